@@ -1,0 +1,51 @@
+# make sweep   set up what is missing, build the guest image, run a study
+# make test    set up what is missing, run every check and test, guests included
+
+STUDY ?= pinning
+IMAGE ?= debian-12
+
+bin := .venv/bin
+labctl := $(bin)/labctl
+
+.PHONY: setup image sweep test lint unit bench lock clean
+
+setup:
+	@tools/setup.sh
+
+image: setup
+	@$(labctl) image build $(IMAGE)
+
+# `make sweep ARGS=` runs the study at full size.
+sweep: ARGS ?= --quick
+sweep: image
+	@$(labctl) sweep $(STUDY) $(ARGS)
+
+# The guests' tests come last, so that the output ends with pytest's closing line.
+test: unit image
+	$(bin)/pytest tests/guest
+
+unit: lint
+	$(bin)/pytest tests/unit
+
+lint: setup
+	$(bin)/ruff check .
+	$(bin)/mypy --strict labctl
+	$(bin)/lint-imports --no-cache
+	shellcheck $$(grep -rlE '^#!.*[/ ](ba|da)?sh$$' .ci tools labctl)
+
+bench: image
+	@$(bin)/python tools/bench.py $(ARGS)
+
+# Takes the newest versions that pyproject.toml and the .in files allow.
+lock: setup
+	rm -f requirements-build.lock requirements.lock
+	$(bin)/pip-compile $(compile) -o requirements-build.lock requirements-build.in
+	$(bin)/pip-compile $(compile) --extra dev -c requirements-build.lock -o requirements.lock \
+	    pyproject.toml requirements.in
+lock: export CUSTOM_COMPILE_COMMAND = make lock
+lock: compile := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	find labctl tests -name __pycache__ -type d -prune -exec rm -rf {} +

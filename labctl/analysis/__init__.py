@@ -1,0 +1,1 @@
+"""Pure statistics over loaded runs: effects, intervals, verdicts, checks of the run."""

@@ -1,0 +1,183 @@
+"""Sentences that could change the answer, the gravest first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from labctl.analysis.cells import Cell, Cells, Place
+from labctl.analysis.checks import Checked
+from labctl.analysis.design import Design
+from labctl.analysis.model import Comparison, EffectKind, Role
+from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.analysis.words import counted, few, listed, sentence
+from labctl.base.units import Better
+from labctl.store.run_folder import LoadedRun
+from labctl.store.trial import TrialStatus
+
+
+def caveats(
+    run: LoadedRun,
+    design: Design,
+    cells: Cells,
+    checks: Sequence[Checked],
+    comparisons: Sequence[Comparison],
+) -> Iterator[str]:
+    """What to say of a run before its numbers; nothing of a whole run under KVM with the same
+    kernel, a boot per block, and checks that passed."""
+    primaries = [c for c in comparisons if c.role is Role.PRIMARY]
+    yield from hindrances(design, cells)
+    yield from _checks(checks, primaries)
+    yield from _setting(run)
+    yield from _invalid(run)
+    yield from _skipped(run)
+    yield from _left_out(design, cells)
+    yield from _unjudgeable(primaries)
+    yield from _boots(cells)
+    yield from _twins(design)
+    yield from cells.problems
+    yield from run.problems
+    yield from _unfinished(run, design, cells)
+
+
+def hindrances(design: Design, cells: Cells) -> Iterator[str]:
+    """Why nothing, or nothing under some workload, can be judged."""
+    yield from design.problems
+    if not cells.series:
+        yield "The run has no valid trial with a measured value."
+        return
+    for workload, primary in design.primaries.items():
+        keys = {
+            key
+            for cell, by_key in cells.series.items()
+            if cell.place.workload == workload
+            for key in by_key
+        }
+        if keys and primary.metric not in keys:
+            reasons = [
+                m.reason
+                for m in cells.missing
+                if m.metric == primary.metric and workload in m.workloads
+            ]
+            why = f" ({listed(reasons)})" if reasons else ""
+            yield (
+                f"'{primary.metric}', the primary metric of '{workload}', was measured nowhere"
+                f"{why}, so nothing is judged under it. Measured were {listed(sorted(keys), 8)}."
+            )
+
+
+def _checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) -> Iterator[str]:
+    if not primaries:
+        return
+    most = max(len(c.blocks) for c in primaries)
+    if most < FEWEST_BLOCKS:
+        yield (
+            f"Demonstration, no verdict: {counted(most, 'block')} where a verdict takes "
+            f"{FEWEST_BLOCKS}. Control and handicap can't be checked either."
+        )
+        return
+    controls = [check.control for check in checks]
+    yield from (c.sentence for c in controls if c.passed is False)
+    yield from (c.sentence for c in controls if c.passed is None)
+    yield from (check.handicap.sentence for check in checks if check.handicap.passed is not True)
+
+
+def _setting(run: LoadedRun) -> Iterator[str]:
+    if run.run.get("accelerator") == "tcg":
+        yield (
+            "The guests ran under TCG: the native-versus-guest ratio shows emulation, "
+            "not virtualization."
+        )
+    if run.run.get("same_kernel") is False:
+        kernels = str(run.run.get("kernel_sentence") or "host and guest run different kernels")
+        yield f"Native against guest is a stack difference, not overhead: {sentence(kernels)}"
+    if run.run.get("restored_state"):
+        yield (
+            "Restored state: tunings were restored from a saved guest, and that this equals "
+            "booting them has not been shown on this host."
+        )
+
+
+def _invalid(run: LoadedRun) -> Iterator[str]:
+    invalid = [t.record for t in run.trials if t.record.status is TrialStatus.INVALID]
+    if not invalid:
+        return
+    reasons = Counter(reason for record in invalid for reason in record.reasons)
+    named = [f"{reason} ({count}x)" for reason, count in reasons.most_common()]
+    why = "; ".join(few(named)) or "no reason given"
+    yield f"{counted(len(invalid), 'invalid trial')}: {why}."
+
+
+def _skipped(run: LoadedRun) -> Iterator[str]:
+    for tuning, reason in (run.run.get("skipped") or {}).items():
+        yield f"'{tuning}' was skipped: {sentence(str(reason))}"
+
+
+def _left_out(design: Design, cells: Cells) -> Iterator[str]:
+    """Blocks of which a cell has no value to compare (METHOD: nothing is imputed)."""
+    for cell, tried in cells.tried.items():
+        blocks = sorted(tried - _usable(design, cells, cell))
+        if not blocks:
+            continue
+        which = "any block" if len(blocks) == len(tried) else _blocks(blocks)
+        others = " and of every tuning against it" if cell.tuning in _references(design) else ""
+        yield f"{cell} has no usable value in {which}: left out of its comparisons{others}."
+
+
+def _usable(design: Design, cells: Cells, cell: Cell) -> set[int]:
+    by_key = cells.at(cell.tuning, cell.place)
+    primary = design.primaries.get(cell.place.workload)
+    if primary is not None:
+        return set(by_key[primary.metric].values) if primary.metric in by_key else set()
+    return {block for series in by_key.values() for block in series.values}
+
+
+def _references(design: Design) -> tuple[str | None, ...]:
+    return (design.baseline, design.control, *design.natives)
+
+
+def _unjudgeable(primaries: Sequence[Comparison]) -> Iterator[str]:
+    for c in primaries:
+        where = f"{c.metric} of {Cell(c.tuning, Place(c.workload, c.condition))}"
+        if c.better is Better.NEITHER:
+            yield f"{where} has no better direction, so it gets no verdict."
+        elif c.kind is EffectKind.DIFFERENCE and c.margin is None:
+            yield (
+                f"{where} or of what it is compared with is 0 or less in some block: no ratio "
+                "can be taken, so it gets no verdict."
+            )
+        elif c.low is None and len(c.blocks) > 1:
+            yield (
+                f"{where} differs from baseline by the same number in every block: the tool's "
+                "resolution is too coarse for an interval."
+            )
+
+
+def _boots(cells: Cells) -> Iterator[str]:
+    if 0 < cells.boots < cells.blocks:
+        yield (
+            f"{cells.blocks} blocks share {counted(cells.boots, 'boot')}: what "
+            "differs from boot to boot is not in the intervals."
+        )
+
+
+def _twins(design: Design) -> Iterator[str]:
+    for tuning in design.candidates:
+        twin = design.twins.get(tuning)
+        if twin is not None and twin not in design.natives:
+            yield f"'{tuning}' is not compared with native: its twin '{twin}' is not in this run."
+
+
+def _unfinished(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
+    status = run.run.get("status")
+    if status != "done":
+        yield (
+            f"The run is not finished (status: {status or 'unknown'}): {cells.done} of "
+            f"{design.planned} planned trials have a valid result. "
+            f"'labctl sweep --resume {run.name}' goes on with it."
+        )
+
+
+def _blocks(blocks: Sequence[int]) -> str:
+    noun = "block" if len(blocks) == 1 else "blocks"
+    return f"{noun} {listed([str(block) for block in blocks], 10)}"

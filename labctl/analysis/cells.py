@@ -1,0 +1,187 @@
+"""From a run's trials to one value per block of each metric in each cell.
+
+A trial that is invalid gives no value; of several valid attempts the last one counts. Nothing is
+imputed: a block without a value has none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from labctl.analysis.model import MissingMetric
+from labctl.store.run_folder import LoadedRun, LoadedTrial
+from labctl.store.samples import Sample
+from labctl.store.trial import TrialStatus
+
+
+class Place(NamedTuple):
+    """Where arms are compared: one workload under one condition."""
+
+    workload: str
+    condition: str
+
+    def __str__(self) -> str:
+        return f"{self.workload} under '{self.condition}'"
+
+
+class Cell(NamedTuple):
+    tuning: str
+    place: Place
+
+    def __str__(self) -> str:
+        return f"'{self.tuning}' in {self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The values of one metric in one cell by block; `sample` is one of them, for its names."""
+
+    sample: Sample
+    values: Mapping[int, float]
+
+    @property
+    def source(self) -> str:
+        """How the number came about: the `source` label where there is one, else the raw file."""
+        return self.sample.labels.get("source", self.sample.source)
+
+    @property
+    def typical(self) -> float:
+        """The geometric mean over blocks where all values are positive, else the mean."""
+        values = list(self.values.values())
+        if min(values) > 0:
+            return math.exp(math.fsum(map(math.log, values)) / len(values))
+        return math.fsum(values) / len(values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """`series`: by cell and metric key. `tried`: blocks in which a cell has a trial of any kind.
+    `blocks`, `boots`, `done` count those with a valid trial."""
+
+    series: Mapping[Cell, Mapping[str, Series]]
+    tried: Mapping[Cell, frozenset[int]]
+    missing: tuple[MissingMetric, ...]
+    blocks: int
+    boots: int
+    done: int
+    problems: tuple[str, ...]
+
+    def get(self, tuning: str | None, place: Place, key: str) -> Series | None:
+        if tuning is None:
+            return None
+        return self.at(tuning, place).get(key)
+
+    def at(self, tuning: str, place: Place) -> Mapping[str, Series]:
+        """What was measured in one cell, by metric key."""
+        return self.series.get(Cell(tuning, place), {})
+
+
+def cell_of(assignment: Mapping[str, Any]) -> Cell | None:
+    """The cell of a trial; None when it names no tuning or no workload.
+
+    Factors beyond tuning, workload and condition are part of the condition, so that what differs
+    in them is never compared.
+    """
+    if "tuning" not in assignment or "workload" not in assignment:
+        return None
+    others = [
+        f"{factor}={level}"
+        for factor, level in sorted(assignment.items())
+        if factor not in ("tuning", "workload", "condition")
+    ]
+    condition = ", ".join([*filter(None, [assignment.get("condition")]), *others])
+    return Cell(assignment["tuning"], Place(assignment["workload"], condition or "any condition"))
+
+
+def read_cells(run: LoadedRun) -> Cells:
+    """Every usable value of a run, and what isn't usable as sentences in `problems`."""
+    chosen, tried, nameless = _choose(run.trials)
+    problems = []
+    if nameless:
+        problems.append(f"{nameless} trials name no tuning or no workload and are left out.")
+    series, refused = _series(chosen)
+    problems.extend(f"{text}: {count} values left out." for text, count in refused.items())
+    return Cells(
+        series=series,
+        tried=tried,
+        missing=_missing(chosen),
+        blocks=len({block for _, block in chosen}),
+        boots=len({trial.record.boot for trial in chosen.values()}),
+        done=len({trial.record.number for trial in chosen.values()}),
+        problems=tuple(problems),
+    )
+
+
+_Chosen = dict[tuple[Cell, int], LoadedTrial]
+
+
+def _choose(trials: Iterable[LoadedTrial]) -> tuple[_Chosen, dict[Cell, frozenset[int]], int]:
+    """The last valid attempt by cell and block; the blocks tried by cell; nameless trials."""
+    valid: _Chosen = {}
+    tried: defaultdict[Cell, set[int]] = defaultdict(set)
+    nameless = 0
+    for trial in sorted(trials, key=lambda t: (t.record.number, t.record.attempt)):
+        cell = cell_of(trial.record.cell)
+        if cell is None:
+            nameless += 1
+            continue
+        tried[cell].add(trial.record.block)
+        if trial.record.status is TrialStatus.DONE:
+            valid[cell, trial.record.block] = trial
+    return valid, {cell: frozenset(blocks) for cell, blocks in tried.items()}, nameless
+
+
+def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str]]:
+    first: dict[str, Sample] = {}
+    named: dict[tuple[Cell, str], Sample] = {}
+    values: defaultdict[tuple[Cell, str], dict[int, float]] = defaultdict(dict)
+    refused: Counter[str] = Counter()
+    for (cell, block), trial in chosen.items():
+        for reading in trial.readings:
+            if not isinstance(reading, Sample):
+                continue
+            key = reading.key
+            like = first.setdefault(key, reading)
+            if not math.isfinite(reading.value):
+                refused[f"{key} in {cell} is no finite number"] += 1
+            elif (reading.unit, reading.better) != (like.unit, like.better):
+                refused[f"{key} in {cell} has another unit or direction than elsewhere"] += 1
+            else:
+                named.setdefault((cell, key), reading)
+                values[cell, key][block] = reading.value
+    series: defaultdict[Cell, dict[str, Series]] = defaultdict(dict)
+    for (cell, key), by_block in values.items():
+        series[cell][key] = Series(named[cell, key], dict(sorted(by_block.items())))
+    return dict(series), refused
+
+
+@dataclass(slots=True)
+class _Absence:
+    trials: int = 0
+    tunings: dict[str, None] = field(default_factory=dict)
+    workloads: dict[str, None] = field(default_factory=dict)
+
+
+def _missing(chosen: _Chosen) -> tuple[MissingMetric, ...]:
+    absences: defaultdict[tuple[str, str], _Absence] = defaultdict(_Absence)
+    for (cell, _), trial in chosen.items():
+        for reading in trial.readings:
+            if not isinstance(reading, Sample):
+                absence = absences[reading.metric, reading.reason]
+                absence.trials += 1
+                absence.tunings[cell.tuning] = None
+                absence.workloads[cell.place.workload] = None
+    return tuple(
+        MissingMetric(
+            metric=metric,
+            reason=reason,
+            trials=absence.trials,
+            tunings=tuple(absence.tunings),
+            workloads=tuple(absence.workloads),
+        )
+        for (metric, reason), absence in sorted(absences.items())
+    )

@@ -1,0 +1,148 @@
+"""Whether a run may judge: does baseline equal itself, and was the handicap found?
+
+Both use the workload's primary metric, its condition, and a two-sided interval of 95 %. They are
+no part of the family: a control that differs by chance (one in twenty) suspends verdicts, which
+harms nobody. Found means that the handicap's interval lies below 0 altogether, so a blind run
+passes in one case of forty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labctl.analysis.cells import Cells, Place
+from labctl.analysis.design import ALPHA, Design, Primary
+from labctl.analysis.effects import Effects, on_scale, paired, towards_better
+from labctl.analysis.intervals import Interval, t_interval
+from labctl.analysis.model import RunCheck
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
+from labctl.analysis.words import change, size, span
+from labctl.base.units import Better
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    control: RunCheck
+    handicap: RunCheck
+    licence: Licence
+
+
+def check(design: Design, cells: Cells, place: Place, primary: Primary) -> Checked:
+    """The control's and the handicap's check at one workload and condition."""
+    control, judges, reach = _check_control(design, cells, place, primary)
+    handicap = _check_handicap(design, cells, place, primary)
+    return Checked(control, handicap, Licence(judges, reach, handicap.passed is True))
+
+
+def _check_control(
+    design: Design, cells: Cells, place: Place, primary: Primary
+) -> tuple[RunCheck, bool, float]:
+    """a_b = y_B - y_C (METHOD 17): the check, whether it lets the run judge, and its reach."""
+    arm = _Arm.of(cells, place, primary, design.baseline, (design.control,))
+    if arm.effects is None or arm.interval is None or arm.excuse is not None:
+        sentence = f"The control could not be checked in {place}: {arm.excuse}."
+        return arm.checked("control", None, sentence), False, 0.0
+    found = arm.quoted(arm.effects, arm.interval)
+    reach = arm.interval.reach
+    if arm.interval.low > 0 or arm.interval.high < 0:
+        sentence = (
+            f"The control failed in {place}: baseline differs from itself, {found}. "
+            "Verdicts are suspended there."
+        )
+        return arm.checked("control", False, sentence), False, reach
+    if reach > on_scale(primary.margin, arm.effects.kind):
+        sentence = (
+            f"The control in {place} shows no difference, {found}, but leaves one larger than "
+            f"the threshold of {size(primary.margin, arm.effects.kind, arm.unit)} open: only "
+            f"effects beyond {size(arm.effects.as_size(reach), arm.effects.kind, arm.unit)} "
+            "get a verdict there."
+        )
+        return arm.checked("control", None, sentence), True, reach
+    return arm.checked("control", True, f"The control passed in {place}: {found}."), True, reach
+
+
+def _check_handicap(design: Design, cells: Cells, place: Place, primary: Primary) -> RunCheck:
+    references = (design.baseline, design.control)
+    arm = _Arm.of(cells, place, primary, design.handicap, references)
+    withheld = '"equivalent" is withheld there'
+    if arm.effects is None or arm.interval is None or arm.excuse is not None:
+        sentence = f"The handicap could not be checked in {place}: {arm.excuse}; {withheld}."
+        return arm.checked("handicap", None, sentence)
+    found = arm.quoted(arm.effects, arm.interval)
+    if arm.better is Better.NEITHER:
+        sentence = f"{primary.metric} in {place} has no better direction; {withheld}."
+        return arm.checked("handicap", None, sentence)
+    if towards_better(arm.interval, arm.better).high < 0:
+        return arm.checked("handicap", True, f"The handicap was found in {place}: {found}.")
+    sentence = (
+        f"The handicap was not found in {place}, {found}: this run can't see a loss of that "
+        f"size, so {withheld}."
+    )
+    return arm.checked("handicap", False, sentence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arm:
+    """One arm against others. `excuse`: why no check can hang on it."""
+
+    place: Place
+    metric: str
+    better: Better
+    unit: str
+    effects: Effects | None
+    interval: Interval | None
+    excuse: str | None
+
+    @classmethod
+    def of(
+        cls,
+        cells: Cells,
+        place: Place,
+        primary: Primary,
+        name: str | None,
+        references: tuple[str | None, ...],
+    ) -> _Arm:
+        side = cells.get(name, place, primary.metric)
+        others = [s for r in references if (s := cells.get(r, place, primary.metric)) is not None]
+        effects = paired(side, others, against_native=False) if side and others else None
+        interval = t_interval(effects.spread, ALPHA) if effects else None
+        return cls(
+            place=place,
+            metric=primary.metric,
+            better=side.sample.better if side else Better.NEITHER,
+            unit=str(side.sample.unit) if side else "",
+            effects=effects,
+            interval=interval,
+            excuse=_excuse(primary.metric, effects, interval),
+        )
+
+    def quoted(self, effects: Effects, interval: Interval) -> str:
+        estimate = change(effects.shown(effects.spread.mean), effects.kind, self.unit)
+        low, high = effects.shown(interval.low), effects.shown(interval.high)
+        return f"{self.metric} {estimate} ({span(low, high, effects.kind, self.unit)})"
+
+    def checked(self, name: str, passed: bool | None, sentence: str) -> RunCheck:
+        effects, interval = self.effects, self.interval
+        return RunCheck(
+            name=name,
+            workload=self.place.workload,
+            condition=self.place.condition,
+            metric=self.metric,
+            passed=passed,
+            estimate=effects.shown(effects.spread.mean) if effects else None,
+            low=effects.shown(interval.low) if effects and interval else None,
+            high=effects.shown(interval.high) if effects and interval else None,
+            sentence=sentence,
+        )
+
+
+def _excuse(metric: str, effects: Effects | None, interval: Interval | None) -> str | None:
+    if effects is None:
+        return f"no block has {metric} of it and of baseline"
+    if effects.spread.n < FEWEST_BLOCKS:
+        return f"{effects.spread.n} of the {FEWEST_BLOCKS} blocks that it takes"
+    if effects.fallback:
+        return f"{metric} is 0 or negative in some trials"
+    if interval is None:
+        return f"{metric} differed by the same number in every block, too coarse to judge by"
+    return None

@@ -1,0 +1,154 @@
+"""Which comparisons a run offers, and each of them made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from labctl.analysis.cells import Cells, Place
+from labctl.analysis.design import ALPHA, Design
+from labctl.analysis.effects import Effects, on_scale, paired, towards_better
+from labctl.analysis.intervals import blocks_needed, smallest_visible, t_interval
+from labctl.analysis.model import Comparison, Level, Role, Verdict
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, decide
+from labctl.base.units import Better
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    tuning: str
+    against: str
+    references: tuple[str, ...]
+    against_native: bool = False
+    judged: bool = False
+    """Whether the primary metric of this pair is in the family of tests."""
+
+
+def comparisons(
+    design: Design, cells: Cells, licences: Mapping[Place, Licence]
+) -> Iterator[Comparison]:
+    """Every comparison that has a block with both sides.
+
+    Against baseline: each candidate (its primary metric decides) and the handicap. Against
+    native: baseline and each candidate against the twin with their placement, baseline and the
+    twins against the free native. Control and handicap are instruments of the run, so nothing
+    else is said of them.
+    """
+    pairs = list(_pairs(design))
+    for place in design.places:
+        for pair in pairs:
+            for key in cells.at(pair.tuning, place):
+                comparison = _compare(design, cells, place, pair, key, licences)
+                if comparison is not None:
+                    yield comparison
+
+
+def levels(cells: Cells) -> Iterator[Level]:
+    """Every metric of every cell, with its typical value."""
+    for cell, by_key in cells.series.items():
+        for key, series in by_key.items():
+            yield Level(
+                tuning=cell.tuning,
+                workload=cell.place.workload,
+                condition=cell.place.condition,
+                metric=key,
+                unit=series.sample.unit,
+                better=series.sample.better,
+                source=series.source,
+                typical=series.typical,
+                values=series.values,
+            )
+
+
+def _pairs(design: Design) -> Iterator[_Pair]:
+    if design.baseline is not None:
+        references = tuple(filter(None, (design.baseline, design.control)))
+        for name in design.candidates:
+            yield _Pair(name, design.baseline, references, judged=True)
+        if design.handicap is not None:
+            yield _Pair(design.handicap, design.baseline, references)
+    against: dict[tuple[str, str], None] = {}
+    for name in filter(None, (design.baseline, *design.candidates)):
+        twin = design.twins.get(name)
+        if twin is not None and twin in design.natives:
+            against[name, twin] = None
+    if design.native is not None:
+        if design.baseline is not None:
+            against[design.baseline, design.native] = None
+        for name in design.natives:
+            if name != design.native:
+                against[name, design.native] = None
+    for name, native in against:
+        yield _Pair(name, native, (native,), against_native=True)
+
+
+def _compare(
+    design: Design,
+    cells: Cells,
+    place: Place,
+    pair: _Pair,
+    key: str,
+    licences: Mapping[Place, Licence],
+) -> Comparison | None:
+    """Equal keys only: `ipc{source=pmu}` never meets `ipc{source=calibrated}` (METHOD 12)."""
+    tuning = cells.get(pair.tuning, place, key)
+    references = [s for name in pair.references if (s := cells.get(name, place, key)) is not None]
+    # The control alone is no baseline: what it is worth is what the control's check says.
+    if tuning is None or cells.get(pair.against, place, key) is None:
+        return None
+    effects = paired(tuning, references, against_native=pair.against_native)
+    if effects is None:
+        return None
+    primary = design.primaries.get(place.workload)
+    decides = pair.judged and primary is not None and key == primary.metric
+    alpha = design.alpha if decides else ALPHA
+    interval = t_interval(effects.spread, alpha)
+    sample = tuning.sample
+    verdict, margin, visible, needed = None, None, None, None
+    if decides and primary is not None:
+        verdict = _verdict(effects, sample.better, alpha, primary.margin, licences[place])
+        # A margin that is a share says nothing of a difference.
+        margin = None if effects.fallback else primary.margin
+    if verdict is Verdict.INCONCLUSIVE and margin is not None:
+        seen = smallest_visible(effects.spread, alpha)
+        visible = None if seen is None else effects.as_size(seen)
+        needed = blocks_needed(effects.spread, alpha, on_scale(margin, effects.kind))
+    return Comparison(
+        tuning=pair.tuning,
+        against=pair.against,
+        workload=place.workload,
+        condition=place.condition,
+        metric=key,
+        unit=sample.unit,
+        better=sample.better,
+        kind=effects.kind,
+        estimate=effects.shown(effects.spread.mean),
+        low=None if interval is None else effects.shown(interval.low),
+        high=None if interval is None else effects.shown(interval.high),
+        confidence=1 - alpha,
+        verdict=verdict,
+        role=Role.PRIMARY if decides else Role.EXPLORATORY,
+        source=tuning.source,
+        blocks={block: effects.shown(value) for block, value in effects.by_block.items()},
+        margin=margin,
+        smallest_visible=visible,
+        blocks_needed=needed,
+    )
+
+
+def _verdict(
+    effects: Effects, better: Better, alpha: float, margin: float, licence: Licence
+) -> Verdict:
+    if effects.spread.n >= FEWEST_BLOCKS and (effects.fallback or better is Better.NEITHER):
+        # There is no share of 0 for the margin to be; or no direction is the better one.
+        return Verdict.INCONCLUSIVE
+    interval, narrow = (t_interval(effects.spread, a) for a in (alpha, 2 * alpha))
+    mean = effects.spread.mean
+    return decide(
+        blocks=effects.spread.n,
+        estimate=-mean if better is Better.LOWER else mean,
+        interval=None if interval is None else towards_better(interval, better),
+        narrow=None if narrow is None else towards_better(narrow, better),
+        margin=on_scale(margin, effects.kind),
+        licence=licence,
+    )

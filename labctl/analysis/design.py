@@ -1,0 +1,116 @@
+"""What the plan declared: arms, twins, primary metrics, and the family of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.analysis.cells import Cell, Place, cell_of
+from labctl.store.run_folder import LoadedRun
+
+ALPHA = 0.05
+"""Chance of any false verdict in a run (METHOD 19), and of a false interval elsewhere."""
+
+NATIVE = "native"
+"""The tuning without a guest and without placement (the design's words)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Primary:
+    """The metric that decides under a workload; `margin`: the practical threshold, a share of
+    baseline (0.05) for ratios, in the metric's unit for differences."""
+
+    metric: str
+    margin: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    baseline: str | None
+    control: str | None
+    handicap: str | None
+    candidates: tuple[str, ...]
+    """Guest tunings that may be recommended: not baseline, control or handicap."""
+    natives: tuple[str, ...]
+    twins: Mapping[str, str]
+    primaries: Mapping[str, Primary]
+    planned_cells: frozenset[Cell]
+    places: tuple[Place, ...]
+    planned: int
+    problems: tuple[str, ...]
+
+    @property
+    def native(self) -> str | None:
+        return NATIVE if NATIVE in self.natives else None
+
+    @property
+    def family(self) -> int:
+        """m: the tests that decide, as planned. A tuning that later fails to run stays in, so
+        that what happened in the run can't loosen the intervals of the others."""
+        return sum(
+            cell.tuning in self.candidates and cell.place.workload in self.primaries
+            for cell in self.planned_cells
+        )
+
+    @property
+    def alpha(self) -> float:
+        """Of one primary comparison: ALPHA / m (Bonferroni; METHOD 19)."""
+        return ALPHA / max(1, self.family)
+
+
+def read_design(run: LoadedRun) -> Design:
+    """The design of a run; what the plan leaves out becomes a sentence in `problems`."""
+    plan = run.plan
+    problems: list[str] = []
+    tunings: Mapping[str, Mapping[str, Any]] = plan.get("tunings") or {}
+    trials = plan.get("trials") or []
+    cells = [cell_of(trial.get("cell") or {}) for trial in trials]
+    # Without a plan the trials still say where something was measured.
+    cells += [cell_of(trial.record.cell) for trial in run.trials]
+    known = list(dict.fromkeys(cell for cell in cells if cell is not None))
+    baseline, control, handicap = (
+        _arm(plan, name, tunings) for name in ("baseline", "control", "handicap")
+    )
+    if not plan:
+        problems.append("The run has no plan, so nothing says what to compare.")
+    elif baseline is None:
+        problems.append("The run has no baseline, so no tuning can be judged.")
+    guests = [name for name, entry in tunings.items() if entry.get("kind") == "guest"]
+    return Design(
+        baseline=baseline,
+        control=control,
+        handicap=handicap,
+        candidates=tuple(name for name in guests if name not in (baseline, control, handicap)),
+        natives=tuple(name for name, entry in tunings.items() if entry.get("kind") == "native"),
+        twins={name: tunings[name]["twin"] for name in guests if tunings[name].get("twin")},
+        primaries=_primaries(plan, problems),
+        planned_cells=frozenset(known),
+        places=tuple(dict.fromkeys(cell.place for cell in known)),
+        planned=len(trials),
+        problems=tuple(problems),
+    )
+
+
+def _arm(plan: Mapping[str, Any], name: str, tunings: Mapping[str, Any]) -> str | None:
+    arm = plan.get(name)
+    return arm if arm in tunings else None
+
+
+def _primaries(plan: Mapping[str, Any], problems: list[str]) -> dict[str, Primary]:
+    primaries = {}
+    for workload, entry in (plan.get("workloads") or {}).items():
+        metric, margin = entry.get("primary"), entry.get("margin")
+        if not metric or not isinstance(margin, int | float) or margin <= 0:
+            problems.append(
+                f"Workload '{workload}' declares no primary metric with a margin above 0, "
+                "so nothing is judged under it."
+            )
+        elif metric.startswith("ipc{") and "source=calibrated" in metric:
+            problems.append(
+                f"Workload '{workload}' declares calibrated IPC as primary: it is the throughput "
+                "in another unit and gets no verdict of its own."
+            )
+        else:
+            primaries[workload] = Primary(metric, float(margin))
+    return primaries

@@ -1,0 +1,105 @@
+"""Student's t on the effects of blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+POWER = 0.8
+MOST_BLOCKS = 1_000_000
+"""Beyond this a number of blocks says nothing but "never"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    low: float
+    high: float
+
+    def mirrored(self) -> Interval:
+        return Interval(-self.high, -self.low)
+
+    def within(self, margin: float) -> bool:
+        """Whether it lies in the open interval (-margin, margin)."""
+        return -margin < self.low and self.high < margin
+
+    @property
+    def reach(self) -> float:
+        """The distance of its farther end from 0."""
+        return max(abs(self.low), abs(self.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """n effects with their mean and standard deviation (n - 1 in the denominator)."""
+
+    n: int
+    mean: float
+    sd: float
+
+
+def spread(effects: Collection[float], resolution: float) -> Spread:
+    """Mean and standard deviation; effects closer together than `resolution` count as tied.
+
+    Raises ValueError when there are none.
+    """
+    if not effects:
+        raise ValueError("no effects")
+    values = np.fromiter(effects, dtype=float)
+    tied = len(values) < 2 or float(np.ptp(values)) <= resolution
+    return Spread(len(values), float(values.mean()), 0.0 if tied else float(values.std(ddof=1)))
+
+
+def quantile(p: float, degrees: float) -> float:
+    """The quantile t_p of Student's t (scipy.special: without the cost of importing stats)."""
+    return float(stdtrit(degrees, p))
+
+
+def t_interval(of: Spread, alpha: float) -> Interval | None:
+    """mean +- t(1 - alpha/2, n - 1) * sd / sqrt(n).
+
+    None where no interval exists: one block, or effects that are all the same number. Ties come
+    from a resolution too coarse to show the spread, and an interval of no width would pass them
+    off as certainty (METHOD 16).
+    """
+    if of.n < 2 or of.sd == 0.0:
+        return None
+    half = quantile(1 - alpha / 2, of.n - 1) * of.sd / math.sqrt(of.n)
+    return Interval(of.mean - half, of.mean + half)
+
+
+def smallest_visible(of: Spread, alpha: float) -> float | None:
+    """The smallest effect that n blocks show with 80 % power:
+    (t(1 - alpha/2) + t(0.8)) * sd / sqrt(n) (METHOD 20). None where there is no interval."""
+    if of.n < 2 or of.sd == 0.0:
+        return None
+    return _visible(of.sd, of.n, alpha)
+
+
+def blocks_needed(of: Spread, alpha: float, margin: float) -> int | None:
+    """The smallest number of blocks that shows an effect of `margin` with 80 % power.
+
+    None where these blocks do already, where there is no interval, and beyond MOST_BLOCKS.
+    """
+    now = smallest_visible(of, alpha)
+    if now is None or now <= margin:
+        return None
+    few, enough = of.n, 2 * of.n
+    while _visible(of.sd, enough, alpha) > margin:
+        few, enough = enough, 2 * enough
+        if few > MOST_BLOCKS:
+            return None
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        if _visible(of.sd, middle, alpha) > margin:
+            few = middle
+        else:
+            enough = middle
+    return enough
+
+
+def _visible(sd: float, n: int, alpha: float) -> float:
+    return (quantile(1 - alpha / 2, n - 1) + quantile(POWER, n - 1)) * sd / math.sqrt(n)

@@ -1,0 +1,55 @@
+"""From a loaded run to everything there is to say of it.
+
+    trials ─ cells ─▶ values per block ─ effects, intervals ─▶ comparisons ─ verdicts ─▶ answer
+    plan ── design ─▶ arms, primaries, family ── checks ─▶ what the run may say ─┘
+
+Pure: values in, values out. The rules are those of METHOD 15 to 22 in their plain form.
+"""
+
+from __future__ import annotations
+
+from labctl.analysis.answer import answer
+from labctl.analysis.caveats import caveats, hindrances
+from labctl.analysis.cells import read_cells
+from labctl.analysis.checks import check
+from labctl.analysis.compare import comparisons, levels
+from labctl.analysis.design import read_design
+from labctl.analysis.model import Judgement
+from labctl.store.run_folder import LoadedRun
+from labctl.store.trial import TrialStatus
+
+
+def judge(run: LoadedRun) -> Judgement:
+    """Levels, comparisons with verdicts, checks, caveats and the answer of a run.
+
+    A run that isn't whole gives what it can, and a sentence for what it can't; nothing raises.
+    """
+    design = read_design(run)
+    cells = read_cells(run)
+    checked = {
+        place: check(design, cells, place, primary)
+        for place in design.places
+        if design.baseline is not None
+        and (primary := design.primaries.get(place.workload)) is not None
+    }
+    licences = {place: c.licence for place, c in checked.items()}
+    compared = tuple(comparisons(design, cells, licences))
+    return Judgement(
+        comparisons=compared,
+        levels=tuple(levels(cells)),
+        control=tuple(c.control for c in checked.values()),
+        handicap=tuple(c.handicap for c in checked.values()),
+        unavailable=cells.missing,
+        warnings=tuple(caveats(run, design, cells, tuple(checked.values()), compared)),
+        answer=answer(
+            compared,
+            why_not=next(hindrances(design, cells), None),
+            emulated=run.run.get("accelerator") == "tcg",
+        ),
+        blocks=cells.blocks,
+        boots=cells.boots,
+        planned=design.planned,
+        done=cells.done,
+        invalid=sum(trial.record.status is TrialStatus.INVALID for trial in run.trials),
+        primaries={workload: primary.metric for workload, primary in design.primaries.items()},
+    )

@@ -1,0 +1,128 @@
+"""What analysis says of a run, as values. Reports render these and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from labctl.base.units import Better, Unit
+
+
+class Verdict(StrEnum):
+    IMPROVES = "improves"
+    REGRESSES = "regresses"
+    SMALL = "real but small"
+    EQUIVALENT = "equivalent"
+    INCONCLUSIVE = "inconclusive"
+    SUSPENDED = "suspended"
+    """The control failed its check: this run may not judge this workload and condition."""
+    DEMONSTRATION = "demonstration, no verdict"
+    """Fewer than ten blocks."""
+
+
+class Role(StrEnum):
+    PRIMARY = "primary"
+    EXPLORATORY = "exploratory"
+
+
+class EffectKind(StrEnum):
+    RATIO = "ratio"
+    DIFFERENCE = "difference"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One tuning against baseline or a native twin, for one workload, condition and metric.
+
+    `estimate`, `low`, `high`: as ratio (tuning / against, natural direction: a latency that
+    halves is 0.5) or as difference (tuning - against) in `unit`. `low`/`high` are None where no
+    interval exists (one block). `confidence` is that of the interval: 1 - alpha/m for primaries.
+    `blocks` holds the blocks' own effects in the same scale, by block number.
+    """
+
+    tuning: str
+    against: str
+    workload: str
+    condition: str
+    metric: str
+    unit: Unit
+    better: Better
+    kind: EffectKind
+    estimate: float
+    low: float | None
+    high: float | None
+    confidence: float
+    verdict: Verdict | None
+    role: Role
+    source: str
+    blocks: Mapping[int, float]
+    margin: float | None = None
+    """The practical threshold delta in the comparison's scale (0.05: five percent)."""
+    smallest_visible: float | None = None
+    """For inconclusive: the smallest effect that could have been seen with 80 % power."""
+    blocks_needed: int | None = None
+    """For inconclusive: the blocks that an effect of `margin` would take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The typical value of a metric in one cell: geometric mean over blocks where all values
+    are positive, else arithmetic mean; `values` by block."""
+
+    tuning: str
+    workload: str
+    condition: str
+    metric: str
+    unit: Unit
+    better: Better
+    source: str
+    typical: float
+    values: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCheck:
+    """The control (does baseline equal itself?) or the handicap (was 5 % less CPU found?)."""
+
+    name: str
+    workload: str
+    condition: str
+    metric: str
+    passed: bool | None
+    """None: it could not be checked (too few blocks, or the arm is missing), or, of the control,
+    its interval includes no difference but also one larger than the threshold."""
+    estimate: float | None
+    low: float | None
+    high: float | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingMetric:
+    metric: str
+    reason: str
+    trials: int
+    tunings: tuple[str, ...]
+    workloads: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Everything there is to say of a run. `warnings`: sentences that could change the answer,
+    the gravest first. `answer`: what to roll out, in one or two sentences."""
+
+    comparisons: tuple[Comparison, ...]
+    levels: tuple[Level, ...]
+    control: tuple[RunCheck, ...]
+    handicap: tuple[RunCheck, ...]
+    unavailable: tuple[MissingMetric, ...]
+    warnings: tuple[str, ...]
+    answer: str
+    blocks: int
+    boots: int
+    planned: int
+    done: int
+    invalid: int
+    primaries: Mapping[str, str] = field(default_factory=dict)
+    """Workload to its primary metric."""

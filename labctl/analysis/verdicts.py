@@ -1,0 +1,86 @@
+"""The table of verdicts (METHOD 18 to 21), as one pure function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labctl.analysis.intervals import Interval
+from labctl.analysis.model import Verdict
+
+FEWEST_BLOCKS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """What a run may say of one workload and condition.
+
+    `judges`: the control was checked and did not differ from baseline. `reach`: the largest
+    difference between baseline and control that their interval leaves open, on the scale of
+    effects. `sees`: the handicap was found.
+    """
+
+    judges: bool
+    reach: float
+    sees: bool
+
+
+def decide(
+    *,
+    blocks: int,
+    estimate: float,
+    interval: Interval | None,
+    narrow: Interval | None,
+    margin: float,
+    licence: Licence,
+) -> Verdict:
+    """The verdict on an effect whose positive values mean better.
+
+    `interval` has confidence 1 - alpha/m, `narrow` 1 - 2 alpha/m (two one-sided tests);
+    `margin` is the practical threshold on the scale of effects. Effects that are all the same
+    number have no interval and stay inconclusive.
+
+    How the control acts, being read from METHOD 18 ("if its interval excludes 0 or passes
+    +-margin, verdicts are suspended"):
+
+    - Its interval excludes 0: baseline differs from itself, every verdict is suspended.
+    - Its interval only reaches beyond +-margin: no bias was found, but one as large as its reach
+      wasn't ruled out. Suspended is then every claim that such a bias could have made by itself:
+      "real but small", "equivalent", and an improvement or a regression whose estimate does not
+      exceed the reach. Larger effects keep their verdict: no difference between equal arms that
+      this run leaves open explains them, and the noise itself is in their interval already.
+      Suspending those too would silence every run on a noisy host, for effects that its dots
+      show to the naked eye, and would protect nobody: an A/A run has no such effects.
+    """
+    if blocks < FEWEST_BLOCKS:
+        return Verdict.DEMONSTRATION
+    if not licence.judges:
+        return Verdict.SUSPENDED
+    claim = _claim(estimate, interval, narrow, margin)
+    if claim is Verdict.EQUIVALENT and not licence.sees:
+        return Verdict.INCONCLUSIVE
+    if claim in (Verdict.EQUIVALENT, Verdict.SMALL) and licence.reach > margin:
+        return Verdict.SUSPENDED
+    if claim in (Verdict.IMPROVES, Verdict.REGRESSES) and (
+        licence.reach > margin and abs(estimate) <= licence.reach
+    ):
+        return Verdict.SUSPENDED
+    return claim
+
+
+def _claim(
+    estimate: float, interval: Interval | None, narrow: Interval | None, margin: float
+) -> Verdict:
+    """METHOD 20, as if control and handicap had passed."""
+    if interval is None or narrow is None:
+        return Verdict.INCONCLUSIVE
+    if interval.low > 0 and estimate >= margin:
+        return Verdict.IMPROVES
+    if interval.high < 0 and estimate <= -margin:
+        return Verdict.REGRESSES
+    if interval.low > 0 and interval.high < margin:
+        return Verdict.SMALL
+    if interval.high < 0 and interval.low > -margin:
+        return Verdict.SMALL
+    if narrow.within(margin):
+        return Verdict.EQUIVALENT
+    return Verdict.INCONCLUSIVE

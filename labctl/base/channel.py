@@ -1,0 +1,259 @@
+"""The host's end of the channel to a runner (`runner_program.py`), native or in a guest."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import select
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.base.command import Command, CommandResult
+from labctl.base.cpus import CpuSet
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.tuning import Policy, Sched
+
+_LINE_LIMIT = 64 * 1024 * 1024
+"""A guest is not trusted: an answer larger than this is refused rather than buffered."""
+
+
+class ChannelClosed(BrokenError):
+    """The other end is gone: the guest or the native runner ended."""
+
+
+class RefusedError(BrokenError):
+    """The runner answered that it can't do what was asked."""
+
+
+def runner_program() -> str:
+    """The text of the program to put on the machine."""
+    return Path(__file__).with_name("runner_program.py").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """The machine's CLOCK_MONOTONIC, read between two moments of this host's (nanoseconds)."""
+
+    asked_ns: int
+    machine_ns: int
+    answered_ns: int
+
+
+class Channel:
+    """Requests to one runner, one at a time. `name` is the machine's, for errors."""
+
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        self.name = name
+        self._socket = connection
+        self._socket.setblocking(False)
+        self._buffer = bytearray()
+        self._next_id = secrets.randbelow(2**30)
+
+    @classmethod
+    @contextmanager
+    def connected(cls, path: Path, name: str, deadline: Deadline) -> Iterator[Channel]:
+        """A channel through the unix socket of a guest's virtio-serial port."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with connection:
+            while True:
+                try:
+                    connection.connect(str(path))
+                    break
+                except (FileNotFoundError, ConnectionRefusedError) as error:
+                    if deadline.expired:
+                        raise ChannelClosed(f"{name}: nobody serves {path}") from error
+                    time.sleep(0.02)
+            yield cls(connection, name)
+
+    def wait_ready(self, deadline: Deadline) -> ClockReading:
+        """Return once the runner answers; whatever an earlier talk left behind is skipped."""
+        nonce = secrets.token_hex(8)
+        asked_ns = time.monotonic_ns()
+        request = self._send("ping", nonce=nonce)
+        while True:
+            message = self._receive(deadline)
+            if message.get("nonce") == nonce and message.get("id") == request:
+                answered_ns = time.monotonic_ns()
+                machine_ns = message.get("monotonic_ns")
+                if not isinstance(machine_ns, int):
+                    raise self._garbage(message)
+                return ClockReading(asked_ns, machine_ns, answered_ns)
+
+    def read(self, paths: Sequence[str], deadline: Deadline) -> dict[str, str | None]:
+        """The texts of files on the machine; None for one that can't be read."""
+        texts = self._ask("read", deadline, paths=list(paths)).get("texts")
+        if not isinstance(texts, dict):
+            raise self._garbage(texts)
+        return {path: texts.get(path) for path in paths}
+
+    def write(self, path: str, data: bytes, deadline: Deadline, *, mode: int = 0o644) -> None:
+        encoded = base64.b64encode(data).decode()
+        self._ask("write", deadline, path=path, data=encoded, mode=mode)
+
+    def set_time(self, deadline: Deadline) -> None:
+        """Set the machine's CLOCK_REALTIME to this host's."""
+        self._ask("set_time", deadline, realtime_ns=time.time_ns())
+
+    def drop_caches(self, deadline: Deadline) -> None:
+        self._ask("drop_caches", deadline)
+
+    def run(
+        self,
+        command: Command,
+        *,
+        seconds: float,
+        cpus: CpuSet | None = None,
+        sched: Sched | None = None,
+    ) -> CommandResult:
+        """Run a command of at most `seconds` to its end, with nothing measured around it."""
+        with self.prepared(command, seconds=seconds, cpus=cpus, sched=sched) as execution:
+            execution.go()
+            execution.wait_exited()
+            return execution.result()
+
+    @contextmanager
+    def prepared(
+        self,
+        command: Command,
+        *,
+        seconds: float,
+        cpus: CpuSet | None = None,
+        sched: Sched | None = None,
+        folder: str | None = None,
+    ) -> Iterator[Execution]:
+        """A command that is forked and placed on its machine but waits for `go`."""
+        sched = sched or Sched(policy=Policy.OTHER)
+        request = self._send(
+            "exec",
+            argv=list(command.argv),
+            env=dict(command.env),
+            files=list(command.files),
+            cpus=sorted(cpus) if cpus else None,
+            policy=str(sched.policy),
+            priority=sched.priority,
+            seconds=seconds,
+            folder=folder,
+        )
+        ready = self._answer(request, "ready", Deadline.after(30, f"{self.name}: forking"))
+        # The runner kills the command after `seconds`; more means that the machine hangs.
+        yield Execution(self, command, request, int(ready["pid"]), seconds)
+
+    def _ask(self, op: str, deadline: Deadline, **fields: Any) -> Mapping[str, Any]:
+        return self._answer(self._send(op, **fields), "result", deadline)
+
+    def _send(self, op: str, **fields: Any) -> int:
+        self._next_id += 1
+        self._send_line({"id": self._next_id, "op": op, **fields})
+        return self._next_id
+
+    def _send_line(self, message: Mapping[str, Any]) -> None:
+        data = memoryview(json.dumps(message).encode() + b"\n")
+        deadline = Deadline.after(60, f"{self.name}: taking a request")
+        while data:
+            self._wait(select.POLLOUT, deadline)
+            try:
+                data = data[self._socket.send(data) :]
+            except OSError as error:
+                raise self._closed() from error
+
+    def _answer(self, request: int, event: str, deadline: Deadline) -> Mapping[str, Any]:
+        while True:
+            message = self._receive(deadline)
+            if message.get("id") != request:
+                continue
+            if message.get("event") == "error":
+                raise RefusedError(f"{self.name}: {message.get('message')}")
+            if message.get("event") != event:
+                raise self._garbage(message)
+            return message
+
+    def _receive(self, deadline: Deadline) -> dict[str, Any]:
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
+            if searched > _LINE_LIMIT:
+                raise BrokenError(f"{self.name}: sent an answer of over {_LINE_LIMIT} bytes")
+            self._wait(select.POLLIN, deadline)
+            try:
+                data = self._socket.recv(1 << 20)
+            except OSError as error:
+                raise self._closed() from error
+            if not data:
+                raise self._closed()
+            self._buffer += data
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        try:
+            message = json.loads(line)
+        except ValueError:
+            return {}
+        return message if isinstance(message, dict) else {}
+
+    def _wait(self, event: int, deadline: Deadline) -> None:
+        poll = select.poll()
+        poll.register(self._socket, event)
+        if not poll.poll(deadline.remaining() * 1000):
+            raise deadline.error()
+
+    def _closed(self) -> ChannelClosed:
+        return ChannelClosed(f"{self.name}: ended while labctl was talking to it")
+
+    def _garbage(self, found: Any) -> BrokenError:
+        return BrokenError(f"{self.name}: answered with {str(found)[:200]!r}")
+
+
+class Execution:
+    """One command on a machine: `go`, `wait_exited`, `result`, in this order."""
+
+    def __init__(
+        self, channel: Channel, command: Command, request: int, pid: int, seconds: float
+    ) -> None:
+        self.pid = pid
+        """The command's process on its machine (natively a host pid, if /proc is the host's)."""
+        self._channel = channel
+        self._command = command
+        self._request = request
+        self._seconds = seconds
+
+    def go(self) -> None:
+        self._channel._send_line({"id": self._request, "op": "go"})
+
+    def wait_exited(self) -> None:
+        """Block until the command has ended; the machine is sent nothing meanwhile."""
+        name = f"{self._channel.name}: '{self._command.argv[0]}'"
+        self._channel._answer(self._request, "exited", Deadline.after(self._seconds + 30, name))
+
+    def result(self) -> CommandResult:
+        """The outcome; raises BrokenError for a command that was killed for taking too long."""
+        deadline = Deadline.after(60, f"{self._channel.name}: sending results")
+        message = self._channel._answer(self._request, "result", deadline)
+        try:
+            files = {name: base64.b64decode(data) for name, data in message["files"].items()}
+            if message["timed_out"]:
+                raise BrokenError(
+                    f"{self._channel.name}: '{self._command.argv[0]}' was killed after "
+                    f"{self._seconds:g} s"
+                )
+            return CommandResult(
+                returncode=int(message["returncode"]),
+                stdout=files.pop(".stdout", b""),
+                stderr=files.pop(".stderr", b""),
+                files=files,
+                duration_s=message["duration_ns"] / 1e9,
+                side={
+                    "duration_s": message["duration_ns"] / 1e9,
+                    "returncode": message["returncode"],
+                    "rusage": message["rusage"],
+                    "before": message["before"],
+                    "after": message["after"],
+                },
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._channel._garbage(message) from error

@@ -1,0 +1,50 @@
+"""What the engine tells whoever watches. The engine never prints; a listener does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note(Event):
+    """A sentence for the user: host, accelerator, what is being built."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Event):
+    """Something that may change the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Event):
+    """Where the run is. Never sent while a trial is being measured."""
+
+    done: int
+    planned: int
+    invalid: int
+    doing: str
+    left_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEnded(Event):
+    number: int
+    valid: bool
+    text: str
+
+
+Listener = Callable[[Event], None]
+
+
+def silent(event: Event) -> None:
+    """A listener for callers that want none."""

@@ -1,0 +1,151 @@
+"""The one door to subprocesses: argv lists, explicit deadlines, a failure explained once."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, HostError
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+    wall_s: float
+
+
+class ProcessError(BrokenError):
+    """A command ended with a status that means failure."""
+
+    def __init__(self, completed: Completed, *, hint: str | None = None) -> None:
+        lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines()[-5:]
+        said = ": " + " / ".join(lines) if lines else " and printed nothing"
+        super().__init__(
+            f"'{shlex.join(completed.argv)}' ended with status {completed.returncode}{said}",
+            hint=hint,
+        )
+        self.completed = completed
+
+
+def run(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    deadline: Deadline,
+    check: bool = True,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    hint: str | None = None,
+) -> Completed:
+    """Run a command to its end and return what it printed.
+
+    `env` is added to the present environment. Raises HostError when the program is not there,
+    DeadlineError (after killing its process group) when it takes too long, ProcessError when
+    `check` and its status is not 0.
+    """
+    started = time.monotonic()
+    with running(
+        argv,
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            out, err = process.communicate(
+                stdin.encode() if stdin is not None else None, timeout=deadline.remaining()
+            )
+        except subprocess.TimeoutExpired:
+            raise deadline.error() from None
+        completed = Completed(
+            argv=tuple(os.fspath(a) for a in argv),
+            returncode=process.returncode,
+            stdout=out.decode(errors="replace"),
+            stderr=err.decode(errors="replace"),
+            wall_s=time.monotonic() - started,
+        )
+    if check and completed.returncode != 0:
+        raise ProcessError(completed, hint=hint)
+    return completed
+
+
+@contextmanager
+def running(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    stdout: int | IO[bytes] = subprocess.DEVNULL,
+    stderr: int | IO[bytes] = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+    stop_signal: signal.Signals = signal.SIGTERM,
+    grace_s: float = 5.0,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a session of its own, ended (with all of its group) when the block is left.
+
+    A session of its own also gives it an autogroup of its own (sched(7), "The autogroup
+    feature"), so that it weighs against others as another VM would.
+    """
+    arguments = [os.fspath(a) for a in argv]
+    try:
+        process = subprocess.Popen(
+            arguments,
+            env={**os.environ, **env} if env is not None else None,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise HostError(
+            f"'{arguments[0]}' is not installed", hint="Run 'make setup', which installs it."
+        ) from error
+    except PermissionError as error:
+        raise HostError(
+            f"'{arguments[0]}' may not be run: {error.strerror}", hint="Run labctl as root."
+        ) from error
+    try:
+        yield process
+    finally:
+        end_process_group(process, stop_signal, grace_s)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def end_process_group(
+    process: subprocess.Popen[bytes], stop_signal: signal.Signals, grace_s: float
+) -> None:
+    """Ask the group to end, wait `grace_s` seconds, then kill it. Nothing when it has ended."""
+    if process.poll() is None:
+        _signal_group(process.pid, stop_signal)
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            _signal_group(process.pid, signal.SIGKILL)
+            process.wait()
+    # Children of a leader that ended by itself would outlive it otherwise.
+    _signal_group(process.pid, signal.SIGKILL)
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        pass

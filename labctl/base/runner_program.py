@@ -1,0 +1,253 @@
+"""The runner: the one program that starts commands on a machine, native or guest.
+
+It runs inside the machine (in the guest on a virtio-serial port, natively in the image's tree on
+an inherited socket), so both sides start, time and count a workload with the very same code.
+It is copied there as a single file: standard library only, Python 3.9 or later, no labctl imports.
+
+Protocol: JSON lines. A request has `id` and `op`; every answer repeats the `id`. While a command
+runs, the runner sleeps in wait4(2) and the channel is silent.
+
+    ping                     -> {"event": "result", "nonce": ..., "monotonic_ns": ...}
+    read   paths             -> {"event": "result", "texts": {path: text or null}}
+    write  path, data, mode  -> {"event": "result"}            (data: base64)
+    set_time  realtime_ns    -> {"event": "result"}
+    drop_caches              -> {"event": "result"}            (sync, then vm.drop_caches=3)
+    exec   argv, env, files, cpus, policy, priority, seconds
+                             -> {"event": "ready"}             (forked, placed, waiting)
+        go                   -> {"event": "exited"}            (at once when it has ended)
+                             -> {"event": "result", ...}       (output, files, counters)
+Errors: {"event": "error", "message": ...}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import ctypes
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from typing import Any
+
+COUNTERS = {
+    "stat": ("/proc/stat", ("cpu", "ctxt ", "procs_")),
+    "vmstat": ("/proc/vmstat", ("pgfault ", "pgmajfault ", "thp_fault_", "oom_kill ")),
+}
+POLICIES = {
+    "other": os.SCHED_OTHER,
+    "fifo": os.SCHED_FIFO,
+    "rr": os.SCHED_RR,
+    "batch": os.SCHED_BATCH,
+    "idle": os.SCHED_IDLE,
+}
+PR_SET_PDEATHSIG = 1
+
+
+class Connection:
+    """Lines over a file descriptor that may lose its other end and get it back."""
+
+    def __init__(self, descriptor: int, reconnects: bool) -> None:
+        self.descriptor = descriptor
+        self.reconnects = reconnects
+        self.buffer = b""
+
+    def receive(self) -> dict[str, Any] | None:
+        while b"\n" not in self.buffer:
+            data = os.read(self.descriptor, 65536)
+            if not data:
+                if not self.reconnects:
+                    raise EOFError
+                # A virtio-serial port reads empty while the host side is closed; there is
+                # nothing to wait on, and nothing is being measured then.
+                self.buffer = b""
+                time.sleep(0.02)
+                continue
+            self.buffer += data
+        line, self.buffer = self.buffer.split(b"\n", 1)
+        try:
+            message = json.loads(line)
+        except ValueError:
+            return None
+        return message if isinstance(message, dict) else None
+
+    def send(self, request: dict[str, Any], **fields: Any) -> None:
+        fields["id"] = request.get("id")
+        data = json.dumps(fields).encode() + b"\n"
+        while data:
+            data = data[os.write(self.descriptor, data) :]
+
+
+def counters() -> dict[str, Any]:
+    taken: dict[str, Any] = {"monotonic_ns": time.monotonic_ns()}
+    for name, (path, wanted) in COUNTERS.items():
+        lines = (read_text(path) or "").splitlines(keepends=True)
+        taken[name] = "".join(line for line in lines if line.startswith(wanted))
+    return taken
+
+
+def read_text(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode(errors="replace")
+    except OSError:
+        return None
+
+
+def start_child(request: dict[str, Any], folder: str) -> tuple[int, int]:
+    """Fork a child that is placed and waits for a byte before it becomes the command."""
+    if shutil.which(request["argv"][0]) is None:
+        raise OSError("%s is not installed there" % request["argv"][0])
+    go_read, go_write = os.pipe()
+    ready_read, ready_write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(go_read)
+        os.close(ready_write)
+        with os.fdopen(ready_read, "rb") as ready:
+            problem = ready.read()
+        if problem:
+            os.close(go_write)
+            os.waitpid(pid, 0)
+            raise OSError(problem.decode(errors="replace"))
+        return pid, go_write
+    try:
+        os.setsid()
+        # If the runner is killed, the command must not go on alone.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.chdir(folder)
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(folder + "/." + name, os.O_CREAT | os.O_WRONLY, 0o600), number)
+        if request.get("cpus"):
+            os.sched_setaffinity(0, request["cpus"])
+        policy = request.get("policy", "other")
+        parameter = os.sched_param(request.get("priority", 0))
+        os.sched_setscheduler(0, POLICIES[policy], parameter)
+        os.close(ready_read)
+        os.close(ready_write)
+        os.close(go_write)
+        if os.read(go_read, 1):
+            os.execvpe(request["argv"][0], request["argv"], {**os.environ, **request["env"]})
+    except BaseException as error:  # a forked child must never return into the runner's loop
+        message = "cannot start %s: %s" % (request["argv"][0], error)
+        try:
+            os.write(ready_write, message.encode())
+        except OSError:
+            os.write(2, message.encode())
+    os._exit(127)
+
+
+def execute(connection: Connection, request: dict[str, Any]) -> None:
+    parent = request.get("folder") or None
+    folder = tempfile.mkdtemp(prefix="labctl-", dir=parent)
+    try:
+        pid, go = start_child(request, folder)
+        before = counters()
+        connection.send(request, event="ready", pid=pid)
+        answer = connection.receive()
+        if answer is None or answer.get("op") != "go" or answer.get("id") != request.get("id"):
+            os.close(go)
+            os.waitpid(pid, 0)
+            raise OSError("expected 'go'")
+        signal.signal(signal.SIGALRM, lambda *_: os.killpg(pid, signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, request["seconds"])
+        started = time.monotonic_ns()
+        os.write(go, b"g")
+        os.close(go)
+        _, status, usage = os.wait4(pid, 0)
+        ended = time.monotonic_ns()
+        connection.send(request, event="exited")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        after = counters()
+        try:
+            os.killpg(pid, signal.SIGKILL)  # what the command left running behind it
+        except ProcessLookupError:
+            pass
+        files = {}
+        for name in [".stdout", ".stderr"] + request["files"]:
+            try:
+                with open(os.path.join(folder, name), "rb") as file:
+                    files[name] = base64.b64encode(file.read()).decode()
+            except OSError:
+                continue
+        connection.send(
+            request,
+            event="result",
+            returncode=os.waitstatus_to_exitcode(status),
+            timed_out=ended - started >= request["seconds"] * 1e9,
+            duration_ns=ended - started,
+            before=before,
+            after=after,
+            rusage={
+                "utime_s": usage.ru_utime,
+                "stime_s": usage.ru_stime,
+                "nvcsw": usage.ru_nvcsw,
+                "nivcsw": usage.ru_nivcsw,
+                "maxrss_kb": usage.ru_maxrss,
+            },
+            files=files,
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def handle(connection: Connection, request: dict[str, Any]) -> None:
+    op = request.get("op")
+    if op == "ping":
+        connection.send(
+            request, event="result", nonce=request.get("nonce"), monotonic_ns=time.monotonic_ns()
+        )
+    elif op == "exec":
+        execute(connection, request)
+    elif op == "read":
+        texts = {path: read_text(path) for path in request["paths"]}
+        connection.send(request, event="result", texts=texts)
+    elif op == "write":
+        os.makedirs(os.path.dirname(request["path"]), exist_ok=True)
+        with open(request["path"], "wb") as file:
+            os.fchmod(file.fileno(), request["mode"])
+            file.write(base64.b64decode(request["data"]))
+        connection.send(request, event="result")
+    elif op == "set_time":
+        time.clock_settime_ns(time.CLOCK_REALTIME, request["realtime_ns"])
+        connection.send(request, event="result")
+    elif op == "drop_caches":
+        os.sync()
+        with open("/proc/sys/vm/drop_caches", "w") as file:
+            file.write("3\n")
+        connection.send(request, event="result")
+    else:
+        connection.send(request, event="error", message="unknown op %r" % (op,))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--port", help="virtio-serial port to serve")
+    where.add_argument("--fd", type=int, help="inherited socket to serve until it is closed")
+    options = parser.parse_args()
+    if options.port:
+        while not os.path.exists(options.port):
+            time.sleep(0.1)
+        connection = Connection(os.open(options.port, os.O_RDWR | os.O_CLOEXEC), True)
+    else:
+        connection = Connection(options.fd, False)
+        os.set_inheritable(options.fd, False)
+    while True:
+        try:
+            request = connection.receive()
+        except EOFError:
+            return
+        if request is None:
+            continue
+        try:
+            handle(connection, request)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            connection.send(request, event="error", message=str(error) or repr(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Units of samples, and which direction of a metric is better."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Unit(StrEnum):
+    SECONDS = "s"
+    MICROSECONDS = "us"
+    PER_SECOND = "1/s"
+    PER_OPERATION = "1/op"
+    OPERATIONS_PER_CPU_SECOND = "op/CPU-s"
+    BYTES_PER_SECOND = "B/s"
+    CPUS = "CPU-s/s"
+    """CPU seconds per wall second: 1.0 is one CPU fully busy."""
+    INSTRUCTIONS_PER_CYCLE = "instructions/cycle"
+    FRACTION = "1"
+    COUNT = "count"
+
+
+class Better(StrEnum):
+    HIGHER = "higher"
+    LOWER = "lower"
+    NEITHER = "neither"

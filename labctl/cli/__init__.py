@@ -1,0 +1,1 @@
+"""The commands: each file parses, calls, prints, and nothing else."""

@@ -1,0 +1,151 @@
+"""`labctl host`: facts, the accelerator, and the undo journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.base.errors import BrokenError, HostError
+from labctl.cli.common import console, print_json, state_places
+
+if TYPE_CHECKING:
+    from labctl.base.places import StatePlaces
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group("host")
+def command() -> None:
+    """Facts of this host; undo what labctl changed on it."""
+
+
+@command.command()
+@_json
+@click.pass_context
+def facts(context: click.Context, as_json: bool) -> None:
+    """Show what bears on measurements here: kernel, CPUs, settings, versions."""
+    from labctl.host.facts import host_facts
+
+    found = host_facts(state_places(context))
+    if as_json:
+        print_json(found)
+        return
+    width = max(map(len, found))
+    for name, value in found.items():
+        click.echo(f"{name:{width}}  {_in_words(value)}")
+
+
+@command.command()
+@_json
+@click.pass_context
+def restore(context: click.Context, as_json: bool) -> None:
+    """Put back what a labctl that was killed has left changed."""
+    from labctl.host.journal import Journal, Outcome
+
+    journal = Journal(state_places(context).journal)
+    results = journal.restore_all()
+    pending = journal.pending()
+    if as_json:
+        print_json(
+            {
+                "results": [result.to_json() for result in results],
+                "pending": [entry.to_json() for entry in pending],
+            }
+        )
+    else:
+        for result in results:
+            click.echo(f"{result.outcome}: {result.name} = {result.old} ({result.note})")
+        if not results:
+            click.echo("nothing to restore")
+        running = {entry.pid for entry in pending if entry.owner_lives()}
+        for pid in sorted(running):
+            click.echo(f"left alone: what labctl {pid} changed, as it still runs")
+    failed = [result for result in results if result.outcome is Outcome.FAILED]
+    if failed:
+        raise BrokenError(
+            f"{len(failed)} of {len(results)} changes could not be put back",
+            hint="They stay in the journal: run 'labctl host restore' once the cause is gone.",
+        )
+
+
+@command.command()
+@_json
+@click.pass_context
+def journal(context: click.Context, as_json: bool) -> None:
+    """List what labctl has changed on this host and not yet put back."""
+    from rich.table import Table
+
+    from labctl.host.journal import Journal
+
+    pending = Journal(state_places(context).journal).pending()
+    if as_json:
+        print_json([{**e.to_json(), "owner_lives": e.owner_lives()} for e in pending])
+        return
+    if not pending:
+        click.echo("nothing is changed")
+        return
+    table = Table("what", "now", "before", "since", "by")
+    for entry in pending:
+        owner = "running" if entry.owner_lives() else "ended"
+        table.add_row(entry.name, entry.new, entry.old, entry.time, f"{entry.pid} ({owner})")
+    console().print(table)
+
+
+@command.command()
+@click.option(
+    "--accel",
+    "requested",
+    type=click.Choice(["auto", "kvm", "tcg"]),
+    default="auto",
+    show_default=True,
+    help="What to ask for.",
+)
+@click.option(
+    "--kernel",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The kernel to boot (default: that of a built guest image).",
+)
+@_json
+@click.pass_context
+def accel(context: click.Context, requested: Any, kernel: Path | None, as_json: bool) -> None:
+    """Tell whether guests run under KVM here, by booting a kernel with it."""
+    from labctl.host.accelerator import accelerator
+
+    places = state_places(context)
+    chosen = accelerator(requested, kernel or _image_kernel(places), places)
+    if as_json:
+        print_json(
+            {
+                "accelerator": chosen.name,
+                "reason": chosen.reason,
+                "disabled_features": list(chosen.disabled_features),
+            }
+        )
+    else:
+        click.echo(chosen.reason)
+
+
+def _image_kernel(places: StatePlaces) -> Path:
+    from labctl.guest.images import list_images
+
+    images = list_images(places)
+    if not images:
+        raise HostError(
+            "the probe boots a kernel, and no guest image is built yet",
+            hint="Build one with 'labctl image build', or give '--kernel FILE'.",
+        )
+    return images[0].kernel
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        if set(value) == {"unavailable"}:
+            return f"unavailable: {value['unavailable']}"
+        return "; ".join(f"{name}: {_in_words(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if value != "" else "none"

@@ -1,0 +1,163 @@
+"""`labctl image`: build, list, show, verify and remove guest images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.base.errors import ExitCode
+from labctl.cli.common import console, print_json, state_places
+
+if TYPE_CHECKING:
+    from labctl.guest.images import Image
+
+DEFAULT = "debian-12"
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group("image")
+def command() -> None:
+    """Build, list, verify or remove guest images."""
+
+
+@command.command()
+@click.argument("name", default=DEFAULT)
+@_json
+@click.pass_context
+def build(context: click.Context, name: str, as_json: bool) -> None:
+    """Build the image of the recipe NAME (debian-12), unless it is there already."""
+    from labctl.base.events import Event, Note
+    from labctl.guest.build import build as build_image
+    from labctl.guest.recipe import load_recipe
+
+    def say(event: Event) -> None:
+        if isinstance(event, Note):
+            click.echo(event.text, err=True)
+
+    image = build_image(load_recipe(name), state_places(context), say)
+    if as_json:
+        print_json(_summary(image))
+    else:
+        click.echo(f"{image.dir.name} is at {image.dir}")
+
+
+@command.command("list")
+@_json
+@click.pass_context
+def list_(context: click.Context, as_json: bool) -> None:
+    """List the built images, and recipes that none was built of."""
+    from rich.table import Table
+
+    from labctl.guest import images
+    from labctl.guest.recipe import load_recipe, recipe_names
+
+    places = state_places(context)
+    current = {name: images.image_dir(load_recipe(name), places) for name in recipe_names()}
+    built = images.list_images(places)
+    rows = [{**_summary(image), "current": image.dir in current.values()} for image in built]
+    missing = [name for name, folder in current.items() if folder not in {i.dir for i in built}]
+    if as_json:
+        print_json({"images": rows, "not_built": missing})
+        return
+    table = Table("image", "built", "disk", "tree", "recipe")
+    table.columns[0].overflow = "fold"
+    table.columns[0].no_wrap = True
+    for row in rows:
+        table.add_row(
+            row["folder"],
+            row["built_at"][:10],
+            _mib(row["disk_bytes"]),
+            _mib(row["tree_bytes"]),
+            "as it is now" if row["current"] else "has changed",
+        )
+    for name in missing:
+        table.add_row(name, "not built", "", "", "")
+    console().print(table)
+
+
+@command.command()
+@click.argument("name", default=DEFAULT)
+@_json
+@click.pass_context
+def show(context: click.Context, name: str, as_json: bool) -> None:
+    """Show what the image NAME holds: an image's folder, or a recipe of which one is built."""
+    from labctl.guest import images
+
+    image = images.get(name, state_places(context))
+    if as_json:
+        print_json({"path": str(image.dir), **image.manifest})
+        return
+    manifest = image.manifest
+    lines = {
+        "image": image.dir.name,
+        "what": manifest["description"],
+        "path": str(image.dir),
+        "digest": image.digest,
+        "built": f"{manifest['built_at']} in {manifest['build_s']:g} s",
+        "disk": _mib(manifest["files"]["disk.qcow2"]["bytes"]),
+        "tree": _mib(manifest["tree_bytes"]),
+        "kernel": next((p for p in manifest["packages"] if p.startswith("linux-image-6")), "?"),
+        "command line": image.command_line,
+        "packages": f"{len(manifest['packages'])} (--json lists them with their versions)",
+    }
+    for key, value in lines.items():
+        click.echo(f"{key:13} {value}")
+    for program, record in image.binaries.items():
+        click.echo(f"{program:13} {record['path']}  sha256 {record['sha256'][:16]}…")
+
+
+@command.command()
+@click.argument("name", default=DEFAULT)
+@_json
+@click.pass_context
+def verify(context: click.Context, name: str, as_json: bool) -> int:
+    """Check that the image NAME is as it was built; exit 1 when it isn't."""
+    from labctl.guest import images
+
+    image = images.get(name, state_places(context))
+    problems = images.verify(image)
+    if as_json:
+        print_json({"image": image.dir.name, "problems": problems})
+    elif problems:
+        for problem in problems:
+            click.echo(problem)
+        click.echo(
+            f"Build it again: labctl image rm {image.dir.name}; labctl image build {image.name}"
+        )
+    else:
+        click.echo(f"{image.dir.name} is as it was built")
+    return ExitCode.FOUND if problems else ExitCode.DONE
+
+
+@command.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.pass_context
+def rm(context: click.Context, name: str, yes: bool) -> None:
+    """Remove the image NAME with its tree and what first boots prepared."""
+    from labctl.guest import images
+
+    places = state_places(context)
+    image = images.get(name, places)
+    if not yes:
+        click.confirm(f"Remove {image.dir}?", abort=True)
+    images.remove(image, places)
+    click.echo(f"{image.dir.name} is removed")
+
+
+def _summary(image: Image) -> dict[str, Any]:
+    return {
+        "name": image.name,
+        "folder": image.dir.name,
+        "path": str(image.dir),
+        "digest": image.digest,
+        "built_at": image.manifest["built_at"],
+        "disk_bytes": image.manifest["files"][image.disk.name]["bytes"],
+        "tree_bytes": image.manifest["tree_bytes"],
+    }
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.0f} MiB"

@@ -1,0 +1,98 @@
+"""The `labctl` command: which commands there are, and how failures look."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import click
+
+from labctl import __version__
+from labctl.base.errors import ExitCode, LabctlError
+
+_COMMANDS = {
+    "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
+    "report": ("labctl.cli.report", "Show what a run found."),
+    "run": ("labctl.cli.runs", "List, show, reparse or remove runs."),
+    "domain": ("labctl.cli.domain", "List, show, render or validate tunings."),
+    "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
+    "image": ("labctl.cli.image", "Build, list, verify or remove guest images."),
+    "host": ("labctl.cli.host", "Facts of this host; undo what labctl changed on it."),
+}
+"""Command to its module and its line in --help. Modules are loaded only when they run: numpy,
+lxml and libvirt together take longer than --help may."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module = importlib.import_module(_COMMANDS[name][0])
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="labctl")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where images and working files lie (default: /var/lib/labctl for root).",
+)
+@click.option("--debug", is_flag=True, help="Show where in the code a failure happened.")
+@click.pass_context
+def cli(context: click.Context, state_dir: Path | None, debug: bool) -> None:
+    """Measure what each virtualization tuning really does on this host."""
+    context.obj = {"state_dir": state_dir, "debug": debug}
+
+
+def main() -> None:
+    """Entry point of the `labctl` script; exits with the codes of labctl.base.errors."""
+    debug = "--debug" in sys.argv
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else ExitCode.DONE)
+    except LabctlError as error:
+        if debug:
+            traceback.print_exc()
+        _say(error.message, error.hint)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(ExitCode.USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted", None)
+        sys.exit(128 + 2)
+    except BrokenPipeError:
+        # The reader of our output (head, less) has left: nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.DONE)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        _say(
+            f"a fault in labctl: {type(error).__name__}: {error}",
+            "Run it again with 'labctl --debug …' and report what it prints.",
+        )
+        sys.exit(ExitCode.BROKE)
+
+
+def _say(message: str, hint: str | None) -> None:
+    click.echo(f"labctl: {message}", err=True)
+    if hint:
+        click.echo(f"        {hint}", err=True)
+
+
+if __name__ == "__main__":
+    main()

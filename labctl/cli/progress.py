@@ -1,0 +1,91 @@
+"""What a user sees while a run goes on."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from labctl.base.events import Event, Note, Progress, TrialEnded, Warned
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_LINE_EVERY = 0.1
+"""Where the output is no terminal: a line each time another tenth of the trials is done."""
+
+
+class ProgressView:
+    """A bar on a terminal, plain lines elsewhere. `listen` is for the engine.
+
+    The bar is drawn when an event comes and never by a timer: no event comes while a trial is
+    being measured, so nothing is redrawn then.
+    """
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        self._console = console
+        self._bar = Bar(
+            TextColumn("{task.fields[left]:>12}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None, left="")
+        self._shown = 0.0
+
+    def __enter__(self) -> ProgressView:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def listen(self, event: Event) -> None:
+        match event:
+            case Note(text=text):
+                self._print(text)
+            case Warned(text=text):
+                self._print(f"Warning: {text}")
+            case TrialEnded(valid=False, text=text):
+                self._print(f"Invalid: {text}")
+            case Progress():
+                self._progress(event)
+
+    def _progress(self, event: Progress) -> None:
+        left = "" if event.left_s is None else f"{_duration(event.left_s)} left"
+        if self._console.is_terminal:
+            self._bar.update(
+                self._task,
+                total=event.planned,
+                completed=event.done,
+                description=event.doing,
+                left=left,
+            )
+            self._bar.refresh()
+        elif event.done / event.planned >= self._shown:
+            self._shown = event.done / event.planned + _LINE_EVERY
+            invalid = f", {event.invalid} invalid" if event.invalid else ""
+            told = ", ".join(part for part in (event.doing, left) if part)
+            self._print(f"{event.done} of {event.planned} trials{invalid}: {told}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,47 @@
+"""`labctl report`: what a run found, as table, JSON or page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from labctl.cli.common import console, print_json
+
+
+@click.command("report")
+@click.argument("run_name", metavar="RUN")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/report-schema.md).")
+@click.option(
+    "--html",
+    "html_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write one self-contained page.",
+)
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of runs (default: results/ of the lab folder).",
+)
+def command(run_name: str, as_json: bool, html_file: Path | None, results: Path | None) -> None:
+    """Show what RUN found; RUN is a run's name or its folder."""
+    from labctl.analysis.judge import judge
+    from labctl.base.places import results_folder
+    from labctl.report.files import PAGE, write_page
+    from labctl.report.json_report import report_json
+    from labctl.report.tables import print_report
+    from labctl.store.run_folder import RunFolder
+
+    folder = RunFolder.find(results or results_folder(), run_name)
+    run = folder.load()
+    judgement = judge(run)
+    if html_file is not None:
+        write_page(run, judgement, folder.path, html_file)
+    if as_json:
+        print_json(report_json(run, judgement))
+    elif html_file is not None:
+        click.echo(f"Wrote {html_file}")
+    else:
+        page = folder.path / PAGE
+        print_report(console(), run, judgement, html=page if page.is_file() else None)

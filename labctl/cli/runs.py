@@ -1,0 +1,213 @@
+"""`labctl run`: the runs that are there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.base.errors import HostError, LabctlError, UsageError
+from labctl.cli.common import console, print_json
+
+if TYPE_CHECKING:
+    from labctl.store.run_folder import LoadedRun, RunFolder
+
+_results = click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of runs (default: results/ of the lab folder).",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group("run")
+def command() -> None:
+    """List, show, reparse or remove runs."""
+
+
+@command.command("list")
+@_json
+@_results
+def list_runs(as_json: bool, results: Path | None) -> None:
+    """List the runs, the oldest first."""
+    from labctl.store.run_folder import RunFolder
+
+    folder = _results_folder(results)
+    entries = [_entry(run) for run in RunFolder.all(folder)]
+    if as_json:
+        print_json({"schema": 1, "results": str(folder), "runs": entries})
+        return
+    if not entries:
+        click.echo(f"No runs in {folder}. 'labctl sweep pinning --quick' makes one.")
+        return
+    _print_table(
+        ["run", "study", "status", "accelerator", "trials"],
+        [
+            [
+                entry["run"],
+                entry["study"] or "?",
+                entry["status"] or "?",
+                entry["accelerator"] or "?",
+                f"{entry['trials']['done']} of {entry['trials']['planned']}",
+            ]
+            for entry in entries
+        ],
+    )
+    for entry in entries:
+        for problem in entry["problems"]:
+            click.echo(f"{entry['run']}: {problem}", err=True)
+
+
+@command.command("show")
+@click.argument("run_name", metavar="RUN")
+@_json
+@_results
+def show(run_name: str, as_json: bool, results: Path | None) -> None:
+    """Show what RUN is; what it found is said by 'labctl report RUN'."""
+    from labctl.report.appendix import invalid_trials
+    from labctl.report.format import printable
+    from labctl.store.run_folder import RunFolder
+
+    folder = RunFolder.find(_results_folder(results), run_name)
+    run = folder.load()
+    entry = {
+        **_described(folder, run),
+        "command": run.run.get("command"),
+        "started_at": run.run.get("started_at"),
+        "ended_at": run.run.get("ended_at"),
+        "seed": run.plan.get("seed", run.run.get("seed")),
+        "plan_digest": run.plan.get("digest"),
+        "invalid_trials": [
+            {"trial": trial.name, "what": trial.arm, "reasons": list(trial.reasons)}
+            for trial in invalid_trials(run)
+        ],
+    }
+    if as_json:
+        print_json({"schema": 1, **entry})
+        return
+    trials = entry.pop("trials")
+    invalid, problems = entry.pop("invalid_trials"), entry.pop("problems")
+    for key, value in entry.items():
+        words = "unknown" if value is None else printable(str(value))
+        click.echo(f"{key.replace('_', ' '):12} {words}")
+    click.echo(f"{'trials':12} {trials['done']} of {trials['planned']} done")
+    for trial in invalid:
+        reasons = "; ".join(trial["reasons"]) or "no reason given"
+        click.echo(printable(f"invalid      trial {trial['trial']} ({trial['what']}): {reasons}"))
+    for problem in problems:
+        click.echo(printable(f"not whole    {problem}"))
+
+
+@command.command("rm")
+@click.argument("run_names", metavar="RUN...", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@_json
+@_results
+def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path | None) -> None:
+    """Remove runs with all they measured."""
+    from labctl.store.run_folder import RunFolder
+
+    place = _results_folder(results)
+    folders = [RunFolder.find(place, name) for name in run_names]
+    for folder in folders:
+        _refuse_if_running(folder)
+    if not yes:
+        _ask(folders)
+    for folder in folders:
+        try:
+            folder.remove()
+        except OSError as error:
+            raise HostError(f"cannot remove {folder.path}: {error}") from error
+        if not as_json:
+            click.echo(f"Removed {folder.path}")
+    if as_json:
+        print_json({"schema": 1, "removed": [str(folder.path) for folder in folders]})
+
+
+def _results_folder(chosen: Path | None) -> Path:
+    from labctl.base.places import results_folder
+
+    return chosen.resolve() if chosen is not None else results_folder()
+
+
+def _entry(folder: RunFolder) -> dict[str, Any]:
+    """A run for the list; one that can't be read at all is listed with its problem."""
+    try:
+        return _described(folder, folder.load())
+    except LabctlError as error:
+        return {
+            "run": folder.name,
+            "path": str(folder.path),
+            "study": None,
+            "status": "unreadable",
+            "accelerator": None,
+            "trials": {"planned": 0, "done": 0},
+            "problems": [error.message],
+        }
+
+
+def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
+    from labctl.store.trial import TrialStatus
+
+    done = {t.record.number for t in run.trials if t.record.status is TrialStatus.DONE}
+    return {
+        "run": run.name,
+        "path": str(folder.path),
+        "study": run.plan.get("study") or run.run.get("study"),
+        "status": run.run.get("status"),
+        "accelerator": run.run.get("accelerator"),
+        "trials": {"planned": len(run.plan.get("trials", [])), "done": len(done)},
+        "problems": list(run.problems),
+    }
+
+
+def _refuse_if_running(folder: RunFolder) -> None:
+    """Raises HostError when a living labctl on this host writes into the folder."""
+    import json
+
+    from labctl.base.places import host_lock
+
+    try:
+        with host_lock().open(encoding="utf-8") as lock:
+            holder = json.load(lock)
+            if holder["run_folder"] != str(folder.path) or not _is_held(lock.fileno()):
+                return
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # nobody holds it, or its holder says nothing of a run
+    raise HostError(
+        f"run '{folder.name}' is being measured by process {holder['pid']} since {holder['since']}",
+        hint=f"Wait until it is done, or end it with 'kill {holder['pid']}'.",
+    )
+
+
+def _is_held(lock: int) -> bool:
+    """Whether a living process holds the lock: after SIGKILL its text stays, the lock doesn't."""
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _ask(folders: list[RunFolder]) -> None:
+    names = ", ".join(str(folder.path) for folder in folders)
+    if not sys.stdin.isatty():
+        raise UsageError(f"would remove {names}", hint="Say --yes to remove without being asked.")
+    click.confirm(f"Remove {names}?", abort=True)
+
+
+def _print_table(titles: list[str], rows: list[list[str]]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from labctl.report.format import printable
+
+    table = Table(*titles, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(printable(str(cell)), overflow="fold") for cell in row))
+    console().print(table)

@@ -1,0 +1,301 @@
+"""Host CPU time, run delay and context switches, thread by thread."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.base.cpus import parse_cpus
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.collect import side
+from labctl.collect.proc_stat import cpu_ticks
+from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.trial import TrialFolder
+
+ROLES = ("vcpu", "emulator", "iothread", "vhost", "neighbour", "labctl")
+
+# Of /proc/stat, only these lines are kept: the interrupts' line alone is kilobytes.
+_STAT_LINES = ("cpu", "ctxt ", "procs_")
+
+_SWITCHES = {
+    "voluntary": re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.M),
+    "involuntary": re.compile(r"^nonvoluntary_ctxt_switches:\s+(\d+)$", re.M),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadRef:
+    """A thread to look at. `index`: its number among those of its role."""
+
+    pid: int
+    tid: int
+    role: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What one thread did between two snapshots. `born`: it wasn't there at the first one."""
+
+    role: str
+    name: str
+    run_ns: int
+    delay_ns: int
+    switches: Mapping[str, int]
+    born: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Every thread of the second snapshot, and those of the first that had ended by then."""
+
+    used: tuple[Used, ...]
+    vanished: Mapping[str, tuple[str, ...]]
+    """Role to the names of its threads that ended."""
+
+    def of(self, role: str) -> list[Used]:
+        return [thread for thread in self.used if thread.role == role]
+
+
+def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> dict[str, Any]:
+    """What the kernel has counted by now for these threads, as host.json holds it.
+
+    A thread that has ended is left out: `parse` then says so.
+    """
+    taken: dict[str, Any] = {
+        "monotonic_ns": time.monotonic_ns(),
+        "proc_stat": _kept_lines((proc_root / "stat").read_text()),
+    }
+    rows: list[dict[str, Any]] = []
+    for thread in threads:
+        folder = proc_root / str(thread.pid) / "task" / str(thread.tid)
+        try:
+            texts = {name: (folder / name).read_text() for name in ("schedstat", "status", "comm")}
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        rows.append(
+            {
+                "tid": thread.tid,
+                "role": thread.role,
+                "index": thread.index,
+                "comm": texts["comm"].strip(),
+                "schedstat": texts["schedstat"],
+                "status": texts["status"],
+            }
+        )
+    taken["threads"] = rows
+    return taken
+
+
+def parse(raw: TrialFolder) -> Iterator[Reading]:
+    """host_cpu{thread=...}, run_delay, ctx_switches{of=vcpu,...} and host_steal of a trial.
+
+    Raises BrokenError when host.json (natively also side.json) isn't whole.
+    """
+    snapshots = read_snapshots(raw)
+    threads = read_threads(snapshots)
+    known: list[Reading] = list(_role_cpu(snapshots, threads))
+    if snapshots.is_native:
+        known.append(_workload_cpu(raw))
+    yield from known
+    yield _other_cpu(snapshots, known)
+    yield from _vcpu_readings(snapshots, threads)
+    yield _host_steal(snapshots)
+
+
+def changes(raw: TrialFolder) -> list[str]:
+    """Sentences on threads that came or went during the trial."""
+    threads = read_threads(read_snapshots(raw))
+    born = [f"{t.role} thread '{t.name}' was born" for t in threads.used if t.born]
+    gone = [f"{role} thread '{n}' ended" for role, names in threads.vanished.items() for n in names]
+    return [f"{sentence} during the trial." for sentence in (*born, *gone)]
+
+
+def read_threads(snapshots: Snapshots) -> Threads:
+    """What each thread did; raises BrokenError when its rows can't be read."""
+    before = {row["tid"]: row for row in _rows(snapshots.before, snapshots.where)}
+    used: list[Used] = []
+    vanished: dict[str, list[str]] = defaultdict(list)
+    seen = set()
+    for row in _rows(snapshots.after, snapshots.where):
+        now = _counted(row, snapshots.where)
+        first = before.get(row["tid"])
+        then = _counted(first, snapshots.where) if first is not None else None
+        # Counters only grow: with less than before, the number has gone to another thread.
+        if then is not None and (then.run_ns > now.run_ns or then.role != now.role):
+            then = None
+        else:
+            seen.add(row["tid"])
+        used.append(now if then is None else _difference(now, then))
+    for tid, row in before.items():
+        if tid not in seen:
+            vanished[row["role"]].append(row["comm"])
+    return Threads(tuple(used), {role: tuple(names) for role, names in vanished.items()})
+
+
+def _role_cpu(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
+    for role in ROLES:
+        found = threads.of(role)
+        if role in threads.vanished:
+            yield Unavailable(metric=_cpu_key(role), reason=_gone(role, threads))
+        elif found:
+            yield _cpu(role, sum(t.run_ns for t in found) / 1e9 / snapshots.seconds, RAW)
+
+
+def _workload_cpu(raw: TrialFolder) -> Sample:
+    """Natively the workload's threads end with the trial; its parent's rusage outlives them."""
+    counted = side.read_side(raw)
+    return _cpu("workload", counted.cpu_s / counted.duration_s, side.RAW)
+
+
+def _other_cpu(snapshots: Snapshots, known: Sequence[Reading]) -> Reading:
+    """CPU time on the trial's CPUs that none of the known threads used.
+
+    Busy is what isn't idle: the kernel measures idle time exactly and samples the rest at its
+    tick (kernel/sched/cputime.c). It includes what a hypervisor below this host took.
+    """
+    if any(isinstance(reading, Unavailable) for reading in known):
+        reason = "a thread ended during the trial and what it used is not known."
+        return Unavailable(metric=_cpu_key("other"), reason=reason)
+    try:
+        cpus = parse_cpus(snapshots.trial_cpus)
+    except ValueError as error:
+        raise BrokenError(f"{snapshots.where}: 'trial_cpus': {error}") from error
+    idle = sum(_tick_change(snapshots, f"cpu{cpu}", "idle") for cpu in cpus)
+    busy = len(cpus) - idle / snapshots.clk_tck / snapshots.seconds
+    used = sum(reading.value for reading in known if isinstance(reading, Sample))
+    return _cpu("other", max(0.0, busy - used), RAW)
+
+
+def _vcpu_readings(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
+    problem = None
+    if snapshots.is_native:
+        problem = "natively there is no vCPU thread."
+    elif "vcpu" in threads.vanished:
+        problem = _gone("vcpu", threads)
+    elif not threads.of("vcpu"):
+        problem = "no vCPU thread was found."
+    if problem is not None:
+        yield Unavailable(metric="run_delay", reason=problem)
+        for kind in _SWITCHES:
+            yield Unavailable(metric=f"ctx_switches{{kind={kind},of=vcpu}}", reason=problem)
+        return
+    vcpus = threads.of("vcpu")
+    yield Sample(
+        metric="run_delay",
+        value=sum(t.delay_ns for t in vcpus) / 1e9 / snapshots.seconds,
+        unit=Unit.FRACTION,
+        better=Better.LOWER,
+        source=RAW,
+    )
+    for kind in _SWITCHES:
+        yield Sample(
+            metric="ctx_switches",
+            value=sum(t.switches[kind] for t in vcpus) / snapshots.seconds,
+            unit=Unit.PER_SECOND,
+            better=Better.LOWER,
+            labels={"of": "vcpu", "kind": kind},
+            source=RAW,
+        )
+
+
+def _host_steal(snapshots: Snapshots) -> Sample:
+    """Share of all CPU time that a hypervisor below this host took (0 on bare metal)."""
+    total = _tick_change(snapshots, "cpu", "total")
+    if total <= 0:
+        raise BrokenError(f"{snapshots.where}: /proc/stat did not advance between the snapshots")
+    return Sample(
+        metric="host_steal",
+        value=max(0, _tick_change(snapshots, "cpu", "steal")) / total,
+        unit=Unit.FRACTION,
+        better=Better.LOWER,
+        source=RAW,
+    )
+
+
+def _tick_change(snapshots: Snapshots, line: str, field: str) -> int:
+    changes: list[int] = []
+    for taken in (snapshots.before, snapshots.after):
+        text = taken.get("proc_stat")
+        if not isinstance(text, str):
+            raise BrokenError(f"{snapshots.where}: expected the text of /proc/stat, found none")
+        changes.append(int(getattr(cpu_ticks(text, line, snapshots.where), field)))
+    return changes[1] - changes[0]
+
+
+def _rows(taken: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
+    rows = taken.get("threads")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BrokenError(f"{where}: expected a list 'threads' in each snapshot")
+    for row in rows:
+        if not {"tid", "role", "comm", "schedstat", "status"} <= row.keys():
+            raise BrokenError(f"{where}: expected tid, role, comm, schedstat and status in {row}")
+        if row["role"] not in ROLES:
+            raise BrokenError(f"{where}: a thread has the unknown role '{row['role']}'")
+    return rows
+
+
+def _counted(row: Mapping[str, Any], where: str) -> Used:
+    """A thread's counters since it began, as if it had been born in the window.
+
+    schedstat: time on a CPU and time waiting for one, in ns (Documentation/scheduler/
+    sched-stats.rst, "/proc/<pid>/schedstat").
+    """
+    fields = str(row["schedstat"]).split()
+    switches = {kind: pattern.search(str(row["status"])) for kind, pattern in _SWITCHES.items()}
+    if len(fields) != 3 or not all(f.isdecimal() for f in fields) or None in switches.values():
+        raise BrokenError(
+            f"{where}: expected three numbers in schedstat and the switches in status of thread "
+            f"{row['tid']} ('{row['comm']}')"
+        )
+    return Used(
+        role=str(row["role"]),
+        name=str(row["comm"]),
+        run_ns=int(fields[0]),
+        delay_ns=int(fields[1]),
+        switches={kind: int(m[1]) for kind, m in switches.items() if m is not None},
+        born=True,
+    )
+
+
+def _difference(now: Used, then: Used) -> Used:
+    return Used(
+        role=now.role,
+        name=now.name,
+        run_ns=now.run_ns - then.run_ns,
+        delay_ns=now.delay_ns - then.delay_ns,
+        switches={kind: count - then.switches[kind] for kind, count in now.switches.items()},
+        born=False,
+    )
+
+
+def _gone(role: str, threads: Threads) -> str:
+    names = ", ".join(f"'{name}'" for name in threads.vanished[role])
+    return f"{role} thread {names} ended during the trial and what it used is not known."
+
+
+def _cpu(role: str, value: float, source: str) -> Sample:
+    return Sample(
+        metric="host_cpu",
+        value=value,
+        unit=Unit.CPUS,
+        better=Better.NEITHER if role in ("neighbour", "labctl", "other") else Better.LOWER,
+        labels={"thread": role},
+        source=source,
+    )
+
+
+def _cpu_key(role: str) -> str:
+    return f"host_cpu{{thread={role}}}"
+
+
+def _kept_lines(text: str) -> str:
+    kept: Iterable[str] = text.splitlines(keepends=True)
+    return "".join(line for line in kept if line.startswith(_STAT_LINES))

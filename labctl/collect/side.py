@@ -1,0 +1,99 @@
+"""side.json: what the machine itself (guest or native) counted while the workload ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.collect.proc_stat import cpu_ticks
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.trial import TrialFolder
+
+RAW = "side.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """The workload's process tree: wall and CPU seconds, context switches by kind."""
+
+    where: str
+    duration_s: float
+    cpu_s: float
+    switches: Mapping[str, int]
+    stat_before: str
+    stat_after: str
+
+
+def read_side(raw: TrialFolder) -> Side:
+    """Raises BrokenError naming the file when it is missing or isn't what the runner writes."""
+    where = str(raw.path / RAW)
+    data: Any = raw.read_json(RAW)
+    try:
+        usage = data["rusage"]
+        found = Side(
+            where=where,
+            duration_s=float(data["duration_s"]),
+            cpu_s=float(usage["utime_s"]) + float(usage["stime_s"]),
+            switches={
+                "voluntary": int(usage["nvcsw"]),
+                "involuntary": int(usage["nivcsw"]),
+            },
+            stat_before=str(data["before"]["stat"]),
+            stat_after=str(data["after"]["stat"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BrokenError(
+            f"{where}: expected duration, rusage and /proc/stat from the runner, found something "
+            f"else ({error!r})"
+        ) from error
+    if not 0 < found.duration_s < float("inf") or not found.cpu_s >= 0:
+        raise BrokenError(f"{where}: expected a duration of more than 0 s and CPU time")
+    return found
+
+
+def parse(raw: TrialFolder, *, kind: str, accelerator: str) -> Iterator[Reading]:
+    """duration, ctx_switches{of=workload,...} and steal. `kind`: "guest" or "native";
+    `accelerator`: "kvm" or "tcg". Raises BrokenError when side.json isn't whole."""
+    counted = read_side(raw)
+    yield Sample(
+        metric="duration",
+        value=counted.duration_s,
+        unit=Unit.SECONDS,
+        better=Better.NEITHER,
+        source=RAW,
+    )
+    for name, count in counted.switches.items():
+        yield Sample(
+            metric="ctx_switches",
+            value=count / counted.duration_s,
+            unit=Unit.PER_SECOND,
+            better=Better.LOWER,
+            labels={"of": "workload", "kind": name},
+            source=RAW,
+        )
+    yield _steal(counted, kind, accelerator)
+
+
+def _steal(counted: Side, kind: str, accelerator: str) -> Reading:
+    """The guest's steal time as a share of its CPU time. KVM fills it from the vCPU threads' run
+    delay (Documentation/virt/kvm/x86/msr.rst, MSR_KVM_STEAL_TIME): no independent evidence."""
+    if kind == "native":
+        return Unavailable(metric="steal", reason="natively there is no guest to steal from.")
+    if accelerator == "tcg":
+        reason = "emulated: QEMU without KVM tells its guest no steal time, which then counts 0."
+        return Unavailable(metric="steal", reason=reason)
+    before = cpu_ticks(counted.stat_before, "cpu", counted.where)
+    after = cpu_ticks(counted.stat_after, "cpu", counted.where)
+    total = after.total - before.total
+    if total <= 0:
+        raise BrokenError(f"{counted.where}: the guest's /proc/stat did not advance")
+    return Sample(
+        metric="steal",
+        value=max(0, after.steal - before.steal) / total,
+        unit=Unit.FRACTION,
+        better=Better.LOWER,
+        source=RAW,
+    )

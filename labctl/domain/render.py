@@ -1,0 +1,132 @@
+"""Domain XML from `templates/domain.xml.j2`: one value in, one text out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.exceptions import TemplateError
+
+from labctl.base.cpus import format_cpus
+from labctl.base.errors import UsageError
+from labctl.base.places import data_folders
+from labctl.base.tuning import Kind, Policy, Sched, Tuning
+from labctl.domain.pinplan import PinPlan, placement
+
+RUNNER_PORT = "org.labctl.runner.0"
+AGENT_PORT = "org.qemu.guest_agent.0"
+
+DOMAIN_TYPES = {"kvm": "kvm", "tcg": "qemu"}
+"""Accelerator to libvirt's name of it."""
+
+# Characters that XML 1.0 cannot hold, not even escaped.
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainRequest:
+    """A guest to be: `accelerator` is 'kvm' or 'tcg'; paths are the host's.
+
+    `root_disk` is a qcow2 overlay (vda), `data_disk` raw (vdb), `seed_disk` cloud-init's read-only
+    `cidata` image (vdc). In the guest they are /dev/disk/by-id/virtio-labctl-{root,data,seed}.
+    """
+
+    name: str
+    uuid: str
+    tuning: Tuning
+    plan: PinPlan
+    accelerator: str
+    vcpus: int
+    memory_mib: int
+    kernel: Path
+    initrd: Path | None
+    cmdline: str
+    root_disk: Path
+    data_disk: Path | None
+    seed_disk: Path | None
+    console_log: Path
+    runner_socket: Path
+    agent_socket: Path
+
+    @property
+    def mac(self) -> str:
+        """A MAC address that is the domain's own: a restored guest must keep the one it had.
+
+        52:54:00 is the prefix that QEMU and libvirt use.
+        """
+        digits = self.uuid.replace("-", "")[:6].lower()
+        return ":".join(["52:54:00", *(digits[at : at + 2] for at in (0, 2, 4))])
+
+
+def render(request: DomainRequest) -> str:
+    """The domain's XML.
+
+    Raises UsageError for a native tuning, an unknown accelerator, a plan for another number of
+    vCPUs, text that XML cannot hold, and a template that doesn't render.
+    """
+    tuning = request.tuning
+    _check(request)
+    confined = request.plan.usable != request.plan.online
+    scheds = {
+        "vcpu": _explicit(tuning.vcpu_sched),
+        "iothread": _explicit(tuning.iothread_sched),
+        "emulator": _explicit(tuning.emulator_sched),
+    }
+    pins = placement(tuning, request.plan)
+    try:
+        return (
+            _environment()
+            .get_template("domain.xml.j2")
+            .render(
+                request=request,
+                tuning=tuning,
+                domain_type=DOMAIN_TYPES[request.accelerator],
+                # libvirt gives a free thread every CPU of the host, not those of its own cpuset.
+                confined_to=request.plan.usable if confined else None,
+                pins=pins,
+                scheds=scheds,
+                tuned=pins.vcpus or pins.emulator or pins.iothreads or any(scheds.values()),
+            )
+        )
+    except TemplateError as error:
+        raise UsageError(f"the domain template does not render: {error}") from error
+
+
+def _explicit(sched: Sched | None) -> Sched | None:
+    # SCHED_OTHER is what a thread has anyway, and libvirt has no word for it.
+    return None if sched is None or sched.policy is Policy.OTHER else sched
+
+
+def _check(request: DomainRequest) -> None:
+    name = request.tuning.name
+    if request.tuning.kind is Kind.NATIVE:
+        raise UsageError(
+            f"tuning '{name}' is native: it has no guest, so no domain XML",
+            hint="'labctl domain list' shows which tunings have a guest.",
+        )
+    if request.accelerator not in DOMAIN_TYPES:
+        raise UsageError(
+            f"no accelerator '{request.accelerator}'", hint=f"Allowed: {', '.join(DOMAIN_TYPES)}."
+        )
+    if request.vcpus != len(request.plan.vcpus):
+        raise UsageError(
+            f"the guest has {request.vcpus} vCPUs and the pin plan places {len(request.plan.vcpus)}"
+        )
+    for text in (request.name, request.cmdline, str(request.root_disk), str(request.data_disk)):
+        if found := _NOT_XML.search(text):
+            raise UsageError(f"{text!r} holds {found.group()!r}, which XML cannot hold")
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(data_folders("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["cpus"] = format_cpus
+    return environment

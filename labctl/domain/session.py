@@ -1,0 +1,251 @@
+"""The connection to libvirt, and a running guest as libvirt shows it.
+
+The default is libvirt's QEMU driver inside this process (`qemu:///embed?root=DIR`): no daemon, its
+own `DIR/etc/qemu.conf`. Facts that this file depends on:
+
+* The embedded driver needs a running event loop, registered before the connection opens.
+* It knows no autodestroy, and finds its running domains again when a process opens the same root:
+  that is how a guest whose owner was killed is found and ended.
+* Save files hold `<backingStore/>`; our own XML, which has none, is given to the restore, so that
+  QEMU reads the overlay's real chain.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, HostError
+
+# Read by libvirt when it is loaded: what it logs is also in the exceptions that reach us.
+os.environ.setdefault("LIBVIRT_LOG_OUTPUTS", "4:file:/dev/null")
+
+import libvirt  # noqa: E402  (the line above must come first)
+
+NAME_PREFIX = "labctl-"
+"""Domains whose names begin so are labctl's, and only those are ever ended."""
+
+_QEMU_CONF = """\
+# Written by labctl at each start; changes are lost.
+# QEMU runs as root here: the guests are labctl's own images, and a QEMU user of its own would need
+# a changed /dev/kvm (see docs/decisions/embedded-libvirt.md).
+user = "root"
+group = "root"
+dynamic_ownership = 0
+remember_owner = 0
+security_driver = "none"
+namespaces = []
+# No "cpu" where RT_GROUP_SCHED would refuse SCHED_FIFO in a child cgroup.
+cgroup_controllers = [{controllers}]
+stdio_handler = "file"
+save_image_format = "raw"
+"""
+
+_PR_SET_CHILD_SUBREAPER = 36
+"""linux/prctl.h"""
+
+_loop_lock = threading.Lock()
+_loop_started = False
+
+
+def _start_event_loop() -> None:
+    global _loop_started
+    with _loop_lock:
+        if _loop_started:
+            return
+        libvirt.virEventRegisterDefaultImpl()
+        libvirt.registerErrorHandler(lambda *_: None, None)  # errors reach us as exceptions
+
+        def loop() -> None:
+            while True:
+                libvirt.virEventRunDefaultImpl()
+
+        threading.Thread(target=loop, name="libvirt-events", daemon=True).start()
+        _loop_started = True
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of the daemons that libvirt starts in this process.
+
+    libvirt waits until a killed QEMU is reaped; some containers' init takes seconds for that.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise HostError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")
+
+
+class Session:
+    """An open connection. Make one with `embedded` or `connected`."""
+
+    def __init__(self, connection: libvirt.virConnect, uri: str) -> None:
+        self._connection = connection
+        self.uri = uri
+
+    @classmethod
+    @contextmanager
+    def embedded(cls, root: Path, controllers: Sequence[str]) -> Iterator[Session]:
+        """The QEMU driver in this process, with its own configuration under `root`."""
+        _start_event_loop()
+        _adopt_orphans()
+        (root / "etc").mkdir(parents=True, exist_ok=True, mode=0o755)
+        quoted = ", ".join(f'"{name}"' for name in controllers)
+        (root / "etc" / "qemu.conf").write_text(_QEMU_CONF.format(controllers=quoted))
+        with cls.connected(f"qemu:///embed?root={root}") as session:
+            yield session
+
+    @classmethod
+    @contextmanager
+    def connected(cls, uri: str) -> Iterator[Session]:
+        """Raises HostError when libvirt can't be reached there."""
+        _start_event_loop()
+        try:
+            connection = libvirt.open(uri)
+        except libvirt.libvirtError as error:
+            raise HostError(
+                f"libvirt does not open '{uri}': {error}",
+                hint="Run 'make setup' as root, or name another connection with --connect.",
+            ) from error
+        try:
+            yield cls(connection, uri)
+        finally:
+            connection.close()
+
+    def versions(self) -> dict[str, str]:
+        """Versions of libvirt and of the QEMU that it starts."""
+        return {
+            "libvirt": _version(self._connection.getLibVersion()),
+            "qemu": _version(self._connection.getVersion()),
+        }
+
+    def start(self, xml: str) -> RunningGuest:
+        """Start a transient domain, its vCPUs paused. Raises BrokenError with libvirt's reason."""
+        with _explained("libvirt does not start the guest"):
+            return RunningGuest(self._connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED))
+
+    def restore(self, saved: Path, xml: str, name: str) -> RunningGuest:
+        """Restore a saved guest with another XML, its vCPUs paused."""
+        with _explained("libvirt does not restore the guest"):
+            self._connection.restoreFlags(str(saved), xml, libvirt.VIR_DOMAIN_SAVE_PAUSED)
+            return RunningGuest(self._connection.lookupByName(name))
+
+    def leftovers(self) -> list[RunningGuest]:
+        """labctl's guests that run although their owner is gone."""
+        with _explained("libvirt does not list its guests"):
+            domains = self._connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+            return [RunningGuest(d) for d in domains if d.name().startswith(NAME_PREFIX)]
+
+
+class RunningGuest:
+    """A domain that runs, paused or not."""
+
+    def __init__(self, domain: libvirt.virDomain) -> None:
+        self._domain = domain
+        self.name: str = domain.name()
+
+    def resume(self) -> None:
+        with _explained("libvirt does not resume the guest"):
+            self._domain.resume()
+
+    def save(self, path: Path) -> None:
+        """Write the guest's memory and state to `path` and end it. The file is made 0600 first:
+        it holds all that the guest knew."""
+        path.touch(mode=0o600)
+        with _explained("libvirt does not save the guest"):
+            self._domain.save(str(path))
+
+    def live_xml(self) -> str:
+        with _explained("libvirt does not show the guest"):
+            return str(self._domain.XMLDesc())
+
+    def qmp(self, command: str, **arguments: Any) -> Any:
+        """QEMU's answer to a monitor command (the value of "return")."""
+        # libvirt-python has this call in a module of its own, which loads another library.
+        import libvirt_qemu
+
+        request: Mapping[str, Any] = {"execute": command, "arguments": arguments}
+        with _explained(f"QEMU does not answer '{command}'"):
+            answer = libvirt_qemu.qemuMonitorCommand(self._domain, json.dumps(request), 0)
+        decoded = json.loads(answer)
+        if "return" not in decoded:
+            raise BrokenError(f"QEMU refused '{command}': {decoded.get('error')}")
+        return decoded["return"]
+
+    def vcpu_threads(self) -> dict[int, int]:
+        """vCPU number to host thread id."""
+        return {cpu["cpu-index"]: cpu["thread-id"] for cpu in self.qmp("query-cpus-fast")}
+
+    def iothread_threads(self) -> dict[int, int]:
+        """libvirt's iothread number (from 1) to host thread id."""
+        threads = self.qmp("query-iothreads")
+        return {int(t["id"].removeprefix("iothread")): t["thread-id"] for t in threads}
+
+    def pid(self) -> int:
+        """QEMU's process id."""
+        thread = self.vcpu_threads()[0]
+        for line in Path(f"/proc/{thread}/status").read_text().splitlines():
+            if line.startswith("Tgid:"):
+                return int(line.split()[1])
+        raise BrokenError(f"/proc/{thread}/status names no Tgid")
+
+    def is_active(self) -> bool:
+        try:
+            return bool(self._domain.isActive())
+        except libvirt.libvirtError:
+            return False
+
+    def end(self) -> None:
+        """End the guest at once. What it wrote to its overlay is thrown away by the caller.
+
+        QEMU is killed rather than asked: asked, it closes its images first, which costs one to
+        two seconds per restore for files that nobody will read.
+        """
+        if not self.is_active():
+            return
+        try:
+            pid = self.pid()
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        except (BrokenError, OSError, KeyError):
+            pass  # no monitor, already gone, or no child of ours: libvirt ends what is left
+        deadline = Deadline.after(30, f"ending the guest {self.name}")
+        while self.is_active():
+            try:
+                if deadline.remaining() < 28:
+                    self._domain.destroy()
+            except libvirt.libvirtError:
+                pass
+            time.sleep(0.005)
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        raise BrokenError(f"{what}: {error}", hint=_hint(str(error))) from error
+
+
+_HINTS = (
+    ("Cannot set scheduler parameters", "SCHED_FIFO and SCHED_RR need root outside a cpu cgroup "
+     "with RT_GROUP_SCHED; see 'labctl host facts'."),
+    ("Cannot allocate memory", "Give the guest less memory in the study's 'guest.memory_mib'."),
+    ("No space left on device", "Free some space, or name another folder with --state-dir."),
+    ("Permission denied", "Run labctl as root."),
+)
+
+
+def _hint(text: str) -> str | None:
+    return next((hint for pattern, hint in _HINTS if pattern in text), None)
+
+
+def _version(number: int) -> str:
+    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"

@@ -1,0 +1,110 @@
+"""The host's package sources and apt options, as far as a guest image is made with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from labctl.base import process
+from labctl.base.deadline import Deadline
+
+_APT = Path("/etc/apt")
+
+_OPTION = re.compile(
+    r"Acquire::(Check-Valid-Until|Check-Date|Retries|ForceIPv[46]|(https?|ftp)::(Proxy.*|Timeout))$"
+)
+"""What decides whether packages can be had here at all: apt.conf(5), apt-transport-http(1)."""
+
+
+def host_sources(suite: str, apt: Path = _APT) -> list[str]:
+    """The host's own Debian sources of a suite, as lines of sources.list(5).
+
+    Empty when the host has none: it runs another release or distribution.
+    """
+    lines: list[str] = []
+    for path in [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"))]:
+        if not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        # apt reads these two endings and no others.
+        if path.suffix == ".list":
+            lines += _of_list(text, suite)
+        elif path.suffix == ".sources":
+            lines += _of_stanzas(text, suite)
+    return list(dict.fromkeys(lines))
+
+
+def host_options(deadline: Deadline) -> list[str]:
+    """The host's apt options that a download here needs, as lines of apt.conf(5)."""
+    return download_options(process.run(["apt-config", "dump"], deadline=deadline).stdout)
+
+
+def download_options(dump: str) -> list[str]:
+    """Those options of an `apt-config dump` that decide whether and how packages are fetched."""
+    lines = []
+    for line in dump.splitlines():
+        name, _, value = line.partition(" ")
+        if _OPTION.match(name) and value != '"";':
+            lines.append(line)
+    return lines
+
+
+def _of_list(text: str, suite: str) -> Iterator[str]:
+    for line in text.splitlines():
+        entry = re.match(r"\s*deb\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)\s+([^#]+)", line)
+        if entry is None:
+            continue
+        options = dict(part.split("=", 1) for part in (entry[1] or "").split() if "=" in part)
+        yield from _line(
+            uri=entry[2],
+            suite_found=entry[3],
+            components=entry[4].split(),
+            signed_by=options.get("signed-by", ""),
+            trusted=options.get("trusted", ""),
+            suite=suite,
+        )
+
+
+def _of_stanzas(text: str, suite: str) -> Iterator[str]:
+    """Entries of the deb822 format of sources.list(5)."""
+    kept = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    for stanza in re.split(r"\n\s*\n", kept):
+        unfolded = re.sub(r"\n[ \t]+", " ", stanza)
+        fields = {
+            name.strip().lower(): value.strip()
+            for name, colon, value in (line.partition(":") for line in unfolded.splitlines())
+            if colon
+        }
+        enabled = fields.get("enabled", "yes").lower() not in ("no", "false", "0", "off")
+        if not enabled or "deb" not in fields.get("types", "").split():
+            continue
+        for uri in fields.get("uris", "").split():
+            for suite_found in fields.get("suites", "").split():
+                yield from _line(
+                    uri=uri,
+                    suite_found=suite_found,
+                    components=fields.get("components", "").split(),
+                    signed_by=fields.get("signed-by", ""),
+                    trusted=fields.get("trusted", ""),
+                    suite=suite,
+                )
+
+
+def _line(
+    *, uri: str, suite_found: str, components: list[str], signed_by: str, trusted: str, suite: str
+) -> Iterator[str]:
+    """One line, if it is Debian's own: others publish under the suite's name as well, but not
+    as `main` with Debian's keys."""
+    if suite_found not in (suite, f"{suite}-updates", f"{suite}-security"):
+        return
+    if "main" not in components or (signed_by and "debian" not in signed_by):
+        return
+    options = []
+    # A key inside the stanza has no place in a line; mmdebstrap finds Debian's keyring itself.
+    if signed_by.startswith("/"):
+        options.append(f"signed-by={signed_by}")
+    if trusted == "yes":
+        options.append("trusted=yes")
+    bracket = f"[{' '.join(options)}] " if options else ""
+    yield f"deb {bracket}{uri} {suite_found} main"

@@ -1,0 +1,220 @@
+"""Built images: found by their recipe's digest, verified, listed, removed."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.base.errors import BrokenError, BusyError, HostError, UsageError
+from labctl.base.places import StatePlaces
+from labctl.base.yamlfile import nearest
+from labctl.guest.recipe import Recipe, load_recipe, recipe_names
+from labctl.store.jsonfile import read_json
+
+MANIFEST = "manifest.json"
+DISK = "disk.qcow2"
+KERNEL = "vmlinuz"
+INITRD = "initrd.img"
+TREE = "tree"
+DIGEST_LENGTH = 12
+"""Characters of the digest in the folder's name."""
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A whole image: a folder that its build renamed into place with everything in it."""
+
+    dir: Path
+    manifest: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> Image:
+        """Raises BrokenError when the folder's manifest can't be read or is none."""
+        manifest = read_json(folder / MANIFEST)
+        keys = {"name", "digest", "command_line", "files", "binaries", "packages"}
+        if not isinstance(manifest, dict) or not keys <= manifest.keys():
+            raise BrokenError(
+                f"{folder / MANIFEST} is no image manifest",
+                hint=f"Remove the image with 'labctl image rm {folder.name}', then build it again.",
+            )
+        return cls(folder, manifest)
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["name"])
+
+    @property
+    def digest(self) -> str:
+        return str(self.manifest["digest"])
+
+    @property
+    def command_line(self) -> str:
+        """The guest kernel's command line, root device included."""
+        return str(self.manifest["command_line"])
+
+    @property
+    def binaries(self) -> Mapping[str, Mapping[str, str]]:
+        """Program to `path` in the tree and `sha256`."""
+        binaries: Mapping[str, Mapping[str, str]] = self.manifest["binaries"]
+        return binaries
+
+    @property
+    def disk(self) -> Path:
+        return self.dir / DISK
+
+    @property
+    def kernel(self) -> Path:
+        return self.dir / KERNEL
+
+    @property
+    def initrd(self) -> Path:
+        return self.dir / INITRD
+
+    @property
+    def tree(self) -> Path:
+        """The root file system as files, for native runs. Never to be written to."""
+        return self.dir / TREE
+
+    @property
+    def prepared_dir(self) -> Path:
+        """Where overlays lie that a first boot provisioned; removed with the image."""
+        return self.dir / "prepared"
+
+
+def image_dir(recipe: Recipe, places: StatePlaces) -> Path:
+    return places.images / f"{recipe.name}-{recipe.digest[:DIGEST_LENGTH]}"
+
+
+def find(recipe: Recipe, places: StatePlaces) -> Image | None:
+    """The image that this very recipe makes, or None when it isn't built."""
+    folder = image_dir(recipe, places)
+    return Image.load(folder) if (folder / MANIFEST).is_file() else None
+
+
+def list_images(places: StatePlaces) -> list[Image]:
+    """Every whole image, sorted by folder name. What is no image is left out."""
+    images: list[Image] = []
+    for path in sorted(places.images.glob(f"[!.]*/{MANIFEST}")):
+        try:
+            images.append(Image.load(path.parent))
+        except BrokenError:
+            continue
+    return images
+
+
+def get(name: str, places: StatePlaces) -> Image:
+    """The image in the folder of that name, or of the recipe of that name: the one of the recipe
+    as it is now before older ones. Raises UsageError when there is none, or only several older."""
+    images = list_images(places)
+    for image in images:
+        if image.dir.name == name:
+            return image
+    if name in recipe_names() and (current := find(load_recipe(name), places)) is not None:
+        return current
+    named = [image for image in images if image.name == name]
+    if len(named) == 1:
+        return named[0]
+    folders = [image.dir.name for image in named or images]
+    if named:
+        raise UsageError(
+            f"{len(named)} images are called '{name}'", hint=f"Give one of: {', '.join(folders)}."
+        )
+    hint = nearest(name, folders) if images else "Build one with 'labctl image build'."
+    raise UsageError(f"no built image '{name}' in {places.images}", hint=hint)
+
+
+def verify(image: Image) -> list[str]:
+    """What of the image is not as it was built, one sentence each; empty when all of it is."""
+    problems: list[str] = []
+    for name, record in image.manifest["files"].items():
+        problems += _changed(image.dir / name, record["sha256"], "the image")
+    for program, record in image.binaries.items():
+        # Paths in the tree may be links; resolved on the host they would lead out of it.
+        path = image.tree / record["path"].lstrip("/")
+        problems += _changed(path, record["sha256"], f"the tree's {program}")
+    return problems
+
+
+def _changed(path: Path, sha256: str, owner: str) -> list[str]:
+    try:
+        found = file_sha256(path)
+    except OSError as error:
+        return [f"{path} cannot be read: {error.strerror}"]
+    if found != sha256:
+        return [f"{path} is not what {owner} was built with (SHA-256 {found}, built {sha256})"]
+    return []
+
+
+def file_sha256(path: Path) -> str:
+    """Raises OSError when it can't be read."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove(image: Image, places: StatePlaces) -> None:
+    """Remove an image with its tree and prepared overlays.
+
+    Raises HostError while something of it is mounted, BusyError while a build runs.
+    """
+    with images_lock(places):
+        remove_leftovers(places)
+        _refuse_mounted(image.dir)
+        # Out of sight first: what is left of an interrupted removal is no image.
+        doomed = places.images / f".removing-{image.dir.name}"
+        try:
+            image.dir.rename(doomed)
+            shutil.rmtree(doomed)
+        except OSError as error:
+            raise HostError(
+                f"cannot remove {image.dir}: {error.strerror}", hint="Run labctl as root."
+            ) from error
+
+
+def remove_leftovers(places: StatePlaces) -> None:
+    """Remove what interrupted builds and removals left. The caller holds the lock."""
+    for pattern in (".building-*", ".removing-*"):
+        for folder in places.images.glob(pattern):
+            _refuse_mounted(folder)
+            shutil.rmtree(folder)
+
+
+def _refuse_mounted(folder: Path) -> None:
+    """Deleting below a bind mount would delete what is mounted there: the host's own files."""
+    prefix = f"{folder.resolve()}/"
+    for line in MOUNTINFO.read_text().splitlines():
+        # proc(5): field 5 is the mount point, with spaces and the like as octal escapes.
+        target = line.split()[4].encode().decode("unicode_escape")
+        if f"{target}/".startswith(prefix):
+            raise HostError(f"{target} is mounted", hint=f"Unmount it: umount {target}")
+
+
+@contextmanager
+def images_lock(places: StatePlaces) -> Iterator[None]:
+    """Only one process at a time adds or removes images; raises BusyError to the second."""
+    try:
+        places.images.mkdir(parents=True, exist_ok=True)
+        lock = os.open(places.images / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise HostError(
+            f"cannot write to {places.images}: {error.strerror}",
+            hint="Run labctl as root, or give a folder of your own with --state-dir.",
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BusyError(
+                f"another labctl builds or removes images in {places.images}",
+                hint="Wait until it is done, then try again.",
+            ) from error
+        yield
+    finally:
+        os.close(lock)

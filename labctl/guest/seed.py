@@ -1,0 +1,119 @@
+"""The seed of a first boot: cloud-init's NoCloud data source as an ISO image, and its outcome.
+
+https://cloudinit.readthedocs.io/en/22.4.2/topics/datasources/nocloud.html
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from labctl.base import places
+from labctl.base.errors import BrokenError, HostError
+
+RUNNER_PATH = "/usr/local/lib/labctl/runner.py"
+RUNNER_PORT = "org.labctl.runner.0"
+"""Name of the virtio-serial port that the runner listens on."""
+
+RESULT_PATH = "/run/cloud-init/result.json"
+"""Written by cloud-init when all its stages are over."""
+LOG_PATH = "/var/log/cloud-init-output.log"
+
+_FILES = ("user-data", "meta-data", "network-config")
+
+
+def render(*, hostname: str, instance_id: str, user: str, runner_program: str) -> dict[str, str]:
+    """The seed's files by name. `runner_program`: text of the Python program to install."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(
+            [folder / "cloud-init" for folder in places.data_folders("templates")]
+        ),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # YAML, made of labctl's own values
+    )
+    values = {
+        "hostname": hostname,
+        "instance_id": instance_id,
+        "user": user,
+        "runner_path": RUNNER_PATH,
+        "runner_port": RUNNER_PORT,
+        "runner_base64": base64.b64encode(runner_program.encode()).decode(),
+    }
+    try:
+        return {name: environment.get_template(f"{name}.j2").render(values) for name in _FILES}
+    except jinja2.TemplateError as error:
+        raise BrokenError(
+            f"a template in 'templates/cloud-init' cannot be rendered: {error}",
+            hint="If the lab folder has its own 'templates/cloud-init', compare it with labctl's.",
+        ) from error
+
+
+def seed_digest(files: Mapping[str, str]) -> str:
+    """What a prepared overlay is made with: SHA-256 (hex) of the seed's files."""
+    digest = hashlib.sha256()
+    for name, text in sorted(files.items()):
+        digest.update(f"{name}\0{len(text)}\0{text}".encode())
+    return digest.hexdigest()
+
+
+def write_seed(path: Path, files: Mapping[str, str]) -> None:
+    """Write an ISO 9660 image with the volume id that cloud-init looks for."""
+    import pycdlib
+
+    iso = pycdlib.PyCdlib()
+    iso.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident="cidata")
+    for number, (name, text) in enumerate(files.items()):
+        data = text.encode()
+        iso.add_fp(
+            io.BytesIO(data),
+            len(data),
+            # ISO 9660's own names allow no hyphen; guests read the Rock Ridge or Joliet ones.
+            iso_path=f"/FILE{number}.;1",
+            rr_name=name,
+            joliet_path=f"/{name}",
+        )
+    try:
+        iso.write(str(path))
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        iso.close()
+
+
+def finish_commands() -> list[list[str]]:
+    """What to run in the guest, as root, after a first boot that went well: cloud-init stays off
+    in later boots, and everything is on the disk."""
+    return [
+        ["touch", "/etc/cloud/cloud-init.disabled"],
+        # The generator would still run its shell script in each boot (systemd.generator(7):
+        # one of the same name in /etc masks it).
+        ["mkdir", "-p", "/etc/systemd/system-generators"],
+        ["ln", "-sf", "/dev/null", "/etc/systemd/system-generators/cloud-init-generator"],
+        ["sync"],
+    ]
+
+
+def status_problem(result: str, log: str) -> str | None:
+    """Why the first boot failed, from the texts of RESULT_PATH and LOG_PATH; None if it didn't."""
+    try:
+        errors = json.loads(result)["v1"]["errors"]
+        datasource = json.loads(result)["v1"]["datasource"]
+    except (ValueError, KeyError, TypeError):
+        return f"cloud-init left no readable result ({result.strip()[:80]!r}){_last_lines(log)}"
+    if errors:
+        return f"cloud-init failed: {'; '.join(map(str, errors))}{_last_lines(log)}"
+    if not datasource:
+        return f"cloud-init found no seed{_last_lines(log)}"
+    return None
+
+
+def _last_lines(log: str, count: int = 10) -> str:
+    lines = [line.rstrip() for line in log.splitlines() if line.strip()][-count:]
+    return ". Its log ends:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""

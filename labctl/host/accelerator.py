@@ -1,0 +1,207 @@
+"""KVM or TCG: decided by booting a kernel to its first line, as opening /dev/kvm proves little.
+
+Some hosts (cloud sandboxes, software-only KVM) open the device and run firmware, yet no stock
+kernel ever prints a line; on others '-cpu host' fails on an MSR until one feature is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, HostError
+from labctl.base.places import StatePlaces
+from labctl.base.process import running
+from labctl.host.facts import QEMU
+from labctl.host.processes import boot_id
+from labctl.store.jsonfile import read_json, write_json
+
+Requested = Literal["auto", "kvm", "tcg"]
+
+KVM_DEVICE = Path("/dev/kvm")
+_FIRST_LINE = b"Linux version"
+_DEADLINE_S = 15.0
+"""A kernel under working KVM gets there in well under a second."""
+
+_FEATURE_SETS: tuple[tuple[str, ...], ...] = ((), ("arch-capabilities",))
+"""CPU features to leave out of '-cpu host', in the order in which they are tried."""
+
+_OUTPUT_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """`reason`: one sentence for the user. `disabled_features`: what host-passthrough must leave
+    out to start on this host (`<feature policy='disable'>`)."""
+
+    name: Literal["kvm", "tcg"]
+    reason: str
+    disabled_features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Whether a kernel booted under KVM, and if it didn't, why."""
+
+    works: bool
+    detail: str
+    disabled_features: tuple[str, ...] = ()
+
+
+def accelerator(requested: Requested, kernel: Path, places: StatePlaces) -> Accelerator:
+    """What guests run under here. The probe's answer is kept until the host boots again, or QEMU
+    or the kernel change.
+
+    Raises HostError when KVM is asked for and doesn't work, or when QEMU isn't installed.
+    """
+    if requested == "tcg":
+        return Accelerator(name="tcg", reason="Guests are emulated (TCG), as asked for.")
+    probe = _device_problem() or _cached_probe(kernel, places)
+    if probe.works:
+        without = "".join(f", without {feature}" for feature in probe.disabled_features)
+        return Accelerator(
+            name="kvm",
+            reason=f"Guests run under KVM: a kernel boots with it here{without}.",
+            disabled_features=probe.disabled_features,
+        )
+    if requested == "kvm":
+        raise HostError(
+            f"KVM was asked for, but {probe.detail}",
+            hint="Give '--accel tcg' for emulated guests, or '--accel auto' to let labctl choose.",
+        )
+    return Accelerator(
+        name="tcg",
+        reason=f"Guests are emulated (TCG), because {probe.detail}: differences between native "
+        "and guest show emulation, not virtualization.",
+    )
+
+
+def probe_kvm(qemu: Path, kernel: Path, *, deadline_s: float = _DEADLINE_S) -> Probe:
+    """Boot `kernel` under KVM to its first line, with all of the host's CPU features or fewer."""
+    probe = Probe(works=False, detail="nothing was tried")
+    for features in _FEATURE_SETS:
+        deadline = Deadline.after(deadline_s, "booting a kernel under KVM")
+        probe = _boot(qemu, kernel, features, deadline)
+        # Silence is no matter of CPU features: QEMU would have refused to start.
+        if probe.works or deadline.expired:
+            return probe
+    return probe
+
+
+def _device_problem() -> Probe | None:
+    try:
+        os.close(os.open(KVM_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return Probe(
+            works=False,
+            detail=f"the host has no {KVM_DEVICE} (virtualization is off in its firmware, not "
+            "passed on to it, or the kvm module is not loaded)",
+        )
+    except OSError as error:
+        return Probe(works=False, detail=f"{KVM_DEVICE} cannot be opened: {error.strerror}")
+    return None
+
+
+def _cached_probe(kernel: Path, places: StatePlaces) -> Probe:
+    found = shutil.which(QEMU)
+    if found is None:
+        raise HostError(f"'{QEMU}' is not installed", hint="Run 'make setup', which installs it.")
+    qemu = Path(found)
+    try:
+        with open(kernel, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise HostError(
+            f"cannot read the kernel {kernel}: {error.strerror}",
+            hint="Build the guest image: labctl image build",
+        ) from error
+    key = {
+        "boot_id": boot_id(),
+        "qemu": f"{qemu.resolve()} {qemu.stat().st_mtime_ns}",
+        "kernel": digest,
+    }
+    path = places.cache / "accelerator.json"
+    cached = _read_cache(path, key)
+    if cached is not None:
+        return cached
+    probe = probe_kvm(qemu, kernel)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HostError(
+            f"cannot create {path.parent}: {error.strerror}",
+            hint="Give a folder that you may write with --state-dir.",
+        ) from error
+    write_json(
+        path,
+        {
+            "key": key,
+            "works": probe.works,
+            "detail": probe.detail,
+            "disabled_features": list(probe.disabled_features),
+        },
+    )
+    return probe
+
+
+def _read_cache(path: Path, key: dict[str, str]) -> Probe | None:
+    try:
+        cached: Any = read_json(path)
+        if cached["key"] != key:
+            return None
+        return Probe(
+            works=bool(cached["works"]),
+            detail=str(cached["detail"]),
+            disabled_features=tuple(cached["disabled_features"]),
+        )
+    except (BrokenError, KeyError, TypeError):
+        return None  # it may be deleted at any time, so whatever is wrong with it: probe again
+
+
+def _boot(qemu: Path, kernel: Path, features: tuple[str, ...], deadline: Deadline) -> Probe:
+    cpu = ",".join(["host", *(f"{feature}=off" for feature in features)])
+    argv: list[str] = [
+        *(str(qemu), "-nodefaults", "-no-user-config", "-display", "none"),
+        *("-accel", "kvm", "-cpu", cpu, "-m", "256", "-no-reboot", "-serial", "stdio"),
+        *("-kernel", str(kernel)),
+        *("-append", "console=ttyS0 earlyprintk=serial,ttyS0 panic=-1"),
+    ]
+    with running(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, grace_s=1.0) as process:
+        output = _read_until(process, _FIRST_LINE, deadline)
+    if _FIRST_LINE in output:
+        return Probe(works=True, detail="a kernel boots under KVM", disabled_features=features)
+    if deadline.expired:
+        return Probe(
+            works=False,
+            detail=f"{KVM_DEVICE} opens but a kernel that is booted with it prints no line within "
+            f"{deadline.seconds:g} s",
+        )
+    said = output.decode(errors="replace").strip().splitlines()
+    return Probe(
+        works=False,
+        detail=f"QEMU can't start a guest with KVM: {said[-1] if said else 'it printed nothing'}",
+    )
+
+
+def _read_until(process: subprocess.Popen[bytes], wanted: bytes, deadline: Deadline) -> bytes:
+    """What the process printed until `wanted` was in it, it ended, or the time was up."""
+    assert process.stdout is not None
+    descriptor = process.stdout.fileno()
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    output = b""
+    while wanted not in output and len(output) < _OUTPUT_LIMIT and not deadline.expired:
+        if not poll.poll(100):
+            continue
+        data = os.read(descriptor, 65536)
+        if not data:
+            break
+        output += data
+    return output

@@ -1,0 +1,301 @@
+"""Control groups of the host, v1, v2 and both at once: where ours go, and why there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.errors import BrokenError, HostError
+from labctl.host.journal import Journal
+from labctl.host.kernel_config import config_value, read_config
+from labctl.host.tunables import PRESENT, CgroupControllers, CgroupFolder
+
+_LIBVIRT_CONTROLLERS = ("cpuset", "memory", "devices")
+"""What `cgroup_controllers` of qemu.conf asks for beside "cpu". Not "cpuset" alone: on a hybrid
+host libvirt 9.0 then fails with "v2 controller '(null)' is not available"."""
+
+_V1_CONTROLLERS = frozenset(
+    {
+        *("cpuset", "cpu", "cpuacct", "blkio", "memory", "devices", "freezer", "net_cls"),
+        *("perf_event", "net_prio", "hugetlb", "pids", "rdma", "misc"),
+    }
+)
+"""Among a v1 mount's options (cgroups(7)), the others being rw, xattr, name=systemd and so on."""
+
+_OURS = ("cpu", "memory")
+_V1_SHARES = "1024"
+_V2_WEIGHT = "100"
+"""The kernel's and libvirt's defaults, so that our groups weigh what libvirt's /machine does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """Where a controller is mounted, and by which version's rules its files go."""
+
+    version: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`controllers`: name to hierarchy. `unified`: the v2 mount, with or without controllers."""
+
+    controllers: Mapping[str, Hierarchy]
+    unified: Path | None
+    rt_group_sched: bool
+    """Whether FIFO and RR are refused in cpu cgroups that own no real-time budget."""
+
+    @property
+    def name(self) -> str:
+        """ "v1", "v2", "hybrid" (v1 controllers beside a v2 mount) or "none"."""
+        has_v1 = any(hierarchy.version == 1 for hierarchy in self.controllers.values())
+        if self.unified is None:
+            return "v1" if has_v1 else "none"
+        return "hybrid" if has_v1 else "v2"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSharing:
+    """How native runs, guests and neighbours come to equal weights here."""
+
+    by_cgroup: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A cgroup of ours in each hierarchy that it needs (its folders), for one competitor."""
+
+    folders: Mapping[str, Path]
+    memory: Hierarchy | None
+    cpu_root: Path | None
+    """The v1 cpu hierarchy whose root members must be in, for the sake of real-time policies."""
+
+    def add(self, pid: int) -> None:
+        """Move a process here; children that it forks from now on follow it."""
+        targets = {*self.folders.values()} | ({self.cpu_root} if self.cpu_root else set())
+        for folder in sorted(targets):
+            try:
+                (folder / "cgroup.procs").write_text(str(pid))
+            except OSError as error:
+                raise HostError(
+                    f"cannot move process {pid} to the cgroup {folder}: {error.strerror}",
+                    hint="Run labctl as root, on a host whose cgroups are writable.",
+                ) from error
+
+    def oom_kills(self) -> int:
+        """How many of its processes the kernel killed because the group had no memory left.
+
+        Raises BrokenError when the kernel doesn't tell (before 4.13 on v1) or there is no limit.
+        """
+        if self.memory is None:
+            raise BrokenError("a cgroup without a memory limit counts no out-of-memory kills")
+        name = "memory.events" if self.memory.version == 2 else "memory.oom_control"
+        path = self.folders["memory"] / name
+        return oom_kill_count(path.read_text(encoding="utf-8"), path)
+
+
+def detect(root: Path = Path("/")) -> Layout:
+    """The layout of the host whose /proc and /sys lie below `root`."""
+    mountinfo = (root / "proc/self/mountinfo").read_text(encoding="utf-8")
+    unified = _unified_mount(mountinfo)
+    v2_controllers = ""
+    if unified is not None:
+        v2_controllers = _text(root / unified.relative_to("/") / "cgroup.controllers")
+    layout = layout_from(mountinfo, v2_controllers)
+    cpu = layout.controllers.get("cpu")
+    if cpu is None:
+        return layout
+    if cpu.version == 1:
+        knob = root / cpu.folder.relative_to("/") / "cpu.rt_runtime_us"
+        return Layout(layout.controllers, layout.unified, knob.exists())
+    # v2 has no budget file; only the kernel's configuration tells.
+    release = _text(root / "proc/sys/kernel/osrelease").strip()
+    config = read_config(release, root) or ""
+    rt_group_sched = config_value(config, "CONFIG_RT_GROUP_SCHED") == "y"
+    return Layout(layout.controllers, layout.unified, rt_group_sched)
+
+
+def layout_from(mountinfo: str, v2_controllers: str) -> Layout:
+    """The layout that a /proc/self/mountinfo (proc(5)) and a v2 cgroup.controllers describe."""
+    controllers: dict[str, Hierarchy] = {}
+    for folder, fstype, options in _cgroup_mounts(mountinfo):
+        if fstype == "cgroup":
+            for name in _V1_CONTROLLERS.intersection(options):
+                controllers.setdefault(name, Hierarchy(1, folder))
+    unified = _unified_mount(mountinfo)
+    if unified is not None:
+        for name in v2_controllers.split():
+            controllers.setdefault(name, Hierarchy(2, unified))
+    return Layout(controllers, unified, rt_group_sched=False)
+
+
+def libvirt_controllers(layout: Layout) -> list[str]:
+    """What `cgroup_controllers` of qemu.conf should name here.
+
+    "cpu" is left out with CONFIG_RT_GROUP_SCHED, where `vcpusched` would fail in libvirt's cpu
+    cgroup with "Cannot set scheduler parameters … Operation not permitted". "devices" is no
+    controller of v2 (libvirt uses BPF there) but is named all the same.
+    """
+    wanted = [name for name in _LIBVIRT_CONTROLLERS if name == "devices" or _has(layout, name)]
+    if _has(layout, "cpu") and not layout.rt_group_sched:
+        wanted.insert(0, "cpu")
+    return wanted
+
+
+def cpu_sharing(layout: Layout, autogroup: bool) -> CpuSharing:
+    """How equals are made equal (sched(7), "The autogroup feature"). `autogroup`: is it on?
+
+    An autogroup only weighs for processes in the root cpu cgroup.
+    """
+    if _has(layout, "cpu") and not layout.rt_group_sched:
+        return CpuSharing(True, "Guest, native runs and neighbours are cpu cgroups of one weight.")
+    reason = (
+        "this kernel refuses real-time policies in cpu cgroups (CONFIG_RT_GROUP_SCHED)"
+        if layout.rt_group_sched
+        else "the host offers no cpu cgroups"
+    )
+    if autogroup:
+        return CpuSharing(
+            False,
+            "Guest, native runs and neighbours are sessions of their own in the root cpu cgroup, "
+            f"and autogrouping gives each session one weight: {reason}.",
+        )
+    return CpuSharing(
+        False,
+        "Every thread weighs the same, whoever it belongs to, so that a guest or a neighbour "
+        f"with more threads gets more CPU time: {reason}, and autogrouping is off.",
+    )
+
+
+def autogroup_enabled(root: Path = Path("/")) -> bool:
+    return _text(root / "proc/sys/kernel/sched_autogroup_enabled").strip() == "1"
+
+
+@contextmanager
+def controllers_enabled(layout: Layout, journal: Journal) -> Iterator[None]:
+    """Children of the v2 root have the controllers that we need; nothing to do on v1."""
+    missing = {
+        name for name in _OURS if _has(layout, name) and layout.controllers[name].version == 2
+    }
+    if layout.rt_group_sched:
+        missing.discard("cpu")
+    if layout.unified is None or not missing:
+        yield
+        return
+    tunable = CgroupControllers(str(layout.unified / "cgroup.subtree_control"))
+    with journal.changed(tunable, " ".join(sorted(missing | set(tunable.read().split())))):
+        yield
+
+
+@contextmanager
+def group(
+    layout: Layout, journal: Journal, name: str, *, memory_bytes: int | None = None
+) -> Iterator[Group]:
+    """A group "labctl-NAME" at the top of each hierarchy, beside libvirt's /machine.
+
+    Its cpu weight is the default, its memory at most `memory_bytes` (no swap on top). It is in
+    the journal, so that SIGKILL leaves none behind; at the end what is still in it is killed.
+    Raises HostError when a limit is asked for and the host has no memory cgroups.
+    """
+    memory = layout.controllers.get("memory") if memory_bytes is not None else None
+    if memory_bytes is not None and memory is None:
+        raise HostError(
+            "the host has no memory cgroups, so native runs can't get the guest's memory",
+            hint="Boot the host with 'cgroup_enable=memory'.",
+        )
+    cpu = layout.controllers.get("cpu")
+    by_cgroup = cpu is not None and not layout.rt_group_sched
+    folders: dict[str, Path] = {}
+    if cpu is not None and by_cgroup:
+        folders["cpu"] = cpu.folder / f"labctl-{name}"
+    if memory is not None:
+        folders["memory"] = memory.folder / f"labctl-{name}"
+    with ExitStack() as stack:
+        stack.enter_context(controllers_enabled(layout, journal))
+        for folder in sorted(set(folders.values())):
+            stack.enter_context(journal.changed(CgroupFolder(str(folder)), PRESENT))
+        if cpu is not None and by_cgroup:
+            if cpu.version == 2:
+                _set(folders["cpu"] / "cpu.weight", _V2_WEIGHT)
+            else:
+                _set(folders["cpu"] / "cpu.shares", _V1_SHARES)
+        if memory is not None and memory_bytes is not None:
+            _limit_memory(folders["memory"], memory.version, memory_bytes)
+        cpu_root = cpu.folder if cpu and cpu.version == 1 and not by_cgroup else None
+        yield Group(folders, memory, cpu_root)
+
+
+def placement(pid: int, root: Path = Path("/")) -> dict[str, str]:
+    """Where a process is, as /proc says: hierarchy to path, and "autogroup" where there is one.
+
+    The v2 hierarchy's name is "unified". Raises BrokenError when the process is gone.
+    """
+    folder = root / f"proc/{pid}"
+    try:
+        text = (folder / "cgroup").read_text(encoding="utf-8")
+    except OSError as error:
+        raise BrokenError(f"process {pid} is gone") from error
+    found = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        found[controllers or "unified"] = path
+    if autogroup := _text(folder / "autogroup").strip():
+        found["autogroup"] = autogroup
+    return found
+
+
+def oom_kill_count(text: str, path: Path) -> int:
+    """The counter `oom_kill` in the text of memory.oom_control (v1) or memory.events (v2)."""
+    count = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    if count is None:
+        raise BrokenError(f"{path} has no counter 'oom_kill'")
+    return int(count.group(1))
+
+
+def _limit_memory(folder: Path, version: int, memory_bytes: int) -> None:
+    if version == 2:
+        _set(folder / "memory.max", str(memory_bytes))
+        swap, value = folder / "memory.swap.max", "0"
+    else:
+        _set(folder / "memory.limit_in_bytes", str(memory_bytes))
+        swap, value = folder / "memory.memsw.limit_in_bytes", str(memory_bytes)
+    if swap.exists():  # absent without swap accounting
+        _set(swap, value)
+
+
+def _set(path: Path, value: str) -> None:
+    try:
+        path.write_text(value)
+    except OSError as error:
+        raise HostError(f"cannot set {path} to {value}: {error.strerror}") from error
+
+
+def _has(layout: Layout, controller: str) -> bool:
+    return controller in layout.controllers
+
+
+def _cgroup_mounts(mountinfo: str) -> Iterator[tuple[Path, str, list[str]]]:
+    """Mount point, type and super options of every cgroup mount."""
+    for line in mountinfo.splitlines():
+        left, dash, right = line.partition(" - ")
+        fields, end = left.split(), right.split()
+        if dash and len(fields) > 4 and len(end) > 2 and end[0] in ("cgroup", "cgroup2"):
+            yield Path(fields[4]), end[0], end[2].split(",")
+
+
+def _unified_mount(mountinfo: str) -> Path | None:
+    for folder, fstype, _ in _cgroup_mounts(mountinfo):
+        if fstype == "cgroup2":
+            return folder
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

@@ -1,0 +1,61 @@
+"""One run at a time per host: two would measure each other."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from labctl.base.errors import BusyError, HostError
+
+
+@contextmanager
+def host_locked(path: Path, *, what: str, run_folder: Path | None = None) -> Iterator[None]:
+    """Hold the host's lock (`places.host_lock()`) for a block.
+
+    The kernel lets go of it however the holder ends, so a stale file never blocks. Raises
+    BusyError telling who holds it and since when.
+    """
+    try:
+        # O_NOFOLLOW: without root the file lies in /tmp, where others may put links.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        raise HostError(f"cannot open the lock {path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _busy(file.read()) from None
+        holder = {
+            "pid": os.getpid(),
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+            "what": what,
+            "run_folder": str(run_folder) if run_folder else None,
+        }
+        file.truncate()
+        file.write(json.dumps(holder) + "\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            # Emptied, not deleted: another may have it open and be waiting to lock it.
+            os.ftruncate(file.fileno(), 0)
+
+
+def _busy(text: str) -> BusyError:
+    try:
+        holder = json.loads(text)
+        folder = f", into {holder['run_folder']}" if holder["run_folder"] else ""
+        return BusyError(
+            f"this host is in use: '{holder['what']}' (process {holder['pid']}) runs since "
+            f"{holder['since']}{folder}",
+            hint=f"Wait until it is done, or end it with 'kill {holder['pid']}'.",
+        )
+    except (ValueError, KeyError, TypeError):
+        # It has locked the file and not yet written to it, or is about to let go.
+        return BusyError("another labctl is using this host", hint="Wait until it is done.")

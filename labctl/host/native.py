@@ -1,0 +1,141 @@
+"""The native side: programs of the guest image's own tree, run on the host without a guest."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.errors import BrokenError, HostError
+from labctl.base.process import running
+from labctl.host.cgroups import Group, Layout, group, placement
+from labctl.host.journal import Journal
+
+DATA_FOLDER = "/labdata"
+"""Where the data folder appears in the tree."""
+
+_RUNNER = "/run/runner.py"
+_SCRIPT = Path(__file__).with_name("native_root.sh")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LAST_WORDS = 2000
+
+
+def in_tree(
+    tree: Path,
+    argv: Sequence[str],
+    *,
+    mounts: Mapping[Path, str] | None = None,
+    cpus: CpuSet | None = None,
+) -> list[str]:
+    """The argv that runs `argv` chrooted into a tree, in a private mount namespace.
+
+    It execs all the way: the pid that is started is the pid of `argv`. `mounts`: what else
+    appears at which path of the root or of /run, files read-only. /tmp and /run are empty and its
+    own. It dies with the thread that starts it: if labctl is killed no hog is left behind, and
+    so it must not be started from a thread that ends early (prctl(2), PR_SET_PDEATHSIG).
+    """
+    arguments = [str(tree)]
+    for source, target in (mounts or {}).items():
+        arguments += [str(source), target]
+    command = [
+        *("setpriv", "--pdeathsig", "KILL"),
+        *("unshare", "--mount", "--propagation", "private"),
+        *("sh", str(_SCRIPT), *arguments, "--"),
+        *("env", "-i", f"PATH={_PATH}", "HOME=/root", "LC_ALL=C.UTF-8", *argv),
+    ]
+    return ["taskset", "--cpu-list", format_cpus(cpus), *command] if cpus else command
+
+
+@dataclass(frozen=True, slots=True)
+class NativeSession:
+    """A runner (`base.runner_program`) that waits in the tree; `connection` is for a Channel."""
+
+    connection: socket.socket
+    process: subprocess.Popen[bytes]
+    group: Group
+    _stderr: IO[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def oom_kills(self) -> int:
+        """Processes that the kernel killed so far because the guest's memory did not suffice."""
+        return self.group.oom_kills()
+
+    def placement(self) -> dict[str, str]:
+        """The runner's cgroups and autogroup, read back from /proc."""
+        return placement(self.pid)
+
+    def check_alive(self) -> None:
+        """Raises BrokenError with what it said last when the runner has ended."""
+        if self.process.poll() is not None:
+            self._stderr.seek(0)
+            said = self._stderr.read()[-_LAST_WORDS:].decode(errors="replace").strip()
+            raise BrokenError(
+                f"the native runner ended with status {self.process.returncode}: "
+                f"{said or 'it printed nothing'}"
+            )
+
+
+@contextmanager
+def native_session(
+    tree: Path,
+    *,
+    data_folder: Path | None,
+    memory_bytes: int,
+    runner_program: Path,
+    layout: Layout,
+    journal: Journal,
+) -> Iterator[NativeSession]:
+    """A runner in the tree: own session, memory cgroup of the guest's size, equal cpu weight.
+
+    CPUs and policy are each command's own (the runner sets them after the fork). Raises
+    HostError without root, when the tree is not there, or when the host lacks memory cgroups.
+    """
+    check_tree(tree)
+    with ExitStack() as stack:
+        name = f"native-{os.getpid()}"
+        members = stack.enter_context(group(layout, journal, name, memory_bytes=memory_bytes))
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        mounts = {runner_program: _RUNNER}
+        if data_folder is not None:
+            mounts[data_folder] = DATA_FOLDER
+        argv = ["/usr/bin/python3", "-I", "-S", _RUNNER, "--fd", str(theirs.fileno())]
+        stderr = stack.enter_context(tempfile.TemporaryFile())
+        with theirs:
+            process = stack.enter_context(
+                running(
+                    in_tree(tree, argv, mounts=mounts),
+                    stderr=stderr,
+                    pass_fds=(theirs.fileno(),),
+                )
+            )
+        session = NativeSession(ours, process, members, stderr)
+        try:
+            members.add(process.pid)
+        except HostError:
+            session.check_alive()
+            raise
+        yield session
+
+
+def check_tree(tree: Path) -> None:
+    """Raises HostError unless we can run programs of the tree: root, and the tree is whole."""
+    if os.geteuid() != 0:
+        raise HostError(
+            "native runs need root, for a mount namespace and a chroot", hint="Run labctl as root."
+        )
+    if not (tree / "usr/bin/python3").exists():
+        raise HostError(
+            f"{tree} is no tree of a guest image: it has no /usr/bin/python3",
+            hint="Build the image again: labctl image build",
+        )

@@ -1,0 +1,118 @@
+"""What must be there before a sweep starts. Only reads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from labctl.base.errors import HostError
+from labctl.host.facts import QEMU
+
+_MIB = 1024 * 1024
+_TOOLS = (QEMU, "qemu-img", "unshare", "setpriv", "taskset", "chroot")
+_HEADROOM_BYTES = 256 * _MIB
+"""What QEMU itself, labctl and the host's own work need beside the guest's memory."""
+
+
+def preflight(
+    *,
+    state_folder: Path,
+    disk_bytes: int,
+    memory_bytes: int,
+    vcpus: int,
+    tools: Sequence[str] = _TOOLS,
+    root: Path = Path("/"),
+) -> list[HostError]:
+    """Every problem that would end the sweep later on, each with its remedy; [] when none.
+
+    `disk_bytes` must be free below `state_folder`, `memory_bytes` (all guests and native runs
+    that exist at one time) must be available as /proc/meminfo counts it.
+    """
+    problems = [
+        _root_problem(),
+        *(_tool_problem(tool) for tool in tools),
+        _cpu_problem(vcpus, len(os.sched_getaffinity(0))),
+        _disk_problem(state_folder, disk_bytes),
+        _memory_problem(root, memory_bytes),
+        _shared_memory_problem(root),
+    ]
+    return [problem for problem in problems if problem is not None]
+
+
+def check(problems: Sequence[HostError]) -> None:
+    """Raise one HostError that names them all; nothing when there are none."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
+        raise HostError(
+            "; ".join(problem.message for problem in problems), hint=" ".join(hints) or None
+        )
+
+
+def memory_available(root: Path = Path("/")) -> int | None:
+    """Bytes that new work can have without swapping (MemAvailable, proc(5)); None if not told."""
+    for line in (root / "proc/meminfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return None
+
+
+def _root_problem() -> HostError | None:
+    if os.geteuid() == 0:
+        return None
+    return HostError(
+        "a sweep needs root, for native runs, cgroups and real-time policies",
+        hint="Run labctl as root.",
+    )
+
+
+def _tool_problem(tool: str) -> HostError | None:
+    if shutil.which(tool):
+        return None
+    return HostError(f"'{tool}' is not installed", hint="Run 'make setup', which installs it.")
+
+
+def _cpu_problem(vcpus: int, cpus: int) -> HostError | None:
+    if vcpus <= cpus:
+        return None
+    return HostError(
+        f"the guest has {vcpus} vCPUs, but labctl may use only {cpus} CPUs of this host",
+        hint=f"Give the guest at most {cpus} vCPUs.",
+    )
+
+
+def _disk_problem(folder: Path, needed: int) -> HostError | None:
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free >= needed:
+        return None
+    return HostError(
+        f"{folder} has {free // _MIB} MiB free, the sweep needs {needed // _MIB} MiB",
+        hint="Free some space there, or give a folder on another disk with --state-dir.",
+    )
+
+
+def _memory_problem(root: Path, needed: int) -> HostError | None:
+    available = memory_available(root)
+    if available is None or available >= needed + _HEADROOM_BYTES:
+        return None
+    return HostError(
+        f"the host has {available // _MIB} MiB of memory available, the sweep needs "
+        f"{needed // _MIB} MiB and {_HEADROOM_BYTES // _MIB} MiB besides",
+        hint="End what uses it, or give the guest less memory.",
+    )
+
+
+def _shared_memory_problem(root: Path) -> HostError | None:
+    folder = root / "dev/shm"
+    if folder.is_dir() and os.access(folder, os.W_OK):
+        return None
+    return HostError(
+        f"{folder} is not there or can't be written: workloads share memory through it",
+        hint="Mount it: mount -t tmpfs tmpfs /dev/shm",
+    )

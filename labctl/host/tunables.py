@@ -1,0 +1,203 @@
+"""Knobs of the host, each of which can be read, written and rebuilt from a journal's entry."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from labctl.base.errors import BrokenError
+
+ABSENT = "absent"
+PRESENT = "present"
+
+_KERNEL_FOLDERS = ("/proc/", "/sys/", "/dev/", "/run/")
+"""Made anew at each boot (procfs, sysfs, devtmpfs, tmpfs): nothing to undo after one."""
+
+_EMPTYING_S = 2.0
+"""How long killed processes get to leave their cgroup."""
+
+
+class StillUsedError(Exception):
+    """The old value can't be had back because someone else relies on the new one by now."""
+
+
+class Tunable(Protocol):
+    """One knob. `read` returns what `write` takes, so that a saved value can be put back.
+
+    Both raise OSError; `read` raises FileNotFoundError when what it belongs to is gone.
+    `kind` and `arguments` are enough for `rebuild` to make an equal one.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def survives_reboot(self) -> bool: ...
+
+    def arguments(self) -> dict[str, str]: ...
+
+    def read(self) -> str: ...
+
+    def write(self, value: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _PathTunable:
+    path: str
+
+    @property
+    def name(self) -> str:
+        return self.path
+
+    @property
+    def survives_reboot(self) -> bool:
+        return not self.path.startswith(_KERNEL_FOLDERS)
+
+    def arguments(self) -> dict[str, str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FileValue(_PathTunable):
+    """A setting that is one file of /proc/sys or /sys."""
+
+    kind: ClassVar[str] = "file-value"
+
+    def read(self) -> str:
+        return selected(Path(self.path).read_text(encoding="utf-8"))
+
+    def write(self, value: str) -> None:
+        # No O_CREAT and no O_TRUNC: the kernel's files need neither, and a missing one is an error.
+        descriptor = os.open(self.path, os.O_WRONLY)
+        try:
+            os.write(descriptor, value.encode())
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class FileAccess(_PathTunable):
+    """Who may open a path, as "uid:gid:mode" with an octal mode ("0:108:0660")."""
+
+    kind: ClassVar[str] = "file-access"
+
+    @property
+    def name(self) -> str:
+        return f"access to {self.path}"
+
+    def read(self) -> str:
+        status = os.stat(self.path)
+        return access(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
+
+    def write(self, value: str) -> None:
+        uid, gid, mode = value.split(":")
+        # chown(2) clears set-user-ID bits, so the mode comes last.
+        os.chown(self.path, int(uid), int(gid))
+        os.chmod(self.path, int(mode, 8))
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupFolder(_PathTunable):
+    """A cgroup of ours: "present" or "absent". Making it absent kills what is still in it."""
+
+    kind: ClassVar[str] = "cgroup"
+
+    @property
+    def name(self) -> str:
+        return f"cgroup {self.path}"
+
+    def read(self) -> str:
+        return PRESENT if os.path.isdir(self.path) else ABSENT
+
+    def write(self, value: str) -> None:
+        if value == PRESENT:
+            os.mkdir(self.path)
+            return
+        deadline = time.monotonic() + _EMPTYING_S
+        while True:
+            for pid in self._members():
+                _kill(pid)
+            try:
+                os.rmdir(self.path)
+                return
+            except FileNotFoundError:
+                return
+            except OSError:
+                # EBUSY until the kernel has buried the last member.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _members(self) -> list[int]:
+        try:
+            return [int(pid) for pid in Path(self.path, "cgroup.procs").read_text().split()]
+        except FileNotFoundError:
+            return []
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupControllers(_PathTunable):
+    """The controllers that a v2 cgroup's children have: its cgroup.subtree_control."""
+
+    kind: ClassVar[str] = "cgroup-controllers"
+
+    def read(self) -> str:
+        return " ".join(sorted(Path(self.path).read_text(encoding="utf-8").split()))
+
+    def write(self, value: str) -> None:
+        wanted, present = set(value.split()), set(self.read().split())
+        self._apply("+", wanted - present)
+        try:
+            self._apply("-", present - wanted)
+        except OSError as error:
+            # EBUSY: a child passes the controller on to children of its own (libvirt's
+            # /machine does), so it is theirs as well by now (cgroup v2, "Top-down Constraint").
+            raise StillUsedError("another cgroup uses the controllers by now") from error
+
+    def _apply(self, sign: str, controllers: set[str]) -> None:
+        for controller in sorted(controllers):
+            FileValue(self.path).write(sign + controller)
+
+
+_KINDS: Mapping[str, type[FileValue | FileAccess | CgroupFolder | CgroupControllers]] = {
+    tunable.kind: tunable for tunable in (FileValue, FileAccess, CgroupFolder, CgroupControllers)
+}
+
+
+def rebuild(kind: str, arguments: Mapping[str, str]) -> Tunable:
+    """The tunable that a journal's entry speaks of; raises BrokenError for one that is unknown."""
+    try:
+        return _KINDS[kind](**arguments)
+    except (KeyError, TypeError) as error:
+        raise BrokenError(
+            f"the undo journal speaks of a '{kind}' with {dict(arguments)}, which this labctl "
+            "does not know",
+            hint="Run 'labctl host restore' of the labctl that wrote it.",
+        ) from error
+
+
+def selected(text: str) -> str:
+    """The value in the text of a setting's file: the bracketed word of "always [madvise] never"."""
+    chosen = re.search(r"\[([^\]\s]+)\]", text)
+    return chosen.group(1) if chosen else text.strip()
+
+
+def access(uid: int, gid: int, mode: int) -> str:
+    """The value of a FileAccess."""
+    return f"{uid}:{gid}:{mode:04o}"
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

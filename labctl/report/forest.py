@@ -1,0 +1,207 @@
+"""The geometry of a forest plot: where everything lies, in percent of the plot's width.
+
+Positions are percentages so that the SVG can be as wide as the page while its letters keep
+their size: a scaled viewBox would be unreadable on a phone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from labctl.analysis.model import Comparison, EffectKind
+from labctl.base.units import Better, Unit
+from labctl.report.format import change, difference
+from labctl.report.view import Scene, View, effect_text, verdict_text
+
+ROW_HEIGHT = 48
+AXIS_HEIGHT = 34
+
+_LEAST_REACH = math.log(1.1)
+"""A ratio axis shows at least -9 % to +10 %, so that noise doesn't look like an effect."""
+_TICK_GAP = 14.0
+"""Percent of the width between tick labels: they must not touch on a 360 px screen."""
+_RATIO_LADDERS = (
+    (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0),
+    (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0),
+    (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0),
+    (0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5),
+    (0.9, 0.95, 1.0, 1.05, 1.1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    x: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    x: float
+    dy: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One arm. `x` is its estimate, `low` and `high` the ends of its interval (both or none);
+    `beyond` says that the interval goes on outside of the picture."""
+
+    name: str
+    text: str
+    verdict_class: str
+    check: bool
+    y: int
+    x: float
+    low: float | None
+    high: float | None
+    beyond: bool
+    dots: tuple[Dot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forest:
+    title: str
+    description: str
+    axis: str
+    rows: tuple[Row, ...]
+    ticks: tuple[Tick, ...]
+    none_x: float
+    """Where "no change" lies."""
+    band: tuple[float, float] | None
+    """What the study calls too small to matter."""
+    noise: tuple[float, float] | None
+    """The control's interval: what this run shows where nothing differs."""
+
+    @property
+    def plot_height(self) -> int:
+        return ROW_HEIGHT * len(self.rows)
+
+    @property
+    def height(self) -> int:
+        return self.plot_height + AXIS_HEIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    low: float
+    high: float
+    scale: Callable[[float], float]
+
+    def x(self, value: float) -> float:
+        """Percent of the width, held inside the picture."""
+        share = (self.scale(value) - self.low) / (self.high - self.low)
+        return round(100 * min(1.0, max(0.0, share)), 2)
+
+    def holds(self, value: float) -> bool:
+        return self.low <= self.scale(value) <= self.high
+
+
+def forest(view: View, scene: Scene) -> Forest | None:
+    """The primary metric of every guest against baseline; None when nothing was compared."""
+    judged = view.primary_comparison(scene)
+    if judged is None:
+        return None
+    found = [
+        item
+        for item in view.pictured(scene)
+        if item.kind is judged.kind and math.isfinite(item.estimate)
+    ]
+    if not found:
+        return None
+    axis = _axis(found, judged)
+    checks = {view.control, view.handicap}
+    rows = tuple(
+        _row(item, axis, place * ROW_HEIGHT, check=item.tuning in checks)
+        for place, item in enumerate(found)
+    )
+    noise = next((row for row in rows if row.name == view.control and row.low is not None), None)
+    ratio = judged.kind is EffectKind.RATIO
+    side = "Right" if judged.better is Better.HIGHER else "Left"
+    return Forest(
+        title=f"{scene.title}: {judged.metric} against {view.baseline}",
+        description="; ".join(f"{row.name} {row.text}" for row in rows),
+        axis=f"{side} is better, {'logarithmic scale' if ratio else str(judged.unit)}",
+        rows=rows,
+        ticks=tuple(_ticks(axis, ratio, judged.unit)),
+        none_x=axis.x(1.0 if ratio else 0.0),
+        band=_band(axis, judged),
+        noise=(noise.low or 0.0, noise.high or 0.0) if noise is not None else None,
+    )
+
+
+def _row(item: Comparison, axis: _Axis, y: int, *, check: bool) -> Row:
+    ends = (item.low, item.high)
+    whole = all(end is not None and math.isfinite(end) for end in ends)
+    low, high = (item.low, item.high) if whole else (None, None)
+    verdict = verdict_text(item.verdict)
+    return Row(
+        name=item.tuning,
+        text=", ".join(filter(None, [effect_text(item), verdict])),
+        verdict_class=item.verdict.name.lower() if item.verdict is not None else "",
+        check=check,
+        y=y,
+        x=axis.x(item.estimate),
+        low=axis.x(low) if low is not None else None,
+        high=axis.x(high) if high is not None else None,
+        beyond=any(end is not None and not axis.holds(end) for end in (low, high)),
+        # Alternating heights keep blocks with nearly equal effects apart.
+        dots=tuple(
+            Dot(axis.x(value), (-3, 0, 3)[block % 3])
+            for block, value in sorted(item.blocks.items())
+            if axis.holds(value)
+        ),
+    )
+
+
+def _axis(found: list[Comparison], judged: Comparison) -> _Axis:
+    """Wide enough for all blocks, and for intervals up to three times as far out: with few
+    blocks an interval may span everything and would squeeze the rest to a point."""
+    ratio = judged.kind is EffectKind.RATIO
+    scale = _log if ratio else float
+    points = [scale(item.estimate) for item in found]
+    points += [scale(value) for item in found for value in item.blocks.values()]
+    reach = max((abs(point) for point in points if math.isfinite(point)), default=0.0)
+    reach = max(reach, _LEAST_REACH if ratio else 1.5 * (judged.margin or 0.0), 1e-12)
+    ends = [scale(end) for item in found for end in (item.low, item.high) if end is not None]
+    points += [max(-3 * reach, min(3 * reach, end)) for end in ends if math.isfinite(end)]
+    points = [point for point in points if math.isfinite(point)]
+    least = reach if not ratio else _LEAST_REACH
+    low, high = min(*points, -least), max(*points, least)
+    spare = 0.07 * (high - low)
+    return _Axis(low - spare, high + spare, scale)
+
+
+def _log(ratio: float) -> float:
+    return math.log(ratio) if ratio > 0 else -math.inf
+
+
+def _band(axis: _Axis, judged: Comparison) -> tuple[float, float] | None:
+    if judged.margin is None:
+        return None
+    if judged.kind is EffectKind.RATIO:
+        # Symmetric on the log scale, as the verdicts see it.
+        return axis.x(1 / (1 + judged.margin)), axis.x(1 + judged.margin)
+    return axis.x(-judged.margin), axis.x(judged.margin)
+
+
+def _ticks(axis: _Axis, ratio: bool, unit: Unit) -> Iterable[Tick]:
+    """No change, and to both sides of it what fits without touching."""
+    none = 1.0 if ratio else 0.0
+    kept = [axis.x(none)]
+    yield Tick(kept[0], "no change" if ratio else "0")
+    for value in _candidates(axis, ratio):
+        x = axis.x(value)
+        if 3 <= x <= 97 and all(abs(x - other) >= _TICK_GAP for other in kept):
+            kept.append(x)
+            yield Tick(x, change(value) if ratio else difference(value, unit))
+
+
+def _candidates(axis: _Axis, ratio: bool) -> list[float]:
+    if ratio:
+        inside = [[v for v in ladder if axis.holds(v)] for ladder in _RATIO_LADDERS]
+        best = next((ladder for ladder in inside if len(ladder) >= 4), inside[-1])
+        return sorted(best, key=lambda value: abs(math.log(value)))
+    step = 10 ** math.floor(math.log10((axis.high - axis.low) / 2))
+    return [sign * n * step for n in (1, 2, 5, 10) for sign in (-1, 1)]

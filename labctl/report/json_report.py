@@ -1,0 +1,126 @@
+"""The report for programs. Its shape is documented in docs/report-schema.md."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from labctl.analysis.model import Comparison, EffectKind, Judgement, Level, MissingMetric, RunCheck
+from labctl.report.view import mapping
+from labctl.store.run_folder import LoadedRun
+
+SCHEMA = 1
+"""Raised when a key goes or changes its meaning; new keys leave it as it is."""
+
+
+def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
+    """The report as plain JSON values. What is no finite number is null, never NaN."""
+    report = {
+        "schema": SCHEMA,
+        "run": run.name,
+        "study": run.plan.get("study") or run.run.get("study"),
+        "title": run.plan.get("title"),
+        "status": run.run.get("status"),
+        "labctl": run.run.get("labctl"),
+        "command": run.run.get("command"),
+        "seed": run.plan.get("seed", run.run.get("seed")),
+        "quick": run.plan.get("quick", run.run.get("quick")),
+        "study_digest": run.plan.get("study_digest"),
+        "plan_digest": run.plan.get("digest"),
+        "accelerator": run.run.get("accelerator"),
+        "accelerator_reason": run.run.get("accelerator_reason"),
+        "same_kernel": run.run.get("same_kernel"),
+        "restored_state": run.run.get("restored_state"),
+        "answer": judgement.answer,
+        "warnings": list(judgement.warnings),
+        "problems": list(run.problems),
+        "boots": judgement.boots,
+        "blocks": judgement.blocks,
+        "trials": {
+            "planned": judgement.planned,
+            "done": judgement.done,
+            "invalid": judgement.invalid,
+        },
+        "primaries": dict(judgement.primaries),
+        "comparisons": [_comparison(item) for item in judgement.comparisons],
+        "levels": [_level(item) for item in judgement.levels],
+        "control": [_check(item) for item in judgement.control],
+        "handicap": [_check(item) for item in judgement.handicap],
+        "unavailable": [_missing(item) for item in judgement.unavailable],
+        "skipped": dict(mapping(run.run.get("skipped"))),
+    }
+    return {key: _finite(value) for key, value in report.items()}
+
+
+def _comparison(item: Comparison) -> dict[str, Any]:
+    estimate = "ratio" if item.kind is EffectKind.RATIO else "difference"
+    return {
+        "tuning": item.tuning,
+        "against": item.against,
+        "workload": item.workload,
+        "condition": item.condition,
+        "metric": item.metric,
+        "unit": str(item.unit),
+        "better": str(item.better),
+        "kind": str(item.kind),
+        estimate: item.estimate,
+        "low": item.low,
+        "high": item.high,
+        "confidence": item.confidence,
+        "verdict": str(item.verdict) if item.verdict is not None else None,
+        "role": str(item.role),
+        "source": item.source,
+        "margin": item.margin,
+        "smallest_visible": item.smallest_visible,
+        "blocks_needed": item.blocks_needed,
+        "blocks": {str(block): value for block, value in sorted(item.blocks.items())},
+    }
+
+
+def _level(item: Level) -> dict[str, Any]:
+    return {
+        "tuning": item.tuning,
+        "workload": item.workload,
+        "condition": item.condition,
+        "metric": item.metric,
+        "unit": str(item.unit),
+        "better": str(item.better),
+        "source": item.source,
+        "typical": item.typical,
+        "blocks": {str(block): value for block, value in sorted(item.values.items())},
+    }
+
+
+def _check(item: RunCheck) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "workload": item.workload,
+        "condition": item.condition,
+        "metric": item.metric,
+        "passed": item.passed,
+        "estimate": item.estimate,
+        "low": item.low,
+        "high": item.high,
+        "sentence": item.sentence,
+    }
+
+
+def _missing(item: MissingMetric) -> dict[str, Any]:
+    return {
+        "metric": item.metric,
+        "reason": item.reason,
+        "trials": item.trials,
+        "tunings": list(item.tunings),
+        "workloads": list(item.workloads),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity (RFC 8259, section 6), and Python's writer emits both."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,78 @@
+"""What table and page both say in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from labctl.analysis.model import Comparison, Verdict
+from labctl.report.format import metric_title, quantity, share
+from labctl.report.view import Scene, View
+
+
+def native_gap(view: View) -> str:
+    """What the difference between guest and native is made of (METHOD 3)."""
+    if view.run.run.get("accelerator") == "tcg":
+        return "emulation, not virtualization"
+    if view.run.run.get("same_kernel") is True:
+        return "virtualization overhead"
+    return "stack difference: two kernels"
+
+
+def direction(view: View, scene: Scene) -> str:
+    """The primary metric and which way is better; "" without one."""
+    item = view.primary_comparison(scene)
+    if item is None:
+        return ""
+    return f"judged by {metric_title(item.metric)}, {item.better} is better"
+
+
+def intervals(view: View, scene: Scene) -> str:
+    """How to read a change and its interval."""
+    text = "Below each change stands its interval"
+    primary = view.primary_comparison(scene)
+    if primary is not None:
+        text += f": {share(primary.confidence)} where a verdict stands"
+        others = {
+            item.confidence for item in view.comparisons(scene) if item.role is not primary.role
+        }
+        if others == {primary.confidence}:
+            text += " and elsewhere"
+        elif len(others) == 1:
+            text += f", {share(others.pop())} elsewhere"
+    text += "."
+    if primary is not None and primary.margin is not None:
+        text += f" Changes under {margin(primary)} do not matter to this study."
+    return text
+
+
+def calibrated(view: View, scene: Scene) -> Iterator[str]:
+    """What a calibrated IPC is worth (METHOD 13)."""
+    titles = view.column_titles(scene, view.columns(scene.workload))
+    if any("(calibrated)" in title for title in titles):
+        yield (
+            "IPC (calibrated) comes from instructions per operation, counted once, and the time "
+            "the vCPUs were busy: the throughput in another unit, no evidence of its own."
+        )
+
+
+def inconclusive(view: View, scene: Scene) -> Iterator[str]:
+    """For each tuning without a clear answer, what it would have taken."""
+    for tuning in view.candidates:
+        for item in view.judged(scene, tuning):
+            if item.verdict is not Verdict.INCONCLUSIVE or item.smallest_visible is None:
+                continue
+            text = (
+                f"{tuning} is inconclusive: only effects over "
+                f"{_on_margins_scale(item, item.smallest_visible)} would have shown"
+            )
+            if item.blocks_needed is not None:
+                text += f"; {margin(item)} would take {item.blocks_needed} blocks"
+            yield f"{text}."
+
+
+def margin(item: Comparison) -> str:
+    return _on_margins_scale(item, item.margin) if item.margin is not None else "the threshold"
+
+
+def _on_margins_scale(item: Comparison, value: float) -> str:
+    return share(value) if item.kind == "ratio" else quantity(value, item.unit)

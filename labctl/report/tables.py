@@ -1,0 +1,225 @@
+"""The report in a terminal: 80 columns, readable without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from labctl.analysis.model import Comparison, Judgement, Verdict
+from labctl.report import sentences
+from labctl.report.format import NOT_AVAILABLE, counted, printable, quantity
+from labctl.report.view import (
+    Column,
+    Scene,
+    View,
+    effect_text,
+    interval_text,
+    verdict_text,
+)
+from labctl.store.run_folder import LoadedRun
+
+_VERDICT_STYLES = {
+    Verdict.IMPROVES: "bold green",
+    Verdict.REGRESSES: "bold red",
+    Verdict.SUSPENDED: "yellow",
+}
+
+
+class _Footnotes:
+    """Numbered reasons, each said once per report."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def mark(self, reason: str) -> str:
+        number = self._numbers.setdefault(reason, len(self._numbers) + 1)
+        return f"{NOT_AVAILABLE} [{number}]"
+
+    def lines(self) -> Iterable[str]:
+        return (f"[{number}] {reason}" for reason, number in self._numbers.items())
+
+
+def print_report(
+    console: Console, run: LoadedRun, judgement: Judgement, *, html: Path | None = None
+) -> None:
+    """Print the report; `html` is where the page lies, if there is one."""
+    console.print(report(run, judgement, html=html))
+
+
+def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) -> RenderableType:
+    """The report as something that rich can print."""
+    view = View(run, judgement)
+    notes = _Footnotes()
+    parts: list[RenderableType] = [_head(view), _text(f"{judgement.answer}\n", style="bold")]
+    parts += _marked("Warning", judgement.warnings)
+    parts += _marked("Not whole", view.other_problems)
+    for scene in view.scenes:
+        parts += _scene(view, scene, notes)
+    parts.append(Text())
+    parts += [_text(line, style="dim") for line in notes.lines()]
+    if html is not None:
+        parts.append(Text(f"\nEverything in pictures: {printable(str(html))}", overflow="fold"))
+    else:
+        parts.append(_text("\nEverything in pictures: say --html FILE."))
+    return Group(*parts)
+
+
+def _head(view: View) -> Text:
+    run, judgement = view.run, view.judgement
+    study = run.plan.get("study") or run.run.get("study") or "unknown study"
+    kind = "quick run" if run.run.get("quick") else "run"
+    lines = [
+        f"{study}, {kind} {run.name} ({run.run.get('status') or 'state unknown'})",
+        f"{counted(judgement.blocks, 'block')}, {counted(judgement.boots, 'boot')}, "
+        f"{judgement.done} of {counted(judgement.planned, 'trial')} done, "
+        f"{judgement.invalid} invalid, {run.run.get('accelerator') or 'unknown accelerator'}",
+    ]
+    return _text("\n".join(lines) + "\n")
+
+
+def _scene(view: View, scene: Scene, notes: _Footnotes) -> list[RenderableType]:
+    columns = view.columns(scene.workload)
+    parts: list[RenderableType] = [_rule(scene.title)]
+    if how := sentences.direction(view, scene):
+        parts.append(_text(how))
+    parts += [Text(), _levels(view, scene, columns, notes)]
+    guests = [t for t in view.tunings if not view.is_native(t)]
+    against_baseline = [(t, view.baseline) for t in guests]
+    against_twin = [
+        (t, twin) for t in (view.baseline, *view.candidates) if (twin := view.twin(t)) is not None
+    ]
+    baseline_title = f"Change against {view.baseline}"
+    for title, pairs in (
+        (baseline_title, against_baseline),
+        (f"Change against native ({sentences.native_gap(view)})", against_twin),
+    ):
+        table = _changes(view, scene, columns, pairs, notes, title)
+        if table is not None:
+            parts += [Text(), table]
+    parts += [Text(), *(_small(line) for line in _legend(view, scene))]
+    return parts
+
+
+def _levels(view: View, scene: Scene, columns: list[Column], notes: _Footnotes) -> Table:
+    table = _table("Typical values", view.column_titles(scene, columns))
+    for tuning in view.tunings:
+        levels = [view.level(tuning, scene, column) for column in columns]
+        if not any(levels):
+            continue
+        cells = [
+            quantity(level.typical, level.unit)
+            if level is not None
+            else notes.mark(view.reason(tuning, scene, column))
+            for level, column in zip(levels, columns, strict=True)
+        ]
+        table.add_row(_text(tuning), *map(_text, cells))
+    return table
+
+
+def _changes(
+    view: View,
+    scene: Scene,
+    columns: list[Column],
+    pairs: list[tuple[str, str]],
+    notes: _Footnotes,
+    title: str,
+) -> Table | None:
+    """Per arm the change of each metric with its interval below; None without any."""
+    rows = []
+    for tuning, against in pairs:
+        found = [view.comparison(tuning, against, scene, column) for column in columns]
+        if tuning == view.control and against == view.baseline:
+            found = [view.control_as_comparison(scene) if c.primary else None for c in columns]
+        if any(found):
+            rows.append((tuning, against, found))
+    if not rows:
+        return None
+    judged = any(item is not None and item.verdict for _, _, found in rows for item in found)
+    titles = view.column_titles(scene, columns)
+    if judged:
+        titles.insert(1, "verdict")
+    table = _table(title, titles)
+    for tuning, against, found in rows:
+        cells = [
+            _change_cell(item)
+            if item is not None
+            else _text(_gap(view, tuning, against, scene, column, notes))
+            for item, column in zip(found, columns, strict=True)
+        ]
+        if judged:
+            verdict = next((item.verdict for item in found if item and item.verdict), None)
+            style = _VERDICT_STYLES.get(verdict, "") if verdict else ""
+            cells.insert(1, _text(verdict_text(verdict), style=style))
+        arm = tuning if against == view.baseline else f"{tuning}\nvs {against}"
+        table.add_row(_text(arm), *cells)
+    return table
+
+
+def _gap(
+    view: View, tuning: str, against: str, scene: Scene, column: Column, notes: _Footnotes
+) -> str:
+    """What stands where no comparison is: the control is only checked by the primary metric."""
+    if tuning == view.control:
+        return ""
+    return notes.mark(view.why_not_compared(tuning, against, scene, column))
+
+
+def _change_cell(item: Comparison) -> Text:
+    return _text(f"{effect_text(item)}\n{interval_text(item)}".rstrip())
+
+
+def _legend(view: View, scene: Scene) -> Iterable[str]:
+    yield sentences.intervals(view, scene)
+    yield from sentences.calibrated(view, scene)
+    yield from sentences.inconclusive(view, scene)
+    for check in view.checks(scene):
+        yield check.sentence
+    for tuning in view.candidates:
+        if prices := view.bill(tuning, scene):
+            bill = ", ".join(f"{price.who} {price.text}" for price in prices)
+            yield f"Who pays for {tuning}: {bill}."
+
+
+def _table(title: str, columns: list[str]) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("arm", min_width=9, overflow="fold")
+    for name in columns:
+        # The narrowest that "−31…−14 %" and most verdict words need.
+        table.add_column(_text(name), min_width=9, max_width=14, overflow="fold")
+    return table
+
+
+def _rule(title: str) -> Text:
+    line = printable(f"== {title} ")
+    return Text(f"\n{line}{'=' * max(0, 78 - len(line))}", style="bold", no_wrap=True)
+
+
+def _marked(mark: str, sentences: Iterable[str]) -> list[RenderableType]:
+    """Sentences behind a mark, continuation lines indented."""
+    return [
+        Padding(_text(f"{mark}: {sentence}", style="yellow"), (0, 0, 0, 2))
+        for sentence in sentences
+    ]
+
+
+def _small(line: str) -> RenderableType:
+    return Padding(_text(line), (0, 0, 0, 2))
+
+
+def _text(text: str, style: str | None = None) -> Text:
+    """Never markup: what a guest says might look like it."""
+    return Text(printable(text), style=style or "")

@@ -1,0 +1,393 @@
+"""A judgement in the order in which people read it: by workload and condition, arm by arm.
+
+Finds and orders; every number in it comes from the judgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from labctl.analysis.design import ALPHA
+from labctl.analysis.model import (
+    Comparison,
+    EffectKind,
+    Judgement,
+    Level,
+    Role,
+    RunCheck,
+    Verdict,
+)
+from labctl.report.format import (
+    change,
+    change_interval,
+    difference,
+    difference_interval,
+    metric_title,
+)
+from labctl.store.run_folder import LoadedRun
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_MEASURED = "not measured in this run"
+
+_SHOWN_BESIDE_PRIMARY = (("ipc",), ("latency_p95",), ("exits_per_op", "exits"))
+"""Metrics that every table has, each by the names under which it may be recorded."""
+
+_MOST_VARIANTS = 2
+"""Columns of one metric by label, e.g. p95 latency of reads and of writes."""
+
+_GUESTS_THREADS = frozenset({"vcpu", "emulator", "iothread", "vhost"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One workload under one condition: what one table and one picture show."""
+
+    workload: str
+    condition: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.workload} under {self.condition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One metric of a table; `names`: the series that it shows, the preferred one first."""
+
+    title: str
+    names: tuple[str, ...]
+    primary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one tuning did to one party: `text` is its change against baseline."""
+
+    who: str
+    text: str
+
+
+def base_name(metric: str) -> str:
+    """The metric without its labels: "ipc" of "ipc{source=pmu}"."""
+    return metric.partition("{")[0]
+
+
+def series_name(metric: str) -> str:
+    """The metric's key without its `source`: `ipc{source=pmu}` is a series of "ipc", while
+    `latency_p95{direction=read}` is one of its own."""
+    base, labels = base_name(metric), _labels(metric)
+    kept = [label for label in labels if not label.startswith("source=")]
+    return f"{base}{{{','.join(kept)}}}" if kept else base
+
+
+def _labels(metric: str) -> list[str]:
+    inside = metric.partition("{")[2].removesuffix("}")
+    return inside.split(",") if inside else []
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """`value` if it is a mapping, else an empty one: a run record may be old, cut or edited."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def verdict_text(verdict: Verdict | None) -> str:
+    """The verdict in one or two words; "" where none was asked for."""
+    if verdict is None:
+        return ""
+    return "no verdict" if verdict is Verdict.DEMONSTRATION else str(verdict)
+
+
+def effect_text(item: Comparison) -> str:
+    if item.kind is EffectKind.DIFFERENCE:
+        return difference(item.estimate, item.unit)
+    return change(item.estimate)
+
+
+def interval_text(item: Comparison) -> str:
+    """The interval's ends; "" where there is none."""
+    if item.kind is EffectKind.DIFFERENCE:
+        return difference_interval(item.low, item.high, item.unit)
+    return change_interval(item.low, item.high)
+
+
+class View:
+    """Look-ups in a run's judgement."""
+
+    def __init__(self, run: LoadedRun, judgement: Judgement) -> None:
+        self.run = run
+        self.judgement = judgement
+        self._plan_tunings = mapping(run.plan.get("tunings"))
+        self.baseline = str(run.plan.get("baseline") or "baseline")
+        self.control = str(run.plan.get("control") or "control")
+        self.handicap = str(run.plan.get("handicap") or "handicap")
+        self._levels: dict[tuple[str, Scene, str], list[Level]] = {}
+        for level in judgement.levels:
+            key = (level.tuning, scene_of(level), series_name(level.metric))
+            self._levels.setdefault(key, []).append(level)
+        self._comparisons: dict[tuple[str, str, Scene, str], list[Comparison]] = {}
+        for item in judgement.comparisons:
+            pair = (item.tuning, item.against, scene_of(item), series_name(item.metric))
+            self._comparisons.setdefault(pair, []).append(item)
+        self.tunings = self._ordered_tunings()
+        self.scenes = self._ordered_scenes()
+
+    def is_native(self, tuning: str) -> bool:
+        kind = mapping(self._plan_tunings.get(tuning)).get("kind")
+        return kind == "native" if kind else tuning.startswith("native")
+
+    def twin(self, tuning: str) -> str | None:
+        """The native arm with the tuning's placement and policy, as planned or as compared."""
+        twin = mapping(self._plan_tunings.get(tuning)).get("twin")
+        if isinstance(twin, str):
+            return twin
+        against = {c.against for c in self.judgement.comparisons if c.tuning == tuning}
+        return next(
+            (name for name in self.tunings if name in against and self.is_native(name)), None
+        )
+
+    def description(self, tuning: str) -> str:
+        return str(mapping(self._plan_tunings.get(tuning)).get("description") or "")
+
+    @property
+    def candidates(self) -> list[str]:
+        """The tunings on trial: guests that are neither baseline nor a check of the run."""
+        checks = {self.baseline, self.control, self.handicap}
+        return [t for t in self.tunings if t not in checks and not self.is_native(t)]
+
+    @property
+    def other_problems(self) -> list[str]:
+        """What of the folder isn't whole, as far as no warning says it already."""
+        return [text for text in self.run.problems if text not in self.judgement.warnings]
+
+    def primary(self, workload: str) -> str | None:
+        """The key of the workload's primary metric."""
+        if workload in self.judgement.primaries:
+            return self.judgement.primaries[workload]
+        return next(
+            (
+                item.metric
+                for item in self.judgement.comparisons
+                if item.workload == workload and item.role is Role.PRIMARY
+            ),
+            None,
+        )
+
+    def columns(self, workload: str) -> list[Column]:
+        """The primary metric first, then IPC, p95 latency and VM exits (each once)."""
+        primary = self.primary(workload)
+        columns = []
+        if primary is not None:
+            columns.append(primary_column(primary))
+        for names in _SHOWN_BESIDE_PRIMARY:
+            if primary is None or base_name(primary) not in names:
+                columns += self._columns_of(workload, names)
+        return columns
+
+    def _columns_of(self, workload: str, names: tuple[str, ...]) -> list[Column]:
+        """One column, or one per label set where the metric was recorded only by labels."""
+        metrics = [level.metric for level in self.judgement.levels if level.workload == workload]
+        for missing in self.judgement.unavailable:
+            if workload in missing.workloads:
+                metrics.append(missing.metric)
+        there = {series_name(metric) for metric in metrics if base_name(metric) in names}
+        if there.isdisjoint(names) and 0 < len(there) <= _MOST_VARIANTS:
+            return [Column(metric_title(name), (name,)) for name in sorted(there)]
+        return [Column(metric_title(names[0]), names)]
+
+    def level(self, tuning: str, scene: Scene, column: Column) -> Level | None:
+        return _first(self._levels, ((tuning, scene, name) for name in column.names))
+
+    def comparison(
+        self, tuning: str, against: str, scene: Scene, column: Column
+    ) -> Comparison | None:
+        keys = ((tuning, against, scene, name) for name in column.names)
+        return _first(self._comparisons, keys)
+
+    def comparisons(self, scene: Scene) -> list[Comparison]:
+        """All of one scene: primaries first, then by metric, against and tuning."""
+        rank = {name: place for place, name in enumerate(self.tunings)}
+        return sorted(
+            (item for item in self.judgement.comparisons if scene_of(item) == scene),
+            key=lambda item: (
+                item.role is not Role.PRIMARY,
+                item.metric,
+                item.against != self.baseline,
+                rank.get(item.tuning, len(rank)),
+            ),
+        )
+
+    def judged(self, scene: Scene, tuning: str) -> list[Comparison]:
+        """The tuning's comparisons with baseline that its verdicts belong to."""
+        return [
+            item
+            for item in self.judgement.comparisons
+            if item.role is Role.PRIMARY
+            and item.tuning == tuning
+            and item.against == self.baseline
+            and scene_of(item) == scene
+        ]
+
+    def primary_comparison(self, scene: Scene) -> Comparison | None:
+        """Any comparison of the scene that is judged: it tells metric, direction and margin."""
+        return next((item for t in self.tunings for item in self.judged(scene, t)), None)
+
+    def control_as_comparison(self, scene: Scene) -> Comparison | None:
+        """The control's check in the shape of the tunings' comparisons, to be shown beside them;
+        None when it could not be checked."""
+        judged = [item for tuning in self.tunings for item in self.judged(scene, tuning)]
+        check = next((c for c in self.judgement.control if scene_of(c) == scene), None)
+        if check is None or check.estimate is None or len({item.kind for item in judged}) != 1:
+            return None  # without one kind for all, its number might be of another
+        return replace(
+            judged[0],
+            tuning=self.control,
+            metric=check.metric,
+            estimate=check.estimate,
+            low=check.low,
+            high=check.high,
+            confidence=1 - ALPHA,
+            verdict=None,
+            role=Role.EXPLORATORY,
+            blocks={},
+        )
+
+    def pictured(self, scene: Scene) -> list[Comparison]:
+        """The primary metric of control, handicap and all candidates against baseline."""
+        primary = self.primary(scene.workload)
+        if primary is None:
+            return []
+        column = primary_column(primary)
+        found = [self.control_as_comparison(scene)]
+        for arm in (self.handicap, *self.candidates):
+            found.append(self.comparison(arm, self.baseline, scene, column))
+        return [item for item in found if item is not None]
+
+    def column_titles(self, scene: Scene, columns: list[Column]) -> list[str]:
+        """Titles, with the source where the numbers of this scene have one (METHOD 13)."""
+        titles = []
+        for column in columns:
+            sources = {
+                level.source
+                for tuning in self.tunings
+                if (level := self.level(tuning, scene, column)) and "source=" in level.metric
+            }
+            titles.append(
+                f"{column.title} ({', '.join(sorted(sources))})" if sources else column.title
+            )
+        return titles
+
+    def reason(self, tuning: str, scene: Scene, column: Column) -> str:
+        """Why a number that the column would show isn't there."""
+        if self.is_native(tuning) and "exits" in column.names:
+            return "VM exits: a native run has none by definition"
+        missing = [
+            item
+            for item in self.judgement.unavailable
+            if series_name(item.metric) in column.names and scene.workload in item.workloads
+        ]
+        missing.sort(key=lambda item: tuning not in item.tunings)
+        if missing and tuning in missing[0].tunings:
+            return f"{column.title}: {missing[0].reason}"
+        return f"{column.title}: {_MEASURED}"
+
+    def why_not_compared(self, tuning: str, against: str, scene: Scene, column: Column) -> str:
+        """Why a comparison isn't there: either side has no number, or they aren't of one kind."""
+        for arm in (tuning, against):
+            if self.level(arm, scene, column) is None:
+                return self.reason(arm, scene, column)
+        sources = {
+            level.source
+            for arm in (tuning, against)
+            if (level := self.level(arm, scene, column)) is not None
+        }
+        if len(sources) > 1:
+            return f"{column.title}: measured in different ways on both sides"
+        return f"{column.title}: no block has both {tuning} and {against}"
+
+    def checks(self, scene: Scene) -> list[RunCheck]:
+        """Control and handicap of one scene."""
+        both = (*self.judgement.control, *self.judgement.handicap)
+        return [check for check in both if scene_of(check) == scene]
+
+    def bill(self, tuning: str, scene: Scene) -> list[Price]:
+        """Who pays for a tuning: the guest, its neighbour, the host's CPUs, per CPU-second.
+
+        Without this a FIFO guest looks free. [] unless there is more to say than the guest's own
+        change.
+        """
+        prices = []
+        primary = self.primary(scene.workload)
+        parties = [Column("neighbour", ("neighbour_ops_per_s",))]
+        if primary is not None:
+            parties.insert(0, Column("guest", primary_column(primary).names))
+        for party in parties:
+            found = self.comparison(tuning, self.baseline, scene, party)
+            if found is not None:
+                prices.append(Price(party.title, effect_text(found)))
+        host = self._host_cpu(tuning, scene), self._host_cpu(self.baseline, scene)
+        if host[0] and host[1]:
+            prices.append(Price("host CPU", change(host[0] / host[1])))
+        per_cpu = Column("", ("ops_per_cpu_s",))
+        found = self.comparison(tuning, self.baseline, scene, per_cpu)
+        if found is not None:
+            prices.append(Price("work per host CPU-second", effect_text(found)))
+        return prices if len(prices) > 1 else []
+
+    def _host_cpu(self, tuning: str, scene: Scene) -> float:
+        """CPU seconds per second of all the guest's threads together."""
+        return sum(
+            level.typical
+            for level in self.judgement.levels
+            if level.tuning == tuning
+            and scene_of(level) == scene
+            and base_name(level.metric) == "host_cpu"
+            and _GUESTS_THREADS & {label.partition("=")[2] for label in _labels(level.metric)}
+        )
+
+    def _ordered_tunings(self) -> list[str]:
+        names = [str(name) for name in self._plan_tunings]
+        for level in self.judgement.levels:
+            names.append(level.tuning)
+        for item in self.judgement.comparisons:
+            names += [item.tuning, item.against]
+        order = {self.baseline: 1, self.control: 2, self.handicap: 3}
+        return sorted(
+            dict.fromkeys(names),
+            key=lambda name: order.get(name, 0 if self.is_native(name) else 4),
+        )
+
+    def _ordered_scenes(self) -> list[Scene]:
+        planned = [
+            Scene(str(workload), str(condition))
+            for workload in mapping(self.run.plan.get("workloads"))
+            for condition in sequence(self.run.plan.get("conditions"))
+        ]
+        found: list[Scene] = [scene_of(level) for level in self.judgement.levels]
+        found += [scene_of(item) for item in self.judgement.comparisons]
+        there = set(found)
+        return list(dict.fromkeys([scene for scene in planned if scene in there] + found))
+
+
+def primary_column(metric: str) -> Column:
+    return Column(metric_title(metric), (series_name(metric),), primary=True)
+
+
+def scene_of(item: Level | Comparison | RunCheck) -> Scene:
+    return Scene(item.workload, item.condition)
+
+
+def _first(found: Mapping[K, list[V]], keys: Iterable[K]) -> V | None:
+    return next(_found(found, keys), None)
+
+
+def _found(found: Mapping[K, list[V]], keys: Iterable[K]) -> Iterator[V]:
+    for key in keys:
+        yield from found.get(key, ())

@@ -1,0 +1,150 @@
+"""A machine with a tuning in force, ready for trials: a restored guest, or the tree natively.
+
+The engine does not know which it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import labctl.base.runner_program
+from labctl.base.channel import Channel, ClockReading
+from labctl.base.cpus import CpuSet
+from labctl.base.deadline import Deadline
+from labctl.base.tuning import Kind, Sched, Tuning
+from labctl.collect.host_threads import ThreadRef
+from labctl.domain import readback
+from labctl.host.native import DATA_FOLDER, NativeSession, native_session
+from labctl.run.boots import Boots, PausedGuest
+from labctl.run.handicap import handicapped
+from labctl.run.lab import Lab
+from labctl.run.threads import guest_threads
+
+GUEST_DATA_PATH = "/dev/disk/by-id/virtio-labctl-data"
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What a trial needs of its machine.
+
+    `cpus` and `sched` are given to each command (natively; a guest's tuning acts on its threads).
+    `trial_cpus`: host CPUs that the machine may run on. `problems`: what was read back and is not
+    what was asked. `evidence`: file name to text or JSON value, stored with every trial.
+    """
+
+    tuning: Tuning
+    kind: Kind
+    channel: Channel
+    data_path: str
+    trial_cpus: CpuSet
+    threads: Callable[[], list[ThreadRef]]
+    counters: Callable[[], dict[str, Any]]
+    """What is counted beside threads: QEMU's statistics, out-of-memory kills."""
+    first_clock: ClockReading | None = None
+    """A guest's clock when it was resumed."""
+    vcpu_tids: tuple[int, ...] = ()
+    cpus: CpuSet | None = None
+    sched: Sched | None = None
+    problems: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    restored: bool = False
+
+
+@contextmanager
+def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) -> Iterator[Bench]:
+    """A guest with the tuning in force: restored from boot `boot`, or booted for itself."""
+    restored = tuning.restore and not fresh
+    with ExitStack() as stack:
+        paused: PausedGuest = stack.enter_context(
+            boots.restored(boot, tuning) if restored else boots.booted(tuning)
+        )
+        running = paused.running
+        pid = running.pid()
+        vcpus = running.vcpu_threads()
+        iothreads = running.iothread_threads()
+        live = running.live_xml()
+        expected = readback.expected_threads(tuning, lab.pin_plan, lab.topology.usable)
+        states = readback.read_threads(pid, vcpus, iothreads)
+        problems = [
+            *readback.mismatches(expected, states),
+            *readback.live_mismatches(paused.asked_xml, live),
+        ]
+        channel = stack.enter_context(paused.answering())
+        first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
+        stack.enter_context(handicapped(pid, tuning.handicap_percent))
+
+        def threads() -> list[ThreadRef]:
+            return guest_threads(pid, vcpus, iothreads)
+
+        def counters() -> dict[str, Any]:
+            if lab.accelerator.name != "kvm":
+                return {}
+            return {
+                "query_stats": [
+                    running.qmp("query-stats", target=target) for target in ("vcpu", "vm")
+                ]
+            }
+
+        yield Bench(
+            tuning=tuning,
+            kind=Kind.GUEST,
+            channel=channel,
+            data_path=GUEST_DATA_PATH,
+            trial_cpus=_guest_cpus(lab, tuning),
+            threads=threads,
+            counters=counters,
+            first_clock=first_clock,
+            vcpu_tids=tuple(vcpus.values()),
+            problems=tuple(problems),
+            evidence={"live.xml": live, "threads.json": readback.to_json(states)},
+            restored=restored,
+        )
+
+
+@contextmanager
+def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
+    """The image's tree on the host, with as many CPUs and as much memory as the guest has."""
+    pinned = tuning.pin.vcpus is not None
+    cpus = lab.pin_plan.vcpu_cpus if pinned else lab.topology.usable
+    with native_session(
+        lab.image.tree,
+        data_folder=lab.data.folder,
+        memory_bytes=lab.memory_mib * MIB,
+        runner_program=Path(labctl.base.runner_program.__file__),
+        layout=lab.layout,
+        journal=lab.journal,
+    ) as session:
+        channel = Channel(session.connection, "the native runner")
+        _wait_native(channel, session)
+        yield Bench(
+            tuning=tuning,
+            kind=Kind.NATIVE,
+            channel=channel,
+            data_path=f"{DATA_FOLDER}/{lab.data.path.name}",
+            trial_cpus=cpus,
+            threads=list,
+            counters=lambda: {"oom_kills": session.oom_kills()},
+            cpus=cpus,
+            sched=tuning.vcpu_sched,
+        )
+
+
+def _wait_native(channel: Channel, session: NativeSession) -> None:
+    try:
+        channel.wait_ready(Deadline.after(20, "the native runner's first answer"))
+    except Exception:
+        session.check_alive()
+        raise
+
+
+def _guest_cpus(lab: Lab, tuning: Tuning) -> CpuSet:
+    if tuning.pin.vcpus is None or tuning.pin.emulator is None:
+        return lab.topology.usable
+    iothreads = frozenset(cpu for cpus in lab.pin_plan.iothreads for cpu in cpus)
+    used = lab.pin_plan.vcpu_cpus | lab.pin_plan.emulator
+    return used | iothreads if tuning.iothreads else used

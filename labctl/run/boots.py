@@ -1,0 +1,132 @@
+"""Boots, saved once and restored for each tuning (METHOD rules 6 and 7)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.channel import Channel
+from labctl.base.command import Command
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.events import Note
+from labctl.base.tuning import Tuning
+from labctl.domain.session import RunningGuest
+from labctl.run.disks import make_overlay
+from labctl.run.guests import BOOT_S, RESTORE_S, answering, guest_xml
+from labctl.run.lab import DOMAIN_NAME, Lab
+
+Settle = Callable[[Channel], None]
+"""What is done in a booted guest before it is saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedBoot:
+    """A booted guest's memory, and its root disk as it was then."""
+
+    number: int
+    memory: Path
+    disk: Path
+    seconds: float
+
+
+class Boots:
+    """The boots of a run: one saved at a time, made when a block first needs it."""
+
+    def __init__(self, lab: Lab, prepared: Path, baseline: Tuning, settle: Settle) -> None:
+        self._lab = lab
+        self._prepared = prepared
+        self._baseline = baseline
+        self._settle = settle
+        self._saved: SavedBoot | None = None
+        self.seconds: dict[int, float] = {}
+        """Boot number to the seconds from its start to the first answer."""
+
+    def saved(self, number: int) -> SavedBoot:
+        """Boot `number`, saved; booted now unless it is the present one."""
+        if self._saved is None or self._saved.number != number:
+            self.drop()
+            self._saved = self._boot_and_save(number)
+        return self._saved
+
+    def drop(self) -> None:
+        """Remove the saved boot: it holds a guest's memory."""
+        if self._saved is not None:
+            self._saved.memory.unlink(missing_ok=True)
+            self._saved.disk.unlink(missing_ok=True)
+            self._saved = None
+
+    @contextmanager
+    def restored(self, number: int, tuning: Tuning) -> Iterator[PausedGuest]:
+        """Boot `number` restored with the tuning's XML, paused."""
+        saved = self.saved(number)
+        overlay = self._lab.work / "restored.qcow2"
+        make_overlay(saved.disk, overlay)
+        xml = guest_xml(self._lab, tuning, overlay)
+        running = self._lab.session.restore(saved.memory, xml, DOMAIN_NAME)
+        yield from self._paused(running, xml, overlay, RESTORE_S)
+
+    @contextmanager
+    def booted(self, tuning: Tuning) -> Iterator[PausedGuest]:
+        """A boot of the tuning's own, paused before its first instruction."""
+        overlay = self._lab.work / "booted.qcow2"
+        make_overlay(self._prepared, overlay)
+        xml = guest_xml(self._lab, tuning, overlay)
+        running = self._lab.session.start(xml)
+        yield from self._paused(running, xml, overlay, BOOT_S)
+
+    def _paused(
+        self, running: RunningGuest, xml: str, overlay: Path, seconds: float
+    ) -> Iterator[PausedGuest]:
+        try:
+            yield PausedGuest(self._lab, running, xml, seconds)
+        finally:
+            running.end()
+            overlay.unlink(missing_ok=True)
+
+    def _boot_and_save(self, number: int) -> SavedBoot:
+        self._lab.listener(Note(text=f"Boot {number}: the guest starts and settles."))
+        disk = self._lab.work / f"boot-{number}.qcow2"
+        memory = self._lab.work / f"boot-{number}.save"
+        make_overlay(self._prepared, disk)
+        started = time.monotonic()
+        running = self._lab.session.start(guest_xml(self._lab, self._baseline, disk))
+        with answering(self._lab, running, BOOT_S) as channel:
+            seconds = time.monotonic() - started
+            self.seconds[number] = seconds
+            settle_boot(channel)
+            self._settle(channel)
+            running.save(memory)
+        return SavedBoot(number, memory, disk, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class PausedGuest:
+    """A guest whose threads exist and are placed, and that has not run yet."""
+
+    lab: Lab
+    running: RunningGuest
+    asked_xml: str
+    answer_s: float
+
+    @contextmanager
+    def answering(self) -> Iterator[Channel]:
+        with answering(self.lab, self.running, self.answer_s) as channel:
+            yield channel
+
+
+def settle_boot(channel: Channel) -> None:
+    """Wait until systemd has nothing left to start, and the disk has what was written."""
+    waited = channel.run(
+        Command(argv=("systemctl", "is-system-running", "--wait")), seconds=BOOT_S
+    )
+    state = waited.stdout.decode(errors="replace").strip()
+    if state not in ("running", "degraded"):
+        raise BrokenError(f"the guest's systemd says '{state}' after the boot")
+    result = channel.run(Command(argv=("sync",)), seconds=60)
+    if result.returncode != 0:
+        raise BrokenError("'sync' failed in the guest")
+    channel.wait_ready(Deadline.after(10, "the settled guest's answer"))

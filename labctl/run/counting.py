@@ -1,0 +1,1 @@
+"""Hardware counters of a trial, where the host has a PMU (METHOD rule 12)."""

@@ -1,0 +1,189 @@
+"""Runs a plan's trials in its order, repeats invalid ones on a fresh restore, resumes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, HostError, LabctlError
+from labctl.base.events import Progress, TrialEnded
+from labctl.base.tuning import Kind
+from labctl.run.bench import Bench, guest_bench, native_bench
+from labctl.run.boots import Boots
+from labctl.run.calibrate import Calibrations
+from labctl.run.lab import Lab
+from labctl.run.parse import parse_trial
+from labctl.run.trial import TrialRequest, run_trial
+from labctl.run.validity import invalid_reasons
+from labctl.store.run_folder import RunFolder
+from labctl.store.trial import TrialRecord, TrialStatus
+from labctl.study.plan import Plan, PlannedTrial
+from labctl.workloads.registry import workload
+
+_HOPELESS_TRIALS = 12
+"""When the first so many attempts are all invalid, the run ends instead of wasting hours."""
+
+
+class Engine:
+    """One execution of a plan. `run` may be called again after an interruption."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        folder: RunFolder,
+        plan: Plan,
+        boots: Boots,
+        calibrations: Calibrations,
+        *,
+        fresh_boots: bool,
+    ) -> None:
+        self._lab = lab
+        self._folder = folder
+        self._plan = plan
+        self._boots = boots
+        self._calibrations = calibrations
+        self._fresh = fresh_boots
+        self._done: set[int] = set()
+        self._attempts: dict[int, int] = {}
+        self._invalid = 0
+        self._started = time.monotonic()
+        for trial in folder.trial_folders():
+            if trial.has("trial.json"):
+                self._count(trial.read_record())
+        self._attempts_before = sum(self._attempts.values())
+
+    def run(self) -> None:
+        """Every trial that isn't done. Raises what makes going on pointless."""
+        for _, members in groupby(self._plan.trials, key=lambda t: (t.block, t.position)):
+            todo = [trial for trial in members if trial.number not in self._done]
+            while todo := [trial for trial in todo if self._may_try(trial)]:
+                self._run_once(todo)
+
+    def _may_try(self, trial: PlannedTrial) -> bool:
+        used = self._attempts.get(trial.number, 0)
+        return trial.number not in self._done and used < self._plan.limits.attempts
+
+    def _run_once(self, trials: Sequence[PlannedTrial]) -> None:
+        """These trials of one tuning, inside one restore."""
+        started = time.monotonic()
+        try:
+            with self._bench(trials[0]) as bench:
+                for trial in trials:
+                    self._progress(trial)
+                    if not self._run_trial(bench, trial):
+                        return
+        except HostError:
+            raise
+        except LabctlError as error:
+            # What the machine never got to is no attempt; the one it failed at is.
+            left = [t for t in trials if self._may_try(t)]
+            if left:
+                self._record_failure(left[0], error, time.monotonic() - started)
+
+    def _bench(self, trial: PlannedTrial) -> AbstractContextManager[Bench]:
+        tuning = self._lab.tunings[trial.cell["tuning"]]
+        if tuning.kind is Kind.NATIVE:
+            return native_bench(self._lab, tuning)
+        return guest_bench(self._lab, self._boots, trial.boot, tuning, self._fresh)
+
+    def _run_trial(self, bench: Bench, trial: PlannedTrial) -> bool:
+        """One attempt; False when the machine is no longer there for the next trial."""
+        attempt = self._attempts.get(trial.number, 0) + 1
+        folder = self._folder.new_trial(trial.number, attempt)
+        declared = self._plan.workloads[trial.cell["workload"]]
+        request = TrialRequest(
+            planned=trial,
+            attempt=attempt,
+            workload=workload(declared.program),
+            declared=declared,
+            limits=self._plan.limits,
+        )
+        record = run_trial(self._lab, bench, self._calibrations, request, folder)
+        if record.status is TrialStatus.DONE:
+            try:
+                readings = parse_trial(folder, record)
+                reasons = invalid_reasons(readings, self._plan.limits)
+                folder.write_readings(readings)
+            except BrokenError as error:
+                reasons = [error.message]
+            if reasons:
+                record = replace(record, status=TrialStatus.INVALID, reasons=tuple(reasons))
+        folder.write_record(record)
+        self._count(record)
+        self._tell(record)
+        return self._alive(bench)
+
+    def _alive(self, bench: Bench) -> bool:
+        try:
+            bench.channel.wait_ready(Deadline.after(30, "the machine's answer after a trial"))
+        except BrokenError:
+            return False
+        return True
+
+    def _record_failure(self, trial: PlannedTrial, error: LabctlError, wall_s: float) -> None:
+        attempt = self._attempts.get(trial.number, 0) + 1
+        record = TrialRecord(
+            number=trial.number,
+            attempt=attempt,
+            block=trial.block,
+            boot=trial.boot,
+            position=trial.position,
+            cell=trial.cell,
+            status=TrialStatus.INVALID,
+            reasons=(error.message,),
+            wall_s=wall_s,
+        )
+        self._folder.new_trial(trial.number, attempt).write_record(record)
+        self._count(record)
+        self._tell(record)
+
+    def _count(self, record: TrialRecord) -> None:
+        self._attempts[record.number] = max(
+            self._attempts.get(record.number, 0), record.attempt
+        )
+        if record.status is TrialStatus.DONE:
+            self._done.add(record.number)
+        else:
+            self._invalid += 1
+
+    def _tell(self, record: TrialRecord) -> None:
+        cell = ", ".join(record.cell.values())
+        text = f"trial {record.number} ({cell})"
+        if record.reasons:
+            text += f": {'; '.join(record.reasons)}"
+        valid = record.status is TrialStatus.DONE
+        self._lab.listener(TrialEnded(number=record.number, valid=valid, text=text))
+        tried = sum(self._attempts.values()) - self._attempts_before
+        if not self._done and tried >= _HOPELESS_TRIALS:
+            raise BrokenError(
+                f"the first {tried} attempts were all invalid; the last: {text}",
+                hint=f"Mend the cause, then: labctl sweep --resume {self._folder.name}",
+            )
+
+    def _progress(self, trial: PlannedTrial) -> None:
+        planned = len(self._plan.trials)
+        done = len(self._done)
+        tried = sum(self._attempts.values()) - self._attempts_before
+        mean = (time.monotonic() - self._started) / tried if tried else None
+        self._lab.listener(
+            Progress(
+                done=done,
+                planned=planned,
+                invalid=self._invalid,
+                doing=f"block {trial.block}: {' · '.join(trial.cell.values())}",
+                left_s=mean * (planned - done) if mean is not None else None,
+            )
+        )
+
+    def counts(self) -> dict[str, Any]:
+        """Trials planned, done and invalid attempts so far."""
+        return {
+            "planned": len(self._plan.trials),
+            "done": len(self._done),
+            "invalid": self._invalid,
+        }

@@ -1,0 +1,82 @@
+"""Guests that answer: started, connected, ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labctl.base.channel import Channel
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, DeadlineError
+from labctl.base.tuning import Tuning
+from labctl.domain.render import DomainRequest, render
+from labctl.domain.schema import validate
+from labctl.domain.session import RunningGuest
+from labctl.run.lab import DOMAIN_NAME, Lab
+
+BOOT_S = 180.0
+"""Ten times what a boot takes under TCG on two quiet CPUs."""
+
+RESTORE_S = 60.0
+_CONSOLE_LINES = 8
+
+
+def guest_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None = None) -> str:
+    """The validated domain XML of a tuning over a root disk."""
+    xml = render(
+        DomainRequest(
+            name=DOMAIN_NAME,
+            uuid=lab.domain_uuid,
+            tuning=tuning,
+            plan=lab.pin_plan,
+            accelerator=lab.accelerator.name,
+            vcpus=lab.vcpus,
+            memory_mib=lab.memory_mib,
+            kernel=lab.image.kernel,
+            initrd=lab.image.initrd,
+            cmdline=lab.image.command_line,
+            root_disk=root_disk,
+            data_disk=lab.data.path,
+            seed_disk=seed_disk,
+            console_log=lab.console_log,
+            runner_socket=lab.runner_socket,
+            agent_socket=lab.work / "agent.sock",
+        )
+    )
+    validate(xml)
+    return xml
+
+
+@contextmanager
+def answering(lab: Lab, running: RunningGuest, seconds: float) -> Iterator[Channel]:
+    """Resume a paused guest and talk to its runner; the guest is ended at the end.
+
+    Raises BrokenError with the console's last lines when it doesn't answer within `seconds`.
+    """
+    try:
+        deadline = Deadline.after(seconds, "the guest's first answer")
+        with Channel.connected(lab.runner_socket, "the guest", deadline) as channel:
+            running.resume()
+            try:
+                channel.wait_ready(deadline)
+            except DeadlineError as error:
+                raise BrokenError(
+                    f"the guest did not answer within {seconds:g} s{_console_end(lab.console_log)}",
+                    hint="'labctl image verify' tells whether its image is whole.",
+                ) from error
+            channel.set_time(Deadline.after(10, "setting the guest's clock"))
+            yield channel
+    finally:
+        running.end()
+
+
+def _console_end(log: Path) -> str:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return " and left no console log"
+    last = [line.strip() for line in lines if line.strip()][-_CONSOLE_LINES:]
+    if not last:
+        return " and printed nothing on its console"
+    return ". Its console ends:\n" + "\n".join(f"  {line[:160]}" for line in last)

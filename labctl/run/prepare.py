@@ -1,0 +1,68 @@
+"""The prepared image: what cloud-init's first boot makes of a built one, kept beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from labctl.base.channel import Channel, runner_program
+from labctl.base.command import Command
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.events import Note
+from labctl.base.tuning import Tuning
+from labctl.guest import seed
+from labctl.run.disks import make_overlay
+from labctl.run.guests import answering, guest_xml
+from labctl.run.lab import Lab
+
+_FIRST_BOOT_S = 300.0
+
+
+def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
+    """The overlay that a first boot of the image provisioned; booted now if there is none.
+
+    It is found by its seed's digest, so that another runner or another user-data makes another.
+    Raises BrokenError with the log's last lines when cloud-init failed.
+    """
+    files = seed.render(
+        hostname="labctl-guest",
+        instance_id="labctl-1",
+        user=str(lab.image.manifest["user"]),
+        runner_program=runner_program(),
+    )
+    prepared = lab.image.prepared_dir / f"{seed.seed_digest(files)[:12]}.qcow2"
+    if prepared.is_file():
+        return prepared
+    lab.listener(Note(text="First boot: cloud-init provisions the guest image (once)."))
+    lab.image.prepared_dir.mkdir(exist_ok=True)
+    seed_disk = lab.work / "seed.iso"
+    seed.write_seed(seed_disk, files)
+    disk = lab.image.prepared_dir / f".{prepared.name}.new"
+    make_overlay(lab.image.disk, disk)
+    running = lab.session.start(guest_xml(lab, baseline, disk, seed_disk))
+    with answering(lab, running, _FIRST_BOOT_S) as channel:
+        _wait_for_cloud_init(channel)
+        for argv in seed.finish_commands():
+            _run(channel, argv)
+        # Nothing is written after this: the guest can be ended like a machine that loses power.
+        _run(channel, ["mount", "-o", "remount,ro", "/"], check=False)
+        _run(channel, ["sync"])
+    disk.rename(prepared)
+    return prepared
+
+
+def _wait_for_cloud_init(channel: Channel) -> None:
+    channel.run(Command(argv=("cloud-init", "status", "--wait")), seconds=_FIRST_BOOT_S)
+    texts = channel.read([seed.RESULT_PATH, seed.LOG_PATH], Deadline.after(30, "cloud-init's log"))
+    problem = seed.status_problem(texts[seed.RESULT_PATH] or "", texts[seed.LOG_PATH] or "")
+    if problem is not None:
+        raise BrokenError(
+            problem, hint="Compare 'templates/cloud-init' in the lab folder with labctl's own."
+        )
+
+
+def _run(channel: Channel, argv: list[str], *, check: bool = True) -> None:
+    result = channel.run(Command(argv=tuple(argv)), seconds=120)
+    if check and result.returncode != 0:
+        said = result.stderr.decode(errors="replace").strip()
+        raise BrokenError(f"'{' '.join(argv)}' failed in the guest's first boot: {said}")

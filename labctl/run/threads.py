@@ -1,0 +1,47 @@
+"""Which threads a snapshot looks at, and in what role."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from labctl.collect.host_threads import ThreadRef
+from labctl.domain.readback import read_threads
+
+
+def guest_threads(
+    pid: int, vcpu_tids: Mapping[int, int], iothread_tids: Mapping[int, int]
+) -> list[ThreadRef]:
+    """QEMU's threads as they are now: its workers come and go."""
+    return [
+        ThreadRef(pid=pid, tid=state.tid, role=state.role, index=state.index)
+        for state in read_threads(pid, vcpu_tids, iothread_tids)
+    ]
+
+
+def process_threads(pid: int, role: str) -> list[ThreadRef]:
+    """A process's threads; [] when it is gone."""
+    try:
+        tids = sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
+    except FileNotFoundError:
+        return []
+    return [ThreadRef(pid=pid, tid=tid, role=role, index=n) for n, tid in enumerate(tids)]
+
+
+def tree_threads(pid: int, role: str) -> list[ThreadRef]:
+    """The threads of a process and of all its descendants (proc_pid_task_children(5))."""
+    found = process_threads(pid, role)
+    for thread in list(found):
+        try:
+            children = Path(f"/proc/{pid}/task/{thread.tid}/children").read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            found += tree_threads(int(child), role)
+    return found
+
+
+def labctl_threads() -> list[ThreadRef]:
+    """Our own: what measuring costs."""
+    return process_threads(os.getpid(), "labctl")

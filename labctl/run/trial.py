@@ -1,0 +1,270 @@
+"""One trial: warm up, measure, store what the tools printed.
+
+Nothing but the workload runs inside the measured window: snapshots are taken before the command
+starts and after it has ended, and the guest is sent nothing meanwhile (METHOD rule 11).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from labctl.base.command import CommandResult
+from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, HostError, LabctlError
+from labctl.base.tuning import Kind, Sched
+from labctl.collect import host_threads
+from labctl.domain import readback
+from labctl.run import clock
+from labctl.run.bench import Bench
+from labctl.run.calibrate import Calibrations
+from labctl.run.counting import pmu_counting
+from labctl.run.disks import drop_host_caches
+from labctl.run.lab import Lab
+from labctl.run.neighbours import Neighbours, neighbours
+from labctl.run.threads import labctl_threads, tree_threads
+from labctl.run.warmup import WINDOWS, is_settled
+from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from labctl.study.plan import PlannedTrial
+from labctl.study.study import Limits, StudyWorkload
+from labctl.workloads.model import Setting, Workload
+
+WINDOW_S = 0.3
+"""Length of a warm-up window."""
+
+_SLACK_S = 60.0
+"""Beyond its duration, what a workload may take to start and to write its report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRequest:
+    planned: PlannedTrial
+    attempt: int
+    workload: Workload
+    declared: StudyWorkload
+    limits: Limits
+
+
+def run_trial(
+    lab: Lab, bench: Bench, calibrations: Calibrations, request: TrialRequest, folder: TrialFolder
+) -> TrialRecord:
+    """Run one attempt at a trial and store its raw files; what goes wrong is in the record.
+
+    Raises HostError when the host can't go on (no space left), ChannelClosed never: a machine
+    that ended makes the trial invalid.
+    """
+    started = time.monotonic()
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    reasons = list(bench.problems)
+    times: dict[str, float] = {"measured_s": 0.0, "warmup_s": 0.0}
+    for name, value in bench.evidence.items():
+        if isinstance(value, str):
+            folder.write_raw(name, value)
+        else:
+            folder.write_raw_json(name, value)
+    try:
+        reasons += _measure(lab, bench, calibrations, request, folder, times)
+    except HostError:
+        raise
+    except LabctlError as error:
+        reasons.append(error.message)
+    return TrialRecord(
+        number=request.planned.number,
+        attempt=request.attempt,
+        block=request.planned.block,
+        boot=request.planned.boot,
+        position=request.planned.position,
+        cell=request.planned.cell,
+        status=TrialStatus.INVALID if reasons else TrialStatus.DONE,
+        reasons=tuple(reasons),
+        wall_s=time.monotonic() - started,
+        started_at=started_at,
+        restored=bench.restored,
+        parsed_with={
+            "program": request.declared.program,
+            "parameters": dict(request.declared.parameters),
+            "duration_s": request.declared.duration_s,
+            "kind": str(bench.kind),
+            "accelerator": lab.accelerator.name,
+            "vcpus": lab.vcpus,
+        },
+        **times,
+    )
+
+
+def _measure(
+    lab: Lab,
+    bench: Bench,
+    calibrations: Calibrations,
+    request: TrialRequest,
+    folder: TrialFolder,
+    times: dict[str, float],
+) -> list[str]:
+    """The trial itself; returns why it is invalid."""
+    workload = request.workload
+    setting = Setting(
+        parameters=workload.check_parameters(request.declared.parameters),
+        vcpus=lab.vcpus,
+        duration_s=request.declared.duration_s,
+        data_path=bench.data_path,
+    )
+    reasons: list[str] = []
+    with ExitStack() as stack:
+        if workload.uses_data_disk:
+            lab.data.reset()
+            lab.data.is_dirty = workload.writes_data_disk(setting.parameters)
+            bench.channel.drop_caches(Deadline.after(60, "dropping the guest's caches"))
+            drop_host_caches()
+        hogs = Neighbours()
+        if request.planned.cell["condition"] == "neighbour":
+            hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
+        warmed = _warm_up(bench, workload, setting, request.limits.warmup_cap_s)
+        folder.write_raw_json("warmup.json", warmed)
+        times["warmup_s"] = warmed["seconds"]
+        if not warmed["settled"]:
+            reasons.append(
+                f"the warm-up did not settle within {request.limits.warmup_cap_s:g} s "
+                f"({len(warmed['windows'])} windows)"
+            )
+        result = _measured_window(lab, bench, workload, setting, hogs, folder, stack)
+        times["measured_s"] = result.duration_s
+    if bench.kind is Kind.GUEST or workload.calibratable:
+        calibrations.store(folder, bench, request.declared)
+    _store(folder, result, hogs)
+    if result.returncode != 0:
+        said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        reasons.append(
+            f"{workload.binaries[0]} ended with status {result.returncode}: {' '.join(said)}"
+        )
+    return reasons + _oom_reasons(folder) + _clock_reasons(bench, folder)
+
+
+def _measured_window(
+    lab: Lab,
+    bench: Bench,
+    workload: Workload,
+    setting: Setting,
+    hogs: Neighbours,
+    folder: TrialFolder,
+    stack: ExitStack,
+) -> CommandResult:
+    with bench.channel.prepared(
+        workload.command(setting),
+        seconds=setting.duration_s + _SLACK_S,
+        cpus=bench.cpus,
+        sched=bench.sched,
+    ) as execution:
+        if bench.cpus is not None:
+            _check_native_placement(execution.pid, bench.cpus, bench.sched)
+        before = _snapshot(lab, bench, hogs)
+        with pmu_counting(bench, execution.pid, folder):
+            execution.go()
+            execution.wait_exited()
+        after = _snapshot(lab, bench, hogs)
+        result = execution.result()
+    hogs.stop()
+    folder.write_raw_json(
+        "host.json",
+        {
+            "kind": str(bench.kind),
+            "clk_tck": os.sysconf("SC_CLK_TCK"),
+            "vcpus": lab.vcpus,
+            "trial_cpus": format_cpus(bench.trial_cpus),
+            "before": before,
+            "after": after,
+        },
+    )
+    return result
+
+
+def _snapshot(lab: Lab, bench: Bench, hogs: Neighbours) -> dict[str, Any]:
+    threads = [*bench.threads(), *labctl_threads()]
+    for pid in hogs.pids:
+        threads += tree_threads(pid, "neighbour")
+    return {**host_threads.snapshot(threads), **bench.counters()}
+
+
+def _warm_up(bench: Bench, workload: Workload, setting: Setting, cap_s: float) -> dict[str, Any]:
+    """Windows of the same workload until their rates show no trend (METHOD rule 6).
+
+    The rate is operations per CPU second that the machine used: what a neighbour takes away
+    changes the operations per second of each window, but not how warm the machine is.
+    """
+    windows: list[dict[str, float | None]] = []
+    rates: list[float] = []
+    started = time.monotonic()
+    rate: float | None = None
+    while not is_settled(rates) and (len(rates) < WINDOWS or time.monotonic() - started < cap_s):
+        busy = _busy_s(bench)
+        command = workload.warmup_command(setting, WINDOW_S, rate)
+        result = bench.channel.run(
+            command, seconds=WINDOW_S + _SLACK_S, cpus=bench.cpus, sched=bench.sched
+        )
+        if result.returncode != 0:
+            said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            raise BrokenError(f"the warm-up of {workload.name} failed: {' '.join(said)}")
+        cpu_s = _busy_s(bench) - busy if bench.kind is Kind.GUEST else _rusage_s(result.side)
+        rate = workload.throughput(result.stdout.decode(errors="replace"), result.files)
+        windows.append({"duration_s": result.duration_s, "rate": rate, "cpu_s": cpu_s})
+        # A load of fixed rate has no trend of its own; it is only given its three windows.
+        rates.append(1.0 if rate is None else rate * result.duration_s / cpu_s)
+    return {
+        "settled": is_settled(rates),
+        "seconds": time.monotonic() - started,
+        "windows": windows,
+    }
+
+
+def _busy_s(bench: Bench) -> float:
+    """CPU seconds that the guest's vCPU threads have had (sched-stats.rst, schedstat field 1)."""
+    total = 0.0
+    for tid in bench.vcpu_tids:
+        total += int(Path(f"/proc/{tid}/schedstat").read_text().split()[0]) / 1e9
+    return total
+
+
+def _rusage_s(side: Mapping[str, Any]) -> float:
+    return float(side["rusage"]["utime_s"] + side["rusage"]["stime_s"])
+
+
+def _check_native_placement(pid: int, cpus: CpuSet, sched: Sched | None) -> None:
+    """Raises BrokenError when the waiting command is not where and what its twin asks for."""
+    problems = readback.native_mismatches(pid, cpus, sched)
+    if problems:
+        raise BrokenError("; ".join(problems))
+
+
+def _store(folder: TrialFolder, result: CommandResult, hogs: Neighbours) -> None:
+    folder.write_raw("stdout.txt", result.stdout)
+    folder.write_raw("stderr.txt", result.stderr)
+    for name, data in result.files.items():
+        folder.write_raw(f"files/{Path(name).name}", data)
+    folder.write_raw_json("side.json", result.side)
+    if hogs.outcome is not None:
+        folder.write_raw_json("neighbour.json", hogs.outcome)
+
+
+def _clock_reasons(bench: Bench, folder: TrialFolder) -> list[str]:
+    if bench.first_clock is None:
+        return []
+    last = bench.channel.wait_ready(Deadline.after(30, "the guest's clock"))
+    measured = clock.rates(bench.first_clock, last)
+    folder.write_raw_json("clock.json", measured)
+    found = clock.problem(measured)
+    return [found] if found else []
+
+
+def _oom_reasons(folder: TrialFolder) -> list[str]:
+    """A kill in the native cgroup: stress-ng calls itself successful after four of them."""
+    host = folder.read_json("host.json")
+    if "oom_kills" not in host["before"]:
+        return []
+    killed = host["after"]["oom_kills"] - host["before"]["oom_kills"]
+    return [f"{killed} processes were killed: the guest's memory did not suffice"] if killed else []

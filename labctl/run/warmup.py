@@ -1,0 +1,43 @@
+"""When a warm-up is over (METHOD rule 6). Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+WINDOWS = 3
+"""The rule looks at the last three windows."""
+
+SLOPE_LIMIT = 0.01
+"""Relative change of the rate per window."""
+
+
+def slope(rates: Sequence[float]) -> float:
+    """Relative change per window: the least-squares slope of ln(rate) over the window number."""
+    logs = [math.log(rate) for rate in rates]
+    middle = (len(logs) - 1) / 2
+    mean = sum(logs) / len(logs)
+    above = sum((number - middle) * (value - mean) for number, value in enumerate(logs))
+    below = sum((number - middle) ** 2 for number in range(len(logs)))
+    return above / below
+
+
+def standard_error(rates: Sequence[float]) -> float:
+    """Standard error of `slope`, from the scatter around the fitted line (n - 2 degrees)."""
+    logs = [math.log(rate) for rate in rates]
+    middle = (len(logs) - 1) / 2
+    mean = sum(logs) / len(logs)
+    fitted = slope(rates)
+    residual = sum(
+        (value - mean - fitted * (number - middle)) ** 2 for number, value in enumerate(logs)
+    )
+    below = sum((number - middle) ** 2 for number in range(len(logs)))
+    return math.sqrt(residual / (len(logs) - 2) / below)
+
+
+def is_settled(rates: Sequence[float]) -> bool:
+    """Whether the rates of the windows so far show no trend any more."""
+    if len(rates) < WINDOWS or min(rates) <= 0:
+        return False
+    last = rates[-WINDOWS:]
+    return abs(slope(last)) < SLOPE_LIMIT

@@ -1,0 +1,1 @@
+"""Run folders: what lies where, in which schema version."""

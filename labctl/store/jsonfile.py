@@ -1,0 +1,45 @@
+"""JSON files that are whole or absent: written aside, synced, renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from labctl.base.errors import BrokenError, HostError
+
+
+def canonical(value: Any) -> str:
+    """The one text of a JSON value (sorted keys, no spaces): what digests are made of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a file so that after a crash it is the old one or the new one, never half."""
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        with open(aside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise HostError(
+            f"cannot write {path}: {error.strerror}", hint="Free some space, then resume the run."
+        ) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Raises BrokenError naming the file when it is missing, cut off or no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BrokenError(f"{path} is missing") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BrokenError(f"{path} cannot be read: {error}") from error

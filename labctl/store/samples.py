@@ -1,0 +1,72 @@
+"""Samples: one number of one trial each, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from labctl.base.units import Better, Unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """`metric` per the design's table, e.g. ("exits", {"reason": "HLT"}).
+
+    `source`: the raw file that it was parsed from, relative to the trial's folder.
+    """
+
+    metric: str
+    value: float
+    unit: Unit
+    better: Better
+    labels: Mapping[str, str] = field(default_factory=dict)
+    source: str
+
+    @property
+    def key(self) -> str:
+        """The metric with its labels, as reports name it: `host_cpu{thread=vcpu}`."""
+        if not self.labels:
+            return self.metric
+        inside = ",".join(f"{name}={value}" for name, value in sorted(self.labels.items()))
+        return f"{self.metric}{{{inside}}}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "metric": self.metric,
+            "value": self.value,
+            "unit": str(self.unit),
+            "better": str(self.better),
+            "labels": dict(self.labels),
+            "source": self.source,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Sample:
+        return cls(
+            metric=data["metric"],
+            value=float(data["value"]),
+            unit=Unit(data["unit"]),
+            better=Better(data["better"]),
+            labels=dict(data["labels"]),
+            source=data["source"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unavailable:
+    """A metric that can't be had in a trial, and why. Never a 0."""
+
+    metric: str
+    reason: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"metric": self.metric, "reason": self.reason}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Unavailable:
+        return cls(metric=data["metric"], reason=data["reason"])
+
+
+Reading = Sample | Unavailable
+"""What a parser yields."""

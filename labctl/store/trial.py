@@ -1,0 +1,139 @@
+"""A trial's folder: raw files as the tools wrote them, and what was made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from labctl.base.errors import BrokenError
+from labctl.store.jsonfile import read_json, write_bytes, write_json
+from labctl.store.samples import Reading, Sample, Unavailable
+
+
+class TrialStatus(StrEnum):
+    DONE = "done"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """What `trial.json` says. `cell` assigns each factor its level.
+
+    Times: `measured_s` and `warmup_s` are what the workload took, `wall_s` all of the trial.
+    """
+
+    number: int
+    attempt: int
+    block: int
+    boot: int
+    position: int
+    cell: Mapping[str, str]
+    status: TrialStatus
+    reasons: tuple[str, ...] = ()
+    measured_s: float = 0.0
+    warmup_s: float = 0.0
+    wall_s: float = 0.0
+    started_at: str = ""
+    restored: bool = False
+    parsed_with: Mapping[str, Any] = field(default_factory=dict)
+    """What parsing needs beside the raw files: workload, its parameters, the machine's kind."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "number": self.number,
+            "attempt": self.attempt,
+            "block": self.block,
+            "boot": self.boot,
+            "position": self.position,
+            "cell": dict(self.cell),
+            "status": str(self.status),
+            "reasons": list(self.reasons),
+            "measured_s": self.measured_s,
+            "warmup_s": self.warmup_s,
+            "wall_s": self.wall_s,
+            "started_at": self.started_at,
+            "restored": self.restored,
+            "parsed_with": dict(self.parsed_with),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TrialRecord:
+        return cls(
+            number=data["number"],
+            attempt=data["attempt"],
+            block=data["block"],
+            boot=data["boot"],
+            position=data["position"],
+            cell=dict(data["cell"]),
+            status=TrialStatus(data["status"]),
+            reasons=tuple(data["reasons"]),
+            measured_s=data["measured_s"],
+            warmup_s=data["warmup_s"],
+            wall_s=data["wall_s"],
+            started_at=data["started_at"],
+            restored=data["restored"],
+            parsed_with=data["parsed_with"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFolder:
+    """One folder under `trials/`: `0007`, and `0007.2` for the second attempt at it."""
+
+    path: Path
+
+    def write_raw(self, name: str, data: bytes | str) -> None:
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(target, data.encode() if isinstance(data, str) else data)
+
+    def write_raw_json(self, name: str, value: Any) -> None:
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / name, value)
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def read_text(self, name: str) -> str:
+        """Raises BrokenError naming the file when it isn't there or isn't text."""
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BrokenError(f"{self.path / name} cannot be read: {error}") from error
+
+    def read_json(self, name: str) -> Any:
+        return read_json(self.path / name)
+
+    def write_record(self, record: TrialRecord) -> None:
+        write_json(self.path / "trial.json", record.to_json())
+
+    def read_record(self) -> TrialRecord:
+        path = self.path / "trial.json"
+        try:
+            return TrialRecord.from_json(read_json(path))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BrokenError(f"{path} is no trial record: {error!r}") from error
+
+    def write_readings(self, readings: Iterable[Reading]) -> None:
+        readings = list(readings)
+        write_json(
+            self.path / "samples.json",
+            {
+                "schema": 1,
+                "samples": [r.to_json() for r in readings if isinstance(r, Sample)],
+                "unavailable": [r.to_json() for r in readings if isinstance(r, Unavailable)],
+            },
+        )
+
+    def read_readings(self) -> list[Reading]:
+        path = self.path / "samples.json"
+        data = read_json(path)
+        try:
+            samples: list[Reading] = [Sample.from_json(item) for item in data["samples"]]
+            return samples + [Unavailable.from_json(item) for item in data["unavailable"]]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BrokenError(f"{path} holds no samples: {error!r}") from error

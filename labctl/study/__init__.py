@@ -1,0 +1,1 @@
+"""Tunings and studies, loaded, validated, frozen; and the plan, made by pure functions."""

@@ -1,0 +1,302 @@
+"""Plans: a study made concrete for one host and one seed. Pure; the text is the same each time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from typing import Any
+
+from labctl.base.cpus import format_cpus
+from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.tuning import Kind, Tuning
+from labctl.store.jsonfile import canonical
+from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
+from labctl.study.williams import block_order
+
+SCHEMA = 1
+
+FACTORS = ("tuning", "workload", "condition")
+"""The factors that a cell assigns levels to; later studies add more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTuning:
+    """What analysis must know of a tuning. `twin` is None when the twin is not in the plan;
+    `digest` covers the whole resolved definition."""
+
+    kind: Kind
+    twin: str | None
+    restore: bool
+    description: str
+    exercised_by: tuple[str, ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTrial:
+    """`number` counts from 1 through the plan, `position` is the tuning's in its block, from 1."""
+
+    number: int
+    block: int
+    boot: int
+    position: int
+    cell: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    study: str
+    title: str
+    study_digest: str
+    host_digest: str
+    seed: int
+    quick: bool
+    roles: Roles
+    tunings: Mapping[str, PlannedTuning]
+    skipped: Mapping[str, str]
+    workloads: Mapping[str, StudyWorkload]
+    conditions: tuple[str, ...]
+    blocks: int
+    blocks_per_boot: int
+    guest: GuestShape
+    limits: Limits
+    trials: tuple[PlannedTrial, ...]
+
+    @property
+    def boots(self) -> int:
+        return _boot_of(self.blocks, self.blocks_per_boot)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON of everything else in the plan."""
+        return _digest(self._content())
+
+    def to_json(self) -> dict[str, Any]:
+        """What plan.json holds."""
+        content = self._content()
+        return {"schema": SCHEMA, "digest": _digest(content), **content}
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "study": self.study,
+            "title": self.title,
+            "study_digest": self.study_digest,
+            "host_digest": self.host_digest,
+            "seed": self.seed,
+            "quick": self.quick,
+            "factors": list(FACTORS),
+            "blocks": self.blocks,
+            "blocks_per_boot": self.blocks_per_boot,
+            "boots": self.boots,
+            **asdict(self.roles),
+            "tunings": {name: _listed(asdict(tuning)) for name, tuning in self.tunings.items()},
+            "skipped": dict(self.skipped),
+            "workloads": {name: asdict(workload) for name, workload in self.workloads.items()},
+            "conditions": list(self.conditions),
+            "guest": asdict(self.guest),
+            "limits": asdict(self.limits),
+            "trials": [asdict(trial) for trial in self.trials],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """The plan that plan.json holds, for a run that is resumed.
+
+        Raises UsageError when a newer labctl wrote it, BrokenError when it is no plan or was
+        changed since (its digest tells).
+        """
+        if isinstance(schema := data.get("schema"), int) and schema > SCHEMA:
+            raise UsageError(
+                f"the plan was written by a newer labctl (schema {schema}, this one reads up to "
+                f"{SCHEMA})",
+                hint="Update labctl.",
+            )
+        try:
+            plan = cls._from_content(data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BrokenError(f"the plan can't be read: {error!r}") from error
+        if plan.to_json() != data:
+            raise BrokenError(
+                f"the plan is not the one that was made: its digest is {plan.digest[:12]}, "
+                f"it says {str(data.get('digest'))[:12]}",
+                hint="A plan can't be edited. Start a new run.",
+            )
+        return plan
+
+    @classmethod
+    def _from_content(cls, data: Mapping[str, Any]) -> Plan:
+        return cls(
+            study=data["study"],
+            title=data["title"],
+            study_digest=data["study_digest"],
+            host_digest=data["host_digest"],
+            seed=data["seed"],
+            quick=data["quick"],
+            roles=Roles(**{role: data[role] for role in Roles.__slots__}),
+            tunings={
+                name: PlannedTuning(
+                    **{
+                        **tuning,
+                        "kind": Kind(tuning["kind"]),
+                        "exercised_by": tuple(tuning["exercised_by"]),
+                    }
+                )
+                for name, tuning in data["tunings"].items()
+            },
+            skipped=dict(data["skipped"]),
+            workloads={name: StudyWorkload(**item) for name, item in data["workloads"].items()},
+            conditions=tuple(data["conditions"]),
+            blocks=data["blocks"],
+            blocks_per_boot=data["blocks_per_boot"],
+            guest=GuestShape(**data["guest"]),
+            limits=Limits(**data["limits"]),
+            trials=tuple(PlannedTrial(**trial) for trial in data["trials"]),
+        )
+
+
+def make_plan(
+    study: Study,
+    tunings: Mapping[str, Tuning],
+    *,
+    seed: int,
+    host_digest: str,
+    skipped: Mapping[str, str] | None = None,
+) -> Plan:
+    """The plan of a study. `tunings` holds each that the study names.
+
+    `host_digest` stands for the host's facts; `skipped` maps tunings that this host can't have to
+    the reason: they stay out. Raises HostError when one of them has a role, UsageError when a
+    role's tuning isn't what the role asks for.
+    """
+    skipped = {name: why for name, why in (skipped or {}).items() if name in study.tunings}
+    for role, name in asdict(study.roles).items():
+        if name in skipped:
+            raise HostError(
+                f"the study can't do without its {role} '{name}', and this host can't have it: "
+                f"{skipped[name]}"
+            )
+    _check_roles(study.roles, tunings)
+    planned = {name: tunings[name] for name in study.tunings if name not in skipped}
+    plan = Plan(
+        study=study.name,
+        title=study.title,
+        study_digest=study.digest,
+        host_digest=host_digest,
+        seed=seed,
+        quick=study.quick,
+        roles=study.roles,
+        tunings={
+            name: PlannedTuning(
+                kind=tuning.kind,
+                twin=tuning.twin if tuning.twin in planned else None,
+                restore=tuning.restore,
+                description=tuning.description,
+                exercised_by=study.exercises.get(name, ()),
+                digest=_tuning_digest(tuning),
+            )
+            for name, tuning in planned.items()
+        },
+        skipped=skipped,
+        workloads=study.workloads,
+        conditions=study.conditions,
+        blocks=0,
+        blocks_per_boot=study.blocks_per_boot,
+        guest=study.guest,
+        limits=study.limits,
+        trials=(),
+    )
+    return extend(plan, study.blocks)
+
+
+def changed_tunings(plan: Plan, tunings: Mapping[str, Tuning]) -> list[str]:
+    """Names of the plan's tunings whose definition is not the one that it was made with."""
+    return [
+        name
+        for name, planned in plan.tunings.items()
+        if name not in tunings or _tuning_digest(tunings[name]) != planned.digest
+    ]
+
+
+def extend(plan: Plan, blocks: int) -> Plan:
+    """The plan with as many blocks as `blocks`: trials are appended, none before them changes.
+
+    Raises UsageError when it has more already.
+    """
+    if blocks < plan.blocks:
+        raise UsageError(
+            f"the plan has {plan.blocks} blocks and can't be cut to {blocks}",
+            hint=f"Give at least {plan.blocks}.",
+        )
+    trials = list(plan.trials)
+    for block in range(plan.blocks + 1, blocks + 1):
+        boot = _boot_of(block, plan.blocks_per_boot)
+        for position, cell in _cells_of(plan, block):
+            trials.append(
+                PlannedTrial(
+                    number=len(trials) + 1, block=block, boot=boot, position=position, cell=cell
+                )
+            )
+    return replace(plan, blocks=blocks, trials=tuple(trials))
+
+
+def _cells_of(plan: Plan, block: int) -> Iterator[tuple[int, dict[str, str]]]:
+    """Position and cell of each trial of a block, in order.
+
+    A tuning is restored once per block and all its trials run inside that restore; their order is
+    the same for every tuning of the block, so that what one trial does to the next cancels in the
+    comparison.
+    """
+    pairs = {"/".join(pair): pair for pair in product(plan.workloads, plan.conditions)}
+    inside = block_order(pairs, seed=plan.seed, block=block, what="trials")
+    order = block_order(plan.tunings, seed=plan.seed, block=block, what="tunings")
+    for position, tuning in enumerate(order, start=1):
+        for name in inside:
+            yield position, dict(zip(FACTORS, (tuning, *pairs[name]), strict=True))
+
+
+def _boot_of(block: int, blocks_per_boot: int) -> int:
+    """The boot that a block shares, from 1. From the block's number alone, so that it stays."""
+    return (block + blocks_per_boot - 1) // blocks_per_boot
+
+
+def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
+    baseline = tunings[roles.baseline]
+    if baseline.kind is not Kind.GUEST:
+        raise UsageError(f"the baseline '{baseline.name}' is no guest")
+    if roles.native is not None and tunings[roles.native].kind is not Kind.NATIVE:
+        raise UsageError(f"'{roles.native}' has the role 'native', but is a guest")
+    if roles.handicap is not None and not tunings[roles.handicap].handicap_percent > 0:
+        raise UsageError(
+            f"the handicap '{roles.handicap}' takes nothing away, so it can't tell what the run "
+            "would find",
+            hint="Give it 'handicap_percent: 5'.",
+        )
+    if roles.control is not None:
+        control = tunings[roles.control]
+        if _tuning_digest(replace(control, name=baseline.name)) != _tuning_digest(baseline):
+            raise UsageError(
+                f"the control '{control.name}' differs from the baseline '{baseline.name}'",
+                hint=f"Let it say 'extends: {baseline.name}' and nothing else.",
+            )
+
+
+def _tuning_digest(tuning: Tuning) -> str:
+    """SHA-256 of what a tuning does. Where its files lie and what they say about it stay out."""
+    return _digest(_listed(asdict(replace(tuning, sources=(), description=""))))
+
+
+def _listed(value: Any) -> Any:
+    """The same in JSON's types; a CPU set becomes its list format."""
+    if isinstance(value, Mapping):
+        return {str(key): _listed(item) for key, item in value.items()}
+    if isinstance(value, frozenset):
+        return format_cpus(value)
+    if isinstance(value, (list, tuple)):
+        return [_listed(item) for item in value]
+    return value
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()

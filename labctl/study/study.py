@@ -1,0 +1,249 @@
+"""Studies: what to compare. Files in `benchmarks/`, loaded, validated, frozen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from labctl.base.errors import UsageError
+from labctl.base.places import data_files
+from labctl.base.yamlfile import nearest
+from labctl.store.jsonfile import canonical
+from labctl.study.studyfile import CONDITIONS, Parameter, Program, StudyFile, read_study_file
+from labctl.study.tunings import tuning_names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyWorkload:
+    """A program with its parameters; `margin` is METHOD's practical threshold (0.05: 5 %)."""
+
+    program: str
+    parameters: Mapping[str, Parameter]
+    duration_s: float
+    primary: str
+    margin: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestShape:
+    """`vcpus` None: as many as the pin plan has CPUs for."""
+
+    image: str
+    vcpus: int | None
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """`attempts`: at one trial, the first included. `other_cpu`: CPU seconds per second that
+    others may take on a trial's CPUs. `warmup_cap_s`: a warm-up that isn't steady by then
+    invalidates its trial."""
+
+    attempts: int
+    other_cpu: float
+    warmup_cap_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """The tunings that everything is compared with or that check the run; None: not in it."""
+
+    baseline: str
+    control: str | None = None
+    handicap: str | None = None
+    native: str | None = None
+
+    def names(self) -> tuple[str, ...]:
+        arms = (self.native, self.baseline, self.control, self.handicap)
+        return tuple(name for name in arms if name is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    name: str
+    title: str
+    description: str
+    quick: bool
+    roles: Roles
+    tunings: tuple[str, ...]
+    workloads: Mapping[str, StudyWorkload]
+    conditions: tuple[str, ...]
+    blocks: int
+    blocks_per_boot: int
+    guest: GuestShape
+    limits: Limits
+    exercises: Mapping[str, tuple[str, ...]]
+    """Tuning to the workloads that exercise its mechanism."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the study's canonical JSON: what runs on two hosts have in common."""
+        return hashlib.sha256(canonical(asdict(self)).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What a command line changes of a study; None leaves it as the file has it."""
+
+    tunings: Collection[str] | None = None
+    workloads: Collection[str] | None = None
+    conditions: Collection[str] | None = None
+    duration_s: float | None = None
+    blocks: int | None = None
+    blocks_per_boot: int | None = None
+    vcpus: int | None = None
+    memory_mib: int | None = None
+
+
+def study_names() -> list[str]:
+    return list(data_files("benchmarks"))
+
+
+def load_study(
+    name: str,
+    *,
+    programs: Mapping[str, Program],
+    quick: bool = False,
+    overrides: Overrides | None = None,
+) -> Study:
+    """The study of that name, or in the file at that path, cut to its quick selection or as
+    `overrides` say (which win). The tunings that have a role always stay in.
+
+    `programs`: what a workload's `program` may name. Raises UsageError naming file, line, key,
+    what is allowed and the nearest name.
+    """
+    path = _path(name)
+    file = read_study_file(path, programs)
+    study = _frozen(path.name.removesuffix(".yaml"), file, programs)
+    if quick:
+        if file.quick is None:
+            raise UsageError(
+                f"{path}: has no 'quick:' selection",
+                hint="Run it without --quick, or add the selection.",
+            )
+        study = _cut(replace(study, quick=True), Overrides(**dict(file.quick)))
+    if overrides is not None:
+        _check_overrides(overrides, study)
+        study = _cut(study, overrides)
+        for workload in study.workloads.values():
+            programs[workload.program].check_duration(workload.duration_s)
+    return study
+
+
+def _path(name: str) -> Path:
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return Path(name)
+    files = data_files("benchmarks")
+    if name not in files:
+        raise UsageError(f"no study '{name}'", hint=nearest(name, files))
+    return files[name]
+
+
+def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Study:
+    return Study(
+        name=name,
+        title=file.title,
+        description=file.description.strip(),
+        quick=False,
+        roles=Roles(**dict(file.roles)),
+        tunings=tuple(file.tunings),
+        workloads={
+            key: StudyWorkload(
+                program=workload.program,
+                parameters=dict(programs[workload.program].check_parameters(workload.parameters)),
+                duration_s=float(workload.duration_s),
+                primary=workload.primary,
+                margin=workload.margin_percent / 100,
+            )
+            for key, workload in file.workloads.items()
+        },
+        conditions=tuple(file.conditions),
+        blocks=file.blocks,
+        blocks_per_boot=file.blocks_per_boot,
+        guest=GuestShape(
+            image=file.guest.image,
+            vcpus=None if file.guest.vcpus == "auto" else file.guest.vcpus,
+            memory_mib=file.guest.memory_mib,
+        ),
+        limits=Limits(
+            attempts=file.limits.attempts,
+            other_cpu=float(file.limits.other_cpu),
+            warmup_cap_s=float(file.limits.warmup_cap_s),
+        ),
+        exercises={tuning: tuple(names) for tuning, names in file.exercises.items()},
+    )
+
+
+def _check_overrides(overrides: Overrides, study: Study) -> None:
+    """Names may come from outside the study only for tunings: one's own beside the study's."""
+    named = (
+        ("tuning", overrides.tunings, tuning_names()),
+        ("workload", overrides.workloads, study.workloads),
+        ("condition", overrides.conditions, CONDITIONS),
+    )
+    for what, names, allowed in named:
+        for name in names or ():
+            if name not in allowed:
+                raise UsageError(f"no {what} '{name}'", hint=nearest(name, allowed))
+    ranges = (
+        ("duration_s", overrides.duration_s, 0.1, 3600),
+        ("blocks", overrides.blocks, 1, 1000),
+        ("blocks_per_boot", overrides.blocks_per_boot, 1, 1000),
+        ("vcpus", overrides.vcpus, 1, 1024),
+        ("memory_mib", overrides.memory_mib, 256, 2**24),
+    )
+    for key, value, low, high in ranges:
+        if value is not None and not low <= value <= high:
+            raise UsageError(f"'{key}' is {value:g}: it must be from {low:g} to {high:g}")
+
+
+def _cut(study: Study, overrides: Overrides) -> Study:
+    tunings = _chosen(study.tunings, overrides.tunings, always=study.roles.names())
+    workloads = {
+        name: study.workloads[name] for name in _chosen(tuple(study.workloads), overrides.workloads)
+    }
+    if overrides.duration_s is not None:
+        duration_s = float(overrides.duration_s)
+        workloads = {
+            name: replace(workload, duration_s=duration_s) for name, workload in workloads.items()
+        }
+    exercises = {
+        tuning: tuple(name for name in names if name in workloads)
+        for tuning, names in study.exercises.items()
+        if tuning in tunings
+    }
+    guest = replace(
+        study.guest,
+        vcpus=_first(overrides.vcpus, study.guest.vcpus),
+        memory_mib=_first(overrides.memory_mib, study.guest.memory_mib),
+    )
+    return replace(
+        study,
+        tunings=tunings,
+        workloads=workloads,
+        conditions=_chosen(study.conditions, overrides.conditions),
+        blocks=_first(overrides.blocks, study.blocks),
+        blocks_per_boot=_first(overrides.blocks_per_boot, study.blocks_per_boot),
+        guest=guest,
+        exercises={tuning: names for tuning, names in exercises.items() if names},
+    )
+
+
+_Value = TypeVar("_Value")
+
+
+def _first(value: _Value | None, otherwise: _Value) -> _Value:
+    return otherwise if value is None else value
+
+
+def _chosen(
+    present: tuple[str, ...], chosen: Collection[str] | None, *, always: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Those of `present` that are chosen, in the study's order, then the chosen others."""
+    if chosen is None:
+        return present
+    kept = tuple(name for name in present if name in chosen or name in always)
+    return kept + tuple(dict.fromkeys(name for name in chosen if name not in present))

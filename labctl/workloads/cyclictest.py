@@ -1,0 +1,206 @@
+"""cyclictest: how late a real-time thread wakes up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.trial import TrialFolder
+from labctl.workloads.histogram import Bin, histogram, latency_readings
+from labctl.workloads.model import (
+    IntegerParameter,
+    Parameter,
+    Parameters,
+    Setting,
+    check_parameters,
+    check_whole_seconds,
+    integer,
+)
+
+BINARY = "/usr/bin/cyclictest"
+OUTPUT = "cyclictest.json"
+MICROSECOND_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One measuring thread: wake-ups by latency in whole microseconds, and those too late for
+    the histogram."""
+
+    by_latency_us: Mapping[int, int]
+    beyond: int
+    max_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cyclictest:
+    name: str = "cyclictest"
+    description: str = "cyclictest: wake-up latency of one SCHED_FIFO thread per vCPU"
+    parameters: tuple[Parameter, ...] = (
+        IntegerParameter(
+            name="interval_us",
+            default=1000,
+            minimum=100,
+            maximum=1_000_000,
+            description="time between two wake-ups of a thread",
+        ),
+        IntegerParameter(
+            name="priority",
+            default=80,
+            minimum=1,
+            maximum=98,
+            description="SCHED_FIFO priority of the threads",
+        ),
+        # Every microsecond of it is a line that cyclictest formats at its end (in vain: it goes
+        # to /dev/null), inside the measured window: 0.8 s for 100,000 of them under TCG.
+        IntegerParameter(
+            name="histogram_us",
+            default=100_000,
+            minimum=1_000,
+            maximum=1_000_000,
+            description="the longest latency that is told from longer ones",
+        ),
+    )
+    binaries: tuple[str, ...] = (BINARY,)
+    primary: str = "latency_p95"
+    rate_metric: str | None = None
+    calibratable: bool = False
+    uses_data_disk: bool = False
+
+    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
+        return check_parameters(self.name, self.parameters, given)
+
+    def check_duration(self, duration_s: float) -> None:
+        check_whole_seconds(self.name, duration_s)
+
+    def writes_data_disk(self, parameters: Parameters) -> bool:
+        return False
+
+    def command(self, setting: Setting) -> Command:
+        self.check_duration(setting.duration_s)
+        return _command(setting, f"--duration={int(setting.duration_s)}")
+
+    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
+        loops = round(window_s / MICROSECOND_S / integer(setting.parameters, "interval_us"))
+        return _command(setting, f"--loops={max(1, loops)}")
+
+    def exact_command(self, setting: Setting, operations: int) -> Command | None:
+        return None
+
+    def throughput(self, stdout: str, files: Mapping[str, bytes]) -> float | None:
+        return None
+
+    def parse(self, raw: TrialFolder) -> Iterator[Reading]:
+        source = f"files/{OUTPUT}"
+        threads, interval_us = _threads(raw.read_text(source), str(raw.path / source))
+        latencies = histogram(
+            (
+                # cyclictest cuts to whole microseconds: a latency of 7 is 7 to 8.
+                Bin((latency_us + 0.5) * MICROSECOND_S, MICROSECOND_S, count)
+                for thread in threads
+                for latency_us, count in thread.by_latency_us.items()
+            ),
+            source=source,
+            beyond=sum(thread.beyond for thread in threads),
+        )
+        yield Sample(
+            metric="wakeups",
+            value=latencies.count,
+            unit=Unit.COUNT,
+            better=Better.NEITHER,
+            source=source,
+        )
+        maximum_us = max(thread.max_us for thread in threads)
+        yield from latency_readings(latencies, maximum_us * MICROSECOND_S)
+        yield _stall_time(threads, interval_us, source)
+
+
+def _command(setting: Setting, length: str) -> Command:
+    parameters = setting.parameters
+    return Command(
+        argv=(
+            BINARY,
+            # It would else hold /dev/cpu_dma_latency at 0: natively that keeps the host's CPUs out
+            # of idle states, in a guest it doesn't reach them.
+            "--default-system",
+            "--mlockall",
+            f"--priority={parameters['priority']}",
+            f"--interval={parameters['interval_us']}",
+            # No --affinity: where threads run is what a tuning and its native twin decide.
+            f"--threads={setting.vcpus}",
+            length,
+            f"--histogram={parameters['histogram_us']}",
+            "--histfile=/dev/null",
+            f"--json={OUTPUT}",
+            "--quiet",
+        ),
+        files=(OUTPUT,),
+    )
+
+
+def _threads(text: str, where: str) -> tuple[list[Thread], int]:
+    """The threads of a report, and the interval that its command line has."""
+    try:
+        report = json.loads(text)
+        if report["return_code"] != 0:
+            raise BrokenError(f"{where}: cyclictest ended with status {report['return_code']}")
+        if report["resolution_in_ns"] != 0:
+            raise BrokenError(f"{where}: expected microseconds, found nanoseconds")
+        threads = [_thread(entry) for entry in report["thread"].values()]
+        interval_us = _interval_us(report["cmdline:"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BrokenError(
+            f"{where}: expected cyclictest's JSON (file_version 1) with a histogram per thread, "
+            f"found something else ({error!r})"
+        ) from error
+    if not threads or any(sum(t.by_latency_us.values()) + t.beyond == 0 for t in threads):
+        raise BrokenError(f"{where}: a thread of cyclictest never woke up")
+    return threads, interval_us
+
+
+def _thread(entry: Mapping[str, Any]) -> Thread:
+    by_latency = {int(latency): int(count) for latency, count in entry["histogram"].items()}
+    beyond = int(entry["cycles"]) - sum(by_latency.values())
+    if beyond < 0 or min(by_latency.values(), default=1) < 1 or min(by_latency, default=0) < 0:
+        raise ValueError(f"{entry['cycles']} cycles, but {sum(by_latency.values())} in its bins")
+    return Thread(by_latency, beyond, int(entry["max"]))
+
+
+def _interval_us(command_line: str) -> int:
+    for word in command_line.split():
+        if word.startswith("--interval="):
+            return int(word.removeprefix("--interval="))
+    raise ValueError(f"no --interval in {command_line!r}")
+
+
+def _stall_time(threads: list[Thread], interval_us: int, source: str) -> Reading:
+    """Sum over all wake-ups of max(0, latency - interval), all threads together (METHOD rule 9):
+    cyclictest skips the periods that it missed, so a stall of 50 ms is one wake-up to it."""
+    if any(thread.beyond > 1 for thread in threads):
+        reason = (
+            "more than one wake-up of a thread came after the end of cyclictest's histogram, "
+            "so their lengths are not known: raise 'histogram_us'."
+        )
+        return Unavailable(metric="stall_time", reason=reason)
+    total_us = 0
+    for thread in threads:
+        latencies = dict(thread.by_latency_us)
+        if thread.beyond:  # the only one beyond the histogram is the longest of all
+            latencies[thread.max_us] = latencies.get(thread.max_us, 0) + 1
+        total_us += sum(max(0, us - interval_us) * count for us, count in latencies.items())
+    return Sample(
+        metric="stall_time",
+        value=total_us * MICROSECOND_S,
+        unit=Unit.SECONDS,
+        better=Better.LOWER,
+        source=source,
+    )
+
+
+CYCLICTEST = Cyclictest()

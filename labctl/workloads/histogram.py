@@ -1,0 +1,105 @@
+"""Latency percentiles from the histograms that tools print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample, Unavailable
+
+PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+SAMPLES_BEYOND = 20
+"""METHOD rule 16: a percentile q of N samples is reported only if N(1 - q) is at least this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """`count` latencies around `middle_s`, somewhere within `width_s`. Seconds."""
+
+    middle_s: float
+    width_s: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Latencies of one kind of operation. `beyond`: how many were too long for the last bin."""
+
+    bins: tuple[Bin, ...]
+    source: str
+    beyond: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return sum(b.count for b in self.bins) + self.beyond
+
+    def quantile(self, q: float) -> Bin | None:
+        """The bin that holds the q-quantile (nearest rank); None when it lies beyond the last."""
+        rank = max(1, ceil(q * self.count - 1e-9))
+        seen = 0
+        for b in self.bins:
+            seen += b.count
+            if seen >= rank:
+                return b
+        return None
+
+
+def histogram(
+    bins: Iterable[Bin], *, source: str, beyond: int = 0, labels: Mapping[str, str] | None = None
+) -> Histogram:
+    """A histogram with its bins in order and empty ones left out."""
+    kept = sorted((b for b in bins if b.count), key=lambda b: b.middle_s)
+    return Histogram(bins=tuple(kept), source=source, beyond=beyond, labels=labels or {})
+
+
+def latency_readings(latencies: Histogram, maximum_s: float) -> Iterator[Reading]:
+    """Percentiles (middle of their bin), their bins' relative widths, and the maximum.
+
+    A percentile with fewer than 20 samples beyond it, or beyond the histogram, is unavailable.
+    `bin_width{of=...}` is the width of the bin over its middle: values closer than that tie, and
+    analysis keeps a standard deviation from falling below what ties can fake.
+    """
+    for name, q in PERCENTILES.items():
+        metric = f"latency_{name}"
+        tail = latencies.count * (1 - q)
+        found = latencies.quantile(q)
+        if tail < SAMPLES_BEYOND - 1e-9:
+            needed = ceil(SAMPLES_BEYOND / (1 - q) - 1e-9)
+            reason = (
+                f"the trial has {latencies.count} samples and {name} takes {needed}, "
+                f"so that {SAMPLES_BEYOND} lie beyond it."
+            )
+            yield Unavailable(metric=_key(metric, latencies.labels), reason=reason)
+        elif found is None:
+            reason = f"{latencies.beyond} samples lie beyond the end of the tool's histogram."
+            yield Unavailable(metric=_key(metric, latencies.labels), reason=reason)
+        else:
+            yield _seconds(metric, found.middle_s, latencies)
+            yield Sample(
+                metric="bin_width",
+                value=found.width_s / found.middle_s,
+                unit=Unit.FRACTION,
+                better=Better.NEITHER,
+                labels={**latencies.labels, "of": metric},
+                source=latencies.source,
+            )
+    yield _seconds("latency_max", maximum_s, latencies)
+
+
+def _seconds(metric: str, value: float, latencies: Histogram) -> Sample:
+    return Sample(
+        metric=metric,
+        value=value,
+        unit=Unit.SECONDS,
+        better=Better.LOWER,
+        labels=latencies.labels,
+        source=latencies.source,
+    )
+
+
+def _key(metric: str, labels: Mapping[str, str]) -> str:
+    inside = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+    return f"{metric}{{{inside}}}" if inside else metric

@@ -1,0 +1,163 @@
+"""What a workload is: a command for either side, and a parser of what it leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from labctl.base.command import Command
+from labctl.base.errors import UsageError
+from labctl.base.yamlfile import nearest
+from labctl.store.samples import Reading
+from labctl.store.trial import TrialFolder
+
+Value = int | str
+Parameters = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerParameter:
+    name: str
+    default: int
+    minimum: int
+    maximum: int
+    description: str
+
+    def check(self, program: str, value: object) -> int:
+        # True is an int to Python, and nobody means it by one.
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._error(program, value)
+        if not self.minimum <= value <= self.maximum:
+            raise self._error(program, value)
+        return value
+
+    def _error(self, program: str, value: object) -> UsageError:
+        return UsageError(
+            f"workload '{program}': '{self.name}' is {value!r}, "
+            f"not a whole number from {self.minimum} to {self.maximum}",
+            hint=f"{self.name}: {self.description}; {self.default} when left out.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceParameter:
+    name: str
+    default: str
+    choices: tuple[str, ...]
+    description: str
+
+    def check(self, program: str, value: object) -> str:
+        if not isinstance(value, str) or value not in self.choices:
+            raise UsageError(
+                f"workload '{program}': '{self.name}' is {value!r}",
+                hint=nearest(str(value), self.choices),
+            )
+        return value
+
+
+Parameter = IntegerParameter | ChoiceParameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One use of a workload. `parameters` are whole (from `check_parameters`).
+
+    `data_path`: the data disk as the machine sees it, a block device in the guest and a regular
+    file natively; None for a workload that needs none.
+    """
+
+    parameters: Parameters
+    vcpus: int
+    duration_s: float
+    data_path: str | None = None
+
+
+class Workload(Protocol):
+    """A program with parameters. Commands are the same on both sides, `data_path` apart."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]: ...
+
+    @property
+    def binaries(self) -> tuple[str, ...]:
+        """What it executes, as paths in the image's tree: their hashes are compared."""
+
+    @property
+    def primary(self) -> str:
+        """The metric that a study should decide on when it has no reason for another."""
+
+    @property
+    def rate_metric(self) -> str | None:
+        """The metric that holds operations per second; None where more isn't better."""
+
+    @property
+    def calibratable(self) -> bool:
+        """Whether user instructions per operation are a constant: no lock, no spin, no I/O."""
+
+    @property
+    def uses_data_disk(self) -> bool: ...
+
+    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
+        """All parameters, defaults filled in; raises UsageError."""
+
+    def check_duration(self, duration_s: float) -> None:
+        """Raises UsageError when the program can't run for exactly that long."""
+
+    def writes_data_disk(self, parameters: Parameters) -> bool:
+        """Whether the data disk must be reset before the next trial."""
+
+    def command(self, setting: Setting) -> Command: ...
+
+    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
+        """The same load for about `window_s`. `rate`: the operations per second of the window
+        before (what `throughput` said of it), None for the first one."""
+
+    def exact_command(self, setting: Setting, operations: int) -> Command | None:
+        """The same work done exactly `operations` times by one thread, for counting its
+        instructions; None where the workload isn't calibratable."""
+
+    def throughput(self, stdout: str, files: Mapping[str, bytes]) -> float | None:
+        """Operations per second of a run or a window; None where `rate_metric` is None.
+
+        Raises BrokenError when the output isn't the program's.
+        """
+
+    def parse(self, raw: TrialFolder) -> Iterator[Reading]:
+        """Every metric of a trial; raises BrokenError naming the raw file."""
+
+
+def check_parameters(
+    program: str, declared: tuple[Parameter, ...], given: Mapping[str, object]
+) -> dict[str, Value]:
+    """Every declared parameter's value, defaults filled in; raises UsageError."""
+    names = [parameter.name for parameter in declared]
+    for name in given:
+        if name not in names:
+            raise UsageError(
+                f"workload '{program}' has no parameter '{name}'", hint=nearest(name, names)
+            )
+    return {p.name: p.check(program, given.get(p.name, p.default)) for p in declared}
+
+
+def check_whole_seconds(program: str, duration_s: float) -> None:
+    """For programs that take their duration in whole seconds; raises UsageError."""
+    if duration_s < 1 or duration_s != int(duration_s):
+        raise UsageError(
+            f"workload '{program}' cannot run for {duration_s:g} s: it takes whole seconds only",
+            hint=f"Give a 'duration_s' of {max(1, round(duration_s))}.",
+        )
+
+
+def integer(parameters: Parameters, name: str) -> int:
+    """A parameter that `check_parameters` has made sure is an integer."""
+    value = parameters[name]
+    if not isinstance(value, int):
+        raise TypeError(f"parameter {name} is {value!r}")
+    return value

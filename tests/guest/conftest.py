@@ -1,0 +1,130 @@
+"""Real guests. They need root, QEMU and the built image; `make test` sees to all three."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base.places import StatePlaces
+from labctl.guest.images import Image, find
+from labctl.guest.recipe import load_recipe
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.guest)
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A state folder and a results folder of the test's own; the image is the host's."""
+
+    state: Path
+    results: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "LABCTL_STATE_DIR": str(self.state),
+            "LABCTL_RESULTS": str(self.results),
+        }
+
+    def argv(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "labctl.cli.main", *words]
+
+    def labctl(self, *words: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.argv(*words),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.argv(*words),
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def runs(self) -> list[Path]:
+        return sorted(path.parent for path in self.results.glob("*/run.json"))
+
+    def trials(self, run: Path) -> list[dict[str, Any]]:
+        paths = sorted(run.glob("trials/*/trial.json"))
+        return [json.loads(path.read_text()) for path in paths]
+
+    def leftovers(self) -> list[str]:
+        """Everything of ours that is still on the host."""
+        found = [f"process {pid}" for pid in self.qemu_pids()]
+        found += [str(p) for p in Path("/sys/fs/cgroup").glob("**/labctl-*") if p.is_dir()]
+        if str(self.state) in Path("/proc/mounts").read_text():
+            found.append("a mount")
+        work = self.state / "work"
+        found += [str(path) for path in work.glob("*")] if work.exists() else []
+        journal = self.state / "journal.jsonl"
+        if journal.exists() and journal.read_text():
+            found.append(f"journal: {journal.read_text()}")
+        return found
+
+    def qemu_pids(self) -> list[int]:
+        """QEMU processes whose files lie in this sandbox."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                arguments = path.read_bytes()
+            except OSError:
+                continue
+            if b"qemu-system" in arguments and str(self.state).encode() in arguments:
+                found.append(int(path.parent.name))
+        return found
+
+
+def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen within {seconds} s")
+
+
+@pytest.fixture(scope="session")
+def image() -> Image:
+    assert os.geteuid() == 0, "guest tests need root"
+    found = find(load_recipe("debian-12"), StatePlaces.default())
+    assert found is not None, "run 'labctl image build' first"
+    return found
+
+
+@pytest.fixture
+def sandbox(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    # Not below pytest's own folder: paths of unix sockets end at 107 bytes.
+    state = Path(f"/var/tmp/labctl-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
+    state.mkdir(mode=0o700)
+    (state / "images").symlink_to(StatePlaces.default().images)
+    sandbox = Sandbox(state, tmp_path_factory.mktemp("results"))
+    try:
+        yield sandbox
+    finally:
+        for pid in sandbox.qemu_pids():
+            os.kill(pid, signal.SIGKILL)
+        (state / "images").unlink()
+        subprocess.run(["rm", "-rf", str(state)], check=True)

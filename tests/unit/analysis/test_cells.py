@@ -1,0 +1,116 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from labctl.analysis.cells import Cell, Place, cell_of, read_cells
+from labctl.base.units import Unit
+from labctl.store.run_folder import LoadedTrial
+from labctl.store.samples import Reading, Sample
+from tests.unit.analysis.alter import with_readings, with_values
+from tests.unit.synthetic import synthetic_run
+
+SYSBENCH = Place("sysbench-cpu", "neighbour")
+
+
+def test_every_value_is_found_under_its_cell_block_and_metric_key() -> None:
+    run = synthetic_run(blocks=3)
+    found = read_cells(run).get("pinned", SYSBENCH, "events_per_s")
+    expected = {
+        trial.record.block: reading.value
+        for trial in run.trials
+        for reading in trial.readings
+        if trial.record.cell["tuning"] == "pinned"
+        and trial.record.cell["workload"] == "sysbench-cpu"
+        and isinstance(reading, Sample)
+        and reading.key == "events_per_s"
+    }
+    assert found is not None
+    assert found.values == expected
+    assert len(expected) == 3
+
+
+def test_an_invalid_trial_gives_no_value() -> None:
+    cells = read_cells(synthetic_run(blocks=3, invalid=[("pinned", "sysbench-cpu", 2)]))
+    found = cells.get("pinned", SYSBENCH, "events_per_s")
+    assert found is not None
+    assert sorted(found.values) == [1, 3]
+    assert cells.tried[Cell("pinned", SYSBENCH)] == {1, 2, 3}
+    assert cells.done == 3 * 16 - 1
+
+
+def test_the_last_valid_attempt_counts() -> None:
+    """Even when an invalid one came after it, and whatever order the folder lists them in."""
+    run = synthetic_run(blocks=1, repeated=[("pinned", "sysbench-cpu", 1)])
+    (again,) = [t for t in run.trials if t.record.attempt == 2]
+
+    def attempt(number: int, value: float) -> LoadedTrial:
+        readings: tuple[Reading, ...] = tuple(
+            replace(r, value=value) for r in again.readings if isinstance(r, Sample)
+        )
+        return replace(again, record=replace(again.record, attempt=number), readings=readings)
+
+    (first,) = [
+        t for t in run.trials if t.record.number == again.record.number and t.record.attempt == 1
+    ]
+    late = replace(first, record=replace(first.record, attempt=4), readings=())
+    run = replace(run, trials=(late, attempt(3, 3.0), attempt(2, 2.0), first))
+    found = read_cells(run).get("pinned", SYSBENCH, "events_per_s")
+    assert found is not None
+    assert found.values == {1: 3.0}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_finite_number_is_left_out_with_a_sentence(bad: float) -> None:
+    run = with_values(
+        synthetic_run(blocks=3), "pinned", "iops", lambda block, old: bad if block == 2 else old
+    )
+    cells = read_cells(run)
+    found = cells.get("pinned", Place("fio-randread", "neighbour"), "iops")
+    assert found is not None
+    assert sorted(found.values) == [1, 3]
+    assert any("iops in 'pinned'" in problem for problem in cells.problems)
+
+
+def test_a_metric_that_changes_its_unit_is_left_out_where_it_differs() -> None:
+    def in_microseconds(trial: LoadedTrial, reading: Reading) -> Reading:
+        if (
+            isinstance(reading, Sample)
+            and reading.key == "latency_p95"
+            and trial.record.block == 2
+            and trial.record.cell["tuning"] == "pinned"
+        ):
+            return replace(reading, unit=Unit.MICROSECONDS, value=reading.value * 1e6)
+        return reading
+
+    cells = read_cells(with_readings(synthetic_run(blocks=3), in_microseconds))
+    found = cells.get("pinned", SYSBENCH, "latency_p95")
+    assert found is not None
+    assert sorted(found.values) == [1, 3]
+    assert any("another unit" in problem for problem in cells.problems)
+
+
+def test_further_factors_are_part_of_the_condition() -> None:
+    cell = {"tuning": "a", "workload": "w", "condition": "quiet", "java": "17", "heap": "1g"}
+    assert cell_of(cell) == Cell("a", Place("w", "quiet, heap=1g, java=17"))
+    assert cell_of({"tuning": "a", "workload": "w"}) == Cell("a", Place("w", "any condition"))
+    assert cell_of({"workload": "w"}) is None
+
+
+def test_typical_is_the_geometric_mean_of_positive_values_and_else_the_mean() -> None:
+    run = synthetic_run(blocks=2)
+    values = {1: 1.0, 2: 4.0}
+    positive = read_cells(with_values(run, "pinned", "iops", lambda b, old: values[b]))
+    zero = read_cells(with_values(run, "pinned", "iops", lambda b, old: values[b] - 1.0))
+    fio = Place("fio-randread", "neighbour")
+    for cells, expected in ((positive, 2.0), (zero, 1.5)):
+        found = cells.get("pinned", fio, "iops")
+        assert found is not None
+        assert found.typical == pytest.approx(expected)
+
+
+def test_a_missing_metric_is_counted_by_reason() -> None:
+    (steal,) = [m for m in read_cells(synthetic_run(blocks=3)).missing if m.metric == "steal"]
+    assert steal.trials == 3 * 5 * 2
+    assert "native" not in steal.tunings
+    assert set(steal.workloads) == {"sysbench-cpu", "fio-randread"}

@@ -1,0 +1,136 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from labctl.analysis.cells import Place, read_cells
+from labctl.analysis.checks import Checked, check
+from labctl.analysis.design import read_design
+from labctl.analysis.judge import judge
+from labctl.analysis.model import Verdict
+from labctl.store.run_folder import LoadedRun
+from tests.unit.analysis.alter import primaries, with_plan, with_values
+from tests.unit.synthetic import WORKLOADS, synthetic_run
+
+SYSBENCH = Place("sysbench-cpu", "neighbour")
+QUIET = {"noise": 0.005, "workloads": {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}}
+
+
+def checked(run: LoadedRun) -> Checked:
+    design = read_design(run)
+    return check(design, read_cells(run), SYSBENCH, design.primaries["sysbench-cpu"])
+
+
+def test_the_controls_interval_is_the_95_percent_one_of_baseline_over_control() -> None:
+    run = synthetic_run(**QUIET)
+    cells = read_cells(run)
+    baseline, control = (
+        cells.get(name, SYSBENCH, "events_per_s") for name in ("baseline", "control")
+    )
+    assert baseline is not None
+    assert control is not None
+    logs = np.log([baseline.values[b] / control.values[b] for b in range(1, 11)])
+    expected = stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)
+    found = checked(run).control
+    assert found.estimate == pytest.approx(math.exp(logs.mean()))
+    assert found.low == pytest.approx(math.exp(expected.low))
+    assert found.high == pytest.approx(math.exp(expected.high))
+
+
+def test_equal_arms_with_little_noise_pass() -> None:
+    found = checked(synthetic_run(**QUIET))
+    assert found.control.passed is True
+    assert found.licence.judges
+
+
+def test_a_control_that_is_always_slower_fails_and_suspends_its_workload_only() -> None:
+    run = with_values(
+        synthetic_run(noise=0.005), "control", "events_per_s", lambda block, old: 0.97 * old
+    )
+    assert checked(run).control.passed is False
+    judgement = judge(run)
+    by_workload: dict[str, set[Verdict | None]] = {}
+    for comparison in primaries(judgement):
+        by_workload.setdefault(comparison.workload, set()).add(comparison.verdict)
+    assert by_workload["sysbench-cpu"] == {Verdict.SUSPENDED}
+    assert Verdict.SUSPENDED not in by_workload["fio-randread"]
+    assert judgement.warnings[0].startswith("The control failed in sysbench-cpu")
+
+
+def test_a_noisy_control_is_neither_passed_nor_failed_and_still_licenses_large_effects() -> None:
+    run = synthetic_run(noise=0.2, seed=1)
+    found = checked(run)
+    assert found.control.passed is None
+    assert found.licence.judges
+    assert found.licence.reach > 0.05
+    verdicts = {(c.tuning, c.workload): c.verdict for c in primaries(judge(run))}
+    assert verdicts["pinned+fifo", "sysbench-cpu"] is Verdict.IMPROVES
+
+
+def test_a_handicap_of_5_percent_is_found_with_little_noise() -> None:
+    found = checked(synthetic_run(**QUIET))
+    assert found.handicap.passed is True
+    assert found.licence.sees
+    assert found.handicap.estimate == pytest.approx(0.95, abs=0.01)
+
+
+def test_a_handicap_of_5_percent_is_lost_in_noise_of_20_percent() -> None:
+    found = checked(synthetic_run(noise=0.2))
+    assert found.handicap.passed is False
+    assert not found.licence.sees
+
+
+def test_a_handicap_that_is_faster_than_baseline_is_not_found() -> None:
+    found = checked(synthetic_run(**QUIET, effects={"handicap": 1.05}))
+    assert found.handicap.passed is False
+
+
+def test_a_handicap_on_a_latency_is_a_rise() -> None:
+    workload = {**WORKLOADS["sysbench-cpu"], "primary": "latency_p95"}
+    run = synthetic_run(noise=0.005)
+    run = with_plan(run, workloads={**run.plan["workloads"], "sysbench-cpu": workload})
+    found = checked(run)
+    assert found.handicap.passed is True
+    assert found.handicap.estimate == pytest.approx(1 / 0.95, abs=0.01)
+
+
+def test_without_the_handicap_equal_tunings_are_inconclusive_not_equivalent() -> None:
+    with_it = judge(synthetic_run(**QUIET, effects={"handicap": 0.95}))
+    without = judge(synthetic_run(**QUIET, effects={}))
+    assert {c.verdict for c in primaries(with_it)} == {Verdict.EQUIVALENT}
+    assert {c.verdict for c in primaries(without)} == {Verdict.INCONCLUSIVE}
+    assert '"equivalent" is withheld' in without.warnings[0]
+
+
+@pytest.mark.parametrize("arm", ["control", "handicap"])
+def test_an_arm_that_is_missing_is_not_checked(arm: str) -> None:
+    tunings = [t for t in ("baseline", "control", "handicap", "pinned") if t != arm]
+    found = checked(synthetic_run(**QUIET, tunings=tunings))
+    here = found.control if arm == "control" else found.handicap
+    assert here.passed is None
+    assert here.estimate is None
+    assert "could not be checked" in here.sentence
+
+
+def test_without_a_control_every_verdict_is_suspended() -> None:
+    judgement = judge(synthetic_run(tunings=["baseline", "handicap", "pinned+fifo"]))
+    assert {c.verdict for c in primaries(judgement)} == {Verdict.SUSPENDED}
+
+
+def test_nine_blocks_are_too_few_for_a_check_but_show_their_estimate() -> None:
+    found = checked(synthetic_run(**QUIET, blocks=9))
+    assert found.control.passed is None
+    assert found.handicap.passed is None
+    assert found.handicap.estimate == pytest.approx(0.95, abs=0.01)
+    assert found.handicap.low is not None
+
+
+def test_a_control_that_is_the_same_number_in_every_block_is_not_checked() -> None:
+    run = synthetic_run(**QUIET)
+    for arm in ("baseline", "control"):
+        run = with_values(run, arm, "events_per_s", lambda block, old: 100.0)
+    found = checked(run)
+    assert found.control.passed is None
+    assert not found.licence.judges
+    assert "too coarse" in found.control.sentence

@@ -1,0 +1,102 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from labctl.analysis.intervals import (
+    Interval,
+    Spread,
+    blocks_needed,
+    smallest_visible,
+    spread,
+    t_interval,
+)
+
+EFFECTS = [0.02, 0.05, -0.01, 0.04, 0.03, 0.06, 0.00, 0.05, 0.02, 0.04]
+"""Sum 0.30, mean 0.03; squared deviations sum to 0.0046, sd = sqrt(0.0046 / 9) = 0.0226078."""
+
+
+def test_mean_and_sd_are_those_computed_by_hand() -> None:
+    found = spread(EFFECTS, 1e-9)
+    assert found.n == 10
+    assert found.mean == pytest.approx(0.03)
+    assert found.sd == pytest.approx(math.sqrt(0.0046 / 9))
+
+
+def test_a_95_percent_interval_of_ten_blocks_uses_2_262_standard_errors() -> None:
+    """2.262157 is t(0.975, 9) in every printed table."""
+    found = t_interval(spread(EFFECTS, 1e-9), 0.05)
+    half = 2.262157 * math.sqrt(0.0046 / 9) / math.sqrt(10)
+    assert found is not None
+    assert found.low == pytest.approx(0.03 - half, abs=1e-7)
+    assert found.high == pytest.approx(0.03 + half, abs=1e-7)
+
+
+@given(
+    effects=st.lists(st.floats(-5, 5), min_size=2, max_size=40).filter(
+        lambda values: max(values) - min(values) > 1e-3
+    ),
+    alpha=st.sampled_from([0.05, 0.05 / 4, 0.05 / 36]),
+)
+def test_intervals_are_those_of_scipys_one_sample_t_test(
+    effects: list[float], alpha: float
+) -> None:
+    found = t_interval(spread(effects, 1e-9), alpha)
+    expected = stats.ttest_1samp(effects, 0.0).confidence_interval(1 - alpha)
+    assert found is not None
+    assert found.low == pytest.approx(expected.low, rel=1e-6, abs=1e-9)
+    assert found.high == pytest.approx(expected.high, rel=1e-6, abs=1e-9)
+
+
+def test_one_block_has_no_interval() -> None:
+    assert t_interval(spread([0.5], 1e-9), 0.05) is None
+    assert smallest_visible(spread([0.5], 1e-9), 0.05) is None
+
+
+def test_tied_effects_have_no_interval_rather_than_one_of_no_width() -> None:
+    tied = spread([0.1, 0.1 + 1e-12, 0.1], 1e-9)
+    assert t_interval(tied, 0.05) is None
+    assert blocks_needed(tied, 0.05, 0.05) is None
+
+
+def test_no_effects_at_all_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no effects"):
+        spread([], 1e-9)
+
+
+def test_the_smallest_visible_effect_is_the_sum_of_two_quantiles_in_standard_errors() -> None:
+    found = smallest_visible(Spread(10, 0.0, 0.2), 0.05 / 4)
+    quantiles = stats.t.ppf(1 - 0.05 / 8, 9) + stats.t.ppf(0.8, 9)
+    assert found == pytest.approx(quantiles * 0.2 / math.sqrt(10))
+
+
+@pytest.mark.parametrize("sd", [0.06, 0.2, 1.1])
+def test_blocks_needed_is_the_first_number_of_blocks_that_shows_the_margin(sd: float) -> None:
+    alpha, margin = 0.05 / 4, 0.05
+    needed = blocks_needed(Spread(10, 0.0, sd), alpha, margin)
+    assert needed is not None
+    at, before = (smallest_visible(Spread(n, 0.0, sd), alpha) for n in (needed, needed - 1))
+    assert at is not None
+    assert before is not None
+    assert at <= margin < before
+
+
+def test_no_more_blocks_are_needed_where_the_margin_is_visible_already() -> None:
+    assert blocks_needed(Spread(10, 0.0, 0.001), 0.0125, 0.05) is None
+
+
+def test_a_number_of_blocks_that_nobody_will_run_is_not_given() -> None:
+    assert blocks_needed(Spread(10, 0.0, 1000.0), 0.0125, 0.001) is None
+
+
+def test_within_is_open_at_both_ends() -> None:
+    assert Interval(-0.04, 0.04).within(0.05)
+    assert not Interval(-0.05, 0.04).within(0.05)
+    assert not Interval(-0.04, 0.05).within(0.05)
+
+
+def test_reach_is_the_farther_end() -> None:
+    assert Interval(-0.3, 0.1).reach == 0.3
+    assert Interval(-0.1, 0.3).mirrored() == Interval(-0.3, 0.1)

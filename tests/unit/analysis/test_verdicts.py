@@ -1,0 +1,98 @@
+import pytest
+
+from labctl.analysis.intervals import Interval
+from labctl.analysis.model import Verdict
+from labctl.analysis.verdicts import Licence, decide
+
+MARGIN = 0.05
+FULL = Licence(judges=True, reach=0.01, sees=True)
+
+
+def verdict(
+    low: float, estimate: float, high: float, *, licence: Licence = FULL, blocks: int = 10
+) -> Verdict:
+    """With a narrow interval of nine tenths of the width."""
+    narrow = Interval(estimate - 0.9 * (estimate - low), estimate + 0.9 * (high - estimate))
+    return decide(
+        blocks=blocks,
+        estimate=estimate,
+        interval=Interval(low, high),
+        narrow=narrow,
+        margin=MARGIN,
+        licence=licence,
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "estimate", "high", "expected"),
+    [
+        (0.02, 0.10, 0.18, Verdict.IMPROVES),
+        (0.04, 0.05, 0.06, Verdict.IMPROVES),  # the estimate is the margin itself
+        (0.001, 0.05, 0.099, Verdict.IMPROVES),
+        (0.0, 0.10, 0.20, Verdict.INCONCLUSIVE),  # touches 0
+        (-0.001, 0.10, 0.2, Verdict.INCONCLUSIVE),
+        (0.01, 0.03, 0.049, Verdict.SMALL),
+        (0.01, 0.03, 0.05, Verdict.EQUIVALENT),  # the narrow one ends at 0.048
+        (0.01, 0.04, 0.07, Verdict.INCONCLUSIVE),  # real, but may be larger than the margin
+        (-0.18, -0.10, -0.02, Verdict.REGRESSES),
+        (-0.06, -0.05, -0.04, Verdict.REGRESSES),
+        (-0.049, -0.03, -0.01, Verdict.SMALL),
+        (-0.07, -0.04, -0.01, Verdict.INCONCLUSIVE),
+        (-0.03, 0.0, 0.03, Verdict.EQUIVALENT),
+        (-0.052, 0.0, 0.052, Verdict.EQUIVALENT),  # the narrow one lies within 0.0468
+        (-0.06, 0.0, 0.06, Verdict.INCONCLUSIVE),
+        (-0.04, 0.01, 0.07, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_the_table_of_verdicts(low: float, estimate: float, high: float, expected: Verdict) -> None:
+    assert verdict(low, estimate, high) is expected
+
+
+def test_nine_blocks_give_no_verdict_however_clear_the_effect() -> None:
+    assert verdict(0.9, 1.0, 1.1, blocks=9) is Verdict.DEMONSTRATION
+    assert verdict(0.9, 1.0, 1.1, blocks=10) is Verdict.IMPROVES
+
+
+def test_a_blind_run_withholds_equivalent_and_nothing_else() -> None:
+    blind = Licence(judges=True, reach=0.01, sees=False)
+    assert verdict(-0.03, 0.0, 0.03, licence=blind) is Verdict.INCONCLUSIVE
+    assert verdict(0.02, 0.10, 0.18, licence=blind) is Verdict.IMPROVES
+    assert verdict(0.01, 0.03, 0.049, licence=blind) is Verdict.SMALL
+
+
+@pytest.mark.parametrize("estimate", [-1.0, -0.03, 0.0, 0.03, 1.0])
+def test_a_control_that_differs_from_baseline_suspends_every_verdict(estimate: float) -> None:
+    failed = Licence(judges=False, reach=0.0, sees=True)
+    found = verdict(estimate - 0.01, estimate, estimate + 0.01, licence=failed)
+    assert found is Verdict.SUSPENDED
+
+
+@pytest.mark.parametrize(
+    ("low", "estimate", "high", "expected"),
+    [
+        (0.5, 1.0, 1.5, Verdict.IMPROVES),
+        (-1.5, -1.0, -0.5, Verdict.REGRESSES),
+        (0.1, 0.2, 0.3, Verdict.SUSPENDED),  # as large as what the control leaves open
+        (0.1, 0.201, 0.3, Verdict.IMPROVES),
+        (-0.3, -0.2, -0.1, Verdict.SUSPENDED),
+        (0.01, 0.02, 0.03, Verdict.SUSPENDED),
+        (-0.03, 0.0, 0.03, Verdict.SUSPENDED),
+        (-0.3, 0.0, 0.3, Verdict.INCONCLUSIVE),  # claims nothing, so nothing to suspend
+    ],
+)
+def test_a_wide_control_leaves_only_effects_beyond_its_reach(
+    low: float, estimate: float, high: float, expected: Verdict
+) -> None:
+    wide = Licence(judges=True, reach=0.2, sees=True)
+    assert verdict(low, estimate, high, licence=wide) is expected
+
+
+def test_a_control_that_reaches_just_to_the_margin_is_not_wide() -> None:
+    edge = Licence(judges=True, reach=MARGIN, sees=True)
+    assert verdict(-0.03, 0.0, 0.03, licence=edge) is Verdict.EQUIVALENT
+    assert verdict(0.04, 0.05, 0.06, licence=edge) is Verdict.IMPROVES
+
+
+def test_tied_effects_are_inconclusive() -> None:
+    found = decide(blocks=10, estimate=1.0, interval=None, narrow=None, margin=MARGIN, licence=FULL)
+    assert found is Verdict.INCONCLUSIVE

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import ExitCode, UsageError
+from labctl.base.yamlfile import FileModel, line_of, load, load_mapping, nearest
+
+
+class Inner(FileModel):
+    size_mib: int = 1
+
+
+class Outer(FileModel):
+    name: str
+    inner: Inner = Inner()
+    several: dict[str, Inner] = {}
+    numbers: list[int] = []
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "file.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def refusal(folder: Path, text: str | bytes) -> str:
+    with pytest.raises(UsageError) as caught:
+        load(Outer, written(folder, text))
+    assert caught.value.exit_code == ExitCode.USAGE
+    return caught.value.message
+
+
+def test_a_good_file_is_read(tmp_path: Path) -> None:
+    text = "name: a\ninner: {size_mib: 2}\nseveral:\n  x: {}\nnumbers: [1, 2]\n"
+    loaded = load(Outer, written(tmp_path, text))
+    assert (loaded.inner.size_mib, loaded.numbers) == (2, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        ("name: a\nnam: b\n", 2, "unknown key 'nam'. Did you mean 'name'? Allowed: inner, na"),
+        ("name: a\ninner:\n  size: 2\n", 3, "'inner.size'. Did you mean 'size_mib'?"),
+        ("name: a\nseveral:\n  x:\n    size: 2\n", 4, "'several.x.size'. Did you mean 'size_mib'?"),
+        ("name: a\ninner:\n  size_mib: big\n", 3, "'inner.size_mib' is 'big'"),
+        ("name: a\nnumbers:\n  - 1\n  - two\n", 4, "'numbers.1' is 'two'"),
+        ("name: 1\n", 1, "'name' is 1"),
+        ("name: a\nname: b\n", 2, "not valid YAML"),
+        ("name: [\n", 2, "not valid YAML"),
+    ],
+)
+def test_an_error_names_file_line_and_key(tmp_path: Path, text: str, place: int, said: str) -> None:
+    message = refusal(tmp_path, text)
+    assert f"file.yaml:{place}: " in message
+    assert said in message
+
+
+def test_a_missing_key_is_named(tmp_path: Path) -> None:
+    assert "key 'name' is missing" in refusal(tmp_path, "inner: {}\n")
+
+
+def test_all_errors_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    assert len(refusal(tmp_path, "nam: a\ninner: 3\n").splitlines()) == 3
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "word\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    assert "holds no mapping" in refusal(tmp_path, text)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    assert "is not UTF-8" in refusal(tmp_path, b"\xff\xfe\x00")
+
+
+def test_a_file_with_control_characters_is_refused(tmp_path: Path) -> None:
+    assert "not valid YAML" in refusal(tmp_path, "name: a\x00b\n")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        load(Outer, tmp_path / "none.yaml")
+
+
+def test_yaml_cannot_make_python_objects(tmp_path: Path) -> None:
+    marker = tmp_path / "made"
+    refusal(tmp_path, f"name: !!python/object/apply:os.mkdir ['{marker}']\n")
+    assert not marker.exists()
+
+
+def test_the_line_is_that_of_the_innermost_key_that_is_there(tmp_path: Path) -> None:
+    mapping = load_mapping(written(tmp_path, "a:\n  b:\n    - x\n    - y\n"))
+    assert line_of(mapping, ("a", "b", 1)) == 4
+    assert line_of(mapping, ("a", "none")) == 1
+    assert line_of(mapping, ("none",)) is None
+
+
+def test_the_nearest_name_is_offered_with_all_that_is_allowed() -> None:
+    assert nearest("pined", ["pinned", "native"]) == (
+        "Did you mean 'pinned'? Allowed: native, pinned."
+    )
+
+
+def test_no_name_is_offered_when_none_is_near() -> None:
+    assert nearest("xyz", ["pinned"]) == "Allowed: pinned."
+    assert nearest("xyz", []) == "Allowed: nothing."

@@ -1,0 +1,223 @@
+"""Pin plans as set arithmetic, host by host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labctl.base.errors import UsageError
+from labctl.base.tuning import Kind, Pin, Tuning
+from labctl.domain.pinplan import default_vcpus, picture, pin_plan, placement
+from labctl.host.topology import Topology
+
+from . import hosts
+
+# host, vCPUs, iothreads: CPUs of vCPUs, emulator, iothreads, housekeeping
+TABLE = [
+    ("one CPU", hosts.ONE_CPU, 1, 1, [0], {0}, [{0}], {0}),
+    ("two CPUs", hosts.TWO_CPUS, 1, 1, [1], {0}, [{0}], {0}),
+    ("two CPUs, all taken", hosts.TWO_CPUS, 2, 1, [0, 1], {0}, [{0}], {0}),
+    ("one core, SMT", hosts.ONE_CORE_SMT, 1, 1, [1], {0}, [{0}], {0}),
+    ("four CPUs", hosts.FOUR_CPUS, 2, 1, [1, 2], {3}, [{3}], {0}),
+    ("four CPUs, none spare", hosts.FOUR_CPUS, 3, 2, [1, 2, 3], {0}, [{0}, {0}], {0}),
+    ("SMT", hosts.FOUR_CORES_SMT, 4, 1, [1, 5, 2, 6], {3}, [{7}], {0, 4}),
+    ("SMT, one vCPU", hosts.FOUR_CORES_SMT, 1, 2, [1], {2}, [{3}, {6}], {0, 4}),
+    ("SMT, siblings left", hosts.FOUR_CORES_SMT, 5, 0, [1, 5, 2, 6, 3], {7}, [], {0, 4}),
+    ("SMT, one for us", hosts.FOUR_CORES_SMT, 7, 1, [4, 1, 5, 2, 6, 3, 7], {0}, [{0}], {0}),
+    ("two sockets", hosts.TWO_SOCKETS_SMT, 4, 1, [1, 9, 2, 10], {3}, [{11}], {0, 8}),
+    (
+        "two sockets, only the second has room",
+        hosts.TWO_SOCKETS_SMT, 8, 1, [4, 12, 5, 13, 6, 14, 7, 15], {1}, [{2}], {0, 8},
+    ),
+    ("several L3", hosts.AMD_FOUR_L3, 6, 1, [1, 17, 2, 18, 3, 19], {4}, [{5}], {0, 16}),
+    (
+        "several L3, the first too small",
+        hosts.AMD_FOUR_L3, 8, 1, [4, 20, 5, 21, 6, 22, 7, 23], {1}, [{2}], {0, 16},
+    ),
+    ("hybrid", hosts.HYBRID, 2, 1, [2, 3], {4}, [{5}], {0, 1}),
+    ("hybrid, small cores have room", hosts.HYBRID, 4, 1, [4, 5, 6, 7], {2}, [{3}], {0, 1}),
+    (
+        "offline CPUs",
+        hosts.topology([[0, 4], [1, 5], [2, 6], [3, 7]], offline=[4, 5]),
+        2, 0, [1, 2], {3}, [], {0},
+    ),
+    (
+        "limited by a cpuset",
+        hosts.topology([[n] for n in range(8)], allowed=[5, 6]),
+        1, 1, [6], {5}, [{5}], {5},
+    ),
+    (
+        "a node without memory",
+        hosts.topology([[n] for n in range(6)], packages=2, memory_nodes=[1]),
+        2, 0, [3, 4], {5}, [], {0},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("host", "vcpus", "iothreads", "on", "emulator", "io", "housekeeping"),
+    [row[1:] for row in TABLE],
+    ids=[row[0] for row in TABLE],
+)
+def test_each_thread_has_its_place(
+    host: Topology,
+    vcpus: int,
+    iothreads: int,
+    on: list[int],
+    emulator: set[int],
+    io: list[set[int]],
+    housekeeping: set[int],
+) -> None:
+    plan = pin_plan(host, vcpus, iothreads)
+    assert list(plan.vcpus) == on
+    assert plan.emulator == emulator
+    assert list(plan.iothreads) == io
+    assert plan.housekeeping == housekeeping
+
+
+@pytest.mark.parametrize(
+    ("host", "vcpus"),
+    [
+        (hosts.ONE_CPU, 1),
+        (hosts.TWO_CPUS, 1),
+        (hosts.ONE_CORE_SMT, 1),
+        (hosts.topology([[0], [1], [2]]), 2),
+        (hosts.FOUR_CPUS, 2),
+        (hosts.topology([[0, 2], [1, 3]]), 2),
+        (hosts.FOUR_CORES_SMT, 4),
+        (hosts.TWO_SOCKETS_SMT, 4),
+    ],
+)
+def test_the_default_guest_leaves_the_host_a_core(host: Topology, vcpus: int) -> None:
+    assert default_vcpus(host) == vcpus
+
+
+def test_on_two_cpus_the_plan_says_that_helpers_run_with_housekeeping() -> None:
+    plan = pin_plan(hosts.TWO_CPUS, 1, 1)
+    assert any("No CPU is left for the emulator threads" in reason for reason in plan.reasons)
+    assert plan.shares == ("CPU 0 is shared by emulator, iothread 1 and housekeeping.",)
+
+
+def test_on_one_cpu_the_plan_says_that_everything_shares_it() -> None:
+    plan = pin_plan(hosts.ONE_CPU, 1, 0)
+    assert "There is one CPU, 0: everything shares it." in plan.reasons
+    assert plan.shares == ("CPU 0 is shared by vCPU 0, emulator and housekeeping.",)
+
+
+def test_a_vcpu_that_shares_a_core_with_housekeeping_is_named() -> None:
+    plan = pin_plan(hosts.ONE_CORE_SMT, 1, 0)
+    assert any(
+        "vCPU 0 (CPU 1) shares a core with emulator and housekeeping (CPU 0)" in line
+        for line in plan.shares
+    )
+
+
+def test_vcpus_that_find_no_common_cache_are_called_unequal() -> None:
+    plan = pin_plan(hosts.HYBRID, 5, 0)
+    assert any("they differ in speed" in reason for reason in plan.reasons)
+
+
+def test_what_keeps_cpus_from_us_is_among_the_reasons() -> None:
+    host = hosts.topology([[n] for n in range(6)], offline=[5], allowed=[0, 1, 2, 3])
+    reasons = pin_plan(host, 1, 0).reasons
+    assert "CPU 5 is offline." in reasons
+    assert "CPU 4 is out of reach: labctl's affinity or cpuset leaves 0-3." in reasons
+
+
+def test_more_vcpus_than_cpus_are_refused_with_the_number_that_fits() -> None:
+    with pytest.raises(UsageError, match=r"cannot place 3 vCPUs: the host has CPUs 0-1") as caught:
+        pin_plan(hosts.TWO_CPUS, 3, 0)
+    assert "--vcpus 2" in (caught.value.hint or "")
+
+
+def test_the_refusal_tells_what_is_offline_and_what_is_forbidden() -> None:
+    host = hosts.topology([[n] for n in range(4)], offline=[3], allowed=[0, 1])
+    with pytest.raises(UsageError, match=r"CPUs 0-3 \(0-2 online, 0-1 allowed to labctl\)"):
+        pin_plan(host, 3, 0)
+
+
+@pytest.mark.parametrize(("vcpus", "iothreads"), [(0, 0), (-1, 0), (1, -1)])
+def test_a_guest_without_vcpus_is_refused(vcpus: int, iothreads: int) -> None:
+    with pytest.raises(UsageError):
+        pin_plan(hosts.TWO_CPUS, vcpus, iothreads)
+
+
+@given(
+    cores=st.integers(1, 12),
+    threads=st.integers(1, 2),
+    l3_cores=st.integers(1, 12),
+    taken=st.floats(0, 1),
+    iothreads=st.integers(0, 3),
+)
+def test_a_plan_never_overlaps_while_there_is_room(
+    cores: int, threads: int, l3_cores: int, taken: float, iothreads: int
+) -> None:
+    host = hosts.topology(
+        [[core + cores * thread for thread in range(threads)] for core in range(cores)],
+        l3_cores=l3_cores,
+    )
+    vcpus = max(1, round(taken * len(host.usable)))
+    plan = pin_plan(host, vcpus, iothreads)
+    assert len(plan.vcpu_cpus) == vcpus
+    assert plan.vcpu_cpus | plan.emulator | plan.housekeeping <= host.usable
+    if vcpus < len(host.usable):
+        assert not plan.vcpu_cpus & plan.housekeeping
+        assert not plan.vcpu_cpus & plan.emulator
+    assert len(plan.iothreads) == iothreads
+
+
+def test_the_picture_shows_every_thread_and_folds_free_cores() -> None:
+    assert picture(pin_plan(hosts.FOUR_CORES_SMT, 2, 1), hosts.FOUR_CORES_SMT) == (
+        "package 0, node 0, L3 of CPUs 0-7\n"
+        "  core 0   [0: housekeeping]  [4: housekeeping]\n"
+        "  core 1   [1: vCPU 0]  [5: vCPU 1]\n"
+        "  core 2   [2: emulator]  [6: free]\n"
+        "  core 3   [3: iothread 1]  [7: free]"
+    )
+
+
+def test_the_picture_of_a_large_host_stays_small() -> None:
+    host = hosts.topology([[n] for n in range(128)], offline=[127], allowed=list(range(100)))
+    lines = picture(pin_plan(host, 2, 0), host).splitlines()
+    assert lines[-3:] == [
+        "  free     CPUs 4-99",
+        "offline    CPUs 127",
+        "forbidden  CPUs 100-126",
+    ]
+    assert len(lines) == 8
+
+
+def test_a_plan_survives_as_json() -> None:
+    data = pin_plan(hosts.FOUR_CORES_SMT, 2, 1).to_json()
+    assert data["vcpus"] == {"0": 1, "1": 5}
+    assert data["iothreads"] == {"1": "3"}
+    assert (data["emulator"], data["housekeeping"]) == ("2", "0,4")
+
+
+def guest(**pins: object) -> Tuning:
+    return Tuning(
+        name="t",
+        description="",
+        kind=Kind.GUEST,
+        iothreads=1,
+        pin=Pin(**pins),  # type: ignore[arg-type]
+    )
+
+
+def test_a_placement_takes_the_plan_where_asked_and_numbers_where_given() -> None:
+    plan = pin_plan(hosts.FOUR_CORES_SMT, 2, 2)
+    planned = placement(guest(vcpus="plan", emulator="plan", iothreads="plan"), plan)
+    assert planned.vcpus == {0: {1}, 1: {5}}
+    assert planned.emulator == {2}
+    assert planned.iothreads == {1: {3}}, "the tuning has one iothread, the plan two"
+    own = placement(guest(vcpus={1: frozenset({7})}, emulator=frozenset({6})), plan)
+    assert (own.vcpus, own.emulator, own.iothreads) == ({1: {7}}, {6}, {})
+
+
+def test_a_plan_with_too_few_iothreads_is_refused() -> None:
+    tuning = replace(guest(), iothreads=3)
+    with pytest.raises(UsageError, match="has 3 iothreads and the pin plan places 2"):
+        placement(tuning, pin_plan(hosts.FOUR_CPUS, 1, 2))

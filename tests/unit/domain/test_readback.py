@@ -1,0 +1,228 @@
+"""Threads as /proc and a domain as libvirt showed them, recorded and then bent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base.errors import BrokenError
+from labctl.base.tuning import Policy, Sched
+from labctl.domain.pinplan import pin_plan
+from labctl.domain.readback import (
+    ThreadState,
+    expected_threads,
+    live_mismatches,
+    mismatches,
+    native_mismatches,
+    read_threads,
+    to_json,
+)
+from labctl.study.tunings import load_tuning
+
+from . import hosts
+
+PLAN = pin_plan(hosts.TWO_CPUS, 1, 1)
+TUNING = load_tuning("pinned+fifo+iothreads")
+RECORDED: dict[str, Any] = json.loads((hosts.FIXTURES / "qemu-7.2-threads.json").read_text())
+PID = int(RECORDED["pid"])
+VCPUS = {int(number): tid for number, tid in RECORDED["vcpus"].items()}
+IOTHREADS = {int(number): tid for number, tid in RECORDED["iothreads"].items()}
+ASKED = (hosts.FIXTURES / "libvirt-9.0.0-asked.xml").read_text()
+LIVE = (hosts.FIXTURES / "libvirt-9.0.0-live.xml").read_text()
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    for tid, files in RECORDED["tasks"].items():
+        add_thread(tmp_path, PID, int(tid), files)
+    return tmp_path
+
+
+def add_thread(proc: Path, pid: int, tid: int, files: dict[str, str]) -> None:
+    folder = proc / str(pid) / "task" / str(tid)
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def one_thread(comm: str, cpus: str = "0-1", policy: int = 0, priority: int = 0) -> dict[str, str]:
+    fields = ["S"] + ["0"] * 49
+    fields[16], fields[37], fields[38] = "-5", str(priority), str(policy)
+    return {
+        "stat": f"77 ({comm}) {' '.join(fields)}\n",
+        "status": f"Name:\tx\nCpus_allowed:\t3\nCpus_allowed_list:\t{cpus}\n",
+        "comm": comm + "\n",
+    }
+
+
+def threads(proc: Path) -> list[ThreadState]:
+    return read_threads(PID, VCPUS, IOTHREADS, proc)
+
+
+def wrong(states: list[ThreadState]) -> list[str]:
+    return mismatches(expected_threads(TUNING, PLAN, PLAN.usable), states)
+
+
+def test_a_recorded_guest_is_read_as_it_was(proc: Path) -> None:
+    states = {(state.role, state.index): state for state in threads(proc)}
+    vcpu, iothread, main = states["vcpu", 0], states["iothread", 1], states["emulator", 0]
+    assert (vcpu.comm, vcpu.cpus, vcpu.policy, vcpu.priority) == ("CPU 0/TCG", {1}, "fifo", 1)
+    assert (iothread.comm, iothread.cpus, iothread.policy) == ("IO iothread1", {0}, "other")
+    assert (main.tid, main.comm, main.cpus, main.nice) == (PID, "qemu-system-x86", {0}, 0)
+    assert len(states) == len(RECORDED["tasks"])
+    assert to_json([vcpu])[0]["cpus"] == "1"
+
+
+def test_a_guest_that_got_what_was_asked_has_no_mismatch(proc: Path) -> None:
+    assert wrong(threads(proc)) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "change", "sentence"),
+    [
+        ("vcpu", {"cpus": frozenset({0, 1})}, "may run on CPU 0-1, asked was 1"),
+        ("vcpu", {"policy": "other", "priority": 0}, "SCHED_OTHER, asked was SCHED_FIFO at prio"),
+        ("vcpu", {"priority": 2}, "SCHED_FIFO at priority 2, asked was SCHED_FIFO at priority 1"),
+        ("iothread", {"cpus": frozenset({1})}, "iothread 1 ('IO iothread1'"),
+        ("iothread", {"policy": "rr", "priority": 1}, "SCHED_RR at priority 1, asked was SCHED_O"),
+        ("emulator", {"cpus": frozenset({1})}, "may run on CPU 1, asked was 0"),
+        ("emulator", {"policy": "deadline"}, "SCHED_DEADLINE, asked was SCHED_OTHER"),
+    ],
+)
+def test_a_thread_that_differs_is_named(
+    proc: Path, role: str, change: dict[str, Any], sentence: str
+) -> None:
+    states = threads(proc)
+    at = next(n for n, state in enumerate(states) if state.role == role)
+    states[at] = replace(states[at], **change)
+    (said,) = wrong(states)
+    assert sentence in said
+
+
+def test_a_helper_thread_on_a_vcpus_cpu_is_a_mismatch(proc: Path) -> None:
+    add_thread(proc, PID, 99999, one_thread("worker"))
+    (said,) = wrong(threads(proc))
+    assert "'worker', thread 99999" in said
+
+
+def test_a_helper_thread_may_have_inherited_the_emulators_policy(proc: Path) -> None:
+    tuning = replace(TUNING, emulator_sched=Sched(policy=Policy.FIFO, priority=2))
+    states = [
+        replace(state, policy="fifo", priority=2)
+        if state.role == "emulator" and state.index in (0, 2)
+        else state
+        for state in threads(proc)
+    ]
+    assert mismatches(expected_threads(tuning, PLAN, PLAN.usable), states) == []
+
+
+def test_a_missing_vcpu_is_a_mismatch(proc: Path) -> None:
+    states = [state for state in threads(proc) if state.role != "vcpu"]
+    assert wrong(states) == ["vCPU 0: there is no such thread"]
+
+
+def test_a_free_thread_must_have_all_cpus_that_labctl_has() -> None:
+    expected = expected_threads(load_tuning("baseline"), PLAN, frozenset({0, 1}))
+    assert {(want.role, want.cpus, want.policy) for want in expected} == {
+        ("vcpu", frozenset({0, 1}), "other"),
+        ("emulator", frozenset({0, 1}), "other"),
+    }
+
+
+def test_a_name_with_parentheses_and_spaces_hides_no_field(proc: Path) -> None:
+    add_thread(proc, PID, 99999, one_thread("a) R 1 (b", cpus="0", policy=2, priority=42))
+    (state,) = [state for state in threads(proc) if state.tid == 99999]
+    assert (state.comm, state.policy, state.priority, state.nice) == ("a) R 1 (b", "rr", 42, -5)
+
+
+def test_vhost_workers_are_found_in_the_process_and_beside_it(proc: Path) -> None:
+    add_thread(proc, PID, 99998, one_thread(f"vhost-{PID}"))
+    add_thread(proc, 4711, 4711, one_thread(f"vhost-{PID}"))
+    (proc / "4711/comm").write_text(f"vhost-{PID}\n")
+    add_thread(proc, 4712, 4712, one_thread("vhost-1"))
+    (proc / "4712/comm").write_text("vhost-1\n")
+    found = [(s.tid, s.index) for s in threads(proc) if s.role == "vhost"]
+    assert found == [(99998, 0), (4711, 1)]
+
+
+@pytest.mark.parametrize("name", ["stat", "status"])
+@pytest.mark.parametrize("text", [None, "", "77 (x", "77 (x) S 1 2"])
+def test_a_thread_that_ends_while_it_is_read_is_left_out(
+    proc: Path, name: str, text: str | None
+) -> None:
+    files = one_thread("worker")
+    if text is None:
+        del files[name]
+    else:
+        files[name] = text
+    add_thread(proc, PID, 99999, files)
+    assert 99999 not in [state.tid for state in threads(proc)]
+
+
+def test_a_process_that_is_gone_has_no_threads(tmp_path: Path) -> None:
+    assert read_threads(PID, VCPUS, IOTHREADS, tmp_path) == []
+
+
+def test_a_native_workload_is_held_to_its_twins_cpus_and_policy(tmp_path: Path) -> None:
+    add_thread(tmp_path, 10, 10, one_thread("sysbench", cpus="1", policy=1, priority=1))
+    add_thread(tmp_path, 10, 11, one_thread("sysbench", cpus="0-1", policy=1, priority=1))
+    fifo = Sched(policy=Policy.FIFO, priority=1)
+    (said,) = native_mismatches(10, frozenset({1}), fifo, tmp_path)
+    assert "the workload ('sysbench', thread 11) may run on CPU 0-1, asked was 1" in said
+    assert len(native_mismatches(10, frozenset({1}), None, tmp_path)) == 3
+    assert native_mismatches(12, frozenset({1}), None, tmp_path) == [
+        "the workload: there is no such thread"
+    ]
+
+
+def test_what_libvirt_fills_in_is_no_mismatch() -> None:
+    assert live_mismatches(ASKED, LIVE) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "sentence"),
+    [
+        ("<vcpupin vcpu='0' cpuset='1'/>", "", "vcpupin of vCPU 0: asked was 1, the domain has n"),
+        ("<emulatorpin cpuset='0'/>", "<emulatorpin cpuset='0-1'/>", "emulatorpin: asked was 0, "),
+        ("iothread='1' cpuset='0'", "iothread='1' cpuset='1'", "iothreadpin of iothread 1"),
+        ("scheduler='fifo'", "scheduler='rr'", "vcpusched of vCPU 0: asked was fifo 1"),
+        ("<iothreads>1</iothreads>", "", "iothreads: asked was 1, the domain has none"),
+        ("discard='unmap' iothread='1'", "discard='unmap'", "disk vda iothread: asked was 1"),
+        ("type='raw'", "type='raw' cache='none'", "disk vdb cache: asked was none, the domain has"),
+        ("work/data.raw", "work/other.raw", "disk vdb file"),
+        ("<domain type='qemu'", "<domain type='kvm'", "accelerator: asked was qemu"),
+        (">262144</memory>", ">131072</memory>", "memory: asked was 262144 KiB"),
+    ],
+)
+def test_a_difference_in_the_live_xml_is_named(was: str, now: str, sentence: str) -> None:
+    assert was in LIVE
+    said = live_mismatches(ASKED, LIVE.replace(was, now, 1))
+    assert len(said) == 1
+    assert sentence in said[0]
+
+
+def test_the_cpu_mode_is_compared_where_one_was_asked() -> None:
+    asked = ASKED.replace("<clock", '<cpu mode="host-passthrough"/><clock', 1)
+    assert live_mismatches(asked, LIVE) == [
+        "CPU mode: asked was host-passthrough, the domain has custom"
+    ]
+
+
+def test_vcpus_that_libvirt_groups_otherwise_are_equal() -> None:
+    one = (
+        "<domain><cputune><vcpusched vcpus='0-1' scheduler='fifo' priority='1'/></cputune></domain>"
+    )
+    two = (
+        "<domain><cputune><vcpusched vcpus='1' scheduler='fifo' priority='1'/>"
+        "<vcpusched vcpus='0' scheduler='fifo' priority='1'/></cputune></domain>"
+    )
+    assert live_mismatches(one, two) == []
+
+
+def test_xml_that_is_cut_off_is_an_error() -> None:
+    with pytest.raises(BrokenError, match="the live domain XML cannot be read"):
+        live_mismatches(ASKED, LIVE[: len(LIVE) // 2])

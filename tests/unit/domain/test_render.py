@@ -1,0 +1,140 @@
+"""Domain XML: the golden files, and what rendering refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lxml import etree
+
+from labctl.base.errors import HostError, UsageError
+from labctl.base.tuning import Disk, Kind, Policy, Sched
+from labctl.domain import schema
+from labctl.domain.pinplan import pin_plan
+from labctl.domain.render import render
+from labctl.study.tunings import load_tuning, tuning_names
+
+from . import hosts
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "domain"
+GUESTS = [name for name in tuning_names() if load_tuning(name).kind is Kind.GUEST]
+
+
+def valid(xml: str) -> None:
+    try:
+        schema.schema_path()
+    except HostError as error:
+        pytest.skip(f"libvirt's schemas are not installed: {error.message}")
+    schema.validate(xml)
+
+
+def tree(**request: Any) -> etree._Element:
+    tuning = request.pop("tuning", None) or load_tuning("baseline")
+    return etree.fromstring(render(hosts.request(tuning, **request)).encode())
+
+
+@pytest.mark.parametrize("accelerator", ["tcg", "kvm"])
+@pytest.mark.parametrize("name", GUESTS)
+def test_a_tuning_renders_as_recorded(name: str, accelerator: str, regenerate_golden: bool) -> None:
+    golden = GOLDEN / f"{name}.{accelerator}.xml"
+    xml = render(hosts.request(load_tuning(name), accelerator=accelerator))
+    if regenerate_golden:
+        golden.write_text(xml)
+    assert xml == golden.read_text(), "run pytest with --regenerate-golden and read the difference"
+    valid(xml)
+
+
+def test_there_is_no_golden_file_without_a_tuning() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {
+        f"{name}.{accelerator}.xml" for name in GUESTS for accelerator in ("tcg", "kvm")
+    }
+
+
+def test_a_native_tuning_has_no_xml() -> None:
+    with pytest.raises(UsageError, match="tuning 'native' is native"):
+        render(hosts.request(load_tuning("native")))
+
+
+def test_an_unknown_accelerator_is_refused() -> None:
+    with pytest.raises(UsageError, match="no accelerator 'xen'") as caught:
+        render(hosts.request(load_tuning("baseline"), accelerator="xen"))
+    assert caught.value.hint == "Allowed: kvm, tcg."
+
+
+def test_a_plan_for_another_number_of_vcpus_is_refused() -> None:
+    plan = pin_plan(hosts.FOUR_CPUS, 3, 0)
+    with pytest.raises(UsageError, match="has 2 vCPUs and the pin plan places 3"):
+        render(hosts.request(load_tuning("baseline"), plan=plan))
+
+
+def test_what_xml_cannot_say_plainly_is_escaped() -> None:
+    line = """root=/dev/vda dyndbg="file x.c +p" a<b & c>'d' ü"""
+    assert tree(cmdline=line, name="a<&>b").findtext("os/cmdline") == line
+    odd = Path('/var/lib/a "quoted" & <odd> folder/root.qcow2')
+    source = tree(root_disk=odd).find("devices/disk/source")
+    assert source is not None
+    assert source.get("file") == str(odd)
+
+
+@pytest.mark.parametrize("character", ["\x00", "\x1b", "\ud800", "\ufffe"])
+def test_what_xml_cannot_say_at_all_is_refused(character: str) -> None:
+    with pytest.raises(UsageError, match="XML cannot hold"):
+        render(hosts.request(load_tuning("baseline"), cmdline=f"a{character}b"))
+
+
+def test_optional_files_leave_no_trace_when_absent() -> None:
+    xml = tree(initrd=None, data_disk=None, seed_disk=None)
+    assert xml.find("os/initrd") is None
+    assert [t.get("dev") for t in xml.iterfind("devices/disk/target")] == ["vda"]
+
+
+def test_the_seed_is_read_only_and_the_other_disks_are_not() -> None:
+    disks = tree(seed_disk=Path("/seed.img")).findall("devices/disk")
+    assert [disk.find("readonly") is not None for disk in disks] == [False, False, True]
+
+
+def test_all_policies_and_numbers_of_iothreads_are_valid() -> None:
+    tuning = replace(
+        load_tuning("pinned+iothreads"),
+        iothreads=3,
+        vcpu_sched=Sched(policy=Policy.BATCH),
+        emulator_sched=Sched(policy=Policy.RR, priority=7),
+        iothread_sched=Sched(policy=Policy.IDLE),
+        disk=Disk(cache="none", io="native", iothread=True),
+    )
+    xml = render(hosts.request(tuning))
+    valid(xml)
+    assert '<vcpusched vcpus="0-1" scheduler="batch"/>' in xml
+    assert '<iothreadsched iothreads="1-3" scheduler="idle"/>' in xml
+    assert '<emulatorsched scheduler="rr" priority="7"/>' in xml
+    assert 'cache="none" io="native" discard="unmap" iothread="1"' in xml
+
+
+def test_the_ordinary_policy_is_left_to_the_kernel() -> None:
+    tuning = replace(load_tuning("baseline"), vcpu_sched=Sched(policy=Policy.OTHER))
+    assert tree(tuning=tuning).find("cputune") is None
+
+
+def test_a_confined_labctl_confines_the_threads_that_are_free() -> None:
+    host = hosts.topology([[n] for n in range(4)], allowed=[1, 2, 3])
+    vcpu = tree(host=host).find("vcpu")
+    assert vcpu is not None
+    assert vcpu.get("cpuset") == "1-3"
+
+
+def test_two_domains_have_two_addresses_and_one_keeps_its_own() -> None:
+    first = hosts.request(load_tuning("baseline"))
+    assert first.mac == hosts.request(load_tuning("pinned")).mac == "52:54:00:5f:0c:1a"
+    assert first.mac != replace(first, uuid="11111111-2222-4333-8444-555555555555").mac
+
+
+def test_a_users_own_template_shadows_the_one_that_labctl_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates/domain.xml.j2").write_text("<domain>{{ request.nmae }}</domain>")
+    monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
+    with pytest.raises(UsageError, match="the domain template does not render.*nmae"):
+        render(hosts.request(load_tuning("baseline")))

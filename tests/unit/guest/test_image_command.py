@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from labctl.base.errors import UsageError
+from labctl.base.places import StatePlaces
+from labctl.cli.main import cli
+
+from .test_images import make_image
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    make_image(StatePlaces(tmp_path).images / "debian-12-0123456789ab", "0123456789ab" * 4)
+    return tmp_path
+
+
+def image(state: Path, *arguments: str, answer: str | None = None) -> Result:
+    return CliRunner().invoke(
+        cli, ["--state-dir", str(state), "image", *arguments], input=answer, standalone_mode=False
+    )
+
+
+def test_the_list_says_which_images_are_of_the_present_recipe(state: Path) -> None:
+    listed = json.loads(image(state, "list", "--json").stdout)
+    assert [row["folder"] for row in listed["images"]] == ["debian-12-0123456789ab"]
+    assert listed["images"][0]["current"] is False
+    assert "debian-12" in listed["not_built"]
+    assert "has changed" in image(state, "list").stdout
+
+
+def test_show_names_the_programs_and_their_digests(state: Path) -> None:
+    assert "/usr/bin/fio" in image(state, "show").stdout
+    assert json.loads(image(state, "show", "--json").stdout)["packages"] == {"fio": "3.33-3"}
+
+
+def test_verify_ends_with_one_when_a_file_has_changed(state: Path) -> None:
+    assert image(state, "verify").return_value == 0
+    (state / "images/debian-12-0123456789ab/disk.qcow2").write_bytes(b"other")
+    found = image(state, "verify", "--json")
+    assert found.return_value == 1
+    assert "disk.qcow2" in json.loads(found.stdout)["problems"][0]
+
+
+def test_rm_asks_before_it_removes(state: Path) -> None:
+    folder = state / "images/debian-12-0123456789ab"
+    image(state, "rm", "debian-12", answer="n\n")
+    assert folder.is_dir()
+    image(state, "rm", "debian-12", "--yes")
+    assert not folder.exists()
+
+
+def test_an_unknown_image_is_wrong_usage(state: Path) -> None:
+    assert isinstance(image(state, "verify", "fedora").exception, UsageError)

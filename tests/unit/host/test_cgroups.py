@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BrokenError, HostError
+from labctl.host import cgroups
+from labctl.host.cgroups import Hierarchy, Layout, layout_from, libvirt_controllers
+from labctl.host.journal import Journal
+
+HYBRID = """\
+23 27 0:22 / /sys rw,relatime - sysfs sysfs rw
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+33 31 0:30 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct
+34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+36 31 0:33 / /sys/fs/cgroup/devices rw,relatime - cgroup cgroup rw,devices
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+"""
+# Debian 12 with systemd 252.
+UNIFIED = """\
+24 29 0:22 / /sys rw,nosuid,nodev,noexec,relatime shared:7 - sysfs sysfs rw
+35 24 0:30 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 \
+rw,nsdelegate,memory_recursiveprot
+"""
+UNIFIED_CONTROLLERS = "cpuset cpu io memory hugetlb pids rdma misc\n"
+JOINED = (
+    "33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:15 - cgroup cgroup rw,cpu,cpuacct\n"
+)
+
+
+def with_rt(layout: Layout) -> Layout:
+    return Layout(layout.controllers, layout.unified, rt_group_sched=True)
+
+
+def test_a_hybrid_host_has_v1_controllers_and_a_unified_mount() -> None:
+    layout = layout_from(HYBRID, "hugetlb\n")
+    assert layout.name == "hybrid"
+    assert layout.unified == Path("/sys/fs/cgroup/unified")
+    assert layout.controllers["memory"] == Hierarchy(1, Path("/sys/fs/cgroup/memory"))
+    assert layout.controllers["hugetlb"] == Hierarchy(2, Path("/sys/fs/cgroup/unified"))
+    assert set(layout.controllers) == {"cpu", "cpuacct", "cpuset", "memory", "devices", "hugetlb"}
+
+
+def test_a_unified_host_has_v2_controllers_only() -> None:
+    layout = layout_from(UNIFIED, UNIFIED_CONTROLLERS)
+    assert layout.name == "v2"
+    assert layout.controllers["cpu"] == Hierarchy(2, Path("/sys/fs/cgroup"))
+
+
+def test_controllers_that_share_a_v1_mount_are_both_found() -> None:
+    controllers = layout_from(JOINED, "").controllers
+    assert controllers["cpu"] == controllers["cpuacct"]
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "35 24 0:30 / /sys/fs/cgroup - \n", " - \n"])
+def test_a_mountinfo_without_cgroups_has_none(text: str) -> None:
+    assert layout_from(text, "").name == "none"
+
+
+def test_libvirt_is_kept_out_of_cpu_groups_that_refuse_real_time_policies() -> None:
+    layout = layout_from(HYBRID, "hugetlb")
+    assert libvirt_controllers(with_rt(layout)) == ["cpuset", "memory", "devices"]
+    assert libvirt_controllers(layout) == ["cpu", "cpuset", "memory", "devices"]
+
+
+def test_libvirt_uses_what_a_unified_host_has() -> None:
+    layout = layout_from(UNIFIED, UNIFIED_CONTROLLERS)
+    assert libvirt_controllers(layout) == ["cpu", "cpuset", "memory", "devices"]
+
+
+def test_competitors_are_equal_by_cgroup_where_cgroups_allow_it() -> None:
+    assert cgroups.cpu_sharing(layout_from(UNIFIED, UNIFIED_CONTROLLERS), True).by_cgroup
+
+
+@pytest.mark.parametrize(
+    ("autogroup", "words"),
+    [(True, "autogrouping gives each session one weight"), (False, "Every thread weighs the same")],
+)
+def test_competitors_are_equal_by_session_where_the_kernel_refuses_cpu_groups(
+    autogroup: bool, words: str
+) -> None:
+    sharing = cgroups.cpu_sharing(with_rt(layout_from(HYBRID, "")), autogroup)
+    assert not sharing.by_cgroup
+    assert words in sharing.sentence
+    assert "CONFIG_RT_GROUP_SCHED" in sharing.sentence
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_budget_file_of_the_root_cpu_group_tells_that_it_refuses(
+    tmp_path: Path, refuses: bool
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(HYBRID)
+    (tmp_path / "sys/fs/cgroup/cpu").mkdir(parents=True)
+    if refuses:
+        (tmp_path / "sys/fs/cgroup/cpu/cpu.rt_runtime_us").write_text("950000")
+    assert cgroups.detect(tmp_path).rt_group_sched is refuses
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_on_a_unified_host_the_configuration_tells(tmp_path: Path, refuses: bool) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(UNIFIED)
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/osrelease").write_text("6.1.0-56-amd64\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cgroup.controllers").write_text(UNIFIED_CONTROLLERS)
+    (tmp_path / "boot").mkdir()
+    option = "CONFIG_RT_GROUP_SCHED=y" if refuses else "# CONFIG_RT_GROUP_SCHED is not set"
+    (tmp_path / "boot/config-6.1.0-56-amd64").write_text(f"CONFIG_SMP=y\n{option}\n")
+    assert cgroups.detect(tmp_path).rt_group_sched is refuses
+
+
+@pytest.fixture
+def fake_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose rmdir, as cgroupfs's does, takes the control files with it."""
+    real_rmdir = os.rmdir
+
+    def rmdir(path: str) -> None:
+        for file in Path(path).iterdir():
+            file.unlink()
+        real_rmdir(path)
+
+    monkeypatch.setattr("labctl.host.tunables.os.rmdir", rmdir)
+    monkeypatch.setattr("labctl.host.tunables._kill", lambda pid: None)
+    folder = tmp_path / "cgroup"
+    folder.mkdir()
+    return folder
+
+
+def v1_layout(folder: Path, *, rt: bool) -> Layout:
+    for name in ("cpu", "memory"):
+        (folder / name).mkdir()
+    controllers = {name: Hierarchy(1, folder / name) for name in ("cpu", "memory")}
+    return Layout(controllers, None, rt)
+
+
+def test_a_v1_group_has_its_limit_and_weight_and_is_gone_afterwards(
+    fake_kernel: Path, tmp_path: Path
+) -> None:
+    layout = v1_layout(fake_kernel, rt=False)
+    journal = Journal(tmp_path / "journal.jsonl")
+    memory = fake_kernel / "memory/labctl-native"
+    with cgroups.group(layout, journal, "native", memory_bytes=1 << 30) as group:
+        assert (memory / "memory.limit_in_bytes").read_text() == str(1 << 30)
+        assert (fake_kernel / "cpu/labctl-native/cpu.shares").read_text() == "1024"
+        assert len(journal.pending()) == 2
+        group.add(4242)
+        assert (memory / "cgroup.procs").read_text() == "4242"
+        assert (fake_kernel / "cpu/labctl-native/cgroup.procs").read_text() == "4242"
+        (memory / "memory.oom_control").write_text("under_oom 0\noom_kill 3\n")
+        assert group.oom_kills() == 3
+    assert not list(fake_kernel.glob("*/labctl-*"))
+    assert journal.pending() == []
+
+
+def test_a_group_leaves_its_members_in_the_root_cpu_group_that_allows_real_time_policies(
+    fake_kernel: Path, tmp_path: Path
+) -> None:
+    layout = v1_layout(fake_kernel, rt=True)
+    journal = Journal(tmp_path / "journal.jsonl")
+    with cgroups.group(layout, journal, "native", memory_bytes=1 << 30) as group:
+        group.add(4242)
+    assert (fake_kernel / "cpu/cgroup.procs").read_text() == "4242"
+    assert not (fake_kernel / "cpu/labctl-native").exists()
+
+
+def test_a_v2_group_is_one_folder_without_swap(
+    fake_kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake_kernel / "cgroup.subtree_control").write_text("cpu memory\n")
+    layout = Layout({n: Hierarchy(2, fake_kernel) for n in ("cpu", "memory")}, fake_kernel, False)
+    journal = Journal(tmp_path / "journal.jsonl")
+    with cgroups.group(layout, journal, "native", memory_bytes=1 << 30) as group:
+        folder = fake_kernel / "labctl-native"
+        assert set(group.folders.values()) == {folder}
+        assert (folder / "memory.max").read_text() == str(1 << 30)
+        assert (folder / "cpu.weight").read_text() == "100"
+        (folder / "memory.events").write_text("low 0\noom 0\noom_kill 0\noom_group_kill 7\n")
+        assert group.oom_kills() == 0
+    assert not folder.exists()
+
+
+def test_a_host_without_memory_cgroups_is_refused(tmp_path: Path) -> None:
+    layout = Layout({}, None, False)
+    with (
+        pytest.raises(HostError, match="no memory cgroups"),
+        cgroups.group(layout, Journal(tmp_path / "j"), "native", memory_bytes=1),
+    ):
+        pytest.fail("there is nothing to limit memory with")
+
+
+def test_missing_controllers_are_enabled_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cgroup.subtree_control"
+    path.write_text("pids\n")
+
+    def kernel_write(self: object, value: str) -> None:
+        present = set(path.read_text().split())
+        change = present.add if value[0] == "+" else present.discard
+        change(value[1:])
+        path.write_text(" ".join(present))
+
+    monkeypatch.setattr("labctl.host.tunables.FileValue.write", kernel_write)
+    layout = Layout({n: Hierarchy(2, tmp_path) for n in ("cpu", "memory")}, tmp_path, False)
+    with cgroups.controllers_enabled(layout, Journal(tmp_path / "journal")):
+        assert set(path.read_text().split()) == {"cpu", "memory", "pids"}
+    assert path.read_text().split() == ["pids"]
+
+
+@pytest.mark.parametrize("text", ["", "oom_kill_disable 0\nunder_oom 0\n", "oom_kill many\n"])
+def test_a_kernel_that_counts_no_kills_is_not_taken_for_none(text: str) -> None:
+    with pytest.raises(BrokenError, match="oom_kill"):
+        cgroups.oom_kill_count(text, Path("memory.oom_control"))
+
+
+@contextmanager
+def process_files(root: Path, cgroup: str, autogroup: str | None) -> Iterator[None]:
+    folder = root / "proc/7"
+    folder.mkdir(parents=True)
+    (folder / "cgroup").write_text(cgroup)
+    if autogroup:
+        (folder / "autogroup").write_text(autogroup)
+    yield
+
+
+def test_placement_names_every_hierarchy_and_the_autogroup(tmp_path: Path) -> None:
+    text = "9:name=systemd:/\n4:memory:/labctl-native\n1:cpu,cpuacct:/a:b\n0::/\n"
+    with process_files(tmp_path, text, "/autogroup-13 nice 0\n"):
+        assert cgroups.placement(7, tmp_path) == {
+            "name=systemd": "/",
+            "memory": "/labctl-native",
+            "cpu,cpuacct": "/a:b",
+            "unified": "/",
+            "autogroup": "/autogroup-13 nice 0",
+        }
+
+
+def test_a_process_that_is_gone_has_no_placement(tmp_path: Path) -> None:
+    with pytest.raises(BrokenError, match="process 7 is gone"):
+        cgroups.placement(7, tmp_path)

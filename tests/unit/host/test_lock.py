@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BusyError, ExitCode, HostError
+from labctl.host.lock import host_locked
+
+
+def test_a_second_run_is_told_who_runs_and_since_when(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with (
+        host_locked(path, what="labctl sweep pinning", run_folder=Path("results/r1")),
+        pytest.raises(BusyError) as caught,
+        host_locked(path, what="labctl sweep other"),
+    ):
+        pytest.fail("two hold the lock")
+    assert re.search(
+        rf"'labctl sweep pinning' \(process {os.getpid()}\) runs since \d{{4}}-\d\d-\d\dT.* "
+        "into results/r1",
+        caught.value.message,
+    )
+    assert caught.value.hint == f"Wait until it is done, or end it with 'kill {os.getpid()}'."
+    assert caught.value.exit_code is ExitCode.HOST
+
+
+def test_the_lock_is_free_again_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    for _ in range(2):
+        with host_locked(path, what="labctl sweep"):
+            pass
+    assert path.read_text() == ""
+
+
+def test_what_an_earlier_holder_wrote_does_not_block(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text('{"pid": 1, "since": "long ago", "what": "killed", "run_folder": null}' * 9)
+    with host_locked(path, what="labctl sweep"):
+        assert "killed" not in path.read_text()
+
+
+def test_a_holder_that_has_not_yet_written_is_reported_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with host_locked(path, what="labctl sweep"):
+        path.write_text('{"pid":')
+        with (
+            pytest.raises(BusyError, match="another labctl is using this host"),
+            host_locked(path, what="labctl sweep"),
+        ):
+            pytest.fail("two hold the lock")
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("text")
+    (tmp_path / "lock").symlink_to(target)
+    with pytest.raises(HostError), host_locked(tmp_path / "lock", what="labctl sweep"):
+        pytest.fail("a link was followed")
+    assert target.read_text() == "text"

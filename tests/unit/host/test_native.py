@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base import runner_program
+from labctl.base.channel import Channel
+from labctl.base.command import Command
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, HostError
+from labctl.base.process import run
+from labctl.host import cgroups
+from labctl.host.journal import Journal
+from labctl.host.native import NativeSession, check_tree, in_tree, native_session
+
+RUNNER = Path(runner_program.__file__)
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or "memory" not in cgroups.detect().controllers,
+    reason="needs root and memory cgroups",
+)
+
+
+def test_the_command_comes_last_and_the_placement_first() -> None:
+    argv = in_tree(Path("/tree"), ["sysbench", "--", "x"], cpus=frozenset({0, 2, 3}))
+    assert argv[:3] == ["taskset", "--cpu-list", "0,2-3"]
+    assert argv[-3:] == ["sysbench", "--", "x"]
+
+
+def test_it_dies_with_the_one_who_started_it() -> None:
+    assert in_tree(Path("/tree"), ["true"])[:3] == ["setpriv", "--pdeathsig", "KILL"]
+
+
+def test_mounts_come_as_pairs_before_the_command() -> None:
+    argv = in_tree(Path("/tree"), ["true"], mounts={Path("/data"): "/labdata"})
+    start = argv.index("/tree")
+    assert argv[start : start + 4] == ["/tree", "/data", "/labdata", "--"]
+
+
+def test_without_root_the_remedy_is_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(HostError, match="native runs need root"):
+        check_tree(Path("/"))
+
+
+def test_a_folder_that_is_no_tree_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    with pytest.raises(HostError, match="no tree of a guest image"):
+        check_tree(tmp_path)
+
+
+def session(tmp_path: Path) -> Any:
+    journal = Journal(tmp_path / "journal.jsonl")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/data.img").write_text("data")
+    # The host's own root serves as the tree: it too is a Debian with python3.
+    return native_session(
+        Path("/"),
+        data_folder=tmp_path / "data",
+        memory_bytes=128 << 20,
+        runner_program=RUNNER,
+        layout=cgroups.detect(),
+        journal=journal,
+    )
+
+
+def sh(channel: Channel, script: str) -> tuple[int, str]:
+    result = channel.run(Command(argv=("/bin/sh", "-c", script)), seconds=20)
+    return result.returncode, result.stdout.decode()
+
+
+@needs_root
+def test_a_native_session_is_read_only_limited_and_leaves_nothing(tmp_path: Path) -> None:
+    mounts_before = Path("/proc/self/mountinfo").read_text()
+    with session(tmp_path) as native:
+        channel = Channel(native.connection, "native")
+        channel.wait_ready(Deadline.after(20, "the native runner"))
+        assert sh(channel, "cat /labdata/data.img") == (0, "data")
+        assert sh(channel, "echo x >/usr/labctl-was-here")[0] != 0
+        assert sh(channel, "ls /tmp | wc -l") == (0, "1\n")  # the command's own folder
+        assert sh(channel, "test -c /dev/null && test -d /sys/devices && ls /proc/self")[0] == 0
+        assert "/labctl-native-" in "".join(native.placement().values())
+        assert native.oom_kills() == 0
+        assert sh(channel, "python3 -c 'bytearray(512 << 20)'")[0] != 0
+        assert native.oom_kills() >= 1
+        folders = list(native.group.folders.values())
+    assert folders
+    assert not any(folder.exists() for folder in folders)
+    assert Journal(tmp_path / "journal.jsonl").pending() == []
+    assert Path("/proc/self/mountinfo").read_text() == mounts_before
+
+
+@needs_root
+def test_a_command_in_the_tree_has_a_session_of_its_own(tmp_path: Path) -> None:
+    argv = in_tree(Path("/"), ["python3", "-c", "import os; print(os.getpid() == os.getsid(0))"])
+    assert run(argv, deadline=Deadline.after(20, "python3")).stdout == "True\n"
+
+
+def test_a_runner_that_ended_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    class Ended:
+        pid = 7
+        returncode = 1
+
+        def poll(self) -> int:
+            return 1
+
+    stderr = tmp_path / "stderr"
+    stderr.write_text("mount: permission denied\n")
+    ours, theirs = socket.socketpair()
+    with ours, theirs, stderr.open("rb") as file:
+        group = cgroups.Group({}, None, None)
+        ended: Any = Ended()
+        with pytest.raises(BrokenError, match="status 1: mount: permission denied"):
+            NativeSession(ours, ended, group, file).check_alive()
+
+
+def test_the_script_of_the_tree_lies_beside_its_module() -> None:
+    assert "chroot" in Path(in_tree(Path("/t"), ["x"])[8]).read_text()
+
+
+def test_a_group_without_a_limit_counts_no_kills() -> None:
+    with pytest.raises(BrokenError, match="without a memory limit"):
+        cgroups.Group({}, None, None).oom_kills()

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BrokenError
+from labctl.host.tunables import (
+    CgroupControllers,
+    CgroupFolder,
+    FileAccess,
+    FileValue,
+    StillUsedError,
+    Tunable,
+    access,
+    rebuild,
+    selected,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("always [madvise] never\n", "madvise"),
+        ("none [mq-deadline] kyber bfq \n", "mq-deadline"),
+        ("60\n", "60"),
+        ("", ""),
+        ("[none]\n", "none"),
+        ("#1 SMP PREEMPT_DYNAMIC Debian 6.1.90-1 (2024-05-03)\n",) * 2,
+    ],
+)
+def test_the_selected_word_is_the_value(text: str, value: str) -> None:
+    assert selected(text) == value.strip()
+
+
+@pytest.mark.parametrize(
+    "tunable",
+    [
+        FileValue("/proc/sys/vm/swappiness"),
+        FileAccess("/dev/kvm"),
+        CgroupFolder("/sys/fs/cgroup/memory/labctl-native-1"),
+        CgroupControllers("/sys/fs/cgroup/cgroup.subtree_control"),
+    ],
+)
+def test_a_tunable_is_rebuilt_from_its_kind_and_arguments(tunable: Tunable) -> None:
+    assert rebuild(tunable.kind, tunable.arguments()) == tunable
+    assert not tunable.survives_reboot
+
+
+def test_a_file_on_disk_survives_a_reboot() -> None:
+    assert FileAccess("/var/lib/labctl/work").survives_reboot
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [("nothing", {}), ("file-value", {"file": "/x"})])
+def test_what_cannot_be_rebuilt_is_an_error(kind: str, arguments: dict[str, str]) -> None:
+    with pytest.raises(BrokenError, match=kind):
+        rebuild(kind, arguments)
+
+
+def test_access_is_four_octal_digits() -> None:
+    assert access(0, 108, 0o660) == "0:108:0660"
+
+
+def test_a_setting_that_is_not_there_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        FileValue(str(tmp_path / "typo")).write("1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_controllers_are_switched_one_by_one_to_what_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cgroup.subtree_control"
+    path.write_text("pids io\n")
+    words: list[str] = []
+    monkeypatch.setattr(FileValue, "write", lambda self, value: words.append(value))
+    CgroupControllers(str(path)).write("cpu memory pids")
+    assert words == ["+cpu", "+memory", "-io"]
+
+
+def test_controllers_that_others_use_by_now_are_not_an_error_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cgroup.subtree_control"
+    path.write_text("cpu\n")
+
+    def busy(self: FileValue, value: str) -> None:
+        raise OSError(16, os.strerror(16))
+
+    monkeypatch.setattr(FileValue, "write", busy)
+    with pytest.raises(StillUsedError):
+        CgroupControllers(str(path)).write("")

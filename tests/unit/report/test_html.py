@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lxml import etree
+from lxml import html as lxml_html
+
+from labctl.analysis.judge import judge
+from labctl.analysis.model import MissingMetric
+from labctl.report.files import write_page
+from labctl.report.html import page
+from labctl.store.run_folder import LoadedRun, RunFolder
+from tests.unit.report.conftest import Judged
+from tests.unit.synthetic import synthetic_run
+
+HOSTILE = "</pre></title><script>alert(1)</script>\"'><img src=http://x.example/ onerror=x>\x1b[2J"
+
+
+def rendered(judged: Judged, folder: RunFolder) -> lxml_html.HtmlElement:
+    return lxml_html.fromstring(page(*judged, folder.path))
+
+
+def words(element: lxml_html.HtmlElement) -> str:
+    return " ".join(element.text_content().split())
+
+
+def loads(text: str) -> list[str]:
+    """Everything in a page that would make a browser ask for something."""
+    document = lxml_html.fromstring(text)
+    found = [
+        f"{element.tag!s} {name!s}={value!s}"
+        for element in document.iter(etree.Element)
+        for name, value in element.attrib.items()
+        if name in ("src", "srcset", "href", "data", "action", "poster", "xlink:href")
+        and not value.startswith("#")
+    ]
+    tags = ("script", "link", "img", "iframe", "object", "embed", "video", "audio", "base")
+    found += [tag for tag in tags for _ in document.iter(tag)]
+    return found + re.findall(r"url\(|@import", text)
+
+
+def test_the_page_loads_nothing(judged: Judged, folder: RunFolder) -> None:
+    assert loads(page(*judged, folder.path)) == []
+
+
+def test_the_check_for_loads_can_fail() -> None:
+    assert loads('<p><img src="http://x.example/a.png">') != []
+
+
+def test_the_page_is_well_formed_and_small(judged: Judged, folder: RunFolder) -> None:
+    text = page(*judged, folder.path)
+    assert len(text.encode()) < 2_000_000
+    parser = etree.HTMLParser(recover=True)
+    etree.fromstring(text, parser)
+    # libxml2 knows HTML 4: it takes the tags of HTML 5 and SVG for unknown ones.
+    errors = [entry for entry in parser.error_log if entry.type_name != "HTML_UNKNOWN_TAG"]
+    assert [str(error) for error in errors] == []
+
+
+def test_ids_are_unique_and_links_and_labels_lead_to_them(
+    judged: Judged, folder: RunFolder
+) -> None:
+    document = rendered(judged, folder)
+    ids = document.xpath("//@id")
+    assert len(ids) == len(set(ids))
+    targets = [link[1:] for link in document.xpath("//@href")]
+    targets += [name for value in document.xpath("//@aria-labelledby") for name in value.split()]
+    assert targets
+    assert set(targets) <= set(ids)
+
+
+def test_answer_and_warnings_open_the_page(judged: Judged, folder: RunFolder) -> None:
+    text = words(rendered(judged, folder).xpath("//body")[0])
+    answer = text.index(" ".join(judged[1].answer.split()))
+    places = [text.index(" ".join(warning.split())) for warning in judged[1].warnings]
+    assert [answer, *places] == sorted([answer, *places])
+    assert max(places) < text.index("Verdicts")
+
+
+def test_the_matrix_has_each_tunings_verdict(judged: Judged, folder: RunFolder) -> None:
+    matrix = rendered(judged, folder).xpath("//table")[0]
+    rows = {row[0].text_content(): words(row) for row in matrix.xpath(".//tbody/tr")}
+    assert set(rows) == {"pinned", "pinned+fifo"}
+    assert rows["pinned"].count("regresses−2") == 2
+    assert rows["pinned+fifo"].count("improves×2.") == 2
+
+
+def test_each_picture_has_a_title_and_a_table_with_the_same_arms(
+    judged: Judged, folder: RunFolder
+) -> None:
+    figures = rendered(judged, folder).xpath("//figure")
+    assert len(figures) == 2
+    for figure in figures:
+        assert figure.xpath("./svg[@role='img']/title/text()")
+        pictured = figure.xpath("./svg/text[@x='0']/text()")
+        table = figure.getnext().xpath(".//tbody/tr/th/text()")
+        assert pictured == table == ["control", "handicap", "pinned", "pinned+fifo"]
+
+
+def test_reasons_invalid_trials_pin_plan_and_identity_are_there(
+    judged: Judged, folder: RunFolder
+) -> None:
+    text = words(rendered(judged, folder))
+    assert "emulated: no VM exits" in text
+    assert "vCPU 0 ran on CPUs 0-1, asked for CPU 1" in text
+    assert "CPU 1 vCPU 0" in text
+    assert "labctl sweep pinning --quick" in text
+    assert "1" * 64 in text
+    assert "6.12.0-host" in text
+    assert "a" * 64 in text
+
+
+def test_the_xml_difference_shows_both_sides(judged: Judged, folder: RunFolder) -> None:
+    document = rendered(judged, folder)
+    changed = {
+        kind: "".join(document.xpath(f"//pre/span[@class='{kind}']/text()"))
+        for kind in ("added", "removed")
+    }
+    assert "<!-- pinned+fifo -->" in changed["added"]
+    assert "<!-- baseline -->" in changed["removed"]
+
+
+def test_hostile_strings_stay_text_wherever_they_stand(folder: RunFolder) -> None:
+    calm = synthetic_run(
+        blocks=2, workloads={HOSTILE: synthetic_run().plan["workloads"]["sysbench-cpu"]}
+    )
+    run = replace(
+        calm,
+        name=HOSTILE,
+        problems=(HOSTILE,),
+        plan={**calm.plan, "title": HOSTILE},
+        run={
+            **{key: HOSTILE for key, value in calm.run.items() if isinstance(value, str)},
+            "host": {HOSTILE: HOSTILE},
+            "guest": {"kernel": [HOSTILE, {"a": HOSTILE}]},
+            "pin_plan": {"picture": HOSTILE, "reasons": [HOSTILE]},
+            "notes": [HOSTILE],
+            "skipped": {HOSTILE: HOSTILE},
+            "binaries": {HOSTILE: {HOSTILE: HOSTILE}},
+            "xml": {"baseline": "xml/baseline.xml", HOSTILE: HOSTILE},
+        },
+    )
+    missing = MissingMetric(
+        metric=HOSTILE, reason=HOSTILE, trials=1, tunings=(HOSTILE,), workloads=(HOSTILE,)
+    )
+    judgement = replace(judge(run), answer=HOSTILE, warnings=(HOSTILE,), unavailable=(missing,))
+    text = page(run, judgement, folder.path)
+    assert loads(text) == []
+    document = lxml_html.fromstring(text)
+    assert document.xpath("//@onerror") == []
+    assert "\x1b" not in text
+    assert document.xpath("//title/text()")[0].startswith(HOSTILE.split("\x1b")[0][:10])
+
+
+def test_a_hostile_guest_cannot_make_the_page_large(folder: RunFolder, judged: Judged) -> None:
+    run, judgement = judged
+    facts = {f"k{number}": "x" * 100_000 for number in range(5000)}
+    run = replace(run, run={**run.run, "guest": facts})
+    assert len(page(run, judgement, folder.path)) < 2_000_000
+
+
+@pytest.mark.parametrize("place", ["../secret", "/etc/passwd", "xml/link"])
+def test_xml_is_read_from_the_runs_folder_only(
+    judged: Judged, folder: RunFolder, place: str
+) -> None:
+    secret = folder.path.parent / "secret"
+    secret.write_text("root:x:0")
+    (folder.path / "xml" / "link").symlink_to(secret)
+    run, judgement = judged
+    run = replace(run, run={**run.run, "xml": {"baseline": "xml/baseline.xml", "pinned": place}})
+    text = page(run, judgement, folder.path)
+    assert "root:x:0" not in text
+    assert "lies outside of the run&#39;s folder" in text
+
+
+def test_missing_xml_is_said_and_harms_nothing_else(judged: Judged, tmp_path: Path) -> None:
+    text = page(*judged, tmp_path)
+    assert "xml/baseline.xml cannot be read" in text
+
+
+def test_a_run_of_which_nothing_is_left_makes_a_page(tmp_path: Path) -> None:
+    run = LoadedRun("r", {}, {}, (), ("plan.json is missing",))
+    text = page(run, judge(run), tmp_path)
+    assert "plan.json is missing" in text
+    assert "Verdicts" not in text
+
+
+def test_the_page_is_written_into_the_runs_folder(judged: Judged, folder: RunFolder) -> None:
+    path = write_page(*judged, folder.path)
+    assert path == folder.path / "report.html"
+    assert path.read_text(encoding="utf-8") == page(*judged, folder.path)

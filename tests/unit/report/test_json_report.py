@@ -1,0 +1,182 @@
+"""The JSON's shape, held by strict models here and by the page that documents it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from labctl.report.json_report import report_json
+from labctl.store.run_folder import LoadedRun
+from tests.unit.report.conftest import Judged
+
+DOCUMENTED = Path(__file__).parents[3] / "docs" / "report-schema.md"
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Trials(Shape):
+    planned: int
+    done: int
+    invalid: int
+
+
+class Comparison(Shape):
+    tuning: str
+    against: str
+    workload: str
+    condition: str
+    metric: str
+    unit: str
+    better: Literal["higher", "lower", "neither"]
+    kind: Literal["ratio", "difference"]
+    ratio: float | None = None
+    difference: float | None = None
+    low: float | None
+    high: float | None
+    confidence: float
+    verdict: (
+        Literal[
+            "improves",
+            "regresses",
+            "real but small",
+            "equivalent",
+            "inconclusive",
+            "suspended",
+            "demonstration, no verdict",
+        ]
+        | None
+    )
+    role: Literal["primary", "exploratory"]
+    source: str
+    margin: float | None
+    smallest_visible: float | None
+    blocks_needed: int | None
+    blocks: dict[str, float]
+
+    @model_validator(mode="after")
+    def has_the_estimate_of_its_kind(self) -> Comparison:
+        assert self.model_fields_set & {"ratio", "difference"} == {self.kind}
+        return self
+
+
+class Level(Shape):
+    tuning: str
+    workload: str
+    condition: str
+    metric: str
+    unit: str
+    better: str
+    source: str
+    typical: float | None
+    blocks: dict[str, float]
+
+
+class Check(Shape):
+    name: str
+    workload: str
+    condition: str
+    metric: str
+    passed: bool | None
+    estimate: float | None
+    low: float | None
+    high: float | None
+    sentence: str
+
+
+class Missing(Shape):
+    metric: str
+    reason: str
+    trials: int
+    tunings: list[str]
+    workloads: list[str]
+
+
+class Report(Shape):
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+    schema_: Literal[1]
+    run: str
+    study: str | None
+    title: str | None
+    status: str | None
+    labctl: str | None
+    command: str | None
+    seed: int | None
+    quick: bool | None
+    study_digest: str | None
+    plan_digest: str | None
+    accelerator: Literal["kvm", "tcg"] | None
+    accelerator_reason: str | None
+    same_kernel: bool | None
+    restored_state: bool | None
+    answer: str
+    warnings: list[str]
+    problems: list[str]
+    boots: int
+    blocks: int
+    trials: Trials
+    primaries: dict[str, str]
+    comparisons: list[Comparison]
+    levels: list[Level]
+    control: list[Check]
+    handicap: list[Check]
+    unavailable: list[Missing]
+    skipped: dict[str, str]
+
+
+def through_json(report: dict[str, Any]) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(json.dumps(report, allow_nan=False))
+    return loaded
+
+
+def as_shape(report: dict[str, Any]) -> Report:
+    loaded = through_json(report)
+    return Report.model_validate({"schema_": loaded.pop("schema"), **loaded})
+
+
+def test_the_report_has_the_documented_shape(judged: Judged) -> None:
+    report = as_shape(report_json(*judged))
+    assert report.accelerator == "tcg"
+    assert report.trials.planned == 11 * 16
+    assert report.trials.done == report.trials.planned - 1
+    assert {item.role for item in report.comparisons} == {"primary", "exploratory"}
+    assert report.control
+    assert report.handicap
+    assert {item.metric for item in report.unavailable} >= {"exits", "ipc"}
+
+
+def test_no_number_is_ever_nan_or_infinite(judged: Judged) -> None:
+    run, judgement = judged
+    broken = replace(
+        judgement,
+        comparisons=(
+            replace(judgement.comparisons[0], estimate=math.nan, high=math.inf, blocks={1: 1.0}),
+        ),
+        levels=(replace(judgement.levels[0], typical=-math.inf, values={1: 1.0}),),
+    )
+    report = as_shape(report_json(run, broken))
+    assert report.comparisons[0].model_dump()[report.comparisons[0].kind] is None
+    assert report.comparisons[0].high is None
+    assert report.levels[0].typical is None
+
+
+def test_a_run_of_which_nothing_is_left_still_has_every_key(judged: Judged) -> None:
+    nothing = LoadedRun("r", {}, {}, (), ("run.json is missing",))
+    report = as_shape(report_json(nothing, judged[1]))
+    assert report.study is None
+    assert report.problems == ["run.json is missing"]
+
+
+@pytest.mark.parametrize("model", [Report, Trials, Comparison, Level, Check, Missing])
+def test_every_key_is_documented(model: type[BaseModel]) -> None:
+    text = DOCUMENTED.read_text(encoding="utf-8")
+    names = [name.rstrip("_") for name in model.model_fields]
+    assert [name for name in names if f"`{name}`" not in text] == []

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from labctl.analysis.judge import judge
+from labctl.analysis.model import EffectKind, Judgement, MissingMetric, Role, Verdict
+from labctl.base.units import Better, Unit
+from labctl.report.tables import print_report
+from labctl.store.run_folder import LoadedRun
+from tests.unit.report.conftest import Judged
+from tests.unit.synthetic import synthetic_run
+
+
+def printed(run: LoadedRun, judgement: Judgement, html: Path | None = None) -> str:
+    out = io.StringIO()
+    print_report(Console(file=out, width=80, highlight=False), run, judgement, html=html)
+    return out.getvalue()
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_no_line_is_wider_than_80_columns(judged: Judged) -> None:
+    assert max(map(len, printed(*judged).splitlines())) <= 80
+
+
+def test_the_answer_and_the_warnings_come_before_the_first_table(judged: Judged) -> None:
+    text = one_line(printed(*judged))
+    first_table = text.index("Typical values")
+    assert text.index(one_line(judged[1].answer)) < first_table
+    for warning in judged[1].warnings:
+        assert text.index(one_line(f"Warning: {warning}")) < first_table
+
+
+def test_every_arm_has_its_values_and_every_guest_its_change(judged: Judged) -> None:
+    scene = printed(*judged).split("== ")[1]
+    levels, _, changes = scene.partition("Change against baseline")
+    for arm in ("native", "native+pinned", "native+fifo", "baseline", "control", "handicap"):
+        assert f"\n{arm} " in levels
+    for arm in ("control", "handicap", "pinned", "pinned+fifo"):
+        assert f"\n{arm} " in changes
+    assert "vs native+pinned" in changes
+    assert "vs native+fifo" in changes
+
+
+def test_the_verdict_stands_in_the_tunings_row(judged: Judged) -> None:
+    changes = printed(*judged).split("Change against baseline")[1]
+    row = next(line for line in changes.splitlines() if line.startswith("pinned+fifo "))
+    assert "improves" in row
+    assert "×2.7" in row
+
+
+def test_what_is_missing_has_a_number_and_the_reason_stands_below_once(judged: Judged) -> None:
+    text = printed(*judged)
+    assert "n/a [1]" in text
+    assert text.count("[2] VM exits: emulated: no VM exits") == 1
+
+
+def test_the_neighbours_bill_is_written_for_each_tuning(judged: Judged) -> None:
+    text = one_line(printed(*judged))
+    assert "Who pays for pinned+fifo: guest ×2.7" in text
+    assert text.count("neighbour −4") >= 1
+    assert "host CPU +" in text
+
+
+def test_the_ratio_to_native_is_named_for_what_it_is(judged: Judged) -> None:
+    run, judgement = judged
+    assert "Change against native (emulation, not virtualization)" in printed(run, judgement)
+    kvm = replace(run, run={**run.run, "accelerator": "kvm", "same_kernel": False})
+    assert "Change against native (stack difference: two kernels)" in printed(kvm, judgement)
+    same = replace(run, run={**kvm.run, "same_kernel": True})
+    assert "Change against native (virtualization overhead)" in printed(same, judgement)
+
+
+def test_wide_differences_and_long_names_still_fit(judged: Judged) -> None:
+    run, judgement = judged
+    exits = replace(
+        judgement.comparisons[0],
+        tuning="pinned",
+        against="native+pinned",
+        metric="exits",
+        unit=Unit.PER_SECOND,
+        better=Better.NEITHER,
+        kind=EffectKind.DIFFERENCE,
+        estimate=123456.0,
+        low=-100234.0,
+        high=3.2e6,
+        role=Role.EXPLORATORY,
+        verdict=None,
+    )
+    renamed = [
+        replace(item, tuning="pinned-emulator-iothread-fifo") if item.tuning == "pinned" else item
+        for item in (*judgement.comparisons, exits)
+    ]
+    text = printed(run, replace(judgement, comparisons=tuple(renamed)))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "+123 k/s" in text
+
+
+def test_a_run_with_few_blocks_says_no_verdict() -> None:
+    run = synthetic_run(blocks=2)
+    text = printed(run, judge(run))
+    assert "no verdict" in text
+    assert "improves" not in text.split("== ")[1]
+
+
+def test_an_inconclusive_tuning_says_what_it_would_take(judged: Judged) -> None:
+    run, judgement = judged
+    comparisons = tuple(
+        replace(item, verdict=Verdict.INCONCLUSIVE, smallest_visible=0.12, blocks_needed=48)
+        if item.role is Role.PRIMARY and item.tuning == "pinned"
+        else item
+        for item in judgement.comparisons
+    )
+    text = one_line(printed(run, replace(judgement, comparisons=comparisons)))
+    assert (
+        "pinned is inconclusive: only effects over 12 % would have shown; 5 % would take 48 blocks."
+    ) in text
+
+
+def test_where_the_page_lies_is_said_last(judged: Judged) -> None:
+    text = printed(*judged, html=Path("results/example/report.html"))
+    assert text.rstrip().endswith("results/example/report.html")
+
+
+@pytest.mark.parametrize("hostile", ["[bold red]x[/]", "\x1b[2J", "[/not-open]"])
+def test_what_a_guest_says_is_neither_markup_nor_an_escape_sequence(
+    judged: Judged, hostile: str
+) -> None:
+    run, judgement = judged
+    missing = MissingMetric(
+        metric="exits",
+        reason=hostile,
+        trials=1,
+        tunings=("baseline",),
+        workloads=("sysbench-cpu",),
+    )
+    text = printed(run, replace(judgement, unavailable=(missing,), warnings=(hostile,)))
+    assert hostile.replace("\x1b", "�") in text
+    assert "\x1b" not in text

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from labctl.report.view import Scene, View, series_name
+from tests.unit.report.conftest import Judged
+
+SCENE = Scene("fio-randread", "neighbour")
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        ("iops", "iops"),
+        ("ipc{source=pmu}", "ipc"),
+        ("latency_p95{direction=read}", "latency_p95{direction=read}"),
+        ("x{a=1,source=pmu}", "x{a=1}"),
+    ],
+)
+def test_the_source_of_a_number_makes_no_series_of_its_own(metric: str, name: str) -> None:
+    assert series_name(metric) == name
+
+
+def test_arms_come_native_first_then_baseline_then_its_checks_then_tunings(
+    judged: Judged,
+) -> None:
+    assert View(*judged).tunings == [
+        "native",
+        "native+pinned",
+        "native+fifo",
+        "baseline",
+        "control",
+        "handicap",
+        "pinned",
+        "pinned+fifo",
+    ]
+
+
+def test_a_metric_known_only_by_label_has_a_column_for_each(judged: Judged) -> None:
+    run, judgement = judged
+    levels = [level for level in judgement.levels if level.metric != "latency_p95"]
+    p95 = next(level for level in judgement.levels if level.metric == "latency_p95")
+    for way in ("read", "write"):
+        metric = f"latency_p95{{direction={way}}}"
+        levels.append(replace(p95, metric=metric, workload="fio-randread"))
+    view = View(run, replace(judgement, levels=tuple(levels)))
+    titles = [column.title for column in view.columns("fio-randread")]
+    assert titles == ["IOPS", "IPC", "p95 latency (read)", "p95 latency (write)", "VM exits"]
+    assert "p95 latency" in [column.title for column in view.columns("sysbench-cpu")]
+
+
+def test_one_exit_reason_never_stands_for_all_exits(judged: Judged) -> None:
+    run, judgement = judged
+    level = next(item for item in judgement.levels if item.tuning == "pinned")
+    reasons = [replace(level, metric=f"exits{{reason={name}}}") for name in ("HLT", "IO", "MSR")]
+    view = View(run, replace(judgement, levels=tuple(reasons), unavailable=()))
+    column = view.columns(level.workload)[-1]
+    assert view.level("pinned", Scene(level.workload, level.condition), column) is None
+
+
+def test_the_reason_for_a_gap_is_the_one_of_that_arm(judged: Judged) -> None:
+    view = View(*judged)
+    exits = view.columns("fio-randread")[-1]
+    assert view.reason("pinned", SCENE, exits) == "VM exits: emulated: no VM exits"
+    assert "by definition" in view.reason("native", SCENE, exits)
+
+
+def test_the_bill_names_guest_neighbour_host_and_what_a_cpu_second_yields(
+    judged: Judged,
+) -> None:
+    bill = {price.who: price.text for price in View(*judged).bill("pinned+fifo", SCENE)}
+    assert list(bill) == ["guest", "neighbour", "host CPU", "work per host CPU-second"]
+    assert bill["guest"].startswith("×2.")
+    assert bill["neighbour"].startswith("−")
+
+
+def test_a_bill_with_nothing_but_the_guests_own_change_is_none(judged: Judged) -> None:
+    run, judgement = judged
+    own = tuple(item for item in judgement.comparisons if item.metric == "iops")
+    view = View(run, replace(judgement, comparisons=own, levels=()))
+    assert view.bill("pinned+fifo", SCENE) == []

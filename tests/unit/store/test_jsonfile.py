@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BrokenError, HostError
+from labctl.store.jsonfile import canonical, read_json, write_bytes, write_json
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"µ": [1, 0.1, None]})
+    assert read_json(tmp_path / "a.json") == {"µ": [1, 0.1, None]}
+
+
+def test_the_canonical_text_does_not_depend_on_the_order_of_keys() -> None:
+    assert (
+        canonical({"b": 1, "a": [1, 2]}) == canonical({"a": [1, 2], "b": 1}) == '{"a":[1,2],"b":1}'
+    )
+
+
+def test_a_file_can_be_private(tmp_path: Path) -> None:
+    write_bytes(tmp_path / "secret", b"x", mode=0o600)
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(HostError, match=r"cannot write .*a\.json: No space left") as caught:
+        write_json(path, "new")
+    assert "resume" in str(caught.value.hint)
+    assert read_json(path) == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", [b"", b'{"a": ', b"\xff", b"nothing"])
+def test_a_file_that_was_cut_off_is_named(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(text)
+    with pytest.raises(BrokenError, match=r"a\.json cannot be read"):
+        read_json(tmp_path / "a.json")
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BrokenError, match=r"a\.json is missing"):
+        read_json(tmp_path / "a.json")

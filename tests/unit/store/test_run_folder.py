@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BrokenError, UsageError
+from labctl.base.units import Better, Unit
+from labctl.store.run_folder import SCHEMA, RunFolder
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+
+RECORD = TrialRecord(
+    number=7,
+    attempt=2,
+    block=3,
+    boot=1,
+    position=4,
+    cell={"tuning": "pinned", "workload": "cpu", "condition": "quiet"},
+    status=TrialStatus.INVALID,
+    reasons=("vCPU 0 runs on CPUs 0-1, asked for 1",),
+    measured_s=2.0,
+    warmup_s=4.5,
+    wall_s=7.25,
+    started_at="2026-01-02T03:04:05+00:00",
+    restored=True,
+    parsed_with={"program": "sysbench-cpu", "parameters": {"max_prime": 2000}},
+)
+
+EXITS = Sample(
+    metric="exits",
+    value=12.5,
+    unit=Unit.PER_SECOND,
+    better=Better.LOWER,
+    labels={"vcpu": "0", "reason": "HLT"},
+    source="host.json",
+)
+
+READINGS: list[Reading] = [EXITS, Unavailable(metric="ipc", reason="the host has no PMU")]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = RunFolder.create(tmp_path, "2026-01-02-pinning")
+    folder.write_run({"name": folder.name, "status": "running"})
+    folder.write_plan({"schema": 1, "trials": []})
+    return folder
+
+
+def kept(run: RunFolder, number: int, attempt: int = 1) -> TrialFolder:
+    folder = run.new_trial(number, attempt)
+    folder.write_record(replace(RECORD, number=number, attempt=attempt))
+    folder.write_readings(READINGS)
+    return folder
+
+
+def test_a_trial_record_survives_its_file(run: RunFolder) -> None:
+    folder = run.new_trial(7, 2)
+    folder.write_record(RECORD)
+    assert folder.read_record() == RECORD
+
+
+def test_samples_and_what_is_unavailable_survive_their_file(run: RunFolder) -> None:
+    assert kept(run, 1).read_readings() == READINGS
+
+
+def test_a_sample_is_named_with_its_labels_in_one_order() -> None:
+    assert EXITS.key == "exits{reason=HLT,vcpu=0}"
+    assert replace(EXITS, labels={}).key == "exits"
+
+
+def test_a_second_attempt_lies_beside_the_first(run: RunFolder) -> None:
+    assert run.trial(7).path.name == "0007"
+    assert run.trial(7, 2).path.name == "0007.2"
+
+
+def test_what_an_interrupted_attempt_left_is_removed(run: RunFolder) -> None:
+    run.new_trial(1, 1).write_raw("stdout.txt", "half")
+    assert not run.new_trial(1, 1).has("stdout.txt")
+
+
+def test_raw_files_may_lie_in_folders(run: RunFolder) -> None:
+    folder = run.new_trial(1, 1)
+    folder.write_raw("files/hist.json", b"{}")
+    folder.write_raw_json("side.json", {"returncode": 0})
+    assert folder.read_text("files/hist.json") == "{}"
+    assert folder.read_json("side.json") == {"returncode": 0}
+
+
+def test_a_raw_file_that_is_missing_or_no_text_is_named(run: RunFolder) -> None:
+    folder = run.new_trial(1, 1)
+    folder.write_raw("stdout.txt", b"\xff\xfe")
+    for name in ("stdout.txt", "stderr.txt"):
+        with pytest.raises(BrokenError, match=name):
+            folder.read_text(name)
+
+
+def test_a_run_is_loaded_with_its_trials_in_order(run: RunFolder) -> None:
+    for number, attempt in ((10, 1), (2, 1), (2, 2), (1, 1)):
+        kept(run, number, attempt)
+    loaded = run.load()
+    order = [(trial.record.number, trial.record.attempt) for trial in loaded.trials]
+    assert order == [(1, 1), (2, 1), (2, 2), (10, 1)]
+    assert loaded.problems == ()
+    assert loaded.trials[0].readings == tuple(READINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("trial.json", "{"),
+        ("trial.json", "[]"),
+        ("trial.json", '{"schema": 1}'),
+        ("samples.json", '{"samples": [{}], "unavailable": []}'),
+        ("samples.json", "[]"),
+        ("samples.json", '{"samples": [], "unavailable": null}'),
+    ],
+)
+def test_a_trial_that_cannot_be_read_is_a_problem_and_the_rest_is_loaded(
+    run: RunFolder, name: str, text: str
+) -> None:
+    kept(run, 1)
+    kept(run, 2).write_raw(name, text)
+    loaded = run.load()
+    assert [trial.record.number for trial in loaded.trials] == [1]
+    assert len(loaded.problems) == 1
+    assert f"0002/{name}" in loaded.problems[0]
+
+
+def test_a_value_that_is_no_number_is_no_sample(run: RunFolder) -> None:
+    folder = kept(run, 1)
+    data = folder.read_json("samples.json")
+    data["samples"][0]["value"] = "many"
+    folder.write_raw_json("samples.json", data)
+    with pytest.raises(BrokenError, match="holds no samples"):
+        folder.read_readings()
+
+
+def test_a_trial_that_was_never_finished_has_no_readings(run: RunFolder) -> None:
+    run.new_trial(1, 1).write_record(RECORD)
+    assert run.load().trials[0].readings == ()
+
+
+def test_a_run_without_a_plan_is_loaded_with_that_problem(run: RunFolder) -> None:
+    (run.path / "plan.json").unlink()
+    loaded = run.load()
+    assert loaded.plan == {}
+    assert "plan.json is missing" in loaded.problems[0]
+
+
+@pytest.mark.parametrize("plan", ["[]", "{}", '{"trials": {}}'])
+def test_what_is_no_plan_is_refused(run: RunFolder, plan: str) -> None:
+    (run.path / "plan.json").write_text(plan)
+    with pytest.raises(BrokenError, match="is no plan"):
+        run.read_plan()
+
+
+def test_a_run_of_a_newer_labctl_is_refused_with_a_remedy(run: RunFolder) -> None:
+    (run.path / "run.json").write_text(json.dumps({"schema": SCHEMA + 1}))
+    with pytest.raises(UsageError, match="written by a newer labctl") as caught:
+        run.read_run()
+    assert caught.value.hint == "Update labctl."
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"schema": "1"}'])
+def test_what_is_no_run_record_is_refused(run: RunFolder, text: str) -> None:
+    (run.path / "run.json").write_text(text)
+    with pytest.raises(BrokenError, match="is no run record"):
+        run.read_run()
+
+
+def test_a_run_is_found_by_name_and_by_path(run: RunFolder) -> None:
+    results = run.path.parent
+    assert RunFolder.find(results, run.name).path == run.path
+    assert RunFolder.find(results / "none", str(run.path)).path == run.path
+
+
+def test_an_unknown_run_is_refused_with_the_nearest_name(run: RunFolder) -> None:
+    with pytest.raises(UsageError) as caught:
+        RunFolder.find(run.path.parent, "2026-01-02-pining")
+    assert f"Did you mean '{run.name}'?" in str(caught.value.hint)
+
+
+def test_runs_are_listed_by_name_and_other_folders_left_out(run: RunFolder) -> None:
+    results = run.path.parent
+    earlier = RunFolder.create(results, "2025-12-31-pinning")
+    earlier.write_run({})
+    (results / "notes").mkdir()
+    assert [folder.name for folder in RunFolder.all(results)] == [earlier.name, run.name]
+
+
+def test_a_removed_run_is_gone(run: RunFolder) -> None:
+    run.remove()
+    assert not run.path.exists()

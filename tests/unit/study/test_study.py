@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import UsageError
+from labctl.study.study import Overrides, Study, load_study, study_names
+
+from .small import PROGRAMS, STUDY
+
+MakeStudy = Callable[..., Study]
+
+
+def refusal(make: MakeStudy, old: str, new: str) -> tuple[int, UsageError]:
+    """The error of a study with `old` replaced, and the line of the first difference."""
+    with pytest.raises(UsageError) as caught:
+        make(old, new)
+    return STUDY[: STUDY.index(old)].count("\n") + 1, caught.value
+
+
+def test_a_study_is_what_its_file_says(make_study: MakeStudy) -> None:
+    study = make_study()
+    assert study.name == "small"
+    assert study.tunings == ("native", "baseline", "control", "handicap", "pinned")
+    assert study.roles.baseline == "baseline"
+    assert study.workloads["read"].parameters == {"mode": "randread"}
+    assert study.workloads["read"].duration_s == 10.5
+    assert study.workloads["read"].margin == 0.025
+    assert study.guest.vcpus is None
+    assert study.exercises["pinned"] == ("cpu", "read")
+    assert not study.quick
+
+
+def test_quick_takes_the_files_own_selection(make_study: MakeStudy) -> None:
+    study = make_study(quick=True)
+    assert study.quick
+    assert list(study.workloads) == ["cpu"]
+    assert study.conditions == ("neighbour",)
+    assert study.workloads["cpu"].duration_s == 2.0
+    assert (study.blocks, study.blocks_per_boot) == (10, 5)
+    assert study.exercises == {"pinned": ("cpu",), "handicap": ("cpu",)}
+
+
+def test_an_override_wins_over_the_quick_selection(make_study: MakeStudy) -> None:
+    study = make_study(quick=True, overrides=Overrides(blocks=3, duration_s=1, vcpus=2))
+    assert (study.blocks, study.workloads["cpu"].duration_s, study.guest.vcpus) == (3, 1.0, 2)
+
+
+def test_a_tuning_of_ones_own_joins_the_arms_that_have_a_role(make_study: MakeStudy) -> None:
+    study = make_study(overrides=Overrides(tunings=("mine",)))
+    assert study.tunings == ("native", "baseline", "control", "handicap", "mine")
+
+
+def test_a_role_that_is_left_out_of_a_selection_stays(make_study: MakeStudy) -> None:
+    study = make_study(
+        "tunings: [baseline, control, handicap, native, pinned]", "tunings: [pinned]", quick=True
+    )
+    assert study.tunings == ("native", "baseline", "control", "handicap", "pinned")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("max_prime: 2000", "max_prime: 2001"),
+        ("title: Does", "title: Did"),
+        ("blocks: 10", "blocks: 11"),
+        ("other_cpu: 0.1", "other_cpu: 0.2"),
+        ("vcpus: auto", "vcpus: 1"),
+        ("handicap: [cpu]", "handicap: [read]"),
+        ("[quiet, neighbour]", "[neighbour, quiet]"),
+    ],
+)
+def test_the_digest_changes_with_any_change(make_study: MakeStudy, old: str, new: str) -> None:
+    assert make_study().digest != make_study(old, new).digest
+
+
+def test_the_digest_does_not_change_with_the_layout_of_the_file(make_study: MakeStudy) -> None:
+    assert make_study().digest == make_study("roles:", "# who is who\nroles:  # these").digest
+
+
+def test_the_quick_study_has_another_digest(make_study: MakeStudy) -> None:
+    assert make_study().digest != make_study(quick=True).digest
+
+
+def test_an_unknown_study_is_refused_with_the_nearest_name(make_study: MakeStudy) -> None:
+    make_study()
+    with pytest.raises(UsageError) as caught:
+        load_study("smal", programs=PROGRAMS)
+    assert "'smal'" in caught.value.message
+    assert "Did you mean 'small'?" in str(caught.value.hint)
+
+
+def test_a_study_can_be_given_as_a_path(write_study: Callable[..., Path]) -> None:
+    assert load_study(str(write_study()), programs=PROGRAMS).name == "small"
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.yaml: cannot be read"):
+        load_study(str(tmp_path / "none.yaml"), programs=PROGRAMS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "hint"),
+    [
+        ("handicap, pinned]\nw", "handicap, pined]\nw", "no tuning 'pined'", "mean 'pinned'?"),
+        ("[quiet, neighbour]", "[quiet, neighbor]", "'neighbor'", "mean 'neighbour'?"),
+        ("program: sysbench-cpu", "program: sysbench", "'sysbench'", "mean 'sysbench-cpu'?"),
+        ("baseline: baseline", "baseline: base", "'roles.baseline'", "Allowed: baseline, "),
+        ("image: debian-12", "image: debian-21", "'debian-21'", "mean 'debian-12'?"),
+        ("  pinned: [cpu, read]", "  pinned: [cpu, raed]", "'raed'", "mean 'read'?"),
+        ("  pinned: [cpu, read]", "  pined: [cpu]", "'pined'", "mean 'pinned'?"),
+        ("  workloads: [cpu]", "  workloads: [cpus]", "'quick.workloads'", "mean 'cpu'?"),
+        ("[quiet, neighbour]", "[quiet, quiet]", "'quiet' is there twice", None),
+        ("primary: events_per_s", "primary: events", "'events'", "mean 'events_per_s'?"),
+        ("{mode: randread}", "{mode: read}", "'mode' is 'read'", "Look it up."),
+        ("{mode: randread}", "{mod: randread}", "'mod' is 'randread'", "Look it up."),
+        ("duration_s: 10.5", "duration_s: 10.6", "only half seconds", None),
+        ("duration_s: 2\n", "duration_s: 2.2\n", "only half seconds", None),
+    ],
+)
+def test_an_unknown_name_is_refused_with_line_and_nearest_name(
+    make_study: MakeStudy, old: str, new: str, said: str, hint: str | None
+) -> None:
+    line, error = refusal(make_study, old, new)
+    assert f"small.yaml:{line}: " in error.message
+    assert said in error.message
+    if hint is not None:
+        assert hint in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("blocks: 10", "block: 10", "unknown key 'block'. Did you mean 'blocks'?"),
+        ("memory_mib: 1024", "memory: 1024", "'guest.memory'. Did you mean 'memory_mib'?"),
+        ("margin_percent: 5\n", "margin: 5\n", "'workloads.cpu.margin'. Did you mean"),
+        ("blocks: 10", "blocks: ten", "'blocks' is 'ten'"),
+        ("blocks: 10", "blocks: 0", "'blocks' is 0"),
+        ("duration_s: 10\n", "duration_s: -1\n", "'workloads.cpu.duration_s' is -1"),
+        ("duration_s: 10\n", "duration_s: .inf\n", "'workloads.cpu.duration_s' is inf"),
+        ("vcpus: auto", "vcpus: all", "'all'"),
+        ("attempts: 3", "attempts: true", "'limits.attempts' is True"),
+        ("  duration_s: 2\n", "  duration: 2\n", "'quick.duration'. Did you mean 'duration_s'?"),
+    ],
+)
+def test_an_unknown_key_or_value_is_refused_with_its_line(
+    make_study: MakeStudy, old: str, new: str, said: str
+) -> None:
+    line, error = refusal(make_study, old, new)
+    assert f"small.yaml:{line}: " in error.message
+    assert said in error.message
+
+
+def test_a_study_without_a_quick_selection_says_so(make_study: MakeStudy) -> None:
+    quick = STUDY[STUDY.index("quick:") :]
+    with pytest.raises(UsageError, match="has no 'quick:' selection"):
+        make_study(quick, "", quick=True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (Overrides(tunings=("pined",)), "no tuning 'pined'"),
+        (Overrides(workloads=("cpus",)), "no workload 'cpus'"),
+        (Overrides(conditions=("noisy",)), "no condition 'noisy'"),
+        (Overrides(blocks=0), "'blocks' is 0: it must be from 1"),
+        (Overrides(duration_s=float("nan")), "'duration_s' is nan"),
+        (Overrides(memory_mib=16), "'memory_mib' is 16"),
+        (Overrides(duration_s=1.2), "only half seconds"),
+    ],
+)
+def test_an_override_that_cannot_be_is_refused(
+    make_study: MakeStudy, overrides: Overrides, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_study(overrides=overrides)
+    assert said in caught.value.message
+
+
+def test_a_parameter_that_is_left_out_has_its_default(make_study: MakeStudy) -> None:
+    study = make_study("parameters: {max_prime: 2000}", "parameters: {}")
+    assert study.workloads["cpu"].parameters == {"max_prime": 2000}
+    assert study.digest == make_study().digest
+
+
+def test_the_pinning_study_that_labctl_brings_is_sound() -> None:
+    from labctl.workloads.registry import checkers
+
+    programs = checkers()
+    assert "pinning" in study_names()
+    full = load_study("pinning", programs=programs)
+    quick = load_study("pinning", programs=programs, quick=True)
+    assert set(full.workloads) == {"sysbench-cpu", "fio-randread", "fio-randwrite", "cyclictest"}
+    assert set(full.conditions) == {"quiet", "neighbour"}
+    # METHOD: fewer than ten blocks give no verdict, so the quick selection keeps them.
+    assert (full.blocks, quick.blocks) == (10, 10)
+    assert len(quick.tunings) == 8
+    assert {workload.duration_s for workload in quick.workloads.values()} == {2.0}

@@ -1,0 +1,83 @@
+"""The wheel: what a user without a checkout gets."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from labctl.base import process
+from labctl.base.deadline import Deadline
+from labctl.base.places import DATA_FOLDERS, relative_files
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that an installed wheel makes, with labctl and its data in it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    process.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, CHECKOUT],
+        deadline=Deadline.after(120, "building the wheel"),
+    )
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def run_elsewhere(
+    installed: Path, folder: Path, *arguments: str, env: Mapping[str, str] | None = None
+) -> process.Completed:
+    # -P keeps the empty folder itself off the path, -S the checkout that this Python knows.
+    packages = os.pathsep.join([str(installed), *(p for p in sys.path if p.endswith("-packages"))])
+    return process.run(
+        [sys.executable, "-P", "-S", *arguments],
+        env={"PYTHONPATH": packages, "LABCTL_LAB": str(folder), **(env or {})},
+        cwd=folder,
+        deadline=Deadline.after(60, "the installed labctl"),
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("kind", DATA_FOLDERS)
+def test_the_wheel_carries_every_data_folder(installed: Path, kind: str) -> None:
+    carried = set(relative_files(installed / "labctl" / "data" / kind))
+    assert carried == set(relative_files(CHECKOUT / kind))
+    assert carried
+
+
+def test_the_wheel_carries_every_file_of_the_package(installed: Path) -> None:
+    ours = {
+        path
+        for path in relative_files(CHECKOUT / "labctl")
+        if "__pycache__" not in path.parts and path.parts[0] != "data"
+    }
+    assert ours <= set(relative_files(installed / "labctl"))
+
+
+def test_the_wheel_carries_nothing_else(installed: Path) -> None:
+    folders = {path.parts[0] for path in relative_files(installed)}
+    assert {folder for folder in folders if not folder.endswith(".dist-info")} == {"labctl"}
+
+
+def test_an_installed_labctl_uses_the_data_inside(installed: Path, tmp_path: Path) -> None:
+    script = "from labctl.base.places import shipped_data; print(shipped_data())"
+    done = run_elsewhere(installed, tmp_path, "-c", script)
+    assert done.stdout.strip() == str(installed / "labctl" / "data")
+
+
+def test_an_installed_labctl_lists_its_tunings_from_an_empty_folder(
+    installed: Path, tmp_path: Path
+) -> None:
+    script = "from labctl.cli.main import main; main()"
+    done = run_elsewhere(installed, tmp_path, "-c", script, "domain", "list")
+    assert done.returncode == 0, done.stderr
+    for name in ("baseline", "pinned+fifo", "native+pinned"):
+        assert name in done.stdout
+    assert list(tmp_path.iterdir()) == []
