@@ -90,7 +90,7 @@ class StatePlaces:
     @property
     def work(self) -> Path:
         """What runs need while they run: overlays, save files, sockets."""
-        return self.root / "work"
+        return self.root / "running"
 
     @property
     def libvirt_root(self) -> Path:

@@ -172,7 +172,7 @@ def _request(name: str, accel: str | None, vcpus: int | None, memory_mib: int) -
     tuning = load_tuning(name)
     topology = read_topology()
     vcpus = vcpus or default_vcpus(topology)
-    work = _PLACE / "work"
+    running = _PLACE / "running"
     return DomainRequest(
         name="labctl-guest",
         uuid=_UUID,
@@ -184,12 +184,12 @@ def _request(name: str, accel: str | None, vcpus: int | None, memory_mib: int) -
         kernel=_PLACE / "images/vmlinuz",
         initrd=_PLACE / "images/initrd.img",
         cmdline="root=/dev/vda console=ttyS0",
-        root_disk=work / "root.qcow2",
-        data_disk=work / "data.raw",
+        root_disk=running / "root.qcow2",
+        data_disk=running / "data.raw",
         seed_disk=None,
-        console_log=work / "console.log",
-        runner_socket=work / "runner.sock",
-        agent_socket=work / "agent.sock",
+        console_log=running / "console.log",
+        runner_socket=running / "runner.sock",
+        agent_socket=running / "agent.sock",
     )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from labctl.cli.common import console, print_json
+
+if TYPE_CHECKING:
+    from labctl.store.run_folder import RunFolder
 
 
 @click.command("report")
@@ -45,3 +49,19 @@ def command(run_name: str, as_json: bool, html_file: Path | None, results: Path 
     else:
         page = folder.path / PAGE
         print_report(console(), run, judgement, html=page if page.is_file() else None)
+
+
+def show_finished(folder: RunFolder, *, as_json: bool) -> None:
+    """Write a run's page into its folder, then print its table or JSON."""
+    from labctl.analysis.judge import judge
+    from labctl.report.files import write_page
+    from labctl.report.json_report import report_json
+    from labctl.report.tables import print_report
+
+    run = folder.load()
+    judgement = judge(run)
+    page = write_page(run, judgement, folder.path)
+    if as_json:
+        print_json(report_json(run, judgement))
+    else:
+        print_report(console(), run, judgement, html=page)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labctl.base.errors import HostError, LabctlError, UsageError
+from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
 from labctl.cli.common import console, print_json
 
 if TYPE_CHECKING:
@@ -211,3 +211,19 @@ def _print_table(titles: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*(Text(printable(str(cell)), overflow="fold") for cell in row))
     console().print(table)
+
+
+@command.command("reparse")
+@click.argument("run_name", metavar="RUN")
+@_results
+def reparse_run(run_name: str, results: Path | None) -> None:
+    """Make RUN's samples anew from its raw files, with today's parsers."""
+    from labctl.run.parse import reparse
+    from labctl.store.run_folder import RunFolder
+
+    written, problems = reparse(RunFolder.find(_results_folder(results), run_name))
+    click.echo(f"Parsed {written} trials again.")
+    for problem in problems:
+        click.echo(problem, err=True)
+    if problems:
+        raise BrokenError(f"{len(problems)} trials could not be parsed; their samples stay")

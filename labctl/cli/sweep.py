@@ -8,6 +8,7 @@ import click
 
 from labctl.cli.common import console, print_json, state_places
 
+
 @click.command("sweep")
 @click.argument("study", default="pinning")
 @click.option("--quick", is_flag=True, help="The study's quick selection: fewer arms and seconds.")
@@ -59,7 +60,7 @@ def command(
     from labctl.base.events import silent
     from labctl.base.places import results_folder
     from labctl.cli.progress import ProgressView
-    from labctl.cli.report import show
+    from labctl.cli.report import show_finished
     from labctl.run.sweep import SweepRequest, plan_sweep, sweep
     from labctl.study.study import Overrides
 
@@ -92,4 +93,4 @@ def command(
     else:
         with ProgressView(console(stderr=True)) as view:
             folder = sweep(request, view.listen)
-    show(folder.path, as_json=as_json)
+    show_finished(folder, as_json=as_json)

@@ -29,7 +29,7 @@ from labctl.base.errors import BrokenError, HostError
 # Read by libvirt when it is loaded: what it logs is also in the exceptions that reach us.
 os.environ.setdefault("LIBVIRT_LOG_OUTPUTS", "4:file:/dev/null")
 
-import libvirt  # noqa: E402  (the line above must come first)
+import libvirt
 
 NAME_PREFIX = "labctl-"
 """Domains whose names begin so are labctl's, and only those are ever ended."""
@@ -235,8 +235,11 @@ def _explained(what: str) -> Iterator[None]:
 
 
 _HINTS = (
-    ("Cannot set scheduler parameters", "SCHED_FIFO and SCHED_RR need root outside a cpu cgroup "
-     "with RT_GROUP_SCHED; see 'labctl host facts'."),
+    (
+        "Cannot set scheduler parameters",
+        "SCHED_FIFO and SCHED_RR need root outside a cpu cgroup "
+        "with RT_GROUP_SCHED; see 'labctl host facts'.",
+    ),
     ("Cannot allocate memory", "Give the guest less memory in the study's 'guest.memory_mib'."),
     ("No space left on device", "Free some space, or name another folder with --state-dir."),
     ("Permission denied", "Run labctl as root."),

@@ -15,6 +15,7 @@ import labctl.base.runner_program
 from labctl.base.channel import Channel, ClockReading
 from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.host_threads import ThreadRef
 from labctl.domain import readback
@@ -26,6 +27,7 @@ from labctl.run.threads import guest_threads
 
 GUEST_DATA_PATH = "/dev/disk/by-id/virtio-labctl-data"
 MIB = 1024 * 1024
+RUNNER = Path(labctl.base.runner_program.__file__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +117,11 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
         lab.image.tree,
         data_folder=lab.data.folder,
         memory_bytes=lab.memory_mib * MIB,
-        runner_program=Path(labctl.base.runner_program.__file__),
+        runner_program=RUNNER,
         layout=lab.layout,
         journal=lab.journal,
     ) as session:
-        channel = Channel(session.connection, "the native runner")
-        _wait_native(channel, session)
+        channel = native_channel(session)
         yield Bench(
             tuning=tuning,
             kind=Kind.NATIVE,
@@ -134,12 +135,15 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
         )
 
 
-def _wait_native(channel: Channel, session: NativeSession) -> None:
+def native_channel(session: NativeSession) -> Channel:
+    """A channel to a native runner that answers; raises what the runner said when it doesn't."""
+    channel = Channel(session.connection, "the native runner")
     try:
         channel.wait_ready(Deadline.after(20, "the native runner's first answer"))
-    except Exception:
+    except BrokenError:
         session.check_alive()
         raise
+    return channel
 
 
 def _guest_cpus(lab: Lab, tuning: Tuning) -> CpuSet:

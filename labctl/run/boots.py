@@ -120,9 +120,7 @@ class PausedGuest:
 
 def settle_boot(channel: Channel) -> None:
     """Wait until systemd has nothing left to start, and the disk has what was written."""
-    waited = channel.run(
-        Command(argv=("systemctl", "is-system-running", "--wait")), seconds=BOOT_S
-    )
+    waited = channel.run(Command(argv=("systemctl", "is-system-running", "--wait")), seconds=BOOT_S)
     state = waited.stdout.decode(errors="replace").strip()
     if state not in ("running", "degraded"):
         raise BrokenError(f"the guest's systemd says '{state}' after the boot")

@@ -1,1 +1,55 @@
 """Hardware counters of a trial, where the host has a PMU (METHOD rule 12)."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from labctl.base.errors import BrokenError
+from labctl.base.process import end_process_group, running
+from labctl.base.tuning import Kind
+from labctl.collect import perf_stat
+from labctl.run.bench import Bench
+from labctl.store.trial import TrialFolder
+
+PROBLEM = "perf-stat-problem.txt"
+_ATTACH_S = 0.2
+_GRACE_S = 5.0
+
+
+@functools.cache
+def why_unavailable(kind: str) -> str | None:
+    """Probed once per process: the answer is the host's."""
+    return perf_stat.why_unavailable(kind)
+
+
+@contextmanager
+def pmu_counting(bench: Bench, pid: int, folder: TrialFolder) -> Iterator[None]:
+    """perf stat on the vCPU threads, natively on the waiting command; or the reason why not,
+    stored in its place. Raises BrokenError when perf ends before it is asked to."""
+    kind = str(bench.kind)
+    problem = why_unavailable(kind)
+    if problem is not None:
+        folder.write_raw(PROBLEM, problem)
+        yield
+        return
+    ids = bench.vcpu_tids if bench.kind is Kind.GUEST else (pid,)
+    with running(
+        perf_stat.command(kind, ids),
+        stderr=subprocess.PIPE,
+        env=perf_stat.ENVIRONMENT,
+        stop_signal=signal.SIGINT,
+    ) as perf:
+        # perf says nothing when it has attached; its own start takes a few milliseconds.
+        time.sleep(_ATTACH_S)
+        yield
+        if perf.poll() is not None:
+            raise BrokenError(f"perf stat ended by itself with status {perf.returncode}")
+        assert perf.stderr is not None
+        perf.send_signal(signal.SIGINT)
+        folder.write_raw(perf_stat.RAW, perf.stderr.read())
+        end_process_group(perf, signal.SIGINT, _GRACE_S)

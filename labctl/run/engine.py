@@ -143,9 +143,7 @@ class Engine:
         self._tell(record)
 
     def _count(self, record: TrialRecord) -> None:
-        self._attempts[record.number] = max(
-            self._attempts.get(record.number, 0), record.attempt
-        )
+        self._attempts[record.number] = max(self._attempts.get(record.number, 0), record.attempt)
         if record.status is TrialStatus.DONE:
             self._done.add(record.number)
         else:

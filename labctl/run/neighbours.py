@@ -61,9 +61,7 @@ def neighbours(lab: Lab, cpus: Sequence[int]) -> Iterator[Neighbours]:
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="hog-", dir=lab.work))
             )
             members = stack.enter_context(
-                group(
-                    lab.layout, lab.journal, f"neighbour-{number}", memory_bytes=_MEMORY_BYTES
-                )
+                group(lab.layout, lab.journal, f"neighbour-{number}", memory_bytes=_MEMORY_BYTES)
             )
             output = stack.enter_context(open(folder / "stderr.txt", "wb"))
             argv = in_tree(

@@ -19,8 +19,7 @@ from labctl.base.places import StatePlaces, host_lock
 from labctl.base.tuning import Kind, Tuning
 from labctl.domain.pincheck import check as check_pins
 from labctl.domain.pincheck import refuse
-from labctl.domain.pinplan import picture
-from labctl.domain.pinplan import PinPlan, default_vcpus, pin_plan
+from labctl.domain.pinplan import PinPlan, default_vcpus, picture, pin_plan
 from labctl.domain.session import Session
 from labctl.guest.build import build
 from labctl.guest.images import Image, find
@@ -127,9 +126,7 @@ def _planned(study: Study, seed: int, asked_for: Any) -> Planned:
             skipped[name] = "; ".join(refusals)
         else:
             warnings += [f"{name}: {problem.text}" for problem in problems]
-    plan = make_plan(
-        study, tunings, seed=seed, host_digest=_topology_digest(pins), skipped=skipped
-    )
+    plan = make_plan(study, tunings, seed=seed, host_digest=_topology_digest(pins), skipped=skipped)
     # The study stays as it is, so that its digest is the same on every host.
     plan = replace(plan, guest=replace(plan.guest, vcpus=vcpus))
     return Planned(
@@ -293,9 +290,7 @@ def _carry_out(
         record.update(settler.facts(record["host"]))
         record["restored_state"] = not request.fresh_boots
         folder.write_run(record)
-        engine = Engine(
-            lab, folder, plan, boots, calibrations, fresh_boots=request.fresh_boots
-        )
+        engine = Engine(lab, folder, plan, boots, calibrations, fresh_boots=request.fresh_boots)
         try:
             engine.run()
         finally:

@@ -135,8 +135,7 @@ def _measure(
             )
         result = _measured_window(lab, bench, workload, setting, hogs, folder, stack)
         times["measured_s"] = result.duration_s
-    if bench.kind is Kind.GUEST or workload.calibratable:
-        calibrations.store(folder, bench, request.declared)
+    calibrations.store(folder, bench, request.declared)
     _store(folder, result, hogs)
     if result.returncode != 0:
         said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]

@@ -17,10 +17,11 @@ def invalid_reasons(readings: Iterable[Reading], limits: Limits) -> list[str]:
     restore (METHOD rule 6). What a hypervisor below this host took is in it.
     """
     for reading in readings:
-        if isinstance(reading, Sample) and reading.key == OTHER_CPU:
-            if reading.value > limits.other_cpu:
-                return [
-                    f"others took {reading.value:.2f} CPU seconds per second on the trial's CPUs "
-                    f"(the study allows {limits.other_cpu:g})"
-                ]
+        if not isinstance(reading, Sample) or reading.key != OTHER_CPU:
+            continue
+        if reading.value > limits.other_cpu:
+            return [
+                f"others took {reading.value:.2f} CPU seconds per second on the trial's CPUs "
+                f"(the study allows {limits.other_cpu:g})"
+            ]
     return []

@@ -77,7 +77,7 @@ class Sandbox:
         found += [str(p) for p in Path("/sys/fs/cgroup").glob("**/labctl-*") if p.is_dir()]
         if str(self.state) in Path("/proc/mounts").read_text():
             found.append("a mount")
-        work = self.state / "work"
+        work = self.state / "running"
         found += [str(path) for path in work.glob("*")] if work.exists() else []
         journal = self.state / "journal.jsonl"
         if journal.exists() and journal.read_text():

@@ -104,9 +104,7 @@ def test_a_killed_run_is_cleaned_up_and_resumed_where_it_stopped(sandbox: Sandbo
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_nothing_behind(
-    sandbox: Sandbox, number: signal.Signals
-) -> None:
+def test_an_interrupted_run_leaves_nothing_behind(sandbox: Sandbox, number: signal.Signals) -> None:
     process = sandbox.start(*SMALL, "--condition=neighbour", "--duration=20", "--quiet")
     wait_for(lambda: sandbox.runs() and list(sandbox.runs()[0].glob("trials/*")), 240, "a trial")
     process.send_signal(number)

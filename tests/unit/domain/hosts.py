@@ -88,11 +88,11 @@ def request(
         "kernel": Path("/var/lib/labctl/images/vmlinuz"),
         "initrd": Path("/var/lib/labctl/images/initrd.img"),
         "cmdline": "root=/dev/vda console=ttyS0",
-        "root_disk": Path("/var/lib/labctl/work/root.qcow2"),
-        "data_disk": Path("/var/lib/labctl/work/data.raw"),
+        "root_disk": Path("/var/lib/labctl/running/root.qcow2"),
+        "data_disk": Path("/var/lib/labctl/running/data.raw"),
         "seed_disk": None,
-        "console_log": Path("/var/lib/labctl/work/console.log"),
-        "runner_socket": Path("/var/lib/labctl/work/runner.sock"),
-        "agent_socket": Path("/var/lib/labctl/work/agent.sock"),
+        "console_log": Path("/var/lib/labctl/running/console.log"),
+        "runner_socket": Path("/var/lib/labctl/running/runner.sock"),
+        "agent_socket": Path("/var/lib/labctl/running/agent.sock"),
     }
     return DomainRequest(**{**values, **changes})

@@ -193,7 +193,7 @@ def test_what_libvirt_fills_in_is_no_mismatch() -> None:
         ("<iothreads>1</iothreads>", "", "iothreads: asked was 1, the domain has none"),
         ("discard='unmap' iothread='1'", "discard='unmap'", "disk vda iothread: asked was 1"),
         ("type='raw'", "type='raw' cache='none'", "disk vdb cache: asked was none, the domain has"),
-        ("work/data.raw", "work/other.raw", "disk vdb file"),
+        ("running/data.raw", "running/other.raw", "disk vdb file"),
         ("<domain type='qemu'", "<domain type='kvm'", "accelerator: asked was qemu"),
         (">262144</memory>", ">131072</memory>", "memory: asked was 262144 KiB"),
     ],

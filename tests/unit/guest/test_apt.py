@@ -9,14 +9,14 @@ from labctl.guest import apt
 # As Debian's container images have it.
 DEB822 = """\
 Types: deb
-# http://snapshot.debian.org/archive/debian/20250520T000000Z
-URIs: http://deb.debian.org/debian
+# http://snapshot.example/archive/debian/20250520T000000Z
+URIs: http://mirror.example/debian
 Suites: bookworm bookworm-updates
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 
 Types: deb
-URIs: http://deb.debian.org/debian-security
+URIs: http://mirror.example/debian-security
 Suites: bookworm-security
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
@@ -39,9 +39,9 @@ def sources(etc: Path, suite: str = "bookworm", **files: str) -> list[str]:
 
 def test_stanzas_become_lines_of_one_suite_each(etc: Path) -> None:
     assert sources(etc, debian_sources=DEB822) == [
-        f"deb {KEYRING} http://deb.debian.org/debian bookworm main",
-        f"deb {KEYRING} http://deb.debian.org/debian bookworm-updates main",
-        f"deb {KEYRING} http://deb.debian.org/debian-security bookworm-security main",
+        f"deb {KEYRING} http://mirror.example/debian bookworm main",
+        f"deb {KEYRING} http://mirror.example/debian bookworm-updates main",
+        f"deb {KEYRING} http://mirror.example/debian-security bookworm-security main",
     ]
 
 
@@ -67,7 +67,7 @@ def test_a_host_of_another_release_lends_no_sources(etc: Path) -> None:
     [
         "Enabled: no\n" + DEB822.split("\n\n")[0],
         DEB822.split("\n\n")[0].replace("Types: deb", "Types: deb-src"),
-        "Types: deb\nURIs: https://deb.nodesource.com/node_20.x\nSuites: nodistro\n"
+        "Types: deb\nURIs: https://other.example/node_20.x\nSuites: nodistro\n"
         "Components: main\nSigned-By: /usr/share/keyrings/nodesource.gpg\n",
         "Types: deb\nURIs: https://apt.example.com\nSuites: bookworm\n"
         "Components: main\nSigned-By: /usr/share/keyrings/example.gpg\n",
@@ -89,10 +89,10 @@ def test_files_that_apt_ignores_are_ignored(etc: Path) -> None:
 
 def test_a_key_inside_a_stanza_leaves_the_keyring_to_mmdebstrap(etc: Path) -> None:
     text = (
-        "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: bookworm\nComponents: main\n"
+        "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\nComponents: main\n"
         "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n debian: xsFNBF\n"
     )
-    assert sources(etc, debian_sources=text) == ["deb http://deb.debian.org/debian bookworm main"]
+    assert sources(etc, debian_sources=text) == ["deb http://mirror.example/debian bookworm main"]
 
 
 # `apt-config dump` of apt 2.6.1, shortened.

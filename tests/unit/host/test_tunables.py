@@ -49,7 +49,7 @@ def test_a_tunable_is_rebuilt_from_its_kind_and_arguments(tunable: Tunable) -> N
 
 
 def test_a_file_on_disk_survives_a_reboot() -> None:
-    assert FileAccess("/var/lib/labctl/work").survives_reboot
+    assert FileAccess("/var/lib/labctl/running").survives_reboot
 
 
 @pytest.mark.parametrize(("kind", "arguments"), [("nothing", {}), ("file-value", {"file": "/x"})])

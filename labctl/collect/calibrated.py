@@ -1,0 +1,147 @@
+"""IPC without a PMU: instructions per operation, counted once with callgrind, times operations,
+over reference cycles (METHOD rule 13).
+
+It is the throughput per busy CPU second in another unit, and no evidence beside it. The same
+binary on the same input executes the same instructions, whoever counts them; each side has its
+own count, so that a libc that picks other routines by CPUID is no obstacle.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.trial import TrialFolder
+
+RAW = "calibration.json"
+METRIC = "ipc{source=calibrated}"
+
+COUNTED_OPERATIONS = (50, 150)
+"""Two runs, so that starting up cancels out. Under TCG they take about 10 and 14 s."""
+
+_COLLECTED = re.compile(r"^==\d+== Collected : (\d+)\s*$", re.M)
+_BOGOMIPS = re.compile(r"^bogomips\s*:\s*(\d+\.\d+)\s*$", re.M)
+
+
+def callgrind_command(command: Command) -> Command:
+    """The same command under callgrind; what it counted is on standard error."""
+    return Command(
+        argv=(
+            "/usr/bin/valgrind",
+            "--tool=callgrind",
+            "--callgrind-out-file=/dev/null",
+            *command.argv,
+        ),
+        env=command.env,
+        files=command.files,
+    )
+
+
+def collected_instructions(stderr: str) -> int:
+    """User instructions that callgrind counted; raises BrokenError when it names none."""
+    found = _COLLECTED.findall(stderr)
+    if len(found) != 1:
+        said = stderr.strip().splitlines()[-1:] or ["nothing"]
+        raise BrokenError(
+            f"expected one line 'Collected : N' from callgrind, found {len(found)}; its last "
+            f"words: {said[0]}"
+        )
+    return int(found[0])
+
+
+def instructions_per_operation(counts: Sequence[tuple[int, int]]) -> float:
+    """The slope between two (operations, instructions); raises BrokenError when there is none."""
+    if len(counts) != 2 or counts[0][0] >= counts[1][0] or counts[0][1] >= counts[1][1]:
+        raise BrokenError(f"callgrind's counts don't grow with the operations: {list(counts)}")
+    (few, instructions_few), (many, instructions_many) = counts
+    return (instructions_many - instructions_few) / (many - few)
+
+
+def tsc_hz(cpuinfo: str, tsc_freq_khz: str | None = None) -> float | None:
+    """Rate of the host's time-stamp counter in Hz, None when it can't be told (no x86).
+
+    `tsc_freq_khz`: the text of /sys/devices/system/cpu/cpu0/tsc_freq_khz where a kernel has it.
+    Else from /proc/cpuinfo: the kernel sets loops_per_jiffy from the TSC (lpj_fine in
+    arch/x86/kernel/tsc.c), and bogomips is loops_per_jiffy * HZ / 500000, so two per TSC MHz.
+    """
+    if tsc_freq_khz is not None and tsc_freq_khz.strip().isdecimal():
+        return int(tsc_freq_khz) * 1000.0
+    found = _BOGOMIPS.search(cpuinfo)
+    if found is None or "constant_tsc" not in cpuinfo:
+        return None
+    rate = float(found[1]) * 1e6 / 2
+    return rate if rate > 0 else None
+
+
+def parse(
+    raw: TrialFolder,
+    readings: Iterable[Reading],
+    *,
+    calibratable: bool,
+    rate_metric: str | None,
+    kind: str,
+) -> Iterator[Reading]:
+    """ipc{source=calibrated}: user instructions per reference cycle of busy CPU time.
+
+    `readings`: the trial's others; of them `rate_metric` and host_cpu of the vCPU threads
+    (natively of the workload). Raises BrokenError when calibration.json isn't whole.
+    """
+    yield _calibrated(raw, list(readings), calibratable, rate_metric, kind)
+
+
+def _calibrated(
+    raw: TrialFolder,
+    readings: Sequence[Reading],
+    calibratable: bool,
+    rate_metric: str | None,
+    kind: str,
+) -> Reading:
+    if not calibratable or rate_metric is None:
+        return _unavailable(
+            "this workload waits or does I/O: its instructions per operation are no constant."
+        )
+    if not raw.has(RAW):
+        return _unavailable("its instructions per operation were not counted on this side.")
+    per_operation, reference_hz = _calibration(raw)
+    if reference_hz is None:
+        return _unavailable("the rate of the host's time-stamp counter is not known.")
+    busy_key = f"host_cpu{{thread={'vcpu' if kind == 'guest' else 'workload'}}}"
+    values = {r.key: r.value for r in readings if isinstance(r, Sample)}
+    if rate_metric not in values or busy_key not in values:
+        return _unavailable(f"it takes {rate_metric} and {busy_key}, and one is unavailable.")
+    if values[busy_key] <= 0:
+        return _unavailable("the workload used no CPU time.")
+    return Sample(
+        metric="ipc",
+        value=per_operation * values[rate_metric] / (reference_hz * values[busy_key]),
+        unit=Unit.INSTRUCTIONS_PER_CYCLE,
+        better=Better.HIGHER,
+        labels={"source": "calibrated"},
+        source=RAW,
+    )
+
+
+def _calibration(raw: TrialFolder) -> tuple[float, float | None]:
+    """(instructions per operation, TSC rate in Hz)."""
+    data = raw.read_json(RAW)
+    try:
+        per_operation = float(data["instructions_per_operation"])
+        reference_hz = None if data["tsc_hz"] is None else float(data["tsc_hz"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BrokenError(
+            f"{raw.path / RAW}: expected instructions_per_operation and tsc_hz, found something "
+            f"else ({error!r})"
+        ) from error
+    for value in (per_operation, reference_hz):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise BrokenError(f"{raw.path / RAW}: expected numbers above 0, found {value}")
+    return per_operation, reference_hz
+
+
+def _unavailable(reason: str) -> Unavailable:
+    return Unavailable(metric=METRIC, reason=reason)

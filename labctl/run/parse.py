@@ -1,0 +1,60 @@
+"""From a trial's raw files to its readings. Reads nothing else."""
+
+from __future__ import annotations
+
+from labctl.base.errors import BrokenError
+from labctl.collect import calibrated, derived, host_threads, kvm_stats, perf_stat, side
+from labctl.run.counting import PROBLEM
+from labctl.store.run_folder import RunFolder
+from labctl.store.samples import Reading
+from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from labctl.workloads.neighbour import neighbour_readings
+from labctl.workloads.registry import workload
+
+
+def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
+    """Every metric of a trial, or why it is unavailable; raises BrokenError naming the file."""
+    try:
+        program = workload(record.parsed_with["program"])
+        kind = record.parsed_with["kind"]
+        accelerator = record.parsed_with["accelerator"]
+    except KeyError as error:
+        raise BrokenError(f"{folder.path / 'trial.json'} does not say {error}") from error
+    host = list(host_threads.parse(folder))
+    readings: list[Reading] = list(program.parse(folder))
+    readings += host
+    readings += side.parse(folder, kind=kind, accelerator=accelerator)
+    if kind == "guest":
+        readings += kvm_stats.parse(folder, accelerator=accelerator)
+    readings += neighbour_readings(folder, host)
+    readings += derived.per_operation_readings(readings, rate_metric=program.rate_metric, kind=kind)
+    problem = folder.read_text(PROBLEM) if folder.has(PROBLEM) else None
+    readings += perf_stat.parse(folder, kind=kind, problem=problem)
+    readings += calibrated.parse(
+        folder,
+        readings,
+        calibratable=program.calibratable,
+        rate_metric=program.rate_metric,
+        kind=kind,
+    )
+    return readings
+
+
+def reparse(folder: RunFolder) -> tuple[int, list[str]]:
+    """Write the samples of every valid trial anew from its raw files.
+
+    Returns how many were written, and a sentence for each trial that can't be parsed any more:
+    its samples stay as they were.
+    """
+    written = 0
+    problems = []
+    for trial in folder.trial_folders():
+        try:
+            record = trial.read_record()
+            if record.status is not TrialStatus.DONE:
+                continue
+            trial.write_readings(parse_trial(trial, record))
+            written += 1
+        except BrokenError as error:
+            problems.append(error.message)
+    return written, problems
