@@ -23,7 +23,7 @@ class CommandResult:
 
     `duration_s` is CLOCK_MONOTONIC of that machine from before the fork to after the wait.
     `side` holds what that machine's kernel counted meanwhile, as the runner read it before and
-    after: see `labctl/guest/runner.py`.
+    after: see `labctl/base/runner_program.py`.
     """
 
     returncode: int

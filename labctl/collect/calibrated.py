@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
+from labctl.collect.known import Known, MissingReadingError
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 
@@ -88,37 +89,31 @@ def parse(
 ) -> Iterator[Reading]:
     """ipc{source=calibrated}: user instructions per reference cycle of busy CPU time.
 
-    `readings`: the trial's others; of them `rate_metric` and host_cpu of the vCPU threads
+    `readings`: the trial's others; of them `operations` and the CPU time of the vCPU threads
     (natively of the workload). Raises BrokenError when calibration.json isn't whole.
     """
-    yield _calibrated(raw, list(readings), calibratable, rate_metric, kind)
-
-
-def _calibrated(
-    raw: TrialFolder,
-    readings: Sequence[Reading],
-    calibratable: bool,
-    rate_metric: str | None,
-    kind: str,
-) -> Reading:
     if not calibratable or rate_metric is None:
-        return _unavailable(
+        yield _unavailable(
             "this workload waits or does I/O: its instructions per operation are no constant."
         )
+        return
     if not raw.has(RAW):
-        return _unavailable("its instructions per operation were not counted on this side.")
+        yield _unavailable("its instructions per operation were not counted on this side.")
+        return
     per_operation, reference_hz = _calibration(raw)
     if reference_hz is None:
-        return _unavailable("the rate of the host's time-stamp counter is not known.")
-    busy_key = f"host_cpu{{thread={'vcpu' if kind == 'guest' else 'workload'}}}"
-    values = {r.key: r.value for r in readings if isinstance(r, Sample)}
-    if rate_metric not in values or busy_key not in values:
-        return _unavailable(f"it takes {rate_metric} and {busy_key}, and one is unavailable.")
-    if values[busy_key] <= 0:
-        return _unavailable("the workload used no CPU time.")
-    return Sample(
+        yield _unavailable("the rate of the host's time-stamp counter is not known.")
+        return
+    known = Known(readings)
+    try:
+        instructions = per_operation * known.value("operations")
+        cycles = reference_hz * known.workload_cpu_s(kind)
+    except MissingReadingError as error:
+        yield _unavailable(str(error))
+        return
+    yield Sample(
         metric="ipc",
-        value=per_operation * values[rate_metric] / (reference_hz * values[busy_key]),
+        value=instructions / cycles,
         unit=Unit.INSTRUCTIONS_PER_CYCLE,
         better=Better.HIGHER,
         labels={"source": "calibrated"},

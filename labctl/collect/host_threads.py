@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,10 @@ from labctl.store.trial import TrialFolder
 
 ROLES = ("vcpu", "emulator", "iothread", "vhost", "neighbour", "labctl")
 
-# Of /proc/stat, only these lines are kept: the interrupts' line alone is kilobytes.
+# Only these lines of /proc/stat and of status are kept: a run has thousands of snapshots, and the
+# interrupts' line alone is kilobytes.
 _STAT_LINES = ("cpu", "ctxt ", "procs_")
+_STATUS_LINES = ("voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
 
 _SWITCHES = {
     "voluntary": re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.M),
@@ -44,6 +45,7 @@ class ThreadRef:
 class Used:
     """What one thread did between two snapshots. `born`: it wasn't there at the first one."""
 
+    pid: int
     role: str
     name: str
     run_ns: int
@@ -54,24 +56,28 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Every thread of the second snapshot, and those of the first that had ended by then."""
+    """Every thread of the second snapshot, and those of the first that had ended by then
+    (as the first one counted them)."""
 
     used: tuple[Used, ...]
-    vanished: Mapping[str, tuple[str, ...]]
-    """Role to the names of its threads that ended."""
+    vanished: tuple[Used, ...]
 
     def of(self, role: str) -> list[Used]:
         return [thread for thread in self.used if thread.role == role]
+
+    def vanished_of(self, role: str) -> list[Used]:
+        return [thread for thread in self.vanished if thread.role == role]
 
 
 def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> dict[str, Any]:
     """What the kernel has counted by now for these threads, as host.json holds it.
 
-    A thread that has ended is left out: `parse` then says so.
+    A thread that has ended is left out. The times of its process, which the kernel keeps, tell
+    `parse` what it used.
     """
     taken: dict[str, Any] = {
         "monotonic_ns": time.monotonic_ns(),
-        "proc_stat": _kept_lines((proc_root / "stat").read_text()),
+        "proc_stat": _kept((proc_root / "stat").read_text(), _STAT_LINES),
     }
     rows: list[dict[str, Any]] = []
     for thread in threads:
@@ -82,20 +88,22 @@ def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> d
             continue
         rows.append(
             {
+                "pid": thread.pid,
                 "tid": thread.tid,
                 "role": thread.role,
                 "index": thread.index,
                 "comm": texts["comm"].strip(),
                 "schedstat": texts["schedstat"],
-                "status": texts["status"],
+                "status": _kept(texts["status"], _STATUS_LINES),
             }
         )
     taken["threads"] = rows
+    taken["processes"] = _process_stats({thread.pid for thread in threads}, proc_root)
     return taken
 
 
 def parse(raw: TrialFolder) -> Iterator[Reading]:
-    """host_cpu{thread=...}, run_delay, ctx_switches{of=vcpu,...} and host_steal of a trial.
+    """host_cpu{thread=...}, run_delay, ctx_switches{of=vcpu,...}, host_steal and host_window.
 
     Raises BrokenError when host.json (natively also side.json) isn't whole.
     """
@@ -104,6 +112,13 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
     known: list[Reading] = list(_role_cpu(snapshots, threads))
     if snapshots.is_native:
         known.append(_workload_cpu(raw))
+    yield Sample(
+        metric="host_window",
+        value=snapshots.seconds,
+        unit=Unit.SECONDS,
+        better=Better.NEITHER,
+        source=RAW,
+    )
     yield from known
     yield _other_cpu(snapshots, known)
     yield from _vcpu_readings(snapshots, threads)
@@ -114,7 +129,7 @@ def changes(raw: TrialFolder) -> list[str]:
     """Sentences on threads that came or went during the trial."""
     threads = read_threads(read_snapshots(raw))
     born = [f"{t.role} thread '{t.name}' was born" for t in threads.used if t.born]
-    gone = [f"{role} thread '{n}' ended" for role, names in threads.vanished.items() for n in names]
+    gone = [f"{t.role} thread '{t.name}' ended" for t in threads.vanished]
     return [f"{sentence} during the trial." for sentence in (*born, *gone)]
 
 
@@ -122,7 +137,6 @@ def read_threads(snapshots: Snapshots) -> Threads:
     """What each thread did; raises BrokenError when its rows can't be read."""
     before = {row["tid"]: row for row in _rows(snapshots.before, snapshots.where)}
     used: list[Used] = []
-    vanished: dict[str, list[str]] = defaultdict(list)
     seen = set()
     for row in _rows(snapshots.after, snapshots.where):
         now = _counted(row, snapshots.where)
@@ -134,19 +148,40 @@ def read_threads(snapshots: Snapshots) -> Threads:
         else:
             seen.add(row["tid"])
         used.append(now if then is None else _difference(now, then))
-    for tid, row in before.items():
-        if tid not in seen:
-            vanished[row["role"]].append(row["comm"])
-    return Threads(tuple(used), {role: tuple(names) for role, names in vanished.items()})
+    ended = [_counted(row, snapshots.where) for tid, row in before.items() if tid not in seen]
+    return Threads(tuple(used), tuple(ended))
 
 
 def _role_cpu(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
     for role in ROLES:
-        found = threads.of(role)
-        if role in threads.vanished:
+        found, ended = threads.of(role), threads.vanished_of(role)
+        if not found and not ended:
+            continue
+        seconds = sum(t.run_ns for t in found) / 1e9
+        lost = _ended_cpu_s(snapshots, threads, role)
+        if lost is None:
             yield Unavailable(metric=_cpu_key(role), reason=_gone(role, threads))
-        elif found:
-            yield _cpu(role, sum(t.run_ns for t in found) / 1e9 / snapshots.seconds, RAW)
+        else:
+            yield _cpu(role, (seconds + lost) / snapshots.seconds, RAW)
+
+
+def _ended_cpu_s(snapshots: Snapshots, threads: Threads, role: str) -> float | None:
+    """CPU seconds that this role's ended threads used in the window; None when it can't be told.
+
+    QEMU's I/O workers end after ten idle seconds, so this is common. A process's utime and stime
+    hold its ended threads' run time too (thread_group_cputime in kernel/sched/cputime.c); what
+    its threads of now don't account for is theirs. Good to two clock ticks.
+    """
+    total = 0.0
+    for pid in {t.pid for t in threads.vanished_of(role)}:
+        if any(t.pid == pid and t.role != role for t in threads.vanished):
+            return None
+        ticks = [_process_ticks(taken, pid, snapshots) for taken in _both(snapshots)]
+        if ticks[0] is None or ticks[1] is None:
+            return None
+        known = sum(t.run_ns for t in threads.used if t.pid == pid) / 1e9
+        total += max(0.0, (ticks[1] - ticks[0]) / snapshots.clk_tck - known)
+    return total
 
 
 def _workload_cpu(raw: TrialFolder) -> Sample:
@@ -162,7 +197,7 @@ def _other_cpu(snapshots: Snapshots, known: Sequence[Reading]) -> Reading:
     tick (kernel/sched/cputime.c). It includes what a hypervisor below this host took.
     """
     if any(isinstance(reading, Unavailable) for reading in known):
-        reason = "a thread ended during the trial and what it used is not known."
+        reason = "what threads that ended during the trial had used is not known."
         return Unavailable(metric=_cpu_key("other"), reason=reason)
     try:
         cpus = parse_cpus(snapshots.trial_cpus)
@@ -178,7 +213,7 @@ def _vcpu_readings(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
     problem = None
     if snapshots.is_native:
         problem = "natively there is no vCPU thread."
-    elif "vcpu" in threads.vanished:
+    elif threads.vanished_of("vcpu"):
         problem = _gone("vcpu", threads)
     elif not threads.of("vcpu"):
         problem = "no vCPU thread was found."
@@ -222,7 +257,7 @@ def _host_steal(snapshots: Snapshots) -> Sample:
 
 def _tick_change(snapshots: Snapshots, line: str, field: str) -> int:
     changes: list[int] = []
-    for taken in (snapshots.before, snapshots.after):
+    for taken in _both(snapshots):
         text = taken.get("proc_stat")
         if not isinstance(text, str):
             raise BrokenError(f"{snapshots.where}: expected the text of /proc/stat, found none")
@@ -230,13 +265,43 @@ def _tick_change(snapshots: Snapshots, line: str, field: str) -> int:
     return changes[1] - changes[0]
 
 
+def _both(snapshots: Snapshots) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    return snapshots.before, snapshots.after
+
+
+def _process_ticks(taken: Mapping[str, Any], pid: int, snapshots: Snapshots) -> int | None:
+    """utime + stime of a process (proc_pid_stat(5), fields 14 and 15); None when it had ended."""
+    processes = taken.get("processes")
+    text = processes.get(str(pid)) if isinstance(processes, dict) else None
+    if text is None:
+        return None
+    # The name in parentheses may hold spaces and parentheses itself.
+    fields = str(text).rpartition(")")[2].split()
+    if len(fields) < 13 or not (fields[11].isdecimal() and fields[12].isdecimal()):
+        raise BrokenError(f"{snapshots.where}: expected /proc/{pid}/stat, found {text!r}")
+    return int(fields[11]) + int(fields[12])
+
+
+def _process_stats(pids: Iterable[int], proc_root: Path) -> dict[str, str]:
+    found = {}
+    for pid in sorted(pids):
+        try:
+            found[str(pid)] = (proc_root / str(pid) / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
 def _rows(taken: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     rows = taken.get("threads")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise BrokenError(f"{where}: expected a list 'threads' in each snapshot")
     for row in rows:
-        if not {"tid", "role", "comm", "schedstat", "status"} <= row.keys():
-            raise BrokenError(f"{where}: expected tid, role, comm, schedstat and status in {row}")
+        if not {"pid", "tid", "role", "comm", "schedstat", "status"} <= row.keys():
+            raise BrokenError(
+                f"{where}: expected pid, tid, role, comm, schedstat and status of each thread, "
+                f"found {', '.join(sorted(row))}"
+            )
         if row["role"] not in ROLES:
             raise BrokenError(f"{where}: a thread has the unknown role '{row['role']}'")
     return rows
@@ -256,6 +321,7 @@ def _counted(row: Mapping[str, Any], where: str) -> Used:
             f"{row['tid']} ('{row['comm']}')"
         )
     return Used(
+        pid=int(row["pid"]),
         role=str(row["role"]),
         name=str(row["comm"]),
         run_ns=int(fields[0]),
@@ -267,6 +333,7 @@ def _counted(row: Mapping[str, Any], where: str) -> Used:
 
 def _difference(now: Used, then: Used) -> Used:
     return Used(
+        pid=now.pid,
         role=now.role,
         name=now.name,
         run_ns=now.run_ns - then.run_ns,
@@ -277,7 +344,7 @@ def _difference(now: Used, then: Used) -> Used:
 
 
 def _gone(role: str, threads: Threads) -> str:
-    names = ", ".join(f"'{name}'" for name in threads.vanished[role])
+    names = ", ".join(f"'{thread.name}'" for thread in threads.vanished_of(role))
     return f"{role} thread {names} ended during the trial and what it used is not known."
 
 
@@ -296,6 +363,5 @@ def _cpu_key(role: str) -> str:
     return f"host_cpu{{thread={role}}}"
 
 
-def _kept_lines(text: str) -> str:
-    kept: Iterable[str] = text.splitlines(keepends=True)
-    return "".join(line for line in kept if line.startswith(_STAT_LINES))
+def _kept(text: str, starts: tuple[str, ...]) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if line.startswith(starts))

@@ -47,14 +47,15 @@ def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
             "KVM of this host tells QEMU no statistics (Linux before 5.14), or its vCPUs changed."
         )
         return
-    changes = {
-        name: sum(stats[name] - before[vcpu][name] for vcpu, stats in after.items())
-        for name in ("exits", _POLLS, _SUCCESSES, *_POLL_NS.values())
-        if all(name in stats for stats in (*before.values(), *after.values()))
-    }
-    if any(change < 0 for change in changes.values()):
-        yield from _unavailable("KVM's counters went backwards: the guest was started anew.")
-        return
+    changes: dict[str, int] = {}
+    for name in ("exits", _POLLS, _SUCCESSES, *_POLL_NS.values()):
+        if all(name in stats for stats in (*before.values(), *after.values())):
+            by_vcpu = [stats[name] - before[vcpu][name] for vcpu, stats in after.items()]
+            if min(by_vcpu) < 0:
+                reason = "KVM's counters went backwards: the guest was started anew."
+                yield from _unavailable(reason)
+                return
+            changes[name] = sum(by_vcpu)
     yield from _readings(changes, snapshots)
 
 

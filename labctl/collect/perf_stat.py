@@ -48,17 +48,15 @@ class Counter:
 
 
 def command(kind: str, ids: Sequence[int]) -> tuple[str, ...]:
-    """perf stat until SIGINT: on a guest's vCPU threads, or natively on a process and every child
-    it will have (attach it before the workload is forked). It writes to standard error."""
-    return (
-        "perf",
-        "stat",
-        "--json-output",
-        "--event",
-        ",".join(_EVENTS[kind]),
-        "--tid" if kind == "guest" else "--pid",
-        ",".join(str(number) for number in ids),
-    )
+    """perf stat until SIGINT, on a guest's vCPU threads, or natively on a process that waits to
+    become the workload, with every child that it will have. RAW is its standard error."""
+    which = "--tid" if kind == "guest" else "--pid"
+    return (*_perf(kind), which, ",".join(str(number) for number in ids))
+
+
+def _perf(kind: str) -> tuple[str, ...]:
+    # No group: one event that isn't supported would fail them all, without naming it.
+    return ("perf", "stat", "--json-output", "--event", ",".join(_EVENTS[kind]))
 
 
 ENVIRONMENT = {"LC_ALL": "C"}
@@ -66,12 +64,9 @@ ENVIRONMENT = {"LC_ALL": "C"}
 
 
 def why_unavailable(kind: str) -> str | None:
-    """A sentence on why this host can't count `kind`'s events, or None when it can.
-
-    Probed by counting a short process of our own, natively with the very events; for a guest with
-    plain `:u` and `:G` events, since no guest runs yet and 0 is then the right count.
-    """
-    argv = ("perf", "stat", "--json-output", "--event", ",".join(_EVENTS[kind]), "true")
+    """A sentence on why this host can't count the events of a `kind` of machine ("guest" or
+    "native"), or None when it can. Probed with these events on a short process."""
+    argv = (*_perf(kind), "true")
     try:
         done = run(argv, deadline=Deadline.after(20, "probing perf"), check=False, env=ENVIRONMENT)
     except LabctlError as error:
@@ -90,7 +85,7 @@ def why_unavailable(kind: str) -> str | None:
 
 
 def parse(raw: TrialFolder, *, kind: str, problem: str | None = None) -> Iterator[Reading]:
-    """ipc{source=pmu} (user), ipc{level=kernel,source=pmu}, and a guest's host_share.
+    """ipc{source=pmu} (user), ipc{level=kernel,source=pmu}, user_cycles, a guest's host_share.
 
     `problem`: why nothing was counted (from `why_unavailable`). Events that perf did not count,
     or counted only part of the time, make their ratio unavailable. Raises BrokenError when the
@@ -99,6 +94,7 @@ def parse(raw: TrialFolder, *, kind: str, problem: str | None = None) -> Iterato
     if not raw.has(RAW):
         reason = problem or "perf stat was not run."
         yield Unavailable(metric=_IPC, reason=reason)
+        yield Unavailable(metric="user_cycles", reason=reason)
         return
     totals = _totals(read_counters(raw.read_text(RAW), str(raw.path / RAW)))
     g = _SUFFIX[kind]
@@ -109,15 +105,7 @@ def parse(raw: TrialFolder, *, kind: str, problem: str | None = None) -> Iterato
     yield _ratio("ipc", totals, f"instructions:k{g}", f"cycles:k{g}", labels, Better.NEITHER)
     if kind == "guest":
         yield _host_share(totals)
-
-
-def user_cycles(raw: TrialFolder, *, kind: str) -> float | None:
-    """User cycles of the trial, for cycles per operation; None where they weren't counted."""
-    if not raw.has(RAW):
-        return None
-    totals = _totals(read_counters(raw.read_text(RAW), str(raw.path / RAW)))
-    found = totals.get(f"cycles:u{_SUFFIX[kind]}")
-    return found.value if found is not None and not _why(found) else None
+    yield _user_cycles(totals, f"cycles:u{g}")
 
 
 def read_counters(text: str, where: str) -> list[Counter]:
@@ -187,15 +175,22 @@ def _totals(counters: Sequence[Counter]) -> Mapping[str, Counter]:
     return totals
 
 
-def _why(counter: Counter) -> str | None:
-    if counter.problem or counter.value is None:
-        return f"perf says {counter.problem or 'nothing'} for {counter.event}."
-    if counter.running_percent < _ALL_OF_THE_TIME:
-        return (
-            f"perf counted {counter.event} for {counter.running_percent:g} % of the time only: "
-            "there were more events than counters."
-        )
-    return None
+def _values(totals: Mapping[str, Counter], events: Sequence[str]) -> list[float] | str:
+    """The events' counts, or a sentence on why one of them can't be used."""
+    values = []
+    for event in events:
+        counter = totals.get(event)
+        if counter is None:
+            return f"perf printed no count of {event}."
+        if counter.value is None:
+            return f"perf says {counter.problem} for {event}."
+        if counter.running_percent < _ALL_OF_THE_TIME:
+            return (
+                f"perf counted {event} for {counter.running_percent:g} % of the time only: "
+                "there were more events than counters."
+            )
+        values.append(counter.value)
+    return values
 
 
 def _ratio(
@@ -207,14 +202,12 @@ def _ratio(
     better: Better,
 ) -> Reading:
     key = f"{metric}{{{','.join(f'{k}={v}' for k, v in sorted(labels.items()))}}}"
-    for event in (above, below):
-        if event not in totals:
-            return Unavailable(metric=key, reason=f"perf printed no count of {event}.")
-        if (reason := _why(totals[event])) is not None:
-            return Unavailable(metric=key, reason=reason)
-    cycles, instructions = totals[below].value, totals[above].value
-    if not cycles or instructions is None:
-        return Unavailable(metric=key, reason=f"perf counted no {below} at all.")
+    found = _values(totals, (above, below))
+    if isinstance(found, str):
+        return Unavailable(metric=key, reason=found)
+    instructions, cycles = found
+    if cycles == 0:
+        return Unavailable(metric=key, reason=_none_of(below))
     return Sample(
         metric=metric,
         value=instructions / cycles,
@@ -227,22 +220,35 @@ def _ratio(
 
 def _host_share(totals: Mapping[str, Counter]) -> Reading:
     """Share of the vCPU threads' cycles that the host (QEMU, KVM) spent: H / (G + H)."""
-    needed = ("cycles:uG", "cycles:kG", "cycles:H")
-    values = []
-    for event in needed:
-        if event not in totals:
-            return Unavailable(metric="host_share", reason=f"perf printed no count of {event}.")
-        counter = totals[event]
-        reason = _why(counter)
-        if reason is not None or counter.value is None:
-            return Unavailable(metric="host_share", reason=reason or "not counted.")
-        values.append(counter.value)
-    if sum(values) == 0:
-        return Unavailable(metric="host_share", reason="perf counted no cycles at all.")
+    found = _values(totals, ("cycles:H", "cycles:uG", "cycles:kG"))
+    if isinstance(found, str):
+        return Unavailable(metric="host_share", reason=found)
+    if sum(found) == 0:
+        return Unavailable(metric="host_share", reason=_none_of("cycles:uG"))
     return Sample(
         metric="host_share",
-        value=values[2] / sum(values),
+        value=found[0] / sum(found),
         unit=Unit.FRACTION,
         better=Better.LOWER,
         source=RAW,
     )
+
+
+def _user_cycles(totals: Mapping[str, Counter], event: str) -> Reading:
+    found = _values(totals, (event,))
+    if isinstance(found, str):
+        return Unavailable(metric="user_cycles", reason=found)
+    if found[0] == 0:
+        return Unavailable(metric="user_cycles", reason=_none_of(event))
+    return Sample(
+        metric="user_cycles",
+        value=found[0],
+        unit=Unit.COUNT,
+        better=Better.NEITHER,
+        source=RAW,
+    )
+
+
+def _none_of(event: str) -> str:
+    why = ": without KVM a guest is user code to the host" if event.endswith("G") else ""
+    return f"perf counted no {event} at all{why}."

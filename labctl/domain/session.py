@@ -74,9 +74,9 @@ def _start_event_loop() -> None:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of the daemons that libvirt starts in this process.
+    """Become the parent of the QEMUs that libvirt starts in this process, so that `_reap` can.
 
-    libvirt waits until a killed QEMU is reaped; some containers' init takes seconds for that.
+    libvirt waits until a QEMU that ended is reaped; some containers' init takes seconds for that.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -137,12 +137,6 @@ class Session:
             self._connection.restoreFlags(str(saved), xml, libvirt.VIR_DOMAIN_SAVE_PAUSED)
             return RunningGuest(self._connection.lookupByName(name))
 
-    def leftovers(self) -> list[RunningGuest]:
-        """labctl's guests that run although their owner is gone."""
-        with _explained("libvirt does not list its guests"):
-            domains = self._connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
-            return [RunningGuest(d) for d in domains if d.name().startswith(NAME_PREFIX)]
-
 
 class RunningGuest:
     """A domain that runs, paused or not."""
@@ -150,6 +144,9 @@ class RunningGuest:
     def __init__(self, domain: libvirt.virDomain) -> None:
         self._domain = domain
         self.name: str = domain.name()
+        self.pid: int = _process_of(self.vcpu_threads()[0])
+        """QEMU's process id."""
+        threading.Thread(target=_reap, args=(self.pid,), name="reaper", daemon=True).start()
 
     def resume(self) -> None:
         with _explained("libvirt does not resume the guest"):
@@ -188,14 +185,6 @@ class RunningGuest:
         threads = self.qmp("query-iothreads")
         return {int(t["id"].removeprefix("iothread")): t["thread-id"] for t in threads}
 
-    def pid(self) -> int:
-        """QEMU's process id."""
-        thread = self.vcpu_threads()[0]
-        for line in Path(f"/proc/{thread}/status").read_text().splitlines():
-            if line.startswith("Tgid:"):
-                return int(line.split()[1])
-        raise BrokenError(f"/proc/{thread}/status names no Tgid")
-
     def is_active(self) -> bool:
         try:
             return bool(self._domain.isActive())
@@ -211,11 +200,9 @@ class RunningGuest:
         if not self.is_active():
             return
         try:
-            pid = self.pid()
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        except (BrokenError, OSError, KeyError):
-            pass  # no monitor, already gone, or no child of ours: libvirt ends what is left
+            os.kill(self.pid, signal.SIGKILL)
+        except OSError:
+            pass  # already gone: libvirt is about to notice
         deadline = Deadline.after(30, f"ending the guest {self.name}")
         while self.is_active():
             try:
@@ -224,6 +211,20 @@ class RunningGuest:
             except libvirt.libvirtError:
                 pass
             time.sleep(0.005)
+
+
+def _process_of(thread: int) -> int:
+    for line in Path(f"/proc/{thread}/status").read_text().splitlines():
+        if line.startswith("Tgid:"):
+            return int(line.split()[1])
+    raise BrokenError(f"/proc/{thread}/status names no Tgid")
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        pass  # a daemon's guest, not ours
 
 
 @contextmanager

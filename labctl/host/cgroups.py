@@ -248,6 +248,27 @@ def placement(pid: int, root: Path = Path("/")) -> dict[str, str]:
     return found
 
 
+def placement_problems(layout: Layout, found: Mapping[str, str]) -> list[str]:
+    """Why a competitor does not weigh what the others do, from its `placement`; [] when it does.
+
+    Where weights come from autogroups, each must be a session of its own in the root cpu cgroup,
+    at nice 0; where they come from cpu cgroups, each must be in a group of its own, not the root.
+    """
+    cpu = layout.controllers.get("cpu")
+    by_cgroup = cpu is not None and not layout.rt_group_sched
+    name = "unified" if cpu is not None and cpu.version == 2 else "cpu"
+    path = next((p for names, p in found.items() if name in names.split(",")), None)
+    problems = []
+    if by_cgroup and path == "/":
+        problems.append("it is in the root cpu cgroup and not in one of its own")
+    if not by_cgroup and path not in ("/", None):
+        problems.append(f"it is in the cpu cgroup {path} and not in the root")
+    autogroup = found.get("autogroup")
+    if not by_cgroup and autogroup is not None and not autogroup.endswith("nice 0"):
+        problems.append(f"its autogroup is '{autogroup}' and not at nice 0")
+    return problems
+
+
 def oom_kill_count(text: str, path: Path) -> int:
     """The counter `oom_kill` in the text of memory.oom_control (v1) or memory.events (v2)."""
     count = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)

@@ -19,6 +19,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.host_threads import ThreadRef
 from labctl.domain import readback
+from labctl.host.cgroups import placement, placement_problems
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
 from labctl.run.boots import Boots, PausedGuest
 from labctl.run.handicap import handicapped
@@ -54,6 +55,8 @@ class Bench:
     sched: Sched | None = None
     problems: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    boot: int = 0
+    """Number of the boot that a guest comes from."""
     restored: bool = False
 
 
@@ -66,7 +69,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             boots.restored(boot, tuning) if restored else boots.booted(tuning)
         )
         running = paused.running
-        pid = running.pid()
+        pid = running.pid
         vcpus = running.vcpu_threads()
         iothreads = running.iothread_threads()
         live = running.live_xml()
@@ -75,8 +78,11 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         problems = [
             *readback.mismatches(expected, states),
             *readback.live_mismatches(paused.asked_xml, live),
+            *placement_problems(lab.layout, placement(pid)),
         ]
         channel = stack.enter_context(paused.answering())
+        if not restored:
+            boots.settle(channel)
         first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
         stack.enter_context(handicapped(pid, tuning.handicap_percent))
 
@@ -103,7 +109,12 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             first_clock=first_clock,
             vcpu_tids=tuple(vcpus.values()),
             problems=tuple(problems),
-            evidence={"live.xml": live, "threads.json": readback.to_json(states)},
+            evidence={
+                "live.xml": live,
+                "threads.json": readback.to_json(states),
+                "placement.json": placement(pid),
+            },
+            boot=boots.last,
             restored=restored,
         )
 
@@ -130,6 +141,8 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             trial_cpus=cpus,
             threads=list,
             counters=lambda: {"oom_kills": session.oom_kills()},
+            problems=tuple(placement_problems(lab.layout, session.placement())),
+            evidence={"placement.json": session.placement()},
             cpus=cpus,
             sched=tuning.vcpu_sched,
         )

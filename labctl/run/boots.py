@@ -27,29 +27,34 @@ Settle = Callable[[Channel], None]
 class SavedBoot:
     """A booted guest's memory, and its root disk as it was then."""
 
+    planned: int
     number: int
     memory: Path
     disk: Path
-    seconds: float
 
 
 class Boots:
     """The boots of a run: one saved at a time, made when a block first needs it."""
 
-    def __init__(self, lab: Lab, prepared: Path, baseline: Tuning, settle: Settle) -> None:
+    def __init__(
+        self, lab: Lab, prepared: Path, baseline: Tuning, settle: Settle, *, boots_before: int = 0
+    ) -> None:
         self._lab = lab
         self._prepared = prepared
         self._baseline = baseline
         self._settle = settle
         self._saved: SavedBoot | None = None
+        self.last = boots_before
+        """Number of the last boot that was made, those of an interrupted run included: a plan's
+        boot that a resumed run makes anew is another one."""
         self.seconds: dict[int, float] = {}
         """Boot number to the seconds from its start to the first answer."""
 
-    def saved(self, number: int) -> SavedBoot:
-        """Boot `number`, saved; booted now unless it is the present one."""
-        if self._saved is None or self._saved.number != number:
+    def saved(self, planned: int) -> SavedBoot:
+        """The plan's boot `planned`, saved; booted now unless it is the present one."""
+        if self._saved is None or self._saved.planned != planned:
             self.drop()
-            self._saved = self._boot_and_save(number)
+            self._saved = self._boot_and_save(planned)
         return self._saved
 
     def drop(self) -> None:
@@ -60,9 +65,9 @@ class Boots:
             self._saved = None
 
     @contextmanager
-    def restored(self, number: int, tuning: Tuning) -> Iterator[PausedGuest]:
-        """Boot `number` restored with the tuning's XML, paused."""
-        saved = self.saved(number)
+    def restored(self, planned: int, tuning: Tuning) -> Iterator[PausedGuest]:
+        """The boot that the plan calls `planned`, restored with the tuning's XML, paused."""
+        saved = self.saved(planned)
         overlay = self._lab.work / "restored.qcow2"
         make_overlay(saved.disk, overlay)
         xml = guest_xml(self._lab, tuning, overlay)
@@ -72,6 +77,7 @@ class Boots:
     @contextmanager
     def booted(self, tuning: Tuning) -> Iterator[PausedGuest]:
         """A boot of the tuning's own, paused before its first instruction."""
+        self.last += 1
         overlay = self._lab.work / "booted.qcow2"
         make_overlay(self._prepared, overlay)
         xml = guest_xml(self._lab, tuning, overlay)
@@ -87,7 +93,14 @@ class Boots:
             running.end()
             overlay.unlink(missing_ok=True)
 
-    def _boot_and_save(self, number: int) -> SavedBoot:
+    def settle(self, channel: Channel) -> None:
+        """Bring a booted guest to where a saved one is."""
+        settle_boot(channel)
+        self._settle(channel)
+
+    def _boot_and_save(self, planned: int) -> SavedBoot:
+        self.last += 1
+        number = self.last
         self._lab.listener(Note(text=f"Boot {number}: the guest starts and settles."))
         disk = self._lab.work / f"boot-{number}.qcow2"
         memory = self._lab.work / f"boot-{number}.save"
@@ -97,10 +110,9 @@ class Boots:
         with answering(self._lab, running, BOOT_S) as channel:
             seconds = time.monotonic() - started
             self.seconds[number] = seconds
-            settle_boot(channel)
-            self._settle(channel)
+            self.settle(channel)
             running.save(memory)
-        return SavedBoot(number, memory, disk, seconds)
+        return SavedBoot(planned, number, memory, disk)
 
 
 @dataclass(frozen=True, slots=True)

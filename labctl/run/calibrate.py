@@ -63,6 +63,25 @@ class Calibrations:
         )
         self._count(channel, Kind.GUEST)
 
+    def summary(self) -> list[dict[str, Any]]:
+        """Both sides' counts of each workload and by how much they differ (a share of native's):
+        the bound on what counting once can get wrong."""
+        rows = []
+        for declared in self._declared:
+            native, guest = (
+                float(read_json(self._path(declared, kind))["instructions_per_operation"])
+                for kind in (Kind.NATIVE, Kind.GUEST)
+            )
+            rows.append(
+                {
+                    "program": declared.program,
+                    "native": native,
+                    "guest": guest,
+                    "difference": guest / native - 1,
+                }
+            )
+        return rows
+
     def store(self, folder: TrialFolder, bench: Bench, declared: StudyWorkload) -> None:
         """Put the count that holds for this side beside the trial's raw files."""
         if declared in self._declared:
@@ -109,9 +128,16 @@ class Calibrations:
             "program": declared.program,
             "parameters": dict(declared.parameters),
             "operations": list(calibrated.COUNTED_OPERATIONS),
+            # A libc picks its routines by CPU.
+            "cpu": _cpu_model(),
         }
         digest = hashlib.sha256(canonical(key).encode()).hexdigest()[:16]
         return self._lab.places.cache / f"calibration-{digest}.json"
+
+
+def _cpu_model() -> list[str]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return sorted({line for line in lines if line.startswith(("model name", "flags", "CPU part"))})
 
 
 def _text(path: Path) -> str | None:

@@ -24,10 +24,8 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     readings: list[Reading] = list(program.parse(folder))
     readings += host
     readings += side.parse(folder, kind=kind, accelerator=accelerator)
-    if kind == "guest":
-        readings += kvm_stats.parse(folder, accelerator=accelerator)
+    readings += kvm_stats.parse(folder, accelerator=accelerator)
     readings += neighbour_readings(folder, host)
-    readings += derived.per_operation_readings(readings, rate_metric=program.rate_metric, kind=kind)
     problem = folder.read_text(PROBLEM) if folder.has(PROBLEM) else None
     readings += perf_stat.parse(folder, kind=kind, problem=problem)
     readings += calibrated.parse(
@@ -37,6 +35,8 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
         rate_metric=program.rate_metric,
         kind=kind,
     )
+    # Last: it divides what the others found.
+    readings += derived.per_operation_readings(readings, rate_metric=program.rate_metric, kind=kind)
     return readings
 
 

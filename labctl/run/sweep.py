@@ -42,6 +42,7 @@ from labctl.run.settle import Settler
 from labctl.run.signals import cleaning_up, ending_signals_interrupt
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
+from labctl.store.trial import TrialStatus
 from labctl.study.plan import Plan, changed_tunings, make_plan
 from labctl.study.study import Overrides, Study, load_study
 from labctl.study.tunings import load_tunings
@@ -284,18 +285,24 @@ def _carry_out(
         calibrations = Calibrations(lab, plan)
         calibrations.count_natively()
         settler = Settler(lab, plan, calibrations)
-        boots = Boots(lab, prepared_disk(lab, baseline), baseline, settler.settle)
+        next_boot, boots_before = _reached(plan, folder)
+        boots = Boots(
+            lab, prepared_disk(lab, baseline), baseline, settler.settle, boots_before=boots_before
+        )
         stack.callback(boots.drop)
-        boots.saved(plan.trials[0].boot if not request.resume else _next_boot(plan, folder))
+        boots.saved(next_boot)
         record.update(settler.facts(record["host"]))
-        record["restored_state"] = not request.fresh_boots
+        record["calibration"] = calibrations.summary()
+        fresh_boots = record.setdefault("fresh_boots", request.fresh_boots)
+        record["restored_state"] = not fresh_boots
         folder.write_run(record)
-        engine = Engine(lab, folder, plan, boots, calibrations, fresh_boots=request.fresh_boots)
+        engine = Engine(lab, folder, plan, boots, calibrations, fresh_boots=fresh_boots)
         try:
             engine.run()
         finally:
             record["trials"] = engine.counts()
-            record["boot_seconds"] = {str(n): s for n, s in boots.seconds.items()}
+            seconds = {str(number): taken for number, taken in boots.seconds.items()}
+            record["boot_seconds"] = record.get("boot_seconds", {}) | seconds
 
 
 def _image(name: str, places: StatePlaces, listener: Listener) -> Image:
@@ -329,15 +336,14 @@ def _session(request: SweepRequest, layout: cgroups.Layout) -> Iterator[Session]
             yield session
 
 
-def _next_boot(plan: Plan, folder: RunFolder) -> int:
-    """The boot of the first trial that a resumed run has yet to do."""
-    done = {
-        record.number
-        for trial in folder.trial_folders()
-        if trial.has("trial.json") and (record := trial.read_record()).status == "done"
-    }
+def _reached(plan: Plan, folder: RunFolder) -> tuple[int, int]:
+    """The plan's boot of the first trial that is yet to be done, and the last boot that was made:
+    1 and 0 for a new run."""
+    records = [t.read_record() for t in folder.trial_folders() if t.has("trial.json")]
+    done = {record.number for record in records if record.status is TrialStatus.DONE}
     left = [trial.boot for trial in plan.trials if trial.number not in done]
-    return left[0] if left else plan.boots
+    last = max((record.boot for record in records), default=0)
+    return left[0] if left else plan.boots, last
 
 
 def _facts_of_host(lab: Lab, chosen: Accelerator) -> dict[str, Any]:

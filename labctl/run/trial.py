@@ -36,7 +36,7 @@ from labctl.study.plan import PlannedTrial
 from labctl.study.study import Limits, StudyWorkload
 from labctl.workloads.model import Setting, Workload
 
-WINDOW_S = 0.3
+WINDOW_S = 0.2
 """Length of a warm-up window."""
 
 _SLACK_S = 60.0
@@ -79,7 +79,7 @@ def run_trial(
         number=request.planned.number,
         attempt=request.attempt,
         block=request.planned.block,
-        boot=request.planned.boot,
+        boot=bench.boot or request.planned.boot,
         position=request.planned.position,
         cell=request.planned.cell,
         status=TrialStatus.INVALID if reasons else TrialStatus.DONE,
@@ -162,11 +162,12 @@ def _measured_window(
     ) as execution:
         if bench.cpus is not None:
             _check_native_placement(execution.pid, bench.cpus, bench.sched)
-        before = _snapshot(lab, bench, hogs)
+        # perf takes its time to attach and to end: the snapshots are inside of that.
         with pmu_counting(bench, execution.pid, folder):
+            before = _snapshot(lab, bench, hogs)
             execution.go()
             execution.wait_exited()
-        after = _snapshot(lab, bench, hogs)
+            after = _snapshot(lab, bench, hogs)
         result = execution.result()
     hogs.stop()
     folder.write_raw_json(
@@ -193,16 +194,17 @@ def _snapshot(lab: Lab, bench: Bench, hogs: Neighbours) -> dict[str, Any]:
 def _warm_up(bench: Bench, workload: Workload, setting: Setting, cap_s: float) -> dict[str, Any]:
     """Windows of the same workload until their rates show no trend (METHOD rule 6).
 
-    The rate is operations per CPU second that the machine used: what a neighbour takes away
-    changes the operations per second of each window, but not how warm the machine is.
+    A workload that only computes does the same operations in each window, as many as the first
+    one tells, and is rated by the CPU time that they take: what a neighbour takes away changes
+    the operations per second from window to window, but not how warm the machine is.
     """
-    windows: list[dict[str, float | None]] = []
+    windows: list[dict[str, Any]] = []
     rates: list[float] = []
     started = time.monotonic()
-    rate: float | None = None
+    sizing: float | None = None
     while not is_settled(rates) and (len(rates) < WINDOWS or time.monotonic() - started < cap_s):
         busy = _busy_s(bench)
-        command = workload.warmup_command(setting, WINDOW_S, rate)
+        command = workload.warmup_command(setting, WINDOW_S, sizing)
         result = bench.channel.run(
             command, seconds=WINDOW_S + _SLACK_S, cpus=bench.cpus, sched=bench.sched
         )
@@ -210,10 +212,15 @@ def _warm_up(bench: Bench, workload: Workload, setting: Setting, cap_s: float) -
             said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
             raise BrokenError(f"the warm-up of {workload.name} failed: {' '.join(said)}")
         cpu_s = _busy_s(bench) - busy if bench.kind is Kind.GUEST else _rusage_s(result.side)
-        rate = workload.throughput(result.stdout.decode(errors="replace"), result.files)
-        windows.append({"duration_s": result.duration_s, "rate": rate, "cpu_s": cpu_s})
-        # A load of fixed rate has no trend of its own; it is only given its three windows.
-        rates.append(1.0 if rate is None else rate * result.duration_s / cpu_s)
+        found = workload.window_rates(result.stdout.decode(errors="replace"), result.files)
+        windows.append({"duration_s": result.duration_s, "rates": found, "cpu_s": cpu_s})
+        if not workload.calibratable:
+            # A load of fixed pace has no trend of its own; it is only given its three windows.
+            rates += found or [1.0]
+        elif sizing is not None:
+            rates.append(1 / cpu_s)
+        else:
+            sizing = found[-1]
     return {
         "settled": is_settled(rates),
         "seconds": time.monotonic() - started,

@@ -11,6 +11,11 @@ WINDOWS = 3
 SLOPE_LIMIT = 0.01
 """Relative change of the rate per window."""
 
+SCATTER_LIMIT = 2.0
+"""Standard errors of the slope: a trend that doesn't stand out of the scatter is none that another
+window would show. Under a neighbour single windows differ by tens of percent, and 1 % would be
+reached by luck alone."""
+
 
 def slope(rates: Sequence[float]) -> float:
     """Relative change per window: the least-squares slope of ln(rate) over the window number."""
@@ -40,4 +45,4 @@ def is_settled(rates: Sequence[float]) -> bool:
     if len(rates) < WINDOWS or min(rates) <= 0:
         return False
     last = rates[-WINDOWS:]
-    return abs(slope(last)) < SLOPE_LIMIT
+    return abs(slope(last)) < max(SLOPE_LIMIT, SCATTER_LIMIT * standard_error(last))

@@ -93,8 +93,8 @@ class Cyclictest:
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         return None
 
-    def throughput(self, stdout: str, files: Mapping[str, bytes]) -> float | None:
-        return None
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        return []
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         source = f"files/{OUTPUT}"

@@ -27,6 +27,7 @@ BINARY = "/usr/bin/fio"
 OUTPUT = "fio.json"
 DIRECTIONS = {"randread": ("read",), "randwrite": ("write",), "randrw": ("read", "write")}
 SHORTEST_S = 0.1
+WARMUP_JOBS = 3
 
 # fio's latency bins: 64 per power of two from 128 ns on, 1 ns below; JSON+ names a bin by its
 # middle (FIO_IO_U_PLAT_BITS in stat.h, plat_idx_to_val in stat.c).
@@ -113,24 +114,35 @@ class FioRandom:
         # Other offsets than the trial's: under a cached mode a warm-up with the trial's own ones
         # would have the host's page cache answer the trial.
         seed = integer(setting.parameters, "seed") + 1
-        return _command(setting, max(window_s, SHORTEST_S), seed)
+        # Several windows in one process: under TCG fio takes longer to start than a window lasts.
+        return _command(setting, max(window_s, SHORTEST_S), seed, jobs=WARMUP_JOBS)
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         return None
 
-    def throughput(self, stdout: str, files: Mapping[str, bytes]) -> float | None:
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
         if OUTPUT not in files:
             raise BrokenError(f"fio wrote no {OUTPUT}")
-        job = _job(files[OUTPUT].decode(errors="replace"), OUTPUT)
-        return sum(_number(job, OUTPUT, direction, "iops") for direction in ("read", "write"))
+        return [
+            sum(_number(job, OUTPUT, direction, "iops") for direction in ("read", "write"))
+            for job in _jobs(files[OUTPUT].decode(errors="replace"), OUTPUT)
+        ]
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         source = f"files/{OUTPUT}"
         where = str(raw.path / source)
         job = _job(raw.read_text(source), where)
-        directions = [d for d in ("read", "write") if _number(job, where, d, "total_ios") > 0]
+        done = {d: _number(job, where, d, "total_ios") for d in ("read", "write")}
+        directions = [direction for direction, count in done.items() if count > 0]
         if not directions:
             raise BrokenError(f"{where}: fio did no I/O at all")
+        yield Sample(
+            metric="operations",
+            value=sum(done.values()),
+            unit=Unit.COUNT,
+            better=Better.NEITHER,
+            source=source,
+        )
         for name, unit, key in (
             ("iops", Unit.PER_SECOND, "iops"),
             ("bandwidth", Unit.BYTES_PER_SECOND, "bw_bytes"),
@@ -147,14 +159,15 @@ class FioRandom:
             yield from _latency(job, where, "sync", "lat_ns", {"op": "fsync"}, source)
 
 
-def _command(setting: Setting, runtime_s: float, seed: int) -> Command:
+def _command(setting: Setting, runtime_s: float, seed: int, *, jobs: int = 1) -> Command:
     parameters = setting.parameters
     if setting.data_path is None:
         raise UsageError("workload 'fio-random' needs a data disk and was given none")
+    path = setting.data_path.replace(":", r"\:")  # a colon would part two file names
     argv = [
         BINARY,
         "--name=labctl",
-        f"--filename={setting.data_path}",
+        f"--filename={path}",
         f"--rw={parameters['mode']}",
         "--bs=4k",
         "--direct=1",
@@ -177,27 +190,36 @@ def _command(setting: Setting, runtime_s: float, seed: int) -> Command:
         argv.append(f"--rwmixread={parameters['read_percent']}")
     if parameters["fsync"]:
         argv.append(f"--fsync={parameters['fsync']}")
+    # fio(1), "stonewall": a job waits until those before it have ended.
+    job = argv[2:]
+    for number in range(1, jobs):
+        argv += [f"--name=labctl-{number}", "--stonewall=1", *job]
     return Command(argv=tuple(argv), files=(OUTPUT,))
 
 
 def _job(text: str, where: str) -> Mapping[str, Any]:
+    jobs = _jobs(text, where)
+    if len(jobs) != 1:
+        raise BrokenError(f"{where}: expected one fio job, found {len(jobs)}")
+    return jobs[0]
+
+
+def _jobs(text: str, where: str) -> list[Mapping[str, Any]]:
     # fio puts its notes and warnings into the same file, in front of the JSON.
     start = max(0, text.find("{"))
     try:
         report = json.loads(text[start:])
-        jobs = report["jobs"]
-        (job,) = jobs
-        error = job["error"]
+        jobs = list(report["jobs"])
+        errors = [job["error"] for job in jobs]
     except (ValueError, KeyError, TypeError) as problem:
         raise BrokenError(
-            f"{where}: expected the JSON of one fio job, found something else ({problem})"
+            f"{where}: expected the JSON of fio's jobs, found something else ({problem})"
         ) from problem
-    if error != 0:
-        said = text[:start].strip() or "no message"
-        raise BrokenError(f"{where}: fio's job ended with error {error} ({said})")
-    if not isinstance(job, dict):
-        raise BrokenError(f"{where}: expected a fio job, found {job!r}")
-    return job
+    for error in errors:
+        if error != 0:
+            said = text[:start].strip() or "no message"
+            raise BrokenError(f"{where}: fio's job ended with error {error} ({said})")
+    return jobs
 
 
 def _number(job: Mapping[str, Any], where: str, *keys: str) -> float:

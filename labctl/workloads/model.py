@@ -116,21 +116,25 @@ class Workload(Protocol):
     def command(self, setting: Setting) -> Command: ...
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
-        """The same load for about `window_s`. `rate`: the operations per second of the window
-        before (what `throughput` said of it), None for the first one."""
+        """The same load in one or more windows of about `window_s` each. `rate`: the operations
+        per second of the window before (what `window_rates` said of it), None for the first."""
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         """The same work done exactly `operations` times by one thread, for counting its
         instructions; None where the workload isn't calibratable."""
 
-    def throughput(self, stdout: str, files: Mapping[str, bytes]) -> float | None:
-        """Operations per second of a run or a window; None where `rate_metric` is None.
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        """Operations per second of each window of a warm-up command, in order; [] where
+        `rate_metric` is None.
 
         Raises BrokenError when the output isn't the program's.
         """
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
-        """Every metric of a trial; raises BrokenError naming the raw file."""
+        """Every metric of a trial, `operations` among them where `rate_metric` isn't None.
+
+        Raises BrokenError naming the raw file.
+        """
 
 
 def check_parameters(

@@ -88,8 +88,8 @@ class SysbenchCpu:
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         return _command(setting, 1, time_s=0, events=operations)
 
-    def throughput(self, stdout: str, files: Mapping[str, bytes]) -> float | None:
-        return _number(_RATE, stdout, STDOUT, "a line 'events per second:'")
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        return [_number(_RATE, stdout, STDOUT, "a line 'events per second:'")]
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         text = raw.read_text(STDOUT)
@@ -103,7 +103,7 @@ class SysbenchCpu:
             source=STDOUT,
         )
         yield Sample(
-            metric="events",
+            metric="operations",
             value=events,
             unit=Unit.COUNT,
             better=Better.NEITHER,

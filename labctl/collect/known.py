@@ -1,0 +1,60 @@
+"""What a trial's readings say so far, for metrics that are made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from labctl.store.samples import Reading, Sample
+
+GUEST_ROLES = ("vcpu", "emulator", "iothread", "vhost")
+"""Threads whose CPU time a guest costs the host (METHOD rule 2)."""
+
+
+class MissingReadingError(Exception):
+    """A reading that was asked for isn't there; the message is the reason, a sentence."""
+
+
+class Known:
+    """Values by key; what is unavailable, absent or 0 where it would divide has a reason."""
+
+    def __init__(self, readings: Iterable[Reading]) -> None:
+        self._values: dict[str, float] = {}
+        self._reasons: dict[str, str] = {}
+        for reading in readings:
+            if isinstance(reading, Sample):
+                self._values[reading.key] = reading.value
+            else:
+                self._reasons[reading.metric] = reading.reason
+
+    def value(self, key: str) -> float:
+        """Raises MissingReadingError."""
+        if key not in self._values:
+            raise MissingReadingError(self._reasons.get(key, f"there is no {key}."))
+        return self._values[key]
+
+    def positive(self, key: str) -> float:
+        """Raises MissingReadingError."""
+        value = self.value(key)
+        if value <= 0:
+            raise MissingReadingError(f"{key} is not above 0.")
+        return value
+
+    def workload_cpu_s(self, kind: str) -> float:
+        """CPU seconds of what does the trial's work: the vCPU threads, natively the workload.
+
+        Raises MissingReadingError.
+        """
+        if kind == "guest":
+            return self.positive("host_cpu{thread=vcpu}") * self.value("host_window")
+        return self.positive("host_cpu{thread=workload}") * self.value("duration")
+
+    def all_cpu_s(self, kind: str) -> float:
+        """CPU seconds of all that the machine costs its host: a guest has helpers, and may have
+        iothreads and vhost workers. Raises MissingReadingError."""
+        total = self.workload_cpu_s(kind)
+        if kind == "guest":
+            for role in GUEST_ROLES[1:]:
+                key = f"host_cpu{{thread={role}}}"
+                if key in self._values or key in self._reasons:
+                    total += self.value(key) * self.value("host_window")
+        return total

@@ -1,0 +1,93 @@
+import pytest
+
+from labctl.collect.derived import per_operation_readings
+from labctl.store.samples import Reading, Unavailable
+from tests.unit.collect.trials import reasons, sample, values
+
+# A program that did its 2000 operations within 2 s, and took 4 s with starting and ending.
+GUEST: list[Reading] = [
+    sample("operations", 2000.0),
+    sample("iops", 1000.0),
+    sample("duration", 3.9),
+    sample("host_window", 4.0),
+    sample("exits", 5000.0),
+    sample("user_cycles", 4e6),
+    sample("host_cpu{thread=vcpu}", 0.25),
+    sample("host_cpu{thread=emulator}", 0.15),
+    sample("host_cpu{thread=iothread}", 0.1),
+    sample("host_cpu{thread=neighbour}", 1.0),
+    sample("host_cpu{thread=other}", 0.5),
+]
+
+
+def _derive(
+    readings: list[Reading], rate: str | None = "iops", kind: str = "guest"
+) -> list[Reading]:
+    return list(per_operation_readings(readings, rate_metric=rate, kind=kind))
+
+
+def _without(key: str) -> list[Reading]:
+    return [r for r in GUEST if getattr(r, "key", "") != key]
+
+
+def test_a_guest_is_billed_for_all_of_its_threads_over_the_whole_trial() -> None:
+    assert values(_derive(GUEST)) == {
+        "ops_per_cpu_s": pytest.approx(1000),
+        "exits_per_op": 10,
+        "cycles_per_op": 2000,
+    }
+
+
+def test_native_is_billed_for_its_workload() -> None:
+    native: list[Reading] = [
+        sample("operations", 2000.0),
+        sample("duration", 4.0),
+        sample("host_cpu{thread=workload}", 0.25),
+    ]
+    assert values(_derive(native, kind="native"))["ops_per_cpu_s"] == 2000
+
+
+def test_a_guest_without_iothreads_has_none_to_pay() -> None:
+    found = values(_derive(_without("host_cpu{thread=iothread}")))
+    assert found["ops_per_cpu_s"] == pytest.approx(1250)
+
+
+def test_a_thread_whose_time_is_not_known_makes_the_bill_unavailable() -> None:
+    gone = Unavailable(metric="host_cpu{thread=iothread}", reason="it ended.")
+    readings = _derive([*_without("host_cpu{thread=iothread}"), gone])
+    assert reasons(readings) == {"ops_per_cpu_s": "it ended."}
+
+
+@pytest.mark.parametrize(
+    ("key", "metric"),
+    [
+        ("host_cpu{thread=vcpu}", "ops_per_cpu_s"),
+        ("host_window", "exits_per_op"),
+        ("exits", "exits_per_op"),
+        ("user_cycles", "cycles_per_op"),
+        ("operations", "cycles_per_op"),
+    ],
+)
+def test_a_missing_part_is_named(key: str, metric: str) -> None:
+    assert key in reasons(_derive(_without(key)))[metric]
+
+
+def test_the_reason_of_a_missing_part_is_passed_on() -> None:
+    emulated = Unavailable(metric="exits", reason="emulated: no VM exits.")
+    readings = _derive([*_without("exits"), emulated])
+    assert reasons(readings)["exits_per_op"] == "emulated: no VM exits."
+
+
+def test_a_workload_of_fixed_pace_has_nothing_per_operation() -> None:
+    found = reasons(_derive(GUEST, rate=None))
+    assert found.keys() == {"ops_per_cpu_s", "exits_per_op", "cycles_per_op"}
+    assert "fixed pace" in found["ops_per_cpu_s"]
+
+
+def test_no_operations_are_no_divisor() -> None:
+    assert values(_derive([sample("operations", 0.0), *_without("operations")])) == {}
+
+
+def test_no_cpu_time_is_no_divisor() -> None:
+    key = "host_cpu{thread=vcpu}"
+    assert "ops_per_cpu_s" in reasons(_derive([sample(key, 0.0), *_without(key)]))

@@ -1,0 +1,102 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base.errors import BrokenError
+from labctl.collect import kvm_stats
+from labctl.store.samples import Reading
+from tests.unit.collect.trials import KVM, Change, altered, reasons, recorded, same, trial, values
+
+
+def _parse(folder: Path, change: Change = same, accelerator: str = "kvm") -> list[Reading]:
+    raw = trial(folder, host=altered(KVM, change))
+    return list(kvm_stats.parse(raw, accelerator=accelerator))
+
+
+def _stat(taken: Any, vcpu: int, name: str) -> Any:
+    return next(s for s in taken["query_stats"][0][vcpu]["stats"] if s["name"] == name)
+
+
+def test_exits_are_those_of_all_vcpus_per_second(tmp_path: Path) -> None:
+    data = json.loads(recorded(KVM))
+    exits = sum(
+        _stat(data["after"], n, "exits")["value"] - _stat(data["before"], n, "exits")["value"]
+        for n in (0, 1)
+    )
+    seconds = (data["after"]["monotonic_ns"] - data["before"]["monotonic_ns"]) / 1e9
+    assert exits > 100
+    assert values(_parse(tmp_path))["exits"] == pytest.approx(exits / seconds)
+
+
+def test_polls_that_did_not_succeed_failed(tmp_path: Path) -> None:
+    def poll(data: Any) -> None:
+        data["after"]["monotonic_ns"] = data["before"]["monotonic_ns"] + 2_000_000_000
+        for name, more in (
+            ("halt_attempted_poll", 100),
+            ("halt_successful_poll", 30),
+            ("halt_poll_fail_ns", 500_000_000),
+        ):
+            stat = _stat(data["after"], 0, name)
+            stat["value"] = _stat(data["before"], 0, name)["value"] + more
+
+    found = values(_parse(tmp_path, poll))
+    assert found["halt_poll{result=success}"] == 15
+    assert found["halt_poll{result=fail}"] == 35
+    assert found["halt_poll_time{result=fail}"] == 0.25
+
+
+def test_under_tcg_exits_are_unavailable_and_not_zero(tmp_path: Path) -> None:
+    readings = _parse(tmp_path, accelerator="tcg")
+    assert values(readings) == {}
+    assert "emulated" in reasons(readings)["exits"]
+
+
+def test_natively_there_are_no_exits_by_definition(tmp_path: Path) -> None:
+    readings = _parse(tmp_path, lambda data: data.update(kind="native"))
+    assert values(readings) == {"exits": 0}
+
+
+def _without_exits(data: Any) -> None:
+    for when in ("before", "after"):
+        for vcpu in data[when]["query_stats"][0]:
+            vcpu["stats"] = [s for s in vcpu["stats"] if s["name"] != "exits"]
+
+
+def _backwards(data: Any) -> None:
+    _stat(data["after"], 0, "exits")["value"] = _stat(data["before"], 0, "exits")["value"] - 1
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda d: d["after"].pop("query_stats"), "not asked"),
+        (lambda d: d["after"].update(query_stats=[[], []]), "no statistics"),
+        (lambda d: d["after"]["query_stats"][0].pop(), "vCPUs changed"),
+        (_without_exits, "doesn't count 'exits'"),
+        (_backwards, "backwards"),
+    ],
+)
+def test_what_kvm_does_not_tell_is_unavailable(tmp_path: Path, change: Change, word: str) -> None:
+    readings = _parse(tmp_path, change)
+    assert "exits" not in values(readings)
+    assert word in reasons(readings)["exits"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d["after"].update(query_stats=7),
+        lambda d: d["after"].update(query_stats=[7]),
+        lambda d: d["after"].update(query_stats=[["qom-path"]]),
+        lambda d: d["after"]["query_stats"][0][0].pop("stats"),
+        lambda d: d["after"]["query_stats"][0][0]["stats"].append("exits"),
+        lambda d: d["after"]["query_stats"][0][0]["stats"].append({"name": "exits"}),
+    ],
+)
+def test_answers_of_another_shape_are_an_error_that_names_the_file(
+    tmp_path: Path, change: Change
+) -> None:
+    with pytest.raises(BrokenError, match=r"host\.json"):
+        _parse(tmp_path, change)
