@@ -101,8 +101,9 @@ class Channel:
         """Set the machine's CLOCK_REALTIME to this host's."""
         self._ask("set_time", deadline, realtime_ns=time.time_ns())
 
-    def drop_caches(self, deadline: Deadline) -> None:
-        self._ask("drop_caches", deadline)
+    def forget(self, path: str, deadline: Deadline) -> None:
+        """Write a file or block device back and drop it from the machine's page cache."""
+        self._ask("forget", deadline, path=path)
 
     def run(
         self,

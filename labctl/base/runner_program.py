@@ -11,7 +11,7 @@ runs, the runner sleeps in wait4(2) and the channel is silent.
     read   paths             -> {"event": "result", "texts": {path: text or null}}
     write  path, data, mode  -> {"event": "result"}            (data: base64)
     set_time  realtime_ns    -> {"event": "result"}
-    drop_caches              -> {"event": "result"}            (sync, then vm.drop_caches=3)
+    forget  path             -> {"event": "result"}            (no page of it stays cached)
     exec   argv, env, files, cpus, policy, priority, seconds
                              -> {"event": "ready"}             (forked, placed, waiting)
         go                   -> {"event": "exited"}            (at once when it has ended)
@@ -214,10 +214,13 @@ def handle(connection: Connection, request: dict[str, Any]) -> None:
     elif op == "set_time":
         time.clock_settime_ns(time.CLOCK_REALTIME, request["realtime_ns"])
         connection.send(request, event="result")
-    elif op == "drop_caches":
-        os.sync()
-        with open("/proc/sys/vm/drop_caches", "w") as file:
-            file.write("3\n")
+    elif op == "forget":
+        descriptor = os.open(request["path"], os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
         connection.send(request, event="result")
     else:
         connection.send(request, event="error", message="unknown op %r" % (op,))

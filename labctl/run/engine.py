@@ -51,6 +51,7 @@ class Engine:
         self._done: set[int] = set()
         self._attempts: dict[int, int] = {}
         self._invalid = 0
+        self._window_rates: dict[tuple[str, str], float] = {}
         self._started = time.monotonic()
         for trial in folder.trial_folders():
             if trial.has("trial.json"):
@@ -102,6 +103,7 @@ class Engine:
             workload=workload(declared.program),
             declared=declared,
             limits=self._plan.limits,
+            window_rates=self._window_rates,
         )
         record = run_trial(self._lab, bench, self._calibrations, request, folder)
         if record.status is TrialStatus.DONE:

@@ -26,7 +26,6 @@ from labctl.run import clock
 from labctl.run.bench import Bench
 from labctl.run.calibrate import Calibrations
 from labctl.run.counting import pmu_counting
-from labctl.run.disks import drop_host_caches
 from labctl.run.lab import Lab
 from labctl.run.neighbours import Neighbours, neighbours
 from labctl.run.threads import labctl_threads, tree_threads
@@ -50,6 +49,9 @@ class TrialRequest:
     workload: Workload
     declared: StudyWorkload
     limits: Limits
+    window_rates: dict[tuple[str, str], float]
+    """Machine's kind and workload to the operations per second that size a warm-up window; what
+    the first trial finds is for all."""
 
 
 def run_trial(
@@ -120,12 +122,13 @@ def _measure(
         if workload.uses_data_disk:
             lab.data.reset()
             lab.data.is_dirty = workload.writes_data_disk(setting.parameters)
-            bench.channel.drop_caches(Deadline.after(60, "dropping the guest's caches"))
-            drop_host_caches()
+            deadline = Deadline.after(60, "dropping the data disk from the caches")
+            bench.channel.forget(bench.data_path, deadline)
+            lab.data.forget()
         hogs = Neighbours()
         if request.planned.cell["condition"] == "neighbour":
             hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
-        warmed = _warm_up(bench, workload, setting, request.limits.warmup_cap_s)
+        warmed = _warm_up(bench, workload, setting, request)
         folder.write_raw_json("warmup.json", warmed)
         times["warmup_s"] = warmed["seconds"]
         if not warmed["settled"]:
@@ -191,18 +194,22 @@ def _snapshot(lab: Lab, bench: Bench, hogs: Neighbours) -> dict[str, Any]:
     return {**host_threads.snapshot(threads), **bench.counters()}
 
 
-def _warm_up(bench: Bench, workload: Workload, setting: Setting, cap_s: float) -> dict[str, Any]:
+def _warm_up(
+    bench: Bench, workload: Workload, setting: Setting, request: TrialRequest
+) -> dict[str, Any]:
     """Windows of the same workload until their rates show no trend (METHOD rule 6).
 
-    A workload that only computes does the same operations in each window, as many as the first
-    one tells, and is rated by the CPU time that they take: what a neighbour takes away changes
-    the operations per second from window to window, but not how warm the machine is.
+    A workload that only computes does the same operations in each window, as many as the run's
+    first one tells, and is rated by the CPU time that they take: what a neighbour takes away
+    changes the operations per second from window to window, but not how warm the machine is.
     """
     windows: list[dict[str, Any]] = []
     rates: list[float] = []
     started = time.monotonic()
-    sizing: float | None = None
+    cap_s = request.limits.warmup_cap_s
+    size = (str(bench.kind), request.planned.cell["workload"])
     while not is_settled(rates) and (len(rates) < WINDOWS or time.monotonic() - started < cap_s):
+        sizing = request.window_rates.get(size)
         busy = _busy_s(bench)
         command = workload.warmup_command(setting, WINDOW_S, sizing)
         result = bench.channel.run(
@@ -215,12 +222,12 @@ def _warm_up(bench: Bench, workload: Workload, setting: Setting, cap_s: float) -
         found = workload.window_rates(result.stdout.decode(errors="replace"), result.files)
         windows.append({"duration_s": result.duration_s, "rates": found, "cpu_s": cpu_s})
         if not workload.calibratable:
-            # A load of fixed pace has no trend of its own; it is only given its three windows.
-            rates += found or [1.0]
+            # A load of fixed pace has no rate that could show a trend.
+            rates += found or [1.0] * WINDOWS
         elif sizing is not None:
             rates.append(1 / cpu_s)
         else:
-            sizing = found[-1]
+            request.window_rates[size] = found[-1]
     return {
         "settled": is_settled(rates),
         "seconds": time.monotonic() - started,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 WINDOWS = 3
-"""The rule looks at the last three windows."""
+"""The least number of windows that the rule looks at."""
 
 SLOPE_LIMIT = 0.01
 """Relative change of the rate per window."""
@@ -41,8 +41,10 @@ def standard_error(rates: Sequence[float]) -> float:
 
 
 def is_settled(rates: Sequence[float]) -> bool:
-    """Whether the rates of the windows so far show no trend any more."""
+    """Whether the last windows, three or more of them, show no trend any more."""
     if len(rates) < WINDOWS or min(rates) <= 0:
         return False
-    last = rates[-WINDOWS:]
-    return abs(slope(last)) < max(SLOPE_LIMIT, SCATTER_LIMIT * standard_error(last))
+    ends = (rates[-count:] for count in range(WINDOWS, len(rates) + 1))
+    return any(
+        abs(slope(end)) < max(SLOPE_LIMIT, SCATTER_LIMIT * standard_error(end)) for end in ends
+    )

@@ -25,6 +25,7 @@ from labctl.workloads.model import (
 
 BINARY = "/usr/bin/cyclictest"
 OUTPUT = "cyclictest.json"
+WARMUP_WINDOWS = 3
 MICROSECOND_S = 1e-6
 
 
@@ -87,7 +88,9 @@ class Cyclictest:
         return _command(setting, f"--duration={int(setting.duration_s)}")
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
-        loops = round(window_s / MICROSECOND_S / integer(setting.parameters, "interval_us"))
+        # Of a fixed pace, so there is no rate to compare: all windows are one.
+        warmup_s = WARMUP_WINDOWS * window_s
+        loops = round(warmup_s / MICROSECOND_S / integer(setting.parameters, "interval_us"))
         return _command(setting, f"--loops={max(1, loops)}")
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:

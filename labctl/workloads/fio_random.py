@@ -27,7 +27,10 @@ BINARY = "/usr/bin/fio"
 OUTPUT = "fio.json"
 DIRECTIONS = {"randread": ("read",), "randwrite": ("write",), "randrw": ("read", "write")}
 SHORTEST_S = 0.1
-WARMUP_JOBS = 3
+WARMUP_WINDOWS = 3
+WARMUP_LOG = "warmup"
+LOG = f"{WARMUP_LOG}_iops.log"
+_SAME_WINDOW_MS = 20
 
 # fio's latency bins: 64 per power of two from 128 ns on, 1 ns below; JSON+ names a bin by its
 # middle (FIO_IO_U_PLAT_BITS in stat.h, plat_idx_to_val in stat.c).
@@ -114,19 +117,41 @@ class FioRandom:
         # Other offsets than the trial's: under a cached mode a warm-up with the trial's own ones
         # would have the host's page cache answer the trial.
         seed = integer(setting.parameters, "seed") + 1
-        # Several windows in one process: under TCG fio takes longer to start than a window lasts.
-        return _command(setting, max(window_s, SHORTEST_S), seed, jobs=WARMUP_JOBS)
+        # Several windows in one process, told apart by fio's own log: under TCG fio takes longer
+        # to start than a window lasts.
+        window_s = max(window_s, SHORTEST_S)
+        # fio logs a window when the next one has begun.
+        command = _command(setting, (WARMUP_WINDOWS + 0.5) * window_s, seed)
+        return Command(
+            argv=(
+                *command.argv,
+                f"--write_iops_log={WARMUP_LOG}",
+                f"--log_avg_msec={round(window_s * 1000)}",
+                "--per_job_logs=0",
+            ),
+            files=(LOG,),
+        )
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         return None
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        if OUTPUT not in files:
-            raise BrokenError(f"fio wrote no {OUTPUT}")
-        return [
-            sum(_number(job, OUTPUT, direction, "iops") for direction in ("read", "write"))
-            for job in _jobs(files[OUTPUT].decode(errors="replace"), OUTPUT)
-        ]
+        """fio(1), "LOG FILE FORMATS": time (ms), value, direction, …, a line for each direction
+        and window."""
+        rates: dict[int, float] = {}
+        for line in files.get(LOG, b"").decode(errors="replace").splitlines():
+            fields = [field.strip() for field in line.split(",")]
+            if len(fields) < 3 or not all(field.isdecimal() for field in fields[:3]):
+                raise BrokenError(
+                    f"{LOG}: expected 'time, value, direction' of fio, found {line!r}"
+                )
+            time_ms, rate = int(fields[0]), float(fields[1])
+            # The directions of one window end within a millisecond or two of each other.
+            window = next((t for t in rates if abs(t - time_ms) < _SAME_WINDOW_MS), time_ms)
+            rates[window] = rates.get(window, 0.0) + rate
+        if not rates:
+            raise BrokenError(f"fio wrote no {LOG}")
+        return list(rates.values())
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         source = f"files/{OUTPUT}"
@@ -159,7 +184,7 @@ class FioRandom:
             yield from _latency(job, where, "sync", "lat_ns", {"op": "fsync"}, source)
 
 
-def _command(setting: Setting, runtime_s: float, seed: int, *, jobs: int = 1) -> Command:
+def _command(setting: Setting, runtime_s: float, seed: int) -> Command:
     parameters = setting.parameters
     if setting.data_path is None:
         raise UsageError("workload 'fio-random' needs a data disk and was given none")
@@ -190,36 +215,26 @@ def _command(setting: Setting, runtime_s: float, seed: int, *, jobs: int = 1) ->
         argv.append(f"--rwmixread={parameters['read_percent']}")
     if parameters["fsync"]:
         argv.append(f"--fsync={parameters['fsync']}")
-    # fio(1), "stonewall": a job waits until those before it have ended.
-    job = argv[2:]
-    for number in range(1, jobs):
-        argv += [f"--name=labctl-{number}", "--stonewall=1", *job]
     return Command(argv=tuple(argv), files=(OUTPUT,))
 
 
 def _job(text: str, where: str) -> Mapping[str, Any]:
-    jobs = _jobs(text, where)
-    if len(jobs) != 1:
-        raise BrokenError(f"{where}: expected one fio job, found {len(jobs)}")
-    return jobs[0]
-
-
-def _jobs(text: str, where: str) -> list[Mapping[str, Any]]:
     # fio puts its notes and warnings into the same file, in front of the JSON.
     start = max(0, text.find("{"))
     try:
         report = json.loads(text[start:])
-        jobs = list(report["jobs"])
-        errors = [job["error"] for job in jobs]
+        (job,) = report["jobs"]
+        error = job["error"]
     except (ValueError, KeyError, TypeError) as problem:
         raise BrokenError(
-            f"{where}: expected the JSON of fio's jobs, found something else ({problem})"
+            f"{where}: expected the JSON of one fio job, found something else ({problem})"
         ) from problem
-    for error in errors:
-        if error != 0:
-            said = text[:start].strip() or "no message"
-            raise BrokenError(f"{where}: fio's job ended with error {error} ({said})")
-    return jobs
+    if error != 0:
+        said = text[:start].strip() or "no message"
+        raise BrokenError(f"{where}: fio's job ended with error {error} ({said})")
+    if not isinstance(job, dict):
+        raise BrokenError(f"{where}: expected a fio job, found {job!r}")
+    return job
 
 
 def _number(job: Mapping[str, Any], where: str, *keys: str) -> float:

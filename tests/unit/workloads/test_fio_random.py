@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.workloads.fio_random import FIO_RANDOM, _bin
+from labctl.workloads.fio_random import FIO_RANDOM, LOG, _bin
 from labctl.workloads.model import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
@@ -71,9 +71,22 @@ def test_a_mixed_load_has_each_direction_and_their_sum(tmp_path: Path) -> None:
     assert "latency_p95" not in found
 
 
-def test_a_window_s_rate_is_the_iops_of_all_directions(tmp_path: Path) -> None:
-    (rate,) = FIO_RANDOM.window_rates("", {"fio.json": recorded(BOTH).encode()})
-    assert rate == pytest.approx(values(_parse(tmp_path, recorded(BOTH)))["iops"])
+# Written by fio 3.33 in a TCG guest with --log_avg_msec=100, the second one with --rw=randrw.
+WINDOWS = b"115, 1236, 0, 0, 0\n215, 1740, 0, 0, 0\n"
+BOTH_WINDOWS = b"101, 820, 0, 0, 0\n102, 790, 1, 0, 0\n203, 910, 0, 0, 0\n203, 900, 1, 0, 0\n"
+
+
+def test_a_warm_up_has_a_rate_per_window_of_fio_s_log() -> None:
+    assert FIO_RANDOM.window_rates("", {LOG: WINDOWS}) == [1236, 1740]
+
+
+def test_a_window_s_rate_is_that_of_all_directions() -> None:
+    assert FIO_RANDOM.window_rates("", {LOG: BOTH_WINDOWS}) == [1610, 1810]
+
+
+def test_a_log_that_is_not_fio_s_is_an_error() -> None:
+    with pytest.raises(BrokenError, match="expected 'time, value, direction'"):
+        FIO_RANDOM.window_rates("", {LOG: b"115, 12"})
 
 
 def test_fio_s_own_notes_before_the_json_do_no_harm(tmp_path: Path) -> None:
@@ -119,8 +132,8 @@ def test_output_that_is_not_whole_is_an_error_that_names_the_file(
         _parse(tmp_path, text)
 
 
-def test_a_window_without_a_report_is_an_error() -> None:
-    with pytest.raises(BrokenError, match=r"no fio\.json"):
+def test_a_warm_up_without_a_log_is_an_error() -> None:
+    with pytest.raises(BrokenError, match=r"no warmup_iops\.log"):
         FIO_RANDOM.window_rates("", {})
 
 
@@ -156,7 +169,7 @@ def test_a_colon_in_the_path_names_one_file() -> None:
 
 def test_a_warm_up_reads_other_offsets_than_the_trial() -> None:
     argv = FIO_RANDOM.warmup_command(_setting(), 0.3, None).argv
-    assert {"--randseed=2", "--runtime=300ms"} <= set(argv)
+    assert {"--randseed=2", "--runtime=1050ms", "--log_avg_msec=300"} <= set(argv)
 
 
 def test_only_modes_that_write_leave_a_dirty_disk() -> None:
