@@ -17,7 +17,7 @@ from typing import Any
 from labctl.base.command import Command, CommandResult
 from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError
+from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.tuning import Policy, Sched
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -144,7 +144,17 @@ class Channel:
         )
         ready = self._answer(request, "ready", Deadline.after(30, f"{self.name}: forking"))
         # The runner kills the command after `seconds`; more means that the machine hangs.
-        yield Execution(self, command, request, int(ready["pid"]), seconds)
+        try:
+            execution = Execution(self, command, request, int(ready["pid"]), seconds)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._garbage(ready) from error
+        try:
+            yield execution
+        except LabctlError:
+            if not execution.is_started:
+                # Else the runner would wait for its 'go' and answer nothing else.
+                self._send_line({"id": request, "op": "stop"})
+            raise
 
     def _ask(self, op: str, deadline: Deadline, **fields: Any) -> Mapping[str, Any]:
         return self._answer(self._send(op, **fields), "result", deadline)
@@ -193,7 +203,10 @@ class Channel:
         del self._buffer[: end + 1]
         try:
             message = json.loads(line)
-        except ValueError:
+            if b"\\ud" in line.lower():
+                # Half of a surrogate pair can be said in JSON, but no file could hold it.
+                json.dumps(message, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
             return {}
         return message if isinstance(message, dict) else {}
 
@@ -222,8 +235,10 @@ class Execution:
         self._command = command
         self._request = request
         self._seconds = seconds
+        self.is_started = False
 
     def go(self) -> None:
+        self.is_started = True
         self._channel._send_line({"id": self._request, "op": "go"})
 
     def wait_exited(self) -> None:
@@ -236,7 +251,10 @@ class Execution:
         deadline = Deadline.after(60, f"{self._channel.name}: sending results")
         message = self._channel._answer(self._request, "result", deadline)
         try:
-            files = {name: base64.b64decode(data) for name, data in message["files"].items()}
+            found = message["files"]
+            # Only what was asked for: the names become those of files here.
+            names = [name for name in (".stdout", ".stderr", *self._command.files) if name in found]
+            files = {name: base64.b64decode(found[name]) for name in names}
             if message["timed_out"]:
                 raise BrokenError(
                     f"{self._channel.name}: '{self._command.argv[0]}' was killed after "

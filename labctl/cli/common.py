@@ -27,5 +27,12 @@ def console(*, stderr: bool = False) -> Console:
     """A console whose tables fit 80 columns where the output is no terminal."""
     from rich.console import Console
 
-    plain = Console(stderr=stderr, highlight=False)
-    return plain if plain.is_terminal else Console(stderr=stderr, highlight=False, width=80)
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            """The reader has left. rich would exit with 1, and in the middle of a run."""
+            if not self.stderr:
+                raise  # called where the BrokenPipeError is handled
+            self.quiet = True
+
+    plain = Piped(stderr=stderr, highlight=False)
+    return plain if plain.is_terminal else Piped(stderr=stderr, highlight=False, width=80)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,6 +28,18 @@ _COMMANDS = {
 lxml and libvirt together take longer than --help may."""
 
 
+_SPACE = "Free some space there, or name other folders with --state-dir and --results."
+_RIGHTS = "Run labctl as root, or name folders of your own with --state-dir and --results."
+_HOST_HINTS = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EROFS: _RIGHTS,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+}
+"""What the host may refuse to any of our files."""
+
+
 class _Commands(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -37,6 +51,17 @@ class _Commands(click.Group):
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            result = super().invoke(context)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            # The reader of our output (head, less) has left: nothing is wrong. Caught here,
+            # because click makes exit code 1 of it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.DONE
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -74,13 +99,12 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         _say("interrupted", None)
         sys.exit(128 + 2)
-    except BrokenPipeError:
-        # The reader of our output (head, less) has left: nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(ExitCode.DONE)
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if isinstance(error, OSError) and error.errno in _HOST_HINTS:
+            _say(str(error), _HOST_HINTS[error.errno])
+            sys.exit(ExitCode.HOST)
         _say(
             f"a fault in labctl: {type(error).__name__}: {error}",
             "Run it again with 'labctl --debug …' and report what it prints.",
@@ -89,9 +113,11 @@ def main() -> None:
 
 
 def _say(message: str, hint: str | None) -> None:
-    click.echo(f"labctl: {message}", err=True)
+    from labctl.report.format import printable
+
+    click.echo(f"labctl: {printable(message)}", err=True)
     if hint:
-        click.echo(f"        {hint}", err=True)
+        click.echo(f"        {printable(hint)}", err=True)
 
 
 if __name__ == "__main__":

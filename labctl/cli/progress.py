@@ -80,7 +80,10 @@ class ProgressView:
             self._print(f"{event.done} of {event.planned} trials{invalid}: {told}")
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        from labctl.report.format import printable
+
+        # What a guest said may be in it.
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:

@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lxml import etree
+
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 
@@ -126,16 +128,45 @@ class Session:
             "qemu": _version(self._connection.getVersion()),
         }
 
+    def qemu_user(self) -> tuple[int, int]:
+        """User and group id that libvirt runs QEMU as (its DAC security model's base label)."""
+        with _explained("libvirt does not tell its capabilities"):
+            capabilities = etree.fromstring(self._connection.getCapabilities().encode())
+        label = capabilities.findtext("host/secmodel[model='dac']/baselabel")
+        if label is None:
+            return 0, 0
+        user, group = label.strip().split(":")
+        return int(user.lstrip("+")), int(group.lstrip("+"))
+
     def start(self, xml: str) -> RunningGuest:
         """Start a transient domain, its vCPUs paused. Raises BrokenError with libvirt's reason."""
-        with _explained("libvirt does not start the guest"):
+        with self._nothing_left(), _explained("libvirt does not start the guest"):
             return RunningGuest(self._connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED))
 
     def restore(self, saved: Path, xml: str, name: str) -> RunningGuest:
         """Restore a saved guest with another XML, its vCPUs paused."""
-        with _explained("libvirt does not restore the guest"):
+        with self._nothing_left(), _explained("libvirt does not restore the guest"):
             self._connection.restoreFlags(str(saved), xml, libvirt.VIR_DOMAIN_SAVE_PAUSED)
             return RunningGuest(self._connection.lookupByName(name))
+
+    def end_all(self) -> None:
+        """End every guest of labctl's that runs on this connection, whoever holds it: an interrupt
+        may come between libvirt's call and what would have kept its result."""
+        try:
+            domains = self._connection.listAllDomains()
+        except libvirt.libvirtError:
+            return  # the connection is gone: the next run ends them (run.leftovers)
+        for domain in domains:
+            if domain.name().startswith(NAME_PREFIX):
+                _end(domain)
+
+    @contextmanager
+    def _nothing_left(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.end_all()
+            raise
 
 
 class RunningGuest:
@@ -213,8 +244,22 @@ class RunningGuest:
             time.sleep(0.005)
 
 
+def _end(domain: libvirt.virDomain) -> None:
+    try:
+        RunningGuest(domain).end()
+    except (BrokenError, libvirt.libvirtError):
+        try:
+            domain.destroy()
+        except libvirt.libvirtError:
+            pass  # already gone
+
+
 def _process_of(thread: int) -> int:
-    for line in Path(f"/proc/{thread}/status").read_text().splitlines():
+    try:
+        lines = Path(f"/proc/{thread}/status").read_text().splitlines()
+    except OSError as error:
+        raise BrokenError("the guest ended as soon as it was started") from error
+    for line in lines:
         if line.startswith("Tgid:"):
             return int(line.split()[1])
     raise BrokenError(f"/proc/{thread}/status names no Tgid")
@@ -233,6 +278,12 @@ def _explained(what: str) -> Iterator[None]:
         yield
     except libvirt.libvirtError as error:
         raise BrokenError(f"{what}: {error}", hint=_hint(str(error))) from error
+    except SystemError as error:
+        # A signal that arrived inside a call of the C library: CPython wraps what its handler
+        # raised.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise
 
 
 _HINTS = (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from labctl.base.errors import BrokenError
-from labctl.base.process import end_process_group, running
+from labctl.base.process import running
 from labctl.base.tuning import Kind
 from labctl.collect import perf_stat
 from labctl.run.bench import Bench
@@ -47,9 +47,12 @@ def pmu_counting(bench: Bench, pid: int, folder: TrialFolder) -> Iterator[None]:
         # perf says nothing when it has attached; its own start takes a few milliseconds.
         time.sleep(_ATTACH_S)
         yield
-        if perf.poll() is not None:
+        # 0: it saw the last of its threads end (natively the command's) before we told it to stop.
+        if perf.poll() not in (None, 0):
             raise BrokenError(f"perf stat ended by itself with status {perf.returncode}")
-        assert perf.stderr is not None
         perf.send_signal(signal.SIGINT)
-        folder.write_raw(perf_stat.RAW, perf.stderr.read())
-        end_process_group(perf, signal.SIGINT, _GRACE_S)
+        try:
+            _, counts = perf.communicate(timeout=_GRACE_S)
+        except subprocess.TimeoutExpired as error:
+            raise BrokenError(f"perf stat did not end within {_GRACE_S:g} s") from error
+        folder.write_raw(perf_stat.RAW, counts)

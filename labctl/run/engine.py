@@ -11,7 +11,7 @@ from typing import Any
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, LabctlError
-from labctl.base.events import Progress, TrialEnded
+from labctl.base.events import Progress, TrialEnded, Warned
 from labctl.base.tuning import Kind
 from labctl.run.bench import Bench, guest_bench, native_bench
 from labctl.run.boots import Boots
@@ -27,6 +27,10 @@ from labctl.workloads.registry import workload
 
 _HOPELESS_TRIALS = 12
 """When the first so many attempts are all invalid, the run ends instead of wasting hours."""
+
+
+class _HopelessError(BrokenError):
+    """Going on would waste hours."""
 
 
 class Engine:
@@ -78,13 +82,15 @@ class Engine:
                     self._progress(trial)
                     if not self._run_trial(bench, trial):
                         return
-        except HostError:
+        except (HostError, _HopelessError):
             raise
         except LabctlError as error:
             # What the machine never got to is no attempt; the one it failed at is.
             left = [t for t in trials if self._may_try(t)]
             if left:
                 self._record_failure(left[0], error, time.monotonic() - started)
+            else:
+                self._lab.listener(Warned(text=error.message))
 
     def _bench(self, trial: PlannedTrial) -> AbstractContextManager[Bench]:
         tuning = self._lab.tunings[trial.cell["tuning"]]
@@ -160,7 +166,7 @@ class Engine:
         self._lab.listener(TrialEnded(number=record.number, valid=valid, text=text))
         tried = sum(self._attempts.values()) - self._attempts_before
         if not self._done and tried >= _HOPELESS_TRIALS:
-            raise BrokenError(
+            raise _HopelessError(
                 f"the first {tried} attempts were all invalid; the last: {text}",
                 hint=f"Mend the cause, then: labctl sweep --resume {self._folder.name}",
             )

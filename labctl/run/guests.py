@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ BOOT_S = 180.0
 
 RESTORE_S = 60.0
 _CONSOLE_LINES = 8
+_CONSOLE_BYTES = 64 * 1024
 
 
 def guest_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None = None) -> str:
@@ -41,7 +43,7 @@ def guest_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None 
             seed_disk=seed_disk,
             console_log=lab.console_log,
             runner_socket=lab.runner_socket,
-            agent_socket=lab.work / "agent.sock",
+            agent_socket=lab.sockets / "agent.sock",
         )
     )
     validate(xml)
@@ -73,7 +75,10 @@ def answering(lab: Lab, running: RunningGuest, seconds: float) -> Iterator[Chann
 
 def _console_end(log: Path) -> str:
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        with open(log, "rb") as file:
+            # A guest may write there without end.
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _CONSOLE_BYTES))
+            lines = file.read(_CONSOLE_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return " and left no console log"
     last = [line.strip() for line in lines if line.strip()][-_CONSOLE_LINES:]

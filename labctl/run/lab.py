@@ -51,7 +51,12 @@ class Lab:
 
     @property
     def runner_socket(self) -> Path:
-        return self.work / "runner.sock"
+        return self.sockets / "runner.sock"
+
+    @property
+    def sockets(self) -> Path:
+        """The one folder that QEMU itself writes to, as whoever libvirt runs it."""
+        return self.work / "sockets"
 
     @property
     def console_log(self) -> Path:

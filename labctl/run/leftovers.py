@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
+from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note
 from labctl.base.places import StatePlaces
 from labctl.domain.session import NAME_PREFIX
 from labctl.host.journal import Journal
 
-_PID_FILES = Path("run/qemu")
-"""Where libvirt's QEMU driver keeps the pids of its guests, below its root."""
+_EMBEDDED = Path("run/qemu")
+"""Where libvirt's QEMU driver keeps the pids of its guests, below an embedded driver's root."""
+
+_DAEMON = Path("/run/libvirt/qemu")
+"""Where the host's daemon keeps them."""
 
 
 def clean_up(places: StatePlaces, listener: Listener) -> None:
@@ -22,8 +27,8 @@ def clean_up(places: StatePlaces, listener: Listener) -> None:
     The caller holds the host's lock, so no labctl that lives owns any of it. Guests go first and
     before libvirt is opened: one that was stopped (SIGSTOP) would not answer libvirt's monitor.
     """
-    for name, pid in leftover_guests(places.libvirt_root).items():
-        os.kill(pid, signal.SIGKILL)
+    for name, pid in leftover_guests(places).items():
+        _kill(pid)
         listener(Note(text=f"Ended the guest '{name}', which an interrupted labctl had left."))
     for restored in Journal(places.journal).restore_all():
         listener(Note(text=f"Undone: {restored.name}: {restored.outcome} ({restored.note})."))
@@ -31,16 +36,38 @@ def clean_up(places: StatePlaces, listener: Listener) -> None:
         shutil.rmtree(places.work)
 
 
-def leftover_guests(root: Path) -> dict[str, int]:
-    """Name to pid of labctl's guests that run under the embedded driver's `root`."""
+def _kill(pid: int) -> None:
+    """Kill a process; returns when its memory is free again, which a new run may need."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    deadline = Deadline.after(30, f"ending process {pid}")
+    while _arguments(pid):
+        deadline.remaining()
+        time.sleep(0.01)
+
+
+def _arguments(pid: int) -> bytes:
+    """A process's argv as /proc shows it; b"" for one that has ended, a zombie included."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def leftover_guests(places: StatePlaces) -> dict[str, int]:
+    """Name to pid of the guests that labctl started with files in this state folder."""
     found = {}
-    for path in (root / _PID_FILES).glob(f"{NAME_PREFIX}*.pid"):
-        try:
-            pid = int(path.read_text())
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except (OSError, ValueError):
-            continue
-        # A recycled pid is somebody else's process.
-        if f"guest={path.stem}".encode() in arguments and str(root).encode() in arguments:
-            found[path.stem] = pid
+    for folder in (places.libvirt_root / _EMBEDDED, _DAEMON):
+        for path in folder.glob(f"{NAME_PREFIX}*.pid"):
+            try:
+                pid = int(path.read_text())
+            except (OSError, ValueError):
+                continue
+            arguments = _arguments(pid)
+            # A recycled pid is somebody else's process.
+            ours = f"guest={path.stem}".encode() in arguments
+            if ours and str(places.work).encode() in arguments:
+                found[path.stem] = pid
     return found

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_WAY_OUT_S = 30.0
+"""What cleaning up may take. Not for ever: where nobody could raise it (in a callback of C code)
+an interrupt is lost, and another must count."""
 
 
 @contextmanager
 def ending_signals_interrupt() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread."""
+    """Inside, SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread; one that
+    follows soon does not cut the way out short. What was ignored before (nohup) stays ignored."""
+    interrupted_at = float("-inf")
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted_at
+        if time.monotonic() - interrupted_at < _WAY_OUT_S:
+            return
+        interrupted_at = time.monotonic()
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, interrupt) for number in _ENDING}
+    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
     finally:
@@ -27,9 +39,8 @@ def ending_signals_interrupt() -> Iterator[None]:
 
 @contextmanager
 def cleaning_up() -> Iterator[None]:
-    """Inside, a second Ctrl-C or SIGTERM does not cut the cleanup short."""
-    numbers = (signal.SIGINT, *_ENDING)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    """Inside, Ctrl-C and SIGTERM do not cut the cleanup short."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING}
     try:
         yield
     finally:

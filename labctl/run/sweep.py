@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import shlex
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import labctl
-from labctl.base.errors import BrokenError, UsageError
+from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.events import Listener, Note, Warned
 from labctl.base.places import StatePlaces, host_lock
 from labctl.base.tuning import Kind, Tuning
@@ -100,11 +101,12 @@ def sweep(request: SweepRequest, listener: Listener) -> RunFolder:
         folder = RunFolder.find(request.results, request.resume) if request.resume else None
         planned = _resumed(folder) if folder else plan_sweep(request)
         what = shlex.join(_command(request, planned.plan))
-        stack.enter_context(host_locked(host_lock(), what=what))
+        path = folder.path if folder else _folder_path(request, planned.plan)
+        stack.enter_context(host_locked(host_lock(), what=what, run_folder=path))
         clean_up(request.places, listener)
         _preflight(request, planned.plan, len(planned.pin_plan.vcpus))
         if folder is None:
-            folder = _new_folder(request, planned)
+            folder = _new_folder(path, planned.plan)
         with _recorded(folder, request, planned) as record:
             _carry_out(request, planned, folder, record, listener)
         return folder
@@ -180,11 +182,21 @@ def _preflight(request: SweepRequest, plan: Plan, vcpus: int) -> None:
     )
 
 
-def _new_folder(request: SweepRequest, planned: Planned) -> RunFolder:
-    """The run's folder with its plan on disk: before the first trial, and before any change."""
+def _folder_path(request: SweepRequest, plan: Plan) -> Path:
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = RunFolder.create(request.results, f"{moment}-{planned.plan.study}")
-    folder.write_plan(planned.plan.to_json())
+    return request.results.resolve() / f"{moment}-{plan.study}"
+
+
+def _new_folder(path: Path, plan: Plan) -> RunFolder:
+    """The run's folder with its plan on disk: before the first trial, and before any change."""
+    try:
+        folder = RunFolder.create(path.parent, path.name)
+    except OSError as error:
+        raise HostError(
+            f"cannot make the run's folder {path}: {error.strerror}",
+            hint="Name a folder that can be written with --results.",
+        ) from error
+    folder.write_plan(plan.to_json())
     return folder
 
 
@@ -194,6 +206,7 @@ def _recorded(
 ) -> Iterator[dict[str, Any]]:
     """run.json, kept true: what is in the dictionary is written now and when the run ends."""
     record = _first_record(request, planned) if not request.resume else folder.read_run()
+    record.pop("failure", None)
     record["status"] = "running"
     record["ended_at"] = None
     folder.write_run(record)
@@ -277,6 +290,8 @@ def _carry_out(
             data=DataDisk(places.root / "data"),
             listener=listener,
         )
+        lab.sockets.mkdir(mode=0o700)
+        os.chown(lab.sockets, *session.qemu_user())
         lab.data.make()
         record.update(_facts_of_host(lab, chosen))
         record["xml"] = _store_xml(lab, folder)
@@ -313,10 +328,11 @@ def _image(name: str, places: StatePlaces, listener: Listener) -> Image:
 
 @contextmanager
 def _work_folder(places: StatePlaces) -> Iterator[Path]:
-    """The folder for what only a run needs, for root alone: a save file holds a guest's memory."""
+    """The folder for what only a run needs. Nobody but root may list it; QEMU, which a daemon runs
+    as a user of its own, may pass to the disks that it is given. Save files are root's alone."""
     work = places.work
     work.mkdir(parents=True, exist_ok=True)
-    work.chmod(0o700)
+    work.chmod(0o711)
     try:
         yield work
     finally:
@@ -328,12 +344,16 @@ def _work_folder(places: StatePlaces) -> Iterator[Path]:
 @contextmanager
 def _session(request: SweepRequest, layout: cgroups.Layout) -> Iterator[Session]:
     if request.connect:
-        with Session.connected(request.connect) as session:
-            yield session
+        opened = Session.connected(request.connect)
     else:
         controllers = cgroups.libvirt_controllers(layout)
-        with Session.embedded(request.places.libvirt_root, controllers) as session:
+        opened = Session.embedded(request.places.libvirt_root, controllers)
+    with opened as session:
+        try:
             yield session
+        finally:
+            with cleaning_up():
+                session.end_all()
 
 
 def _reached(plan: Plan, folder: RunFolder) -> tuple[int, int]:
@@ -376,13 +396,14 @@ def _command(request: SweepRequest, plan: Plan) -> list[str]:
         words.append("--quick")
     options = {
         "--blocks": request.overrides.blocks,
+        "--blocks-per-boot": request.overrides.blocks_per_boot,
         "--vcpus": request.overrides.vcpus,
         "--memory": request.overrides.memory_mib,
         "--duration": request.overrides.duration_s,
     }
     for option, value in options.items():
         if value is not None:
-            words += [option, f"{value:g}"]
+            words += [option, str(value)]
     for option, names in (
         ("--tuning", request.overrides.tunings),
         ("--workload", request.overrides.workloads),
@@ -392,6 +413,8 @@ def _command(request: SweepRequest, plan: Plan) -> list[str]:
             words += [option, name]
     if request.accel != "auto":
         words += ["--accel", request.accel]
+    if request.connect:
+        words += ["--connect", request.connect]
     if request.fresh_boots:
         words.append("--fresh-boots")
     return words

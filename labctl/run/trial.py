@@ -35,7 +35,7 @@ from labctl.study.plan import PlannedTrial
 from labctl.study.study import Limits, StudyWorkload
 from labctl.workloads.model import Setting, Workload
 
-WINDOW_S = 0.2
+WINDOW_S = 0.1
 """Length of a warm-up window."""
 
 _SLACK_S = 60.0
@@ -239,7 +239,10 @@ def _busy_s(bench: Bench) -> float:
     """CPU seconds that the guest's vCPU threads have had (sched-stats.rst, schedstat field 1)."""
     total = 0.0
     for tid in bench.vcpu_tids:
-        total += int(Path(f"/proc/{tid}/schedstat").read_text().split()[0]) / 1e9
+        try:
+            total += int(Path(f"/proc/{tid}/schedstat").read_text().split()[0]) / 1e9
+        except OSError as error:
+            raise BrokenError(f"the guest's vCPU thread {tid} is gone") from error
     return total
 
 

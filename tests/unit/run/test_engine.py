@@ -1,0 +1,229 @@
+"""What the engine does with trials that go wrong, machines that die and runs that go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BrokenError, HostError
+from labctl.base.events import Progress
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Sample
+from labctl.store.trial import TrialStatus
+from labctl.study.plan import PlannedTrial
+from tests.unit.run.engines import World, small_plan
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    return World(monkeypatch, tmp_path)
+
+
+def fail_first(*numbers: int, reason: str = "too loud") -> object:
+    def outcome(planned: PlannedTrial, attempt: int) -> list[str]:
+        return [reason] if planned.number in numbers and attempt == 1 else []
+
+    return outcome
+
+
+def test_trials_run_in_the_plans_order_one_machine_per_tuning_and_block(world: World) -> None:
+    plan = small_plan(blocks=2)
+    world.engine(plan).run()
+    assert [number for number, _, _ in world.trials] == [trial.number for trial in plan.trials]
+    assert world.benches == ["native", "baseline", "pinned"] * 2
+    assert world.ended == world.benches
+    assert {record.status for record in world.records().values()} == {TrialStatus.DONE}
+
+
+def test_an_invalid_trial_is_kept_and_repeated_on_a_fresh_machine(world: World) -> None:
+    world.outcome = fail_first(3)  # type: ignore[assignment]
+    world.engine(small_plan()).run()
+    # Its neighbour in the same restore goes on; then a machine of its own for the repetition.
+    assert world.trials[2:5] == [(3, 1, 2), (4, 1, 2), (3, 2, 3)]
+    records = world.records()
+    assert records["0003"].status is TrialStatus.INVALID
+    assert records["0003"].reasons == ("too loud",)
+    assert records["0003.2"].status is TrialStatus.DONE
+    kept = world.folder.trial(3).path / "stdout.txt"
+    assert kept.read_text() == "3.1"
+
+
+def test_attempts_end_at_the_studys_limit_and_the_run_goes_on(world: World) -> None:
+    world.outcome = lambda planned, attempt: ["too loud"] if planned.number == 3 else []
+    engine = world.engine(small_plan(attempts=2))
+    engine.run()
+    assert [t for t in world.trials if t[0] == 3] == [(3, 1, 2), (3, 2, 3)]
+    assert engine.counts() == {"planned": 6, "done": 5, "invalid": 2}
+
+
+def test_a_trial_whose_samples_show_a_disturbance_is_invalid_and_keeps_them(world: World) -> None:
+    other = Sample(
+        metric="host_cpu",
+        value=0.5,
+        unit=Unit.FRACTION,
+        better=Better.NEITHER,
+        labels={"thread": "other"},
+        source="host.json",
+    )
+    world.parse = lambda record: [other] if (record.number, record.attempt) == (1, 1) else []
+    world.engine(small_plan()).run()
+    records = world.records()
+    assert "others took 0.50 CPU seconds" in records["0001"].reasons[0]
+    assert world.folder.trial(1).read_readings() == [other]
+    assert records["0001.2"].status is TrialStatus.DONE
+
+
+def test_a_trial_whose_output_cannot_be_parsed_is_invalid(world: World) -> None:
+    def parse(record: object) -> list[object]:
+        if len(world.trials) == 1:
+            raise BrokenError("stdout.txt: expected a line 'events per second:'")
+        return []
+
+    world.parse = parse  # type: ignore[assignment]
+    world.engine(small_plan()).run()
+    assert world.records()["0001"].reasons == ("stdout.txt: expected a line 'events per second:'",)
+    assert world.records()["0001.2"].status is TrialStatus.DONE
+
+
+def test_a_machine_that_dies_costs_one_attempt_and_the_rest_gets_another(world: World) -> None:
+    world.outcome = fail_first(3, reason="the guest ended")  # type: ignore[assignment]
+    world.dies = lambda number: len(world.trials) == 3
+    world.engine(small_plan()).run()
+    # Trial 4 was never reached on the machine that died, so it has one attempt.
+    assert world.trials[2:] == [(3, 1, 2), (3, 2, 3), (4, 1, 3), (5, 1, 4), (6, 1, 4)]
+    assert sorted(world.records()) == ["0001", "0002", "0003", "0003.2", "0004", "0005", "0006"]
+
+
+def test_a_machine_that_never_comes_costs_its_first_trial_one_attempt(world: World) -> None:
+    refused: list[str] = []
+
+    def refuse(tuning: str) -> BrokenError | None:
+        if tuning == "baseline" and not refused:
+            refused.append(tuning)
+            return BrokenError("the guest did not answer within 60 s")
+        return None
+
+    world.refuse = refuse
+    world.engine(small_plan()).run()
+    records = world.records()
+    assert records["0003"].reasons == ("the guest did not answer within 60 s",)
+    assert records["0003.2"].status is TrialStatus.DONE
+    assert "0004.2" not in records
+    assert records["0004"].status is TrialStatus.DONE
+
+
+def test_what_the_host_cannot_do_ends_the_run_and_the_machine(world: World) -> None:
+    world.outcome = lambda planned, attempt: HostError("no space left")
+    with pytest.raises(HostError, match="no space left"):
+        world.engine(small_plan()).run()
+    assert len(world.trials) == 1
+    assert world.ended == ["native"]
+
+
+def test_a_failed_end_of_a_machine_is_said_and_costs_no_attempt(world: World) -> None:
+    world.fail_at_end = lambda tuning: BrokenError(f"cannot put {tuning} back")
+    world.engine(small_plan()).run()
+    assert world.warnings() == [f"cannot put {t} back" for t in ("native", "baseline", "pinned")]
+    assert sorted(world.records()) == [f"{number:04d}" for number in range(1, 7)]
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3, 4])
+def test_a_hopeless_run_stops_after_twelve_attempts_and_says_how_to_go_on(
+    world: World, attempts: int
+) -> None:
+    world.outcome = lambda planned, attempt: ["the tool prints garbage"]
+    with pytest.raises(BrokenError, match="first 12 attempts were all invalid") as caught:
+        world.engine(small_plan(blocks=5, attempts=attempts)).run()
+    assert "the tool prints garbage" in caught.value.message
+    assert "labctl sweep --resume run" in str(caught.value.hint)
+    assert len(world.trials) == 12
+    # Each record is of a trial that was tried: the end itself is no attempt of anybody's.
+    assert len(world.records()) == 12
+    assert world.ended == world.benches
+
+
+def test_one_valid_trial_is_hope(world: World) -> None:
+    world.outcome = lambda planned, attempt: [] if planned.number == 1 else ["too loud"]
+    engine = world.engine(small_plan(blocks=3))
+    engine.run()
+    assert engine.counts() == {"planned": 18, "done": 1, "invalid": 51}
+
+
+def test_a_resumed_run_does_what_is_left_and_touches_nothing_else(world: World) -> None:
+    def outcome(planned: PlannedTrial, attempt: int) -> list[str]:
+        if planned.number == 4:
+            raise KeyboardInterrupt
+        return []
+
+    world.outcome = outcome
+    with pytest.raises(KeyboardInterrupt):
+        world.engine(small_plan()).run()
+    assert not world.folder.trial(4).has("trial.json")
+    before = {
+        path: path.read_bytes()
+        for number in (1, 2, 3)
+        for path in world.folder.trial(number).path.iterdir()
+    }
+    world.trials.clear()
+    world.outcome = lambda planned, attempt: []
+    world.measuring = False
+    engine = world.engine(small_plan())
+    engine.run()
+    assert [(number, attempt) for number, attempt, _ in world.trials] == [(4, 1), (5, 1), (6, 1)]
+    assert {path: path.read_bytes() for path in before} == before
+    assert engine.counts() == {"planned": 6, "done": 6, "invalid": 0}
+
+
+def test_a_resumed_run_counts_the_attempts_that_were_made_before(world: World) -> None:
+    def outcome(planned: PlannedTrial, attempt: int) -> list[str]:
+        if planned.number == 3 and attempt == 2:
+            raise KeyboardInterrupt
+        return ["too loud"] if planned.number == 3 else []
+
+    world.outcome = outcome
+    with pytest.raises(KeyboardInterrupt):
+        world.engine(small_plan(attempts=2)).run()
+    world.trials.clear()
+    world.measuring = False
+    world.outcome = lambda planned, attempt: []
+    world.engine(small_plan(attempts=2)).run()
+    # The attempt that was cut off is made again under its number; the first one stays.
+    assert [(number, attempt) for number, attempt, _ in world.trials] == [(3, 2), (5, 1), (6, 1)]
+    assert world.records()["0003"].status is TrialStatus.INVALID
+    assert world.records()["0003.2"].status is TrialStatus.DONE
+
+
+def test_an_attempt_that_was_cut_off_leaves_no_file_in_the_next_one(world: World) -> None:
+    plan = small_plan()
+    world.engine(plan)
+    left = world.folder.new_trial(1, 1)
+    left.write_raw("perf-stat.txt", "of the attempt that was cut off")
+    (left.path / ".trial.json.new").write_text('{"number": 1, "att')
+    world.engine(plan).run()
+    assert {path.name for path in left.path.iterdir()} == {
+        "stdout.txt",
+        "samples.json",
+        "trial.json",
+    }
+
+
+def test_a_finished_run_that_is_resumed_starts_no_machine(world: World) -> None:
+    world.engine(small_plan()).run()
+    world.benches.clear()
+    world.engine(small_plan()).run()
+    assert world.benches == []
+
+
+def test_progress_is_told_before_each_trial_and_never_while_one_is_measured(world: World) -> None:
+    # World's listener fails when an event comes while a trial is measured.
+    world.outcome = fail_first(2)  # type: ignore[assignment]
+    world.engine(small_plan()).run()
+    told = [event for event in world.events if isinstance(event, Progress)]
+    assert [event.done for event in told] == [0, 1, 1, 2, 3, 4, 5]
+    assert told[0].left_s is None
+    assert told[0].doing == "block 1: native · cpu · quiet"
+    assert told[2].invalid == 1
+    assert all(event.planned == 6 for event in told)
+    assert len(world.told()) == 7
+    assert world.told()[1] == "trial 2 (native, wake, quiet): too loud"

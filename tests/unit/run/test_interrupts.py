@@ -1,0 +1,125 @@
+"""Ctrl-C and SIGTERM: one way out, which a second one does not cut short, with no guest left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from labctl.base.errors import BrokenError
+from labctl.domain.session import RunningGuest, Session
+from labctl.run import signals
+from labctl.run.signals import cleaning_up, ending_signals_interrupt
+
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in ENDING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_each_ending_signal_interrupts_and_is_put_back(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt, match=number.name), ending_signals_interrupt():
+        send(number)
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("second", ENDING)
+def test_a_second_signal_does_not_cut_the_way_out_short(second: signal.Signals) -> None:
+    cleaned = False
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"), ending_signals_interrupt():
+        try:
+            send(signal.SIGINT)
+        finally:
+            send(second)
+            cleaned = True
+    assert cleaned
+
+
+def test_an_interrupt_that_was_lost_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "_WAY_OUT_S", 0.0)
+    lost = 0
+    with pytest.raises(KeyboardInterrupt), ending_signals_interrupt():
+        try:
+            send(signal.SIGINT)
+        except KeyboardInterrupt:
+            lost += 1
+        send(signal.SIGINT)
+    assert lost == 1
+
+
+def test_a_hangup_that_was_ignored_before_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    with ending_signals_interrupt():
+        send(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_cleaning_up_is_not_interrupted(number: signal.Signals) -> None:
+    with ending_signals_interrupt():
+        inside = signal.getsignal(number)
+        with cleaning_up():
+            send(number)
+        assert signal.getsignal(number) is inside
+
+
+_GUEST = """
+<domain type='test'>
+  <name>{name}</name><memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os>
+</domain>
+"""
+
+
+@contextmanager
+def mock_hypervisor() -> Iterator[Session]:
+    """libvirt's own mock hypervisor, which runs a domain 'test' and knows no QEMU monitor."""
+    with Session.connected("test:///default") as session:
+        yield session
+
+
+def names(session: Session) -> set[str]:
+    return {domain.name() for domain in session._connection.listAllDomains()}
+
+
+def test_a_guest_that_starts_and_cannot_be_used_is_ended() -> None:
+    with mock_hypervisor() as session:
+        # The mock hypervisor starts the domain and then refuses the QEMU monitor.
+        with pytest.raises(BrokenError, match="query-cpus-fast"):
+            session.start(_GUEST.format(name="labctl-guest"))
+        assert names(session) == {"test"}
+
+
+def test_an_interrupt_right_after_the_start_leaves_no_guest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(guest: RunningGuest, domain: object) -> None:
+        raise KeyboardInterrupt
+
+    with mock_hypervisor() as session:
+        monkeypatch.setattr(RunningGuest, "__init__", interrupted)
+        monkeypatch.setattr("labctl.domain.session._end", lambda domain: domain.destroy())
+        with pytest.raises(KeyboardInterrupt):
+            session.start(_GUEST.format(name="labctl-guest"))
+        assert names(session) == {"test"}
+
+
+def test_ending_all_guests_spares_those_of_others() -> None:
+    with mock_hypervisor() as session:
+        session._connection.createXML(_GUEST.format(name="labctl-guest"))
+        session._connection.createXML(_GUEST.format(name="web"))
+        session.end_all()
+        assert names(session) == {"test", "web"}

@@ -1,0 +1,105 @@
+"""What a labctl that was killed left behind is ended; what is somebody else's is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from labctl.base.events import Event, Note
+from labctl.base.places import StatePlaces
+from labctl.run.leftovers import clean_up, leftover_guests
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> StatePlaces:
+    places = StatePlaces(tmp_path / "state")
+    (places.libvirt_root / "run/qemu").mkdir(parents=True)
+    return places
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@contextmanager
+def sleeper(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose argv is that of a guest, in what matters."""
+    script = "import sys, time; print(flush=True); time.sleep(60)"
+    argv = [sys.executable, "-c", script, *arguments]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def guest_arguments(places: StatePlaces, name: str = "labctl-guest") -> list[str]:
+    return ["-name", f"guest={name},debug-threads=on", "-drive", f"file={places.work}/root.qcow2"]
+
+
+def pid_file(places: StatePlaces, pid: object, name: str = "labctl-guest") -> None:
+    (places.libvirt_root / "run/qemu" / f"{name}.pid").write_text(str(pid))
+
+
+def test_a_guest_without_an_owner_is_ended_and_named(places: StatePlaces, stack: ExitStack) -> None:
+    guest = stack.enter_context(sleeper(*guest_arguments(places)))
+    pid_file(places, guest.pid)
+    said: list[Event] = []
+    clean_up(places, said.append)
+    # It is gone when clean_up returns, not only told to go: the next run needs its memory.
+    assert Path(f"/proc/{guest.pid}/cmdline").read_bytes() == b""
+    assert guest.wait(10) == -9
+    assert [event.text for event in said if isinstance(event, Note)] == [
+        "Ended the guest 'labctl-guest', which an interrupted labctl had left."
+    ]
+
+
+def test_a_recycled_pid_is_somebody_elses_process(places: StatePlaces, stack: ExitStack) -> None:
+    other = stack.enter_context(sleeper("-name", "guest=theirs"))
+    pid_file(places, other.pid)
+    clean_up(places, lambda event: None)
+    assert other.poll() is None
+
+
+def test_the_guest_of_another_state_folder_is_left_alone(
+    places: StatePlaces, stack: ExitStack, tmp_path: Path
+) -> None:
+    elsewhere = StatePlaces(tmp_path / "elsewhere")
+    guest = stack.enter_context(sleeper(*guest_arguments(elsewhere)))
+    pid_file(places, guest.pid)
+    assert leftover_guests(places) == {}
+
+
+def test_a_guest_that_is_not_labctls_is_left_alone(places: StatePlaces, stack: ExitStack) -> None:
+    guest = stack.enter_context(sleeper(*guest_arguments(places, "web")))
+    pid_file(places, guest.pid, "web")
+    assert leftover_guests(places) == {}
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "-1", "999999999"])
+def test_a_pid_file_that_names_no_process_is_passed_over(places: StatePlaces, text: str) -> None:
+    pid_file(places, text)
+    assert leftover_guests(places) == {}
+
+
+def test_the_work_folder_is_emptied_of_what_a_guest_knew(places: StatePlaces) -> None:
+    (places.work / "sockets").mkdir(parents=True)
+    (places.work / "boot-1.save").write_text("memory")
+    clean_up(places, lambda event: None)
+    assert not places.work.exists()
+
+
+def test_a_state_folder_that_was_never_used_needs_nothing(tmp_path: Path) -> None:
+    said: list[Event] = []
+    clean_up(StatePlaces(tmp_path / "new"), said.append)
+    assert said == []
+    assert not (tmp_path / "new").exists()

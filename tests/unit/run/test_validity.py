@@ -1,0 +1,47 @@
+"""What of its readings makes a trial invalid."""
+
+from __future__ import annotations
+
+from labctl.base.units import Better, Unit
+from labctl.run.validity import OTHER_CPU, invalid_reasons
+from labctl.store.samples import Sample, Unavailable
+from labctl.study.study import Limits
+
+LIMITS = Limits(attempts=3, other_cpu=0.1, warmup_cap_s=30)
+
+
+def cpu(value: float, thread: str = "other") -> Sample:
+    return Sample(
+        metric="host_cpu",
+        value=value,
+        unit=Unit.FRACTION,
+        better=Better.LOWER,
+        labels={"thread": thread},
+        source="host.json",
+    )
+
+
+def test_a_trial_that_others_left_alone_is_valid() -> None:
+    assert invalid_reasons([cpu(0.02), cpu(0.9, "vcpu")], LIMITS) == []
+
+
+def test_cpu_time_that_others_took_is_compared_with_the_studys_limit() -> None:
+    assert invalid_reasons([cpu(0.1)], LIMITS) == []
+    assert invalid_reasons([cpu(0.11)], LIMITS) == [
+        "others took 0.11 CPU seconds per second on the trial's CPUs (the study allows 0.1)"
+    ]
+
+
+def test_the_guests_own_cpu_time_is_no_disturbance() -> None:
+    assert invalid_reasons([cpu(2.0, "vcpu"), cpu(1.0, "neighbour")], LIMITS) == []
+
+
+def test_not_knowing_what_others_took_is_no_zero() -> None:
+    unknown = Unavailable(metric=OTHER_CPU, reason="a thread came and went")
+    assert invalid_reasons([unknown], LIMITS) == [
+        "nobody knows what others took of the trial's CPUs: a thread came and went"
+    ]
+
+
+def test_another_metric_that_is_unavailable_leaves_the_trial_valid() -> None:
+    assert invalid_reasons([Unavailable(metric="exits", reason="emulated")], LIMITS) == []

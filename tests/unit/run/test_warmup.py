@@ -1,0 +1,67 @@
+"""When a warm-up is over: no trend, or none that stands out of the scatter."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from labctl.run.warmup import SLOPE_LIMIT, WINDOWS, is_settled, slope, standard_error
+
+
+@pytest.mark.parametrize("count", range(WINDOWS))
+def test_fewer_than_three_windows_settle_nothing(count: int) -> None:
+    assert not is_settled([100.0] * count)
+
+
+def test_three_equal_windows_are_settled() -> None:
+    assert is_settled([100.0, 100.0, 100.0])
+
+
+def test_a_steady_climb_is_not_settled_however_long_it_goes_on() -> None:
+    rates = [100 * 1.05**number for number in range(30)]
+    assert not any(is_settled(rates[:count]) for count in range(len(rates) + 1))
+
+
+def test_a_steady_fall_is_not_settled_either() -> None:
+    assert not is_settled([100 * 0.95**number for number in range(10)])
+
+
+def test_a_climb_below_the_limit_is_settled() -> None:
+    assert is_settled([100 * (1 + 0.9 * SLOPE_LIMIT) ** number for number in range(5)])
+    assert not is_settled([100 * (1 + 1.1 * SLOPE_LIMIT) ** number for number in range(5)])
+
+
+def test_scatter_without_a_trend_is_settled() -> None:
+    # What a neighbour does to single windows: tens of percent, in no direction.
+    assert is_settled([100.0, 70.0, 105.0, 75.0])
+
+
+def test_a_trend_that_stands_out_of_its_scatter_is_not_settled() -> None:
+    assert not is_settled([50.0, 61.0, 69.0, 80.5, 89.0, 100.0])
+
+
+def test_a_slow_start_is_forgotten_once_the_last_windows_are_flat() -> None:
+    climbing = [20.0, 40.0, 80.0]
+    assert not is_settled(climbing)
+    assert is_settled([*climbing, 100.0, 100.0, 100.0])
+
+
+def test_flat_windows_in_the_past_do_not_excuse_a_climb_now() -> None:
+    assert not is_settled([100.0, 100.0, 100.0, 130.0, 170.0, 220.0])
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0])
+def test_a_window_without_a_rate_is_not_settled(rate: float) -> None:
+    assert not is_settled([100.0, rate, 100.0, 100.0])
+
+
+def test_the_slope_is_the_relative_change_per_window() -> None:
+    assert slope([100 * math.exp(0.02 * number) for number in range(7)]) == pytest.approx(0.02)
+    assert slope([100.0, 200.0, 100.0]) == pytest.approx(0.0)
+
+
+def test_the_standard_error_is_that_of_a_least_squares_fit() -> None:
+    # By hand: ln rates 0, 1, 0 around their mean leave 2/3 of squares, 1 degree, Sxx = 2.
+    assert standard_error([1.0, math.e, 1.0]) == pytest.approx(math.sqrt(2 / 3 / 1 / 2))
+    assert standard_error([1.0, 2.0, 4.0]) == pytest.approx(0.0, abs=1e-12)
