@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 
+import libvirt
 import pytest
 
 from labctl.base.errors import BrokenError
@@ -39,26 +39,26 @@ def test_each_ending_signal_interrupts_and_is_put_back(number: signal.Signals) -
 
 @pytest.mark.parametrize("second", ENDING)
 def test_a_second_signal_does_not_cut_the_way_out_short(second: signal.Signals) -> None:
-    cleaned = False
-    with pytest.raises(KeyboardInterrupt, match="SIGINT"), ending_signals_interrupt():
+    cleaned: list[str] = []
+
+    def run() -> None:
         try:
             send(signal.SIGINT)
         finally:
             send(second)
-            cleaned = True
-    assert cleaned
+            cleaned.append("all of it")
+
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"), ending_signals_interrupt():
+        run()
+    assert cleaned == ["all of it"]
 
 
 def test_an_interrupt_that_was_lost_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "_WAY_OUT_S", 0.0)
-    lost = 0
-    with pytest.raises(KeyboardInterrupt), ending_signals_interrupt():
-        try:
-            send(signal.SIGINT)
-        except KeyboardInterrupt:
-            lost += 1
-        send(signal.SIGINT)
-    assert lost == 1
+    with ending_signals_interrupt():
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                send(signal.SIGINT)
 
 
 def test_a_hangup_that_was_ignored_before_stays_ignored() -> None:
@@ -84,9 +84,10 @@ _GUEST = """
 """
 
 
-@contextmanager
-def mock_hypervisor() -> Iterator[Session]:
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """libvirt's own mock hypervisor, which runs a domain 'test' and knows no QEMU monitor."""
+    monkeypatch.setattr(libvirt, "VIR_DOMAIN_START_PAUSED", 0)  # it takes no flags
     with Session.connected("test:///default") as session:
         yield session
 
@@ -95,31 +96,28 @@ def names(session: Session) -> set[str]:
     return {domain.name() for domain in session._connection.listAllDomains()}
 
 
-def test_a_guest_that_starts_and_cannot_be_used_is_ended() -> None:
-    with mock_hypervisor() as session:
-        # The mock hypervisor starts the domain and then refuses the QEMU monitor.
-        with pytest.raises(BrokenError, match="query-cpus-fast"):
-            session.start(_GUEST.format(name="labctl-guest"))
-        assert names(session) == {"test"}
+def test_a_guest_that_starts_and_cannot_be_used_is_ended(session: Session) -> None:
+    # The mock hypervisor starts the domain and then refuses the QEMU monitor.
+    with pytest.raises(BrokenError, match="query-cpus-fast"):
+        session.start(_GUEST.format(name="labctl-guest"))
+    assert names(session) == {"test"}
 
 
 def test_an_interrupt_right_after_the_start_leaves_no_guest(
-    monkeypatch: pytest.MonkeyPatch,
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(guest: RunningGuest, domain: object) -> None:
         raise KeyboardInterrupt
 
-    with mock_hypervisor() as session:
-        monkeypatch.setattr(RunningGuest, "__init__", interrupted)
-        monkeypatch.setattr("labctl.domain.session._end", lambda domain: domain.destroy())
-        with pytest.raises(KeyboardInterrupt):
-            session.start(_GUEST.format(name="labctl-guest"))
-        assert names(session) == {"test"}
+    monkeypatch.setattr(RunningGuest, "__init__", interrupted)
+    monkeypatch.setattr("labctl.domain.session._end", lambda domain: domain.destroy())
+    with pytest.raises(KeyboardInterrupt):
+        session.start(_GUEST.format(name="labctl-guest"))
+    assert names(session) == {"test"}
 
 
-def test_ending_all_guests_spares_those_of_others() -> None:
-    with mock_hypervisor() as session:
-        session._connection.createXML(_GUEST.format(name="labctl-guest"))
-        session._connection.createXML(_GUEST.format(name="web"))
-        session.end_all()
-        assert names(session) == {"test", "web"}
+def test_ending_all_guests_spares_those_of_others(session: Session) -> None:
+    session._connection.createXML(_GUEST.format(name="labctl-guest"))
+    session._connection.createXML(_GUEST.format(name="web"))
+    session.end_all()
+    assert names(session) == {"test", "web"}
