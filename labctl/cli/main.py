@@ -86,7 +86,7 @@ def main() -> None:
     """Entry point of the `labctl` script; exits with the codes of labctl.base.errors."""
     debug = "--debug" in sys.argv
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="labctl", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else ExitCode.DONE)
     except LabctlError as error:
         if debug:

@@ -10,7 +10,7 @@ from labctl.base.events import Event, Note, Progress, TrialEnded, Warned
 if TYPE_CHECKING:
     from rich.console import Console
 
-_LINE_EVERY = 0.1
+_LINES = 10
 """Where the output is no terminal: a line each time another tenth of the trials is done."""
 
 
@@ -36,7 +36,7 @@ class ProgressView:
             transient=True,
         )
         self._task = self._bar.add_task("starting", total=None, left="")
-        self._shown = 0.0
+        self._next_line = 0
 
     def __enter__(self) -> ProgressView:
         if self._console.is_terminal:
@@ -49,7 +49,9 @@ class ProgressView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        # A bar that was never drawn would still print its closing line.
+        if self._console.is_terminal:
+            self._bar.stop()
 
     def listen(self, event: Event) -> None:
         match event:
@@ -73,8 +75,8 @@ class ProgressView:
                 left=left,
             )
             self._bar.refresh()
-        elif event.done / event.planned >= self._shown:
-            self._shown = event.done / event.planned + _LINE_EVERY
+        elif (tenth := event.done * _LINES // event.planned) >= self._next_line:
+            self._next_line = tenth + 1
             invalid = f", {event.invalid} invalid" if event.invalid else ""
             told = ", ".join(part for part in (event.doing, left) if part)
             self._print(f"{event.done} of {event.planned} trials{invalid}: {told}")

@@ -57,6 +57,8 @@ def command(
     Runs the same workloads natively and in guests, once per tuning and block, and says what each
     tuning does here. Ctrl-C ends it cleanly; --resume goes on.
     """
+    if resume is not None:
+        _refuse_changes(context)
     from labctl.base.events import silent
     from labctl.base.places import results_folder
     from labctl.cli.progress import ProgressView
@@ -94,3 +96,25 @@ def command(
         with ProgressView(console(stderr=True)) as view:
             folder = sweep(request, view.listen)
     show_finished(folder, as_json=as_json)
+
+
+_FREE_ON_RESUME = {"resume", "results", "accel", "connect", "as_json", "quiet"}
+
+
+def _refuse_changes(context: click.Context) -> None:
+    """A resumed run goes on with its own plan: raises UsageError for what would change it."""
+    from click.core import ParameterSource
+
+    from labctl.base.errors import UsageError
+
+    given = [
+        parameter.get_error_hint(context)
+        for parameter in context.command.params
+        if parameter.name not in _FREE_ON_RESUME
+        and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(
+            f"--resume goes on with the run's own plan, which {', '.join(given)} would change",
+            hint="Leave that out, or start a new run.",
+        )

@@ -12,7 +12,6 @@ own `DIR/etc/qemu.conf`. Facts that this file depends on:
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -27,6 +26,7 @@ from lxml import etree
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
+from labctl.domain.orphans import adopt_orphans
 
 # Read by libvirt when it is loaded: what it logs is also in the exceptions that reach us.
 os.environ.setdefault("LIBVIRT_LOG_OUTPUTS", "4:file:/dev/null")
@@ -52,9 +52,6 @@ stdio_handler = "file"
 save_image_format = "raw"
 """
 
-_PR_SET_CHILD_SUBREAPER = 36
-"""linux/prctl.h"""
-
 _loop_lock = threading.Lock()
 _loop_started = False
 
@@ -75,16 +72,6 @@ def _start_event_loop() -> None:
         _loop_started = True
 
 
-def _adopt_orphans() -> None:
-    """Become the parent of the QEMUs that libvirt starts in this process, so that `_reap` can.
-
-    libvirt waits until a QEMU that ended is reaped; some containers' init takes seconds for that.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise HostError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")
-
-
 class Session:
     """An open connection. Make one with `embedded` or `connected`."""
 
@@ -97,7 +84,7 @@ class Session:
     def embedded(cls, root: Path, controllers: Sequence[str]) -> Iterator[Session]:
         """The QEMU driver in this process, with its own configuration under `root`."""
         _start_event_loop()
-        _adopt_orphans()
+        adopt_orphans()
         (root / "etc").mkdir(parents=True, exist_ok=True, mode=0o755)
         quoted = ", ".join(f'"{name}"' for name in controllers)
         (root / "etc" / "qemu.conf").write_text(_QEMU_CONF.format(controllers=quoted))
@@ -177,7 +164,6 @@ class RunningGuest:
         self.name: str = domain.name()
         self.pid: int = _process_of(self.vcpu_threads()[0])
         """QEMU's process id."""
-        threading.Thread(target=_reap, args=(self.pid,), name="reaper", daemon=True).start()
 
     def resume(self) -> None:
         with _explained("libvirt does not resume the guest"):
@@ -263,13 +249,6 @@ def _process_of(thread: int) -> int:
         if line.startswith("Tgid:"):
             return int(line.split()[1])
     raise BrokenError(f"/proc/{thread}/status names no Tgid")
-
-
-def _reap(pid: int) -> None:
-    try:
-        os.waitpid(pid, 0)
-    except ChildProcessError:
-        pass  # a daemon's guest, not ours
 
 
 @contextmanager

@@ -120,6 +120,7 @@ def _install(tree: Path, recipe: Recipe, deadline: Deadline) -> None:
     options += [f"--dpkgopt=path-exclude={pattern}" for pattern in spec.exclude]
     # Before the kernel's package makes its initrd, which follows these files.
     staged = tree.with_name("files")
+    staged.mkdir(exist_ok=True)
     for name, text in spec.files.items():
         _write(staged, name, text)
     mmdebstrap = [

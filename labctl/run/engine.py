@@ -60,7 +60,8 @@ class Engine:
         for trial in folder.trial_folders():
             if trial.has("trial.json"):
                 self._count(trial.read_record())
-        self._attempts_before = sum(self._attempts.values())
+        # A resumed run may try again what was invalid: its cause may have been mended.
+        self._attempts_before = dict(self._attempts)
 
     def run(self) -> None:
         """Every trial that isn't done. Raises what makes going on pointless."""
@@ -70,8 +71,8 @@ class Engine:
                 self._run_once(todo)
 
     def _may_try(self, trial: PlannedTrial) -> bool:
-        used = self._attempts.get(trial.number, 0)
-        return trial.number not in self._done and used < self._plan.limits.attempts
+        tries = self._attempts.get(trial.number, 0) - self._attempts_before.get(trial.number, 0)
+        return trial.number not in self._done and tries < self._plan.limits.attempts
 
     def _run_once(self, trials: Sequence[PlannedTrial]) -> None:
         """These trials of one tuning, inside one restore."""
@@ -164,7 +165,7 @@ class Engine:
             text += f": {'; '.join(record.reasons)}"
         valid = record.status is TrialStatus.DONE
         self._lab.listener(TrialEnded(number=record.number, valid=valid, text=text))
-        tried = sum(self._attempts.values()) - self._attempts_before
+        tried = sum(self._attempts.values()) - sum(self._attempts_before.values())
         if not self._done and tried >= _HOPELESS_TRIALS:
             raise _HopelessError(
                 f"the first {tried} attempts were all invalid; the last: {text}",
@@ -174,7 +175,7 @@ class Engine:
     def _progress(self, trial: PlannedTrial) -> None:
         planned = len(self._plan.trials)
         done = len(self._done)
-        tried = sum(self._attempts.values()) - self._attempts_before
+        tried = sum(self._attempts.values()) - sum(self._attempts_before.values())
         mean = (time.monotonic() - self._started) / tried if tried else None
         self._lab.listener(
             Progress(

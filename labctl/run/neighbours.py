@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.process import end_process_group, running
 from labctl.host.cgroups import group
 from labctl.host.native import in_tree
 from labctl.run.lab import Lab
-from labctl.workloads.neighbour import STOP_SIGNAL, hog_command
+from labctl.run.threads import tree_threads
+from labctl.workloads.neighbour import STOP_SIGNAL, WORKER, hog_command
 
 _OUTPUT = "/run/out"
 _GRACE_S = 5.0
+_START_S = 20.0
+_POLL_S = 0.01
 _MEMORY_BYTES = 256 * 1024 * 1024
 """Far more than a hog needs: the limit gives it a cgroup, by which the undo journal finds it."""
 
@@ -75,7 +80,25 @@ def neighbours(lab: Lab, cpus: Sequence[int]) -> Iterator[Neighbours]:
             )
             members.add(process.pid)
             found.processes.append((process, folder))
+        deadline = Deadline.after(_START_S, "starting the neighbours")
+        for pid in found.pids:
+            _wait_until_busy(pid, deadline)
         yield found
+
+
+def _wait_until_busy(pid: int, deadline: Deadline) -> None:
+    """Until the hog's worker runs: one that is still mounting its tree competes with nobody."""
+    while not any(_comm(thread.tid) == WORKER for thread in tree_threads(pid, "neighbour")):
+        if not tree_threads(pid, "neighbour"):
+            raise BrokenError("a neighbour ended before it had started")
+        time.sleep(min(_POLL_S, deadline.remaining()))
+
+
+def _comm(tid: int) -> str:
+    try:
+        return Path(f"/proc/{tid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _text(path: Path) -> str:

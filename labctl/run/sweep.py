@@ -36,7 +36,7 @@ from labctl.run.calibrate import Calibrations
 from labctl.run.disks import DATA_SIZE_BYTES, DataDisk
 from labctl.run.engine import Engine
 from labctl.run.guests import guest_xml
-from labctl.run.lab import Lab
+from labctl.run.lab import DOMAIN_NAME, Lab
 from labctl.run.leftovers import clean_up
 from labctl.run.prepare import prepared_disk
 from labctl.run.settle import Settler
@@ -50,6 +50,7 @@ from labctl.study.tunings import load_tunings
 from labctl.workloads.registry import checkers
 
 MIB = 1024 * 1024
+_SOCKET_PATH_BYTES = 107
 _IMAGE_BYTES = 3 * 1024 * MIB
 """Tree, qcow2 and the raw disk that a build makes on the way."""
 
@@ -107,6 +108,9 @@ def sweep(request: SweepRequest, listener: Listener) -> RunFolder:
         _preflight(request, planned.plan, len(planned.pin_plan.vcpus))
         if folder is None:
             folder = _new_folder(path, planned.plan)
+        elif _reached(planned.plan, folder).is_over:
+            listener(Note(text=f"Run '{folder.name}' has all its trials: nothing is left to do."))
+            return folder
         with _recorded(folder, request, planned) as record:
             _carry_out(request, planned, folder, record, listener)
         return folder
@@ -171,6 +175,7 @@ def _preflight(request: SweepRequest, plan: Plan, vcpus: int) -> None:
     image = find(load_recipe(plan.guest.image), request.places)
     memory_bytes = plan.guest.memory_mib * MIB
     disk_bytes = 2 * DATA_SIZE_BYTES + 2 * memory_bytes + (0 if image else _IMAGE_BYTES)
+    _check_socket_paths(request.places)
     request.places.root.mkdir(parents=True, exist_ok=True)
     preflight.check(
         preflight.preflight(
@@ -180,6 +185,40 @@ def _preflight(request: SweepRequest, plan: Plan, vcpus: int) -> None:
             vcpus=vcpus,
         )
     )
+
+
+def _check_socket_paths(places: StatePlaces) -> None:
+    """unix(7): the path of a socket ends at 107 bytes; libvirt's own are the longest."""
+    longest = f"{places.libvirt_root}/lib/qemu/domain-9999-{DOMAIN_NAME}/monitor.sock"
+    if len(longest.encode()) > _SOCKET_PATH_BYTES:
+        raise UsageError(
+            f"{places.root} is too long a path: sockets below it would pass "
+            f"{_SOCKET_PATH_BYTES} bytes",
+            hint="Name a shorter folder with --state-dir.",
+        )
+
+
+def _check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises UsageError when a resumed run would mix two hosts: nothing that it says of "the
+    host" would be true then. A new run has nothing to differ from."""
+    if "host" not in record:
+        return
+    differing = [
+        f"{name} ({before} then, {after} now)"
+        for name, before, after in (
+            ("the kernel", *(facts["host"].get("kernel_release") for facts in (record, now))),
+            ("QEMU", *(facts["host"].get("qemu") for facts in (record, now))),
+            ("the CPU", *(facts["host"].get("cpu_model") for facts in (record, now))),
+            ("the image", *(facts["image"]["digest"][:12] for facts in (record, now))),
+        )
+        if before != after
+    ]
+    if differing:
+        raise UsageError(
+            f"run '{folder.name}' was begun on another host than this one is now: "
+            f"{'; '.join(differing)}",
+            hint="Start a new run, or go back to what the run began with.",
+        )
 
 
 def _folder_path(request: SweepRequest, plan: Plan) -> Path:
@@ -293,19 +332,25 @@ def _carry_out(
         lab.sockets.mkdir(mode=0o700)
         os.chown(lab.sockets, *session.qemu_user())
         lab.data.make()
-        record.update(_facts_of_host(lab, chosen))
+        facts = _facts_of_host(lab, chosen)
+        _check_same_host(folder, record, facts)
+        record.update(facts)
         record["xml"] = _store_xml(lab, folder)
         folder.write_run(record)
         baseline = planned.tunings[plan.roles.baseline]
         calibrations = Calibrations(lab, plan)
         calibrations.count_natively()
         settler = Settler(lab, plan, calibrations)
-        next_boot, boots_before = _reached(plan, folder)
+        reached = _reached(plan, folder)
         boots = Boots(
-            lab, prepared_disk(lab, baseline), baseline, settler.settle, boots_before=boots_before
+            lab,
+            prepared_disk(lab, baseline),
+            baseline,
+            settler.settle,
+            boots_before=reached.last_boot,
         )
         stack.callback(boots.drop)
-        boots.saved(next_boot)
+        boots.saved(reached.next_boot)
         record.update(settler.facts(record["host"]))
         record["calibration"] = calibrations.summary()
         fresh_boots = record.setdefault("fresh_boots", request.fresh_boots)
@@ -356,14 +401,22 @@ def _session(request: SweepRequest, layout: cgroups.Layout) -> Iterator[Session]
                 session.end_all()
 
 
-def _reached(plan: Plan, folder: RunFolder) -> tuple[int, int]:
-    """The plan's boot of the first trial that is yet to be done, and the last boot that was made:
-    1 and 0 for a new run."""
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """How far a run is. `next_boot`: the plan's boot of the first trial that is yet to be done;
+    `last_boot`: the number of the last boot that was made, 0 for a new run."""
+
+    is_over: bool
+    next_boot: int
+    last_boot: int
+
+
+def _reached(plan: Plan, folder: RunFolder) -> _Reached:
     records = [t.read_record() for t in folder.trial_folders() if t.has("trial.json")]
     done = {record.number for record in records if record.status is TrialStatus.DONE}
     left = [trial.boot for trial in plan.trials if trial.number not in done]
     last = max((record.boot for record in records), default=0)
-    return left[0] if left else plan.boots, last
+    return _Reached(not left, left[0] if left else plan.boots, last)
 
 
 def _facts_of_host(lab: Lab, chosen: Accelerator) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from labctl.store.trial import TrialFolder
 
 BINARY = "/usr/bin/stress-ng"
 OUTPUT = "hog.yaml"
+WORKER = "stress-ng-cpu"
+"""The name that stress-ng gives the process that does the work."""
 RAW = "neighbour.json"
 
 # stress-ng 0.15 ends within milliseconds of SIGTERM, SIGINT or SIGHUP, sent to it or to its

@@ -130,6 +130,8 @@ def test_what_a_command_leaves_running_behind_it_is_killed(runner: Runner) -> No
 def test_a_command_does_not_outlive_a_killed_runner(runner: Runner) -> None:
     with runner.channel.prepared(Command(argv=("sleep", "60")), seconds=60) as execution:
         execution.go()
+        while Path(f"/proc/{execution.pid}/comm").read_text() != "sleep\n":
+            time.sleep(0.01)
         runner.process.kill()
         with pytest.raises(ChannelClosed):
             execution.wait_exited()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from labctl.base.events import Event, Note
 from labctl.base.places import StatePlaces
+from labctl.run import leftovers
 from labctl.run.leftovers import clean_up, leftover_guests
 
 
@@ -50,9 +53,17 @@ def pid_file(places: StatePlaces, pid: object, name: str = "labctl-guest") -> No
     (places.libvirt_root / "run/qemu" / f"{name}.pid").write_text(str(pid))
 
 
-def test_a_guest_without_an_owner_is_ended_and_named(places: StatePlaces, stack: ExitStack) -> None:
+def test_a_guest_without_an_owner_is_ended_and_named(
+    places: StatePlaces, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     guest = stack.enter_context(sleeper(*guest_arguments(places)))
     pid_file(places, guest.pid)
+    kill = os.kill
+
+    def kill_slowly(pid: int, number: int) -> None:
+        threading.Timer(0.2, kill, (pid, number)).start()
+
+    monkeypatch.setattr(leftovers.os, "kill", kill_slowly)
     said: list[Event] = []
     clean_up(places, said.append)
     # It is gone when clean_up returns, not only told to go: the next run needs its memory.

@@ -1,0 +1,83 @@
+"""Reaps the QEMU processes that libvirt's embedded driver starts in this process.
+
+libvirt starts its QEMUs (guests, and those that it asks for their capabilities) as daemons: their
+parent is the host's init, and libvirt waits until one that ended is gone. Some containers' init
+takes seconds, or tens of seconds, to reap it. So this process adopts them, and reaps them at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from pathlib import Path
+
+from labctl.base.errors import HostError
+
+_PR_SET_CHILD_SUBREAPER = 36
+"""linux/prctl.h"""
+
+_PAUSE_S = 0.05
+"""Between two looks while there is a dead child that is not ours to reap, or no child at all.
+While children live and none is dead, waitid(2) sleeps."""
+
+_COMMAND = "qemu-system"
+_started = threading.Lock()
+
+
+def adopt_orphans() -> None:
+    """Become the parent of daemons that are started below this process, and reap dead QEMUs among
+    them. Once per process; raises HostError when the kernel refuses."""
+    if not _started.acquire(blocking=False):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise HostError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")
+    threading.Thread(target=_reap, name="orphans", daemon=True).start()
+
+
+def _reap() -> None:
+    while True:
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            time.sleep(_PAUSE_S)
+            continue
+        if not [pid for pid in _children() if _is_dead_orphan(pid) and _reaped(pid)]:
+            time.sleep(_PAUSE_S)
+
+
+def _children() -> list[int]:
+    """Of every thread of ours (proc_pid_task_children(5)), dead ones included."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found += [int(pid) for pid in (task / "children").read_text().split()]
+        except OSError:
+            continue  # a thread of ours that has ended
+    return found
+
+
+def _is_dead_orphan(pid: int) -> bool:
+    """A QEMU that has ended and that nobody in this process waits for.
+
+    What libvirt or we started as a child is in our session or leads its own, and is waited for by
+    who started it; a daemon was forked off once more and is in a session that it doesn't lead.
+    """
+    try:
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    except OSError:
+        return False
+    fields = rest.split()
+    state, session = fields[0], int(fields[3])  # proc_pid_stat(5): fields 3 and 6
+    is_qemu = name.partition("(")[2].startswith(_COMMAND)
+    return is_qemu and state == "Z" and session not in (os.getsid(0), pid)
+
+
+def _reaped(pid: int) -> bool:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True

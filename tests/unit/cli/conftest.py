@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from labctl.cli.main import main
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+Labctl = Callable[..., Said]
+
+
+@pytest.fixture
+def labctl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Labctl:
+    """The whole command, from its argv to its exit code, in this process."""
+
+    def call(*words: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["labctl", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        code = caught.value.code
+        captured = capsys.readouterr()
+        return Said(int(code or 0), captured.out, captured.err)
+
+    return call

@@ -1,0 +1,240 @@
+"""The `labctl` command as a whole: its exit codes, and how failures look."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
+from labctl.cli import main as module
+from labctl.cli.main import cli
+from tests.unit.cli.conftest import Labctl
+
+
+def _commands(group: click.Group, *before: str) -> Iterator[tuple[str, ...]]:
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        assert found is not None
+        yield (*before, name)
+        if isinstance(found, click.Group):
+            yield from _commands(found, *before, name)
+
+
+assert isinstance(cli, click.Group)
+COMMANDS = list(_commands(cli))
+
+
+def raising(error: BaseException) -> click.Command:
+    @click.command()
+    def command() -> None:
+        raise error
+
+    return command
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """`labctl pin` raises this."""
+    monkeypatch.setattr("labctl.cli.pin.command", raising(error))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(labctl: Labctl, words: tuple[str, ...]) -> None:
+    said = labctl(*words, "--help")
+    assert said.code == 0
+    assert said.out.startswith(f"Usage: labctl {' '.join(words)}")
+    assert said.err == ""
+
+
+def test_every_group_is_named_in_the_help(labctl: Labctl) -> None:
+    said = labctl("--help")
+    assert said.code == 0
+    for words in COMMANDS:
+        if len(words) == 1:
+            assert f"  {words[0]} " in said.out
+
+
+def test_the_version_is_the_packages(labctl: Labctl) -> None:
+    import labctl as package
+
+    assert labctl("--version").out == f"labctl, version {package.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("the file is wrong", hint="Mend it."), 2),
+        (HostError("the host can't", hint="Get another."), 3),
+        (BrokenError("it broke", hint="Try again."), 4),
+    ],
+)
+def test_each_kind_of_failure_has_its_exit_code_its_sentence_and_its_remedy(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch, error: LabctlError, code: int
+) -> None:
+    fail_with(monkeypatch, error)
+    said = labctl("pin")
+    assert said.code == code
+    assert said.err == f"labctl: {error.message}\n        {error.hint}\n"
+    assert said.out == ""
+
+
+def test_an_error_without_a_remedy_prints_no_empty_line(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_with(monkeypatch, BrokenError("it broke"))
+    assert labctl("pin").err == "labctl: it broke\n"
+
+
+def test_a_traceback_is_shown_only_where_it_is_asked_for(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_with(monkeypatch, BrokenError("it broke"))
+    assert "Traceback" not in labctl("pin").err
+    said = labctl("--debug", "pin")
+    assert said.code == 4
+    assert "Traceback" in said.err
+    assert said.err.endswith("labctl: it broke\n")
+
+
+def test_a_fault_of_our_own_is_called_one(labctl: Labctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(monkeypatch, ZeroDivisionError("division by zero"))
+    said = labctl("pin")
+    assert said.code == 4
+    assert said.err.startswith("labctl: a fault in labctl: ZeroDivisionError: division by zero\n")
+    assert "labctl --debug" in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "Free some space"),
+        (errno.EACCES, "Run labctl as root"),
+        (errno.EROFS, "--state-dir"),
+    ],
+)
+def test_what_the_host_refuses_to_any_file_is_no_fault_of_ours(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    fail_with(monkeypatch, OSError(number, os.strerror(number), "/some/file"))
+    said = labctl("pin")
+    assert said.code == 3
+    assert "'/some/file'" in said.err
+    assert remedy in said.err
+
+
+def test_another_error_of_the_system_is_a_fault(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_with(monkeypatch, OSError(errno.EBADF, "Bad file descriptor"))
+    assert labctl("pin").code == 4
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_an_interrupted_command_says_so(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    fail_with(monkeypatch, error)
+    said = labctl("pin")
+    assert said.code == 130
+    assert said.err.strip() == "labctl: interrupted"
+
+
+def test_an_error_cannot_drive_the_terminal(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_with(monkeypatch, BrokenError("the guest: \x1b]0;owned\x07 said", hint="\x1b[2J"))
+    said = labctl("pin")
+    assert "\x1b" not in said.err
+    assert "owned" in said.err
+
+
+def test_a_finding_is_exit_code_1(labctl: Labctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    @click.pass_context
+    def found(context: click.Context) -> None:
+        context.exit(1)
+
+    monkeypatch.setattr("labctl.cli.pin.command", found)
+    assert labctl("pin").code == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nosuch"],
+        ["--nosuch"],
+        ["sweep", "--nosuch"],
+        ["sweep", "--accel", "xen"],
+        ["sweep", "--seed", "-1"],
+        ["sweep", "--blocks", "many"],
+        ["report"],
+        ["run", "rm"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_is_exit_code_2(labctl: Labctl, words: list[str]) -> None:
+    said = labctl(*words)
+    assert said.code == 2
+    assert "Error: " in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("command", ["report", "run show", "run rm --yes", "run reparse"])
+def test_a_run_that_is_not_there_is_exit_code_2(
+    labctl: Labctl, tmp_path: Path, command: str
+) -> None:
+    said = labctl(*command.split(), "nosuch", "--results", str(tmp_path))
+    assert said.code == 2
+    assert said.err.startswith(f"labctl: no run 'nosuch' in {tmp_path}\n")
+
+
+def run_piped(*words: str, stdout: int | None = None) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "labctl.cli.main", *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("words", [("domain", "list"), ("domain", "list", "--json")])
+def test_a_reader_that_leaves_early_is_no_failure(words: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = run_piped(*words, stdout=writing)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_output_that_finds_no_space_is_the_hosts_refusal() -> None:
+    with open("/dev/full", "wb") as full:
+        done = run_piped("domain", "list", "--json", stdout=full.fileno())
+    assert done.returncode == 3
+    assert b"No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_help_loads_nothing_that_takes_long() -> None:
+    script = "import sys, labctl.cli.main; print(sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stdout.replace("'", "").strip("[]\n").split(", "))
+    assert "labctl.cli.main" in loaded
+    assert not loaded & {"numpy", "scipy", "lxml", "libvirt", "pydantic", "rich", "jinja2"}
+
+
+def test_each_command_in_the_help_has_its_module() -> None:
+    for name, (path, _) in module._COMMANDS.items():
+        assert path.startswith("labctl.cli.")
+        assert cli.get_command(click.Context(cli), name) is not None  # type: ignore[attr-defined]

@@ -1,0 +1,157 @@
+"""`labctl sweep` as a user calls it, short of guests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base.errors import BusyError, HostError
+from labctl.base.events import Note, Progress
+from labctl.run import sweep as module
+from labctl.store.run_folder import RunFolder
+from tests.unit.cli.conftest import Labctl
+from tests.unit.domain import hosts
+from tests.unit.synthetic import write_run
+
+
+@pytest.fixture(autouse=True)
+def _host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "read_topology", lambda: hosts.TWO_CPUS)
+    monkeypatch.setattr(module, "read_rt_runtime_us", lambda: 950_000)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """What `sweep` was asked for; it gives a run that was made up."""
+    asked: list[Any] = []
+
+    def sweep(request: Any, listener: Any) -> RunFolder:
+        asked.append(request)
+        listener(Note(text="KVM works here."))
+        listener(Progress(done=0, planned=6, invalid=0, doing="block 1: native", left_s=None))
+        return write_run(tmp_path / "results" / "made-up")
+
+    monkeypatch.setattr(module, "sweep", sweep)
+    return asked
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def sweep(request: Any, listener: Any) -> RunFolder:
+        raise error
+
+    monkeypatch.setattr(module, "sweep", sweep)
+
+
+def test_the_plan_alone_is_json_and_the_same_for_the_same_seed(labctl: Labctl) -> None:
+    words = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only")
+    first, second = labctl(*words), labctl(*words)
+    assert first.code == 0
+    plan = json.loads(first.out)
+    assert (plan["study"], plan["seed"], plan["quick"]) == ("pinning", 5, True)
+    assert second.out == first.out
+    assert labctl(*words[:3], "--seed", "6", "--plan-only").out != first.out
+
+
+def test_options_change_what_is_planned(labctl: Labctl) -> None:
+    said = labctl(
+        *("sweep", "--plan-only", "--blocks", "12", "--blocks-per-boot", "4", "--duration", "3"),
+        *("--tuning", "pinned", "--workload", "sysbench-cpu", "--condition", "quiet"),
+        *("--memory", "512", "--vcpus", "2"),
+    )
+    plan = json.loads(said.out)
+    assert (plan["blocks"], plan["boots"]) == (12, 3)
+    assert plan["guest"]["memory_mib"] == 512
+    assert plan["guest"]["vcpus"] == 2
+    assert plan["conditions"] == ["quiet"]
+    assert {w["duration_s"] for w in plan["workloads"].values()} == {3.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "remedy"),
+    [
+        (["nosuch"], "no study 'nosuch'", "pinning"),
+        (["--tuning", "pined"], "no tuning 'pined'", "Did you mean 'pinned'?"),
+        (["--workload", "fio"], "no workload 'fio'", "fio-randread"),
+        (["--condition", "loud"], "no condition 'loud'", "neighbour, quiet"),
+        (["--vcpus", "3"], "cannot place 3 vCPUs: the host has CPUs 0-1", "--vcpus 2"),
+        (["--vcpus", "0"], "'vcpus' is 0", "from 1"),
+        (["--blocks", "0"], "'blocks' is 0", "from 1"),
+        (["--duration", "0"], "'duration_s' is 0", "from 0.1"),
+        (["--duration", "nan"], "'duration_s' is nan", "from 0.1"),
+        (["--memory", "-4"], "'memory_mib' is -4", "from 256"),
+    ],
+)
+def test_bad_input_is_exit_code_2_and_starts_nothing(
+    labctl: Labctl, tmp_path: Path, words: list[str], sentence: str, remedy: str
+) -> None:
+    results, state = tmp_path / "results", tmp_path / "state"
+    said = labctl("--state-dir", str(state), "sweep", *words, "--results", str(results))
+    assert said.code == 2
+    assert said.err.startswith(f"labctl: {sentence}")
+    assert remedy in said.err
+    assert said.out == ""
+    assert not results.exists()
+    assert not state.exists()
+
+
+def test_a_run_that_is_not_there_cannot_be_resumed(labctl: Labctl, tmp_path: Path) -> None:
+    said = labctl("sweep", "--resume", "nosuch", "--results", str(tmp_path))
+    assert said.code == 2
+    assert "no run 'nosuch'" in said.err
+
+
+def test_a_host_that_is_in_use_is_exit_code_3(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, BusyError("this host is in use", hint="Wait until it is done."))
+    said = labctl("sweep")
+    assert said.code == 3
+    assert said.err == "labctl: this host is in use\n        Wait until it is done.\n"
+
+
+def test_a_failure_in_the_middle_leaves_no_bar_behind(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, HostError("no space left"))
+    said = labctl("sweep")
+    assert said.code == 3
+    assert said.err == "labctl: no space left\n"
+
+
+def test_a_sweep_ends_with_its_report_and_its_page(
+    labctl: Labctl, requests: list[Any], tmp_path: Path
+) -> None:
+    said = labctl("sweep", "--results", str(tmp_path / "results"))
+    assert said.code == 0
+    assert "Typical values" in said.out
+    assert "KVM works here." in said.err
+    assert "0 of 6 trials" in said.err
+    assert (tmp_path / "results/made-up/report.html").is_file()
+
+
+def test_json_is_all_that_is_on_standard_output(labctl: Labctl, requests: list[Any]) -> None:
+    assert json.loads(labctl("sweep", "--json").out)["run"] == "made-up"
+
+
+def test_quiet_says_nothing_but_the_report(labctl: Labctl, requests: list[Any]) -> None:
+    said = labctl("sweep", "--quiet", "--json")
+    assert said.err == ""
+    assert json.loads(said.out)["run"] == "made-up"
+
+
+def test_what_the_user_says_reaches_the_run(
+    labctl: Labctl, requests: list[Any], tmp_path: Path
+) -> None:
+    labctl(
+        *("--state-dir", str(tmp_path / "state"), "sweep", "pinning", "--resume", "r1"),
+        *("--accel", "tcg", "--connect", "qemu:///system", "--fresh-boots", "--quick"),
+    )
+    (asked,) = requests
+    assert asked.places.root == tmp_path / "state"
+    assert (asked.resume, asked.accel, asked.connect) == ("r1", "tcg", "qemu:///system")
+    assert asked.fresh_boots
+    assert asked.quick
+    assert asked.overrides.tunings is None
