@@ -110,7 +110,7 @@ def _places(of: Sequence[Comparison]) -> str:
 
 
 def _effects(of: Sequence[Comparison]) -> str:
-    return listed([f"{c.metric} of {Place(c.workload, c.condition)} by {effect(c)}" for c in of])
+    return listed([f"{Place(c.workload, c.condition)} ({c.metric} {effect(c)})" for c in of])
 
 
 def _margin(c: Comparison) -> str:

@@ -22,11 +22,11 @@ def span(low: float, high: float, kind: EffectKind, unit: str) -> str:
 
 
 def effect(of: Comparison) -> str:
-    """Estimate and interval of a comparison: '+173 % (+121 % to +238 %)'."""
+    """Estimate and interval of a comparison: '+173 %, interval +121 % to +238 %'."""
     text = change(of.estimate, of.kind, of.unit)
     if of.low is None or of.high is None:
         return text
-    return f"{text} ({span(of.low, of.high, of.kind, of.unit)})"
+    return f"{text}, interval {span(of.low, of.high, of.kind, of.unit)}"
 
 
 def size(value: float, kind: EffectKind, unit: str) -> str:

@@ -34,7 +34,7 @@ _MEMORY_BYTES = 256 * 1024 * 1024
 
 @dataclass
 class Neighbours:
-    """The hogs of one trial. `outcome` is there once they were stopped."""
+    """The hogs of one trial, if it has any. `outcome` is there once they were stopped."""
 
     processes: list[tuple[subprocess.Popen[bytes], Path]] = field(default_factory=list)
     outcome: dict[str, Any] | None = None
@@ -52,7 +52,8 @@ class Neighbours:
         for process, folder in self.processes:
             end_process_group(process, STOP_SIGNAL, _GRACE_S)
             hogs.append({path.name: _text(path) for path in sorted(folder.iterdir())})
-        self.outcome = {"hogs": hogs}
+        if hogs:
+            self.outcome = {"hogs": hogs}
 
 
 @contextmanager

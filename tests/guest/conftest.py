@@ -119,12 +119,17 @@ def sandbox(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     # Not below pytest's own folder: paths of unix sockets end at 107 bytes.
     state = Path(f"/var/tmp/labctl-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
     state.mkdir(mode=0o700)
-    (state / "images").symlink_to(StatePlaces.default().images)
+    # What is made once per host: images and instruction counts. Everything else is the test's.
+    shared = [StatePlaces.default().images, StatePlaces.default().cache]
+    for folder in shared:
+        folder.mkdir(exist_ok=True)
+        (state / folder.name).symlink_to(folder)
     sandbox = Sandbox(state, tmp_path_factory.mktemp("results"))
     try:
         yield sandbox
     finally:
         for pid in sandbox.qemu_pids():
             os.kill(pid, signal.SIGKILL)
-        (state / "images").unlink()
+        for folder in shared:
+            (state / folder.name).unlink()
         subprocess.run(["rm", "-rf", str(state)], check=True)

@@ -8,7 +8,7 @@ CALM = {"noise": 0.005, "accelerator": "kvm"}
 def test_the_better_tuning_is_named_with_size_interval_and_certainty() -> None:
     answer = judge(synthetic_run(**CALM)).answer
     assert answer.startswith("Roll out 'pinned+fifo'")
-    assert "events_per_s of sysbench-cpu under 'neighbour' by +17" in answer
+    assert "sysbench-cpu under 'neighbour' (events_per_s +17" in answer
     assert "95 % confidence for all 4 comparisons together" in answer
     assert "'pinned' regresses" in answer
 
