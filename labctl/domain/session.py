@@ -17,7 +17,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,9 @@ cgroup_controllers = [{controllers}]
 stdio_handler = "file"
 save_image_format = "raw"
 """
+
+_BEING_REMOVED = "already being removed"
+_REMOVAL_S = 30.0
 
 _loop_lock = threading.Lock()
 _loop_started = False
@@ -128,12 +131,15 @@ class Session:
     def start(self, xml: str) -> RunningGuest:
         """Start a transient domain, its vCPUs paused. Raises BrokenError with libvirt's reason."""
         with self._nothing_left(), _explained("libvirt does not start the guest"):
-            return RunningGuest(self._connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED))
+            create = self._connection.createXML
+            domain = _when_removed(lambda: create(xml, libvirt.VIR_DOMAIN_START_PAUSED))
+            return RunningGuest(domain)
 
     def restore(self, saved: Path, xml: str, name: str) -> RunningGuest:
         """Restore a saved guest with another XML, its vCPUs paused."""
         with self._nothing_left(), _explained("libvirt does not restore the guest"):
-            self._connection.restoreFlags(str(saved), xml, libvirt.VIR_DOMAIN_SAVE_PAUSED)
+            restore = self._connection.restoreFlags
+            _when_removed(lambda: restore(str(saved), xml, libvirt.VIR_DOMAIN_SAVE_PAUSED))
             return RunningGuest(self._connection.lookupByName(name))
 
     def end_all(self) -> None:
@@ -238,6 +244,19 @@ def _end(domain: libvirt.virDomain) -> None:
             domain.destroy()
         except libvirt.libvirtError:
             pass  # already gone
+
+
+def _when_removed(act: Callable[[], Any]) -> Any:
+    """Act once libvirt has let go of the guest of that name that ran before: one that was killed
+    while no driver was open is removed in the background when one opens."""
+    deadline = time.monotonic() + _REMOVAL_S
+    while True:
+        try:
+            return act()
+        except libvirt.libvirtError as error:
+            if _BEING_REMOVED not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def _process_of(thread: int) -> int:

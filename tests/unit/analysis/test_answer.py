@@ -27,8 +27,8 @@ def test_a_tuning_that_improves_one_primary_and_regresses_another_is_a_trade_off
     effects = {"handicap": 0.95, "pinned": {"sysbench-cpu": 1.5, "fio-randread": 0.7}}
     answer = judge(synthetic_run(**CALM, effects=effects)).answer
     assert answer.startswith("Nothing can be recommended: 'pinned' is a trade-off")
-    assert "improves events_per_s" in answer
-    assert "regresses iops" in answer
+    assert "improves sysbench-cpu under 'neighbour' (events_per_s +" in answer
+    assert "regresses fio-randread under 'neighbour' (iops -" in answer
     assert "Roll out" not in answer
 
 

@@ -146,12 +146,29 @@ def test_what_the_user_says_reaches_the_run(
     labctl: Labctl, requests: list[Any], tmp_path: Path
 ) -> None:
     labctl(
-        *("--state-dir", str(tmp_path / "state"), "sweep", "pinning", "--resume", "r1"),
+        *("--state-dir", str(tmp_path / "state"), "sweep", "pinning"),
         *("--accel", "tcg", "--connect", "qemu:///system", "--fresh-boots", "--quick"),
     )
     (asked,) = requests
     assert asked.places.root == tmp_path / "state"
-    assert (asked.resume, asked.accel, asked.connect) == ("r1", "tcg", "qemu:///system")
+    assert (asked.resume, asked.accel, asked.connect) == (None, "tcg", "qemu:///system")
     assert asked.fresh_boots
     assert asked.quick
     assert asked.overrides.tunings is None
+
+
+def test_a_resumed_run_refuses_what_would_change_its_plan(
+    labctl: Labctl, requests: list[Any]
+) -> None:
+    said = labctl("sweep", "--resume", "r1", "--blocks", "20", "--quick")
+    assert said.code == 2
+    assert "'--blocks'" in said.err
+    assert "'--quick'" in said.err
+    assert requests == []
+
+
+def test_a_resumed_run_may_be_told_how_to_reach_its_guests(
+    labctl: Labctl, requests: list[Any]
+) -> None:
+    labctl("sweep", "--resume", "r1", "--accel", "tcg", "--json")
+    assert requests[0].resume == "r1"
