@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,27 +35,25 @@ from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.events import Event, Listener, Note
 from labctl.base.places import StatePlaces, host_lock
 from labctl.base.process import run
+from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Tuning
-from labctl.domain.session import RunningGuest, Session
+from labctl.domain.session import RunningGuest
 from labctl.guest import seed
 from labctl.guest.build import build
 from labctl.guest.images import DISK
 from labctl.guest.recipe import Recipe, RecipeFile, load_recipe
-from labctl.host import cgroups
 from labctl.host.accelerator import accelerator
 from labctl.host.facts import host_facts
-from labctl.host.journal import Journal
 from labctl.host.lock import host_locked
 from labctl.run.boots import Boots
 from labctl.run.calibrate import Calibrations
-from labctl.run.disks import DataDisk, make_overlay
-from labctl.run.guests import BOOT_S, RESTORE_S, answering, guest_xml
-from labctl.run.lab import Lab
+from labctl.run.disks import make_overlay
+from labctl.run.guests import RESTORE_S, answering, guest_xml
+from labctl.run.lab import Lab, open_lab
 from labctl.run.leftovers import clean_up
+from labctl.run.planning import Planned, SweepRequest, plan_sweep
 from labctl.run.prepare import prepared_disk
 from labctl.run.settle import Settler
-from labctl.run.signals import ending_signals_interrupt
-from labctl.run.sweep import Planned, SweepRequest, plan_sweep
 from labctl.store.jsonfile import write_json
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
@@ -268,35 +266,16 @@ class Benchmark:
     def open_lab(self, planned: Planned) -> Iterator[Lab]:
         """The host for guests of the trimmed image, as a sweep has it; left as it was found."""
         image = build(load_recipe(IMAGE), self.places, self.listener)
-        layout = cgroups.detect()
-        journal = Journal(self.places.journal)
-        with ExitStack() as stack:
-            stack.enter_context(host_locked(host_lock(), what="make bench"))
+        with host_locked(host_lock(), what="make bench"):
             clean_up(self.places, self.listener)
-            stack.callback(clean_up, self.places, self.listener)
-            self.places.work.mkdir(mode=0o711, parents=True)
-            stack.enter_context(cgroups.controllers_enabled(layout, journal))
-            controllers = cgroups.libvirt_controllers(layout)
-            session = stack.enter_context(Session.embedded(self.places.libvirt_root, controllers))
-            lab = Lab(
-                places=self.places,
-                work=self.places.work,
+            with open_lab(
+                self.places,
+                planned,
                 image=image,
                 accelerator=accelerator("auto", image.kernel, self.places),
-                session=session,
-                journal=journal,
-                layout=layout,
-                topology=planned.topology,
-                pin_plan=planned.pin_plan,
-                tunings=planned.tunings,
-                vcpus=len(planned.pin_plan.vcpus),
-                memory_mib=planned.plan.guest.memory_mib,
-                data=DataDisk(self.places.root / "data"),
                 listener=self.listener,
-            )
-            lab.sockets.mkdir(mode=0o700)
-            lab.data.make()
-            yield lab
+            ) as lab:
+                yield lab
 
     def planned(self) -> Planned:
         """The plan of the sweep that is measured."""
@@ -387,7 +366,7 @@ def boot_s(lab: Lab, tuning: Tuning, prepared: Path, seed_disk: Path | None = No
     make_overlay(prepared, overlay)
     running = lab.session.start(guest_xml(lab, tuning, overlay, seed_disk))
     try:
-        return answered_at(lab, running, BOOT_S) - started
+        return answered_at(lab, running, lab.boot_s) - started
     finally:
         running.end()
 

@@ -16,6 +16,8 @@ from typing import IO
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 
+PROC = Path("/proc")
+
 
 @dataclass(frozen=True, slots=True)
 class Completed:
@@ -149,3 +151,11 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
     except ProcessLookupError:
         pass
+
+
+def thread_ids(pid: int, proc_root: Path = PROC) -> list[int]:
+    """A process's thread ids, sorted; [] when it is gone."""
+    try:
+        return sorted(int(name) for name in os.listdir(proc_root / str(pid) / "task"))
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # the second: it ended between being found and being looked into

@@ -44,26 +44,145 @@ PLAN = "plan"
 """Pin where the pin plan says."""
 
 
+class Strategy(StrEnum):
+    """How a pin plan chooses the vCPUs' CPUs."""
+
+    COMPACT = "compact"
+    """Hardware threads of neighbouring cores, sharing a last-level cache where they can."""
+    SPREAD = "spread"
+    """A core, then a cache, then a node of its own for each vCPU."""
+    NODE = "node"
+    """All on one NUMA node, its memory near them; refused where none has room."""
+    SIBLINGS = "siblings"
+    """As compact, vCPUs in pairs on the threads of a core, as the guest's topology shows them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
     """What is pinned: None leaves it free, "plan" takes the pin plan's CPUs, else these CPUs.
 
     `vcpus` and `iothreads` map the number (vCPUs from 0, iothreads from 1) to its CPUs.
+    `strategy`: of the pin plan that "plan" speaks of.
     """
 
     vcpus: str | Mapping[int, CpuSet] | None = None
     emulator: str | CpuSet | None = None
     iothreads: str | Mapping[int, CpuSet] | None = None
+    strategy: Strategy = Strategy.COMPACT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The guest's CPU; None leaves virt-install's default.
+
+    `mode`: host-passthrough, host-model, maximum or custom (then with `model`). `topology`: the
+    guest sees the sockets, cores and threads that its vCPUs are pinned to. `cache`: passthrough,
+    emulate or disable. `features`: name to force, require, optional, disable or forbid.
+    """
+
+    mode: str | None = None
+    model: str | None = None
+    topology: bool = False
+    cache: str | None = None
+    features: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvmFeatures:
+    """What KVM tells or offers the guest; None leaves the default."""
+
+    hint_dedicated: bool | None = None
+    poll_control: bool | None = None
+    pv_ipi: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The guest's memory; None and False leave the default.
+
+    `hugepages`: "2M" or "1G". `source`: anonymous, file or memfd. `access`: shared or private.
+    `numa`: strict, preferred or interleave, over the node of the planned vCPUs. `cells`: the guest
+    sees NUMA nodes as its vCPUs have them.
+    """
+
+    hugepages: str | None = None
+    locked: bool = False
+    nosharepages: bool = False
+    source: str | None = None
+    access: str | None = None
+    numa: str | None = None
+    cells: bool = False
+    balloon: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The data disk's driver attributes; None leaves libvirt's and QEMU's default."""
+    """The data disk; None leaves libvirt's and QEMU's default.
+
+    `bus`: virtio or scsi (a virtio-scsi controller). `format`: raw or qcow2. `discard`: unmap or
+    ignore.
+    """
 
     cache: str | None = None
     io: str | None = None
     iothread: bool = False
     """Whether the disks are served by iothread 1 rather than by the emulator thread."""
+    iothread_mapping: bool = False
+    """Whether its queues are spread over all iothreads (libvirt 10, QEMU 9)."""
+    bus: str = "virtio"
+    format: str = "raw"
+    queues: int | None = None
+    packed: bool | None = None
+    discard: str = "unmap"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """The network card; None leaves the default.
+
+    `model`: virtio or e1000e. `vhost`: served by the kernel (then over a tap device rather than
+    QEMU's user network) or by QEMU; None: over the user network.
+    """
+
+    model: str = "virtio"
+    vhost: bool | None = None
+    queues: int | None = None
+    packed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestSide:
+    """What is set up inside the guest. `command_line`: words added to its kernel's. `tuned`: a
+    profile of tuned. `elevator`: of its data disk. `sysfs`: path to value, written as root."""
+
+    command_line: tuple[str, ...] = ()
+    tuned: str | None = None
+    elevator: str | None = None
+    sysfs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requires:
+    """What host and guest must have, checked before anything starts; None and () ask nothing.
+
+    Versions as text ("9.0"), compared number by number. `cpus`, `nodes`: usable ones. `cpu_flags`:
+    of /proc/cpuinfo. `paths`: that must exist. `programs`: in the host's PATH. `command_line`:
+    words that the host's kernel was booted with. `hugepages`: "2M" or "1G", enough of them free
+    (or free memory to make them of) for the guest.
+    """
+
+    accelerator: str | None = None
+    libvirt: str | None = None
+    qemu: str | None = None
+    kernel: str | None = None
+    cpus: int | None = None
+    nodes: int | None = None
+    smt: bool = False
+    cpu_flags: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    command_line: tuple[str, ...] = ()
+    hugepages: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +195,8 @@ class Tuning:
     """What a host must have for it, in words."""
     risks: tuple[str, ...] = ()
     """What it can do to guest or host, in words."""
+    requires: Requires = field(default_factory=Requires)
+    """What of `needs` can be checked."""
     restore: bool = True
     """Whether a saved baseline may be restored with this tuning's XML (METHOD: "What may be
     restored"); False: it boots for itself in each block."""
@@ -87,6 +208,15 @@ class Tuning:
     emulator_sched: Sched | None = None
     iothread_sched: Sched | None = None
     iothreads: int = 0
+    cpu: Cpu = field(default_factory=Cpu)
+    kvm: KvmFeatures = field(default_factory=KvmFeatures)
+    timers: Mapping[str, bool] = field(default_factory=dict)
+    """libvirt's name of a timer or clock source to whether the guest has it."""
+    memory: Memory = field(default_factory=Memory)
     disk: Disk = field(default_factory=Disk)
+    network: Network = field(default_factory=Network)
+    host: Mapping[str, str] = field(default_factory=dict)
+    """Knob of the host (labctl.host.knobs) to the value that it has while this tuning runs."""
+    guest: GuestSide = field(default_factory=GuestSide)
     handicap_percent: float = 0.0
     """Share of the time during which the guest is stopped, in percent."""

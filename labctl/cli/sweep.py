@@ -63,7 +63,8 @@ def command(
     from labctl.base.places import results_folder
     from labctl.cli.progress import ProgressView
     from labctl.cli.report import show_finished
-    from labctl.run.sweep import SweepRequest, plan_sweep, sweep
+    from labctl.run.planning import SweepRequest, plan_sweep
+    from labctl.run.sweep import sweep
     from labctl.study.study import Overrides
 
     request = SweepRequest(

@@ -11,6 +11,7 @@ from lxml import etree
 
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import BrokenError
+from labctl.base.process import thread_ids
 from labctl.base.tuning import Policy, Sched, Tuning
 from labctl.domain.pinplan import PinPlan, placement
 
@@ -96,7 +97,7 @@ def read_threads(
     known = {tid: (VCPU, number) for number, tid in vcpu_tids.items()}
     known |= {tid: (IOTHREAD, number) for number, tid in iothread_tids.items()}
     tasks = proc_root / str(pid) / "task"
-    tids = sorted(int(path.name) for path in tasks.glob("[0-9]*"))
+    tids = thread_ids(pid, proc_root)
     states: list[ThreadState] = []
     helpers = vhosts = 0
     for tid in sorted(tids, key=lambda tid: (tid != pid, tid)):
@@ -139,10 +140,11 @@ def native_mismatches(
     want = ExpectedThread(
         role=WORKLOAD, index=0, cpus=cpus, policy=str(sched.policy), priority=sched.priority
     )
+    tasks = proc_root / str(pid) / "task"
     states = [
-        _state(int(folder.name), WORKLOAD, index, read)
-        for index, folder in enumerate(sorted((proc_root / str(pid) / "task").glob("[0-9]*")))
-        if (read := _read_thread(folder)) is not None
+        _state(tid, WORKLOAD, index, read)
+        for index, tid in enumerate(thread_ids(pid, proc_root))
+        if (read := _read_thread(tasks / str(tid))) is not None
     ]
     return mismatches([want], states)
 

@@ -38,6 +38,8 @@ class DomainRequest:
     tuning: Tuning
     plan: PinPlan
     accelerator: str
+    disabled_features: tuple[str, ...] = ()
+    """CPU features that host-passthrough must leave out to start on this host."""
     vcpus: int
     memory_mib: int
     kernel: Path

@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,13 @@ save_image_format = "raw"
 
 _BEING_REMOVED = "already being removed"
 _REMOVAL_S = 30.0
+
+_ANSWER_S = 60.0
+_MEMORY_S = 180.0
+"""For what writes or reads a guest's whole memory."""
+
+_QEMU_NAME = f"guest={NAME_PREFIX}".encode()
+"""How the value of QEMU's -name begins."""
 
 _loop_lock = threading.Lock()
 _loop_started = False
@@ -137,7 +144,7 @@ class Session:
 
     def restore(self, saved: Path, xml: str, name: str) -> RunningGuest:
         """Restore a saved guest with another XML, its vCPUs paused."""
-        with self._nothing_left(), _explained("libvirt does not restore the guest"):
+        with self._nothing_left(), _explained("libvirt does not restore the guest", _MEMORY_S):
             restore = self._connection.restoreFlags
             _when_removed(lambda: restore(str(saved), xml, libvirt.VIR_DOMAIN_SAVE_PAUSED))
             return RunningGuest(self._connection.lookupByName(name))
@@ -179,7 +186,7 @@ class RunningGuest:
         """Write the guest's memory and state to `path` and end it. The file is made 0600 first:
         it holds all that the guest knew."""
         path.touch(mode=0o600)
-        with _explained("libvirt does not save the guest"):
+        with _explained("libvirt does not save the guest", _MEMORY_S):
             self._domain.save(str(path))
 
     def live_xml(self) -> str:
@@ -271,10 +278,28 @@ def _process_of(thread: int) -> int:
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
+def _explained(what: str, seconds: float | None = None) -> Iterator[None]:
+    """libvirt's refusal as an error of ours. Its calls know no deadline: after `seconds` the QEMU
+    that they wait for is killed, and they fail (None: what an answer may take)."""
+    seconds = _ANSWER_S if seconds is None else seconds
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        for pid in _our_qemus():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, expire)
+    timer.daemon = True
+    timer.start()
     try:
         yield
     except libvirt.libvirtError as error:
+        if expired.is_set():
+            raise BrokenError(
+                f"{what}: QEMU did not answer within {seconds:g} s and was ended"
+            ) from error
         raise BrokenError(f"{what}: {error}", hint=_hint(str(error))) from error
     except SystemError as error:
         # A signal that arrived inside a call of the C library: CPython wraps what its handler
@@ -282,6 +307,21 @@ def _explained(what: str) -> Iterator[None]:
         if isinstance(error.__cause__, KeyboardInterrupt):
             raise error.__cause__ from None
         raise
+    finally:
+        timer.cancel()
+
+
+def _our_qemus() -> list[int]:
+    """Processes of labctl's guests: a host has one run at a time."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            arguments = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # no process, or one that has ended
+        if name.isdigit() and any(a.startswith(_QEMU_NAME) for a in arguments):
+            found.append(int(name))
+    return found
 
 
 _HINTS = (

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import BrokenError, HostError
+from labctl.base.signals import cleaning_up
 from labctl.host.processes import boot_id, is_alive, start_time
 from labctl.host.tunables import StillUsedError, Tunable, rebuild
 
@@ -112,7 +113,7 @@ class Journal:
             self._append({"op": "changed", "id": entry.id})
             yield
         finally:
-            with self._locked() as file:
+            with cleaning_up(), self._locked() as file:
                 result = _undo(entry, tunable)
                 file.settle(entry, result)
             if result.outcome is Outcome.FAILED:

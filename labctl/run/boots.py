@@ -16,8 +16,13 @@ from labctl.base.events import Note
 from labctl.base.tuning import Tuning
 from labctl.domain.session import RunningGuest
 from labctl.run.disks import make_overlay
-from labctl.run.guests import BOOT_S, RESTORE_S, answering, guest_xml
+from labctl.run.guests import RESTORE_S, answering, guest_xml
 from labctl.run.lab import DOMAIN_NAME, Lab
+
+
+class BootError(BrokenError):
+    """A boot that every tuning of its blocks would have been restored from has failed."""
+
 
 Settle = Callable[[Channel], None]
 """What is done in a booted guest before it is saved."""
@@ -82,7 +87,7 @@ class Boots:
         make_overlay(self._prepared, overlay)
         xml = guest_xml(self._lab, tuning, overlay)
         running = self._lab.session.start(xml)
-        yield from self._paused(running, xml, overlay, BOOT_S)
+        yield from self._paused(running, xml, overlay, self._lab.boot_s)
 
     def _paused(
         self, running: RunningGuest, xml: str, overlay: Path, seconds: float
@@ -95,10 +100,16 @@ class Boots:
 
     def settle(self, channel: Channel) -> None:
         """Bring a booted guest to where a saved one is."""
-        settle_boot(channel)
+        settle_boot(channel, self._lab.boot_s)
         self._settle(channel)
 
     def _boot_and_save(self, planned: int) -> SavedBoot:
+        try:
+            return self._booted_and_saved(planned)
+        except BrokenError as error:
+            raise BootError(error.message, hint=error.hint) from error
+
+    def _booted_and_saved(self, planned: int) -> SavedBoot:
         self.last += 1
         number = self.last
         self._lab.listener(Note(text=f"Boot {number}: the guest starts and settles."))
@@ -107,7 +118,7 @@ class Boots:
         make_overlay(self._prepared, disk)
         started = time.monotonic()
         running = self._lab.session.start(guest_xml(self._lab, self._baseline, disk))
-        with answering(self._lab, running, BOOT_S) as channel:
+        with answering(self._lab, running, self._lab.boot_s) as channel:
             seconds = time.monotonic() - started
             self.seconds[number] = seconds
             self.settle(channel)
@@ -130,9 +141,10 @@ class PausedGuest:
             yield channel
 
 
-def settle_boot(channel: Channel) -> None:
+def settle_boot(channel: Channel, seconds: float) -> None:
     """Wait until systemd has nothing left to start, and the disk has what was written."""
-    waited = channel.run(Command(argv=("systemctl", "is-system-running", "--wait")), seconds=BOOT_S)
+    wait = Command(argv=("systemctl", "is-system-running", "--wait"))
+    waited = channel.run(wait, seconds=seconds)
     state = waited.stdout.decode(errors="replace").strip()
     if state not in ("running", "degraded"):
         raise BrokenError(f"the guest's systemd says '{state}' after the boot")

@@ -14,7 +14,7 @@ from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.events import Progress, TrialEnded, Warned
 from labctl.base.tuning import Kind
 from labctl.run.bench import Bench, guest_bench, native_bench
-from labctl.run.boots import Boots
+from labctl.run.boots import BootError, Boots
 from labctl.run.calibrate import Calibrations
 from labctl.run.lab import Lab
 from labctl.run.parse import parse_trial
@@ -27,6 +27,10 @@ from labctl.workloads.registry import workload
 
 _HOPELESS_TRIALS = 12
 """When the first so many attempts are all invalid, the run ends instead of wasting hours."""
+
+
+_HOPELESS_BOOTS = 2
+"""Failed boots, one after the other: each costs minutes, and every tuning starts from them."""
 
 
 class _HopelessError(BrokenError):
@@ -55,6 +59,7 @@ class Engine:
         self._done: set[int] = set()
         self._attempts: dict[int, int] = {}
         self._invalid = 0
+        self._failed_boots = 0
         self._window_rates: dict[tuple[str, str], float] = {}
         self._started = time.monotonic()
         for trial in folder.trial_folders():
@@ -79,6 +84,8 @@ class Engine:
         started = time.monotonic()
         try:
             with self._bench(trials[0]) as bench:
+                if bench.boot:
+                    self._failed_boots = 0
                 for trial in trials:
                     self._progress(trial)
                     if not self._run_trial(bench, trial):
@@ -92,6 +99,18 @@ class Engine:
                 self._record_failure(left[0], error, time.monotonic() - started)
             else:
                 self._lab.listener(Warned(text=error.message))
+            if isinstance(error, BootError):
+                self._count_failed_boot(error)
+
+    def _count_failed_boot(self, error: BootError) -> None:
+        self._failed_boots += 1
+        if self._failed_boots >= _HOPELESS_BOOTS:
+            raise _HopelessError(
+                f"the guest failed to boot {self._failed_boots} times in a row; the last time: "
+                f"{error.message}",
+                hint=f"{error.hint or 'Mend the cause.'} "
+                f"Then: labctl sweep --resume {self._folder.name}",
+            ) from error
 
     def _bench(self, trial: PlannedTrial) -> AbstractContextManager[Bench]:
         tuning = self._lab.tunings[trial.cell["tuning"]]

@@ -15,7 +15,8 @@ from labctl.run.disks import make_overlay
 from labctl.run.guests import answering, guest_xml
 from labctl.run.lab import Lab
 
-_FIRST_BOOT_S = 300.0
+_FIRST_BOOT = 2.0
+"""How much longer than later ones a first boot may take: cloud-init provisions in it."""
 
 
 def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
@@ -39,20 +40,23 @@ def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
     seed.write_seed(seed_disk, files)
     disk = lab.image.prepared_dir / f".{prepared.name}.new"
     make_overlay(lab.image.disk, disk)
-    running = lab.session.start(guest_xml(lab, baseline, disk, seed_disk))
-    with answering(lab, running, _FIRST_BOOT_S) as channel:
-        _wait_for_cloud_init(channel)
-        for argv in seed.finish_commands():
-            _run(channel, argv)
-        # Nothing is written after this: the guest can be ended like a machine that loses power.
-        _run(channel, ["mount", "-o", "remount,ro", "/"], check=False)
-        _run(channel, ["sync"])
-    disk.rename(prepared)
+    try:
+        running = lab.session.start(guest_xml(lab, baseline, disk, seed_disk))
+        with answering(lab, running, lab.boot_s * _FIRST_BOOT) as channel:
+            _wait_for_cloud_init(channel, lab.boot_s * _FIRST_BOOT)
+            for argv in seed.finish_commands():
+                _run(channel, argv)
+            # Nothing is written after this: the guest can be ended as by a loss of power.
+            _run(channel, ["mount", "-o", "remount,ro", "/"], check=False)
+            _run(channel, ["sync"])
+        disk.rename(prepared)
+    finally:
+        disk.unlink(missing_ok=True)
     return prepared
 
 
-def _wait_for_cloud_init(channel: Channel) -> None:
-    channel.run(Command(argv=("cloud-init", "status", "--wait")), seconds=_FIRST_BOOT_S)
+def _wait_for_cloud_init(channel: Channel, seconds: float) -> None:
+    channel.run(Command(argv=("cloud-init", "status", "--wait")), seconds=seconds)
     texts = channel.read([seed.RESULT_PATH, seed.LOG_PATH], Deadline.after(30, "cloud-init's log"))
     problem = seed.status_problem(texts[seed.RESULT_PATH] or "", texts[seed.LOG_PATH] or "")
     if problem is not None:

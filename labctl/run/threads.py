@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from labctl.base.process import thread_ids
 from labctl.collect.host_threads import ThreadRef
 from labctl.domain.readback import read_threads
 
@@ -22,10 +23,7 @@ def guest_threads(
 
 def process_threads(pid: int, role: str) -> list[ThreadRef]:
     """A process's threads; [] when it is gone."""
-    try:
-        tids = sorted(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
-    except FileNotFoundError:
-        return []
+    tids = thread_ids(pid)
     return [ThreadRef(pid=pid, tid=tid, role=role, index=n) for n, tid in enumerate(tids)]
 
 

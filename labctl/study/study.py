@@ -40,11 +40,12 @@ class GuestShape:
 class Limits:
     """`attempts`: at one trial, the first included. `other_cpu`: CPU seconds per second that
     others may take on a trial's CPUs. `warmup_cap_s`: a warm-up that isn't steady by then
-    invalidates its trial."""
+    invalidates its trial. `boot_s`: what a guest may take to its first answer."""
 
     attempts: int
     other_cpu: float
     warmup_cap_s: float
+    boot_s: float = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +173,7 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
             attempts=file.limits.attempts,
             other_cpu=float(file.limits.other_cpu),
             warmup_cap_s=float(file.limits.warmup_cap_s),
+            boot_s=float(file.limits.boot_s),
         ),
         exercises={tuning: tuple(names) for tuning, names in file.exercises.items()},
     )

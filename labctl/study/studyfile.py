@@ -68,6 +68,8 @@ class LimitsFile(FileModel):
     attempts: Annotated[int, Field(ge=1, le=20)]
     other_cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     warmup_cap_s: _Seconds
+    boot_s: _Seconds = 180
+    """Ten times what a boot takes under TCG on two quiet CPUs."""
 
 
 class RolesFile(FileModel):

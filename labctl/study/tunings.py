@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
 from ruamel.yaml.comments import CommentedMap
@@ -13,12 +13,31 @@ from ruamel.yaml.comments import CommentedMap
 from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.places import data_files
-from labctl.base.tuning import PLAN, Disk, Kind, Pin, Policy, Sched, Tuning
+from labctl.base.tuning import (
+    PLAN,
+    Cpu,
+    Disk,
+    GuestSide,
+    Kind,
+    KvmFeatures,
+    Memory,
+    Network,
+    Pin,
+    Policy,
+    Requires,
+    Sched,
+    Strategy,
+    Tuning,
+)
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
 
 FOLDER = "domains"
+_T = TypeVar("_T")
 
-GUEST_ONLY = ("twin", "emulator_sched", "iothread_sched", "iothreads", "disk", "handicap_percent")
+GUEST_ONLY = (
+    *("twin", "emulator_sched", "iothread_sched", "iothreads", "cpu", "kvm", "timers", "memory"),
+    *("disk", "network", "guest", "handicap_percent"),
+)
 """Keys that mean nothing without a guest."""
 
 
@@ -48,6 +67,7 @@ class PinFile(FileModel):
     vcpus: Annotated[Any, BeforeValidator(_numbered_pins)] = None
     emulator: Annotated[Any, BeforeValidator(_one_pin)] = None
     iothreads: Annotated[Any, BeforeValidator(_numbered_pins)] = None
+    strategy: Literal["compact", "spread", "node", "siblings"] | None = None
 
 
 class SchedFile(FileModel):
@@ -55,10 +75,72 @@ class SchedFile(FileModel):
     priority: Annotated[int, Field(ge=0, le=99)] | None = None
 
 
+class CpuFile(FileModel):
+    mode: Literal["host-passthrough", "host-model", "maximum", "custom"] | None = None
+    model: str | None = None
+    topology: bool | None = None
+    cache: Literal["passthrough", "emulate", "disable"] | None = None
+    features: (
+        dict[str, Literal["force", "require", "optional", "disable", "forbid"] | None] | None
+    ) = None
+
+
+class KvmFile(FileModel):
+    hint_dedicated: bool | None = None
+    poll_control: bool | None = None
+    pv_ipi: bool | None = None
+
+
+class MemoryFile(FileModel):
+    hugepages: Literal["2M", "1G"] | None = None
+    locked: bool | None = None
+    nosharepages: bool | None = None
+    source: Literal["anonymous", "file", "memfd"] | None = None
+    access: Literal["shared", "private"] | None = None
+    numa: Literal["strict", "preferred", "interleave"] | None = None
+    cells: bool | None = None
+    balloon: bool | None = None
+
+
 class DiskFile(FileModel):
     cache: Literal["none", "writeback", "writethrough", "directsync", "unsafe"] | None = None
     io: Literal["threads", "native", "io_uring"] | None = None
     iothread: bool | None = None
+    iothread_mapping: bool | None = None
+    bus: Literal["virtio", "scsi"] | None = None
+    format: Literal["raw", "qcow2"] | None = None
+    queues: Annotated[int, Field(ge=1, le=64)] | None = None
+    packed: bool | None = None
+    discard: Literal["unmap", "ignore"] | None = None
+
+
+class NetworkFile(FileModel):
+    model: Literal["virtio", "e1000e"] | None = None
+    vhost: bool | None = None
+    queues: Annotated[int, Field(ge=1, le=64)] | None = None
+    packed: bool | None = None
+
+
+class GuestSideFile(FileModel):
+    command_line: list[str] | None = None
+    tuned: str | None = None
+    elevator: str | None = None
+    sysfs: dict[str, str | None] | None = None
+
+
+class RequiresFile(FileModel):
+    accelerator: Literal["kvm", "tcg"] | None = None
+    libvirt: str | None = None
+    qemu: str | None = None
+    kernel: str | None = None
+    cpus: Annotated[int, Field(ge=1)] | None = None
+    nodes: Annotated[int, Field(ge=1)] | None = None
+    smt: bool | None = None
+    cpu_flags: list[str] | None = None
+    paths: list[str] | None = None
+    programs: list[str] | None = None
+    command_line: list[str] | None = None
+    hugepages: Literal["2M", "1G"] | None = None
 
 
 class TuningFile(FileModel):
@@ -70,6 +152,7 @@ class TuningFile(FileModel):
     sources: list[str] | None = None
     needs: list[str] | None = None
     risks: list[str] | None = None
+    requires: RequiresFile | None = None
     restore: bool | None = None
     twin: str | None = None
     pin: PinFile | None = None
@@ -77,7 +160,14 @@ class TuningFile(FileModel):
     emulator_sched: SchedFile | None = None
     iothread_sched: SchedFile | None = None
     iothreads: Annotated[int, Field(ge=0, le=16)] | None = None
+    cpu: CpuFile | None = None
+    kvm: KvmFile | None = None
+    timers: dict[str, bool | None] | None = None
+    memory: MemoryFile | None = None
     disk: DiskFile | None = None
+    network: NetworkFile | None = None
+    host: dict[str, str | None] | None = None
+    guest: GuestSideFile | None = None
     handicap_percent: Annotated[float, Field(ge=0, lt=100)] | None = None
 
 
@@ -157,7 +247,6 @@ def _merge(base: Mapping[Any, Any], over: Mapping[Any, Any]) -> dict[Any, Any]:
 def _frozen(name: str, source: _Source, values: Mapping[str, Any]) -> Tuning:
     kind = Kind(values.get("kind", "guest"))
     pin = values.get("pin", {})
-    disk = values.get("disk", {})
     tuning = Tuning(
         name=name,
         description=" ".join(values["description"].split()),
@@ -171,12 +260,21 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any]) -> Tuning:
             vcpus=_without_none(pin.get("vcpus")),
             emulator=pin.get("emulator"),
             iothreads=_without_none(pin.get("iothreads")),
+            strategy=Strategy(pin.get("strategy", Strategy.COMPACT)),
         ),
         vcpu_sched=_sched(source, "vcpu_sched", values.get("vcpu_sched")),
         emulator_sched=_sched(source, "emulator_sched", values.get("emulator_sched")),
         iothread_sched=_sched(source, "iothread_sched", values.get("iothread_sched")),
         iothreads=values.get("iothreads", 0),
-        disk=Disk(cache=disk.get("cache"), io=disk.get("io"), iothread=disk.get("iothread", False)),
+        requires=_value(Requires, values.get("requires")),
+        cpu=_value(Cpu, values.get("cpu")),
+        kvm=_value(KvmFeatures, values.get("kvm")),
+        timers=values.get("timers", {}),
+        memory=_value(Memory, values.get("memory")),
+        disk=_value(Disk, values.get("disk")),
+        network=_value(Network, values.get("network")),
+        host=values.get("host", {}),
+        guest=_value(GuestSide, values.get("guest")),
         handicap_percent=float(values.get("handicap_percent", 0)),
     )
     if kind is Kind.NATIVE:
@@ -184,6 +282,12 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any]) -> Tuning:
     else:
         _check_guest(source, tuning)
     return tuning
+
+
+def _value(type_: type[_T], values: Mapping[str, Any] | None) -> _T:
+    """A group of keys as its frozen value; what isn't given keeps the value's default."""
+    given = {key: value for key, value in (values or {}).items() if value is not None}
+    return type_(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
 
 
 def _without_none(pins: Any) -> str | Mapping[int, CpuSet] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from labctl.base.places import StatePlaces
-from labctl.guest.images import Image, find
+from labctl.guest.images import MANIFEST, Image, find
 from labctl.guest.recipe import load_recipe
 
 
@@ -45,10 +46,13 @@ class Sandbox:
     def argv(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "labctl.cli.main", *words]
 
-    def labctl(self, *words: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
+    def labctl(
+        self, *words: str, seconds: float = 600, lab: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """`lab`: a lab folder whose files shadow labctl's own."""
         return subprocess.run(
             self.argv(*words),
-            env=self.environment,
+            env={**self.environment, **({"LABCTL_LAB": str(lab)} if lab else {})},
             capture_output=True,
             text=True,
             timeout=seconds,
@@ -70,6 +74,28 @@ class Sandbox:
     def trials(self, run: Path) -> list[dict[str, Any]]:
         paths = sorted(run.glob("trials/*/trial.json"))
         return [json.loads(path.read_text()) for path in paths]
+
+    def shadow_image(self, image: Image, **manifest: str) -> Path:
+        """In place of the host's images: this one, with another manifest, and first boots of its
+        own. Built files, and what first boots made before, are linked to. Returns its folder."""
+        images = self.state / "images"
+        if images.is_symlink():
+            images.unlink()
+        own = images / image.dir.name
+        shutil.rmtree(own, ignore_errors=True)
+        (own / "prepared").mkdir(parents=True)
+        for folder in (image.dir, image.prepared_dir):
+            for path in folder.iterdir():
+                if path != image.prepared_dir:
+                    (own / path.relative_to(image.dir)).symlink_to(path)
+        (own / MANIFEST).unlink()
+        (own / MANIFEST).write_text(json.dumps({**image.manifest, **manifest}))
+        return own
+
+    def prepared(self, image: Image) -> list[Path]:
+        """What first boots in this sandbox have made."""
+        folder = self.state / "images" / image.dir.name / "prepared"
+        return [path for path in folder.iterdir() if not path.is_symlink()]
 
     def leftovers(self) -> list[str]:
         """Everything of ours that is still on the host."""
@@ -130,6 +156,4 @@ def sandbox(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     finally:
         for pid in sandbox.qemu_pids():
             os.kill(pid, signal.SIGKILL)
-        for folder in shared:
-            (state / folder.name).unlink()
         subprocess.run(["rm", "-rf", str(state)], check=True)

@@ -111,7 +111,7 @@ def test_a_second_run_is_told_who_runs(sandbox: Sandbox) -> None:
         second = sandbox.labctl(*SMALL)
         assert second.returncode == 3
         assert str(process.pid) in second.stderr
-        assert "labctl sweep small" in second.stderr
+        assert f"labctl sweep {STUDY}" in second.stderr
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)

@@ -10,6 +10,7 @@ import pytest
 
 from labctl.base.errors import BusyError, HostError
 from labctl.base.events import Note, Progress
+from labctl.run import planning
 from labctl.run import sweep as module
 from labctl.store.run_folder import RunFolder
 from tests.unit.cli.conftest import Labctl
@@ -19,8 +20,8 @@ from tests.unit.synthetic import write_run
 
 @pytest.fixture(autouse=True)
 def _host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(module, "read_rt_runtime_us", lambda: 950_000)
+    monkeypatch.setattr(planning, "read_topology", lambda: hosts.TWO_CPUS)
+    monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
 
 
 @pytest.fixture

@@ -138,3 +138,10 @@ def test_a_users_own_template_shadows_the_one_that_labctl_brings(
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
     with pytest.raises(UsageError, match="the domain template does not render.*nmae"):
         render(hosts.request(load_tuning("baseline")))
+
+
+def test_features_that_this_hosts_kvm_cannot_give_are_left_out() -> None:
+    cpu = tree(accelerator="kvm", disabled_features=("arch-capabilities",)).find("cpu")
+    assert cpu.get("mode") == "host-passthrough"
+    assert [(f.get("policy"), f.get("name")) for f in cpu] == [("disable", "arch-capabilities")]
+    assert tree(accelerator="tcg", disabled_features=("arch-capabilities",)).find("cpu") is None

@@ -118,7 +118,8 @@ class World:
         if error := self.refuse(tuning):
             raise error
         self.benches.append(tuning)
-        bench = SimpleNamespace(channel=SimpleNamespace(wait_ready=self._wait_ready))
+        channel = SimpleNamespace(wait_ready=self._wait_ready)
+        bench = SimpleNamespace(channel=channel, boot=int(tuning != "native"))
         try:
             yield bench
         finally:

@@ -9,6 +9,7 @@ import pytest
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Progress
 from labctl.base.units import Better, Unit
+from labctl.run.boots import BootError
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialStatus
 from labctl.study.plan import PlannedTrial
@@ -227,3 +228,25 @@ def test_progress_is_told_before_each_trial_and_never_while_one_is_measured(worl
     assert all(event.planned == 6 for event in told)
     assert len(world.told()) == 7
     assert world.told()[1] == "trial 2 (native, wake, quiet): too loud"
+
+
+def test_two_boots_that_fail_in_a_row_end_the_run(world: World) -> None:
+    error = BootError("the guest did not answer within 180 s", hint="Look at its image.")
+    world.refuse = lambda tuning: None if tuning == "native" else error
+    with pytest.raises(BrokenError, match="failed to boot 2 times in a row.*180 s") as caught:
+        world.engine(small_plan()).run()
+    assert caught.value.hint == "Look at its image. Then: labctl sweep --resume run"
+    invalid = [r for r in world.records().values() if r.status is TrialStatus.INVALID]
+    assert [record.reasons for record in invalid] == [("the guest did not answer within 180 s",)] * 2
+
+
+def test_a_boot_that_fails_now_and_then_costs_one_attempt(world: World) -> None:
+    failures = iter([True, False, True, False, False, False])
+
+    def refuse(tuning: str) -> BootError | None:
+        return BootError("no answer") if tuning != "native" and next(failures) else None
+
+    world.refuse = refuse
+    engine = world.engine(small_plan(blocks=2))
+    engine.run()
+    assert engine.counts() == {"planned": 12, "done": 12, "invalid": 2}

@@ -10,9 +10,9 @@ import libvirt
 import pytest
 
 from labctl.base.errors import BrokenError
+from labctl.base.signals import cleaning_up, ending_signals_interrupt
 from labctl.domain.session import RunningGuest, Session
 from labctl.run import signals
-from labctl.run.signals import cleaning_up, ending_signals_interrupt
 
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 

@@ -1,0 +1,126 @@
+"""run.json: what a run is, where it runs and how it ended, kept true while it goes on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import labctl
+from labctl.base.errors import UsageError
+from labctl.base.signals import cleaning_up
+from labctl.domain.pinplan import picture
+from labctl.run.planning import Planned, SweepRequest
+from labctl.store.run_folder import RunFolder
+from labctl.study.plan import Plan
+
+
+@contextmanager
+def recorded(
+    folder: RunFolder, request: SweepRequest, planned: Planned
+) -> Iterator[dict[str, Any]]:
+    """run.json, kept true: what is in the dictionary is written now and when the run ends."""
+    record = _first_record(request, planned) if not request.resume else folder.read_run()
+    record.pop("failure", None)
+    record["status"] = "running"
+    record["ended_at"] = None
+    folder.write_run(record)
+    try:
+        yield record
+        record["status"] = "done"
+    except KeyboardInterrupt:
+        record["status"] = "interrupted"
+        raise
+    except BaseException as error:
+        record["status"] = "failed"
+        record["failure"] = str(error)
+        raise
+    finally:
+        record["ended_at"] = _now()
+        with cleaning_up():
+            folder.write_run(record)
+
+
+def _first_record(request: SweepRequest, planned: Planned) -> dict[str, Any]:
+    plan = planned.plan
+    return {
+        "labctl": labctl.__version__,
+        "started_at": _now(),
+        "command": shlex.join(command(request, plan)),
+        "study": plan.study,
+        "title": plan.title,
+        "seed": plan.seed,
+        "quick": plan.quick,
+        "vcpus": plan.guest.vcpus,
+        "memory_mib": plan.guest.memory_mib,
+        "skipped": dict(plan.skipped),
+        "warnings": list(planned.warnings),
+        "notes": [],
+        "pin_plan": {
+            "picture": picture(planned.pin_plan, planned.topology),
+            "reasons": [*planned.pin_plan.reasons, *planned.pin_plan.shares],
+            "data": planned.pin_plan.to_json(),
+        },
+    }
+
+
+def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises UsageError when a resumed run would mix two hosts: nothing that it says of "the
+    host" would be true then. A new run has nothing to differ from."""
+    if "host" not in record:
+        return
+    differing = [
+        f"{name} ({before} then, {after} now)"
+        for name, before, after in (
+            ("the kernel", *(facts["host"].get("kernel_release") for facts in (record, now))),
+            ("QEMU", *(facts["host"].get("qemu") for facts in (record, now))),
+            ("the CPU", *(facts["host"].get("cpu_model") for facts in (record, now))),
+            ("the image", *(facts["image"]["digest"][:12] for facts in (record, now))),
+        )
+        if before != after
+    ]
+    if differing:
+        raise UsageError(
+            f"run '{folder.name}' was begun on another host than this one is now: "
+            f"{'; '.join(differing)}",
+            hint="Start a new run, or go back to what the run began with.",
+        )
+
+
+def command(request: SweepRequest, plan: Plan) -> list[str]:
+    """The command as it was given; for a new run with the seed, so that it repeats the plan."""
+    if request.resume:
+        return ["labctl", "sweep", "--resume", request.resume]
+    words = ["labctl", "sweep", request.study, "--seed", str(plan.seed)]
+    if plan.quick:
+        words.append("--quick")
+    options = {
+        "--blocks": request.overrides.blocks,
+        "--blocks-per-boot": request.overrides.blocks_per_boot,
+        "--vcpus": request.overrides.vcpus,
+        "--memory": request.overrides.memory_mib,
+        "--duration": request.overrides.duration_s,
+    }
+    for option, value in options.items():
+        if value is not None:
+            words += [option, str(value)]
+    for option, names in (
+        ("--tuning", request.overrides.tunings),
+        ("--workload", request.overrides.workloads),
+        ("--condition", request.overrides.conditions),
+    ):
+        for name in names or ():
+            words += [option, name]
+    if request.accel != "auto":
+        words += ["--accel", request.accel]
+    if request.connect:
+        words += ["--connect", request.connect]
+    if request.fresh_boots:
+        words.append("--fresh-boots")
+    return words
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

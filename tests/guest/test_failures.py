@@ -1,0 +1,143 @@
+"""What goes wrong on a real host: guests that never boot, first boots that fail, full disks, tools
+that print garbage. Each ends in a sentence, with the run resumable and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from labctl.base.places import data_folders
+from labctl.guest.images import Image
+from tests.guest.conftest import Sandbox
+from tests.guest.test_sweep import SMALL, STUDY
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """A file system of its own for a folder."""
+    folder.mkdir(exist_ok=True)
+    options = ["-t", "tmpfs", "-o", f"size={size}", "labctl-test"]
+    subprocess.run(["mount", *options, str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextmanager
+def changed_tree(folder: Path, image: Image) -> Iterator[Path]:
+    """The tree of a shadowed image, to be written to; the real one stays as it is."""
+    tree, upper, work = folder / "tree", folder / "upper", folder / "work"
+    tree.unlink()
+    for path in (tree, upper, work):
+        path.mkdir()
+    layers = f"lowerdir={image.tree},upperdir={upper},workdir={work}"
+    subprocess.run(["mount", "-t", "overlay", "-o", layers, "overlay", str(tree)], check=True)
+    try:
+        yield tree
+    finally:
+        subprocess.run(["umount", str(tree)], check=True)
+
+
+def lab_with_user_data(folder: Path, run: str) -> Path:
+    """A lab folder whose first boots run one more command at their end."""
+    templates = folder / "templates" / "cloud-init"
+    templates.mkdir(parents=True)
+    (shipped,) = (found / "cloud-init" for found in data_folders("templates"))
+    text = (shipped / "user-data.j2").read_text()
+    assert text.rstrip().splitlines()[-4] == "runcmd:"
+    (templates / "user-data.j2").write_text(f"{text.rstrip()}\n  - {json.dumps(['sh', '-c', run])}")
+    return folder
+
+
+def test_a_guest_that_never_boots_ends_the_run_with_its_console(
+    sandbox: Sandbox, image: Image, tmp_path: Path
+) -> None:
+    study = tmp_path / "hasty.yaml"
+    study.write_text(f"{STUDY.read_text()}  boot_s: 20\n")
+    sandbox.shadow_image(image, command_line="root=/dev/nowhere console=ttyS0 quiet")
+    done = sandbox.labctl("sweep", str(study), *SMALL[2:], "--quiet")
+    assert done.returncode == 4
+    assert "the guest did not answer within 20 s" in done.stderr
+    assert "Its console ends:" in done.stderr
+    (run,) = sandbox.runs()
+    assert json.loads((run / "run.json").read_text())["status"] == "failed"
+    assert sandbox.leftovers() == []
+    # The cause is mended: the same run goes on.
+    sandbox.shadow_image(image)
+    again = sandbox.labctl("sweep", "--resume", run.name, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["trials"]["done"] == 6
+
+
+def test_a_first_boot_that_fails_shows_the_end_of_its_log(
+    sandbox: Sandbox, image: Image, tmp_path: Path
+) -> None:
+    sandbox.shadow_image(image)
+    lab = lab_with_user_data(tmp_path / "lab", "echo this went wrong; exit 3")
+    done = sandbox.labctl(*SMALL, "--quiet", lab=lab)
+    assert done.returncode == 4
+    assert "cloud-init failed" in done.stderr
+    assert "this went wrong" in done.stderr
+    assert "templates/cloud-init" in done.stderr
+    assert sandbox.prepared(image) == []
+    assert sandbox.leftovers() == []
+
+
+def test_garbage_from_a_tool_makes_its_trials_invalid_and_no_others(
+    sandbox: Sandbox, image: Image, tmp_path: Path
+) -> None:
+    study = tmp_path / "latency.yaml"
+    program = {"program": "cyclictest", "duration_s": 1, "margin_percent": 10}
+    workloads = {"cyclictest": {**program, "primary": "latency_p95"}}
+    exercises = {"exercises": {}}
+    content = {**YAML(typ="safe").load(STUDY), "workloads": workloads, **exercises}
+    study.write_text(json.dumps(content))
+    with changed_tree(sandbox.shadow_image(image), image) as tree:
+        (tree / "usr/bin/cyclictest").write_text("#!/bin/sh\necho 0 gar%bage\n")
+        done = sandbox.labctl("sweep", str(study), *SMALL[2:], "--json")
+    assert done.returncode == 0, done.stderr
+    trials = sandbox.trials(sandbox.runs()[0])
+    guests = {"baseline", "control", "handicap", "pinned+fifo"}
+    assert {t["cell"]["tuning"] for t in trials if t["status"] == "done"} == guests
+    invalid = [t for t in trials if t["status"] == "invalid"]
+    assert {t["cell"]["tuning"] for t in invalid} == {"native", "native+fifo"}
+    assert len(invalid) == 2 * 3
+    assert all("cyclictest" in t["reasons"][0] for t in invalid)
+    assert sandbox.leftovers() == []
+
+
+def test_a_full_state_folder_is_refused_before_anything_starts(sandbox: Sandbox) -> None:
+    state = Path(f"{sandbox.state}-small")
+    try:
+        with small_disk(state, "64m"):
+            done = sandbox.labctl("--state-dir", str(state), *SMALL)
+            assert done.returncode == 3
+            assert str(state) in done.stderr
+            assert "free" in done.stderr
+    finally:
+        state.rmdir()
+    assert sandbox.runs() == []
+    assert sandbox.leftovers() == []
+
+
+def test_a_disk_that_fills_up_ends_the_run_which_goes_on_when_there_is_space(
+    sandbox: Sandbox,
+) -> None:
+    with small_disk(sandbox.results, "400k"):
+        done = sandbox.labctl(*SMALL, "--quiet")
+        assert done.returncode == 3
+        assert "No space left on device" in done.stderr
+        assert sandbox.leftovers() == []
+        (run,) = sandbox.runs()
+        before = len([t for t in sandbox.trials(run) if t["status"] == "done"])
+        assert before < 6
+        subprocess.run(["mount", "-o", "remount,size=50m", str(sandbox.results)], check=True)
+        again = sandbox.labctl("sweep", "--resume", run.name, "--json")
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout)["trials"]["done"] == 6

@@ -1,0 +1,93 @@
+"""Planning a sweep: what a host and a request make of a study. Nothing is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import HostError, UsageError
+from labctl.run import planning
+from labctl.run.planning import plan_sweep
+from labctl.store.jsonfile import canonical
+from labctl.study.study import Overrides
+from tests.unit.domain import hosts
+from tests.unit.run.asked import request
+
+
+@pytest.fixture(autouse=True)
+def _host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with two CPUs."""
+    monkeypatch.setattr(planning, "read_topology", lambda: hosts.TWO_CPUS)
+    monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = (plan_sweep(request(tmp_path)).plan.to_json() for _ in range(2))
+    assert canonical(first) == canonical(second)
+    other = plan_sweep(request(tmp_path, seed=8)).plan.to_json()
+    assert [t["cell"] for t in other["trials"]] != [t["cell"] for t in first["trials"]]
+
+
+def test_a_seed_is_drawn_where_none_is_given(tmp_path: Path) -> None:
+    seeds = {plan_sweep(request(tmp_path, seed=None)).plan.seed for _ in range(3)}
+    assert len(seeds) > 1
+
+
+def test_planning_leaves_nothing_on_disk(tmp_path: Path) -> None:
+    plan_sweep(request(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_says_how_many_vcpus_the_guest_gets(tmp_path: Path) -> None:
+    assert plan_sweep(request(tmp_path)).plan.guest.vcpus == 1
+
+
+def test_the_roles_stay_in_whatever_is_asked_for(tmp_path: Path) -> None:
+    only = Overrides(tunings=("pinned",), workloads=("sysbench-cpu",))
+    plan = plan_sweep(request(tmp_path, overrides=only)).plan
+    assert {"native", "baseline", "control", "handicap", "pinned"} <= set(plan.tunings)
+    assert "pinned+fifo" not in plan.tunings
+    assert set(plan.workloads) == {"sysbench-cpu"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message", "hint"),
+    [
+        (Overrides(tunings=("pined",)), "no tuning 'pined'", "Did you mean 'pinned'"),
+        (Overrides(workloads=("sysbench",)), "no workload 'sysbench'", "sysbench-cpu"),
+        (Overrides(conditions=("loud",)), "no condition 'loud'", "neighbour, quiet"),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_ones_that_exist(
+    tmp_path: Path, overrides: Overrides, message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        plan_sweep(request(tmp_path, overrides=overrides))
+    assert hint in str(caught.value.hint)
+
+
+def test_an_unknown_study_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no study 'pining'") as caught:
+        plan_sweep(request(tmp_path, study="pining"))
+    assert "pinning" in str(caught.value.hint)
+
+
+def test_more_vcpus_than_cpus_are_refused_with_what_fits(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot place 3 vCPUs: the host has CPUs 0-1") as caught:
+        plan_sweep(request(tmp_path, overrides=Overrides(vcpus=3)))
+    assert "--vcpus 2" in str(caught.value.hint)
+
+
+def test_a_refused_tuning_is_skipped_with_its_reason_or_an_error_when_asked_for_by_name(
+    tmp_path: Path,
+) -> None:
+    # With both CPUs given to vCPUs, FIFO vCPUs would leave none for housekeeping.
+    both = Overrides(vcpus=2)
+    plan = plan_sweep(request(tmp_path, overrides=both)).plan
+    assert plan.skipped["pinned+fifo"]
+    assert "pinned+fifo" not in plan.tunings
+    assert not any(trial.cell["tuning"] == "pinned+fifo" for trial in plan.trials)
+    named = Overrides(vcpus=2, tunings=("pinned+fifo",))
+    with pytest.raises((HostError, UsageError), match="pinned\\+fifo"):
+        plan_sweep(request(tmp_path, overrides=named))
