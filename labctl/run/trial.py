@@ -125,9 +125,6 @@ def _measure(
             deadline = Deadline.after(60, "dropping the data disk from the caches")
             bench.channel.forget(bench.data_path, deadline)
             lab.data.forget()
-        hogs = Neighbours()
-        if request.planned.cell["condition"] == "neighbour":
-            hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
         warmed = _warm_up(bench, workload, setting, request)
         folder.write_raw_json("warmup.json", warmed)
         times["warmup_s"] = warmed["seconds"]
@@ -136,6 +133,9 @@ def _measure(
                 f"the warm-up did not settle within {request.limits.warmup_cap_s:g} s "
                 f"({len(warmed['windows'])} windows)"
             )
+        hogs = Neighbours()
+        if request.planned.cell["condition"] == "neighbour":
+            hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
         result = _measured_window(lab, bench, workload, setting, hogs, folder, stack)
         times["measured_s"] = result.duration_s
     calibrations.store(folder, bench, request.declared)
@@ -200,7 +200,7 @@ def _warm_up(
     """Windows of the same workload until their rates show no trend (METHOD rule 6).
 
     A workload that only computes does the same operations in each window, as many as the run's
-    first one tells, and is rated by the CPU time that they take: what a neighbour takes away
+    first one tells, and is rated by the CPU time that they take: what others on the host take away
     changes the operations per second from window to window, but not how warm the machine is.
     """
     windows: list[dict[str, Any]] = []
