@@ -31,6 +31,7 @@ def caveats(
     yield from _setting(run)
     yield from _invalid(run)
     yield from _skipped(run)
+    yield from (f"{str(text).rstrip('.')}." for text in run.run.get("warnings") or [])
     yield from _left_out(design, cells)
     yield from _unjudgeable(primaries)
     yield from _boots(cells)

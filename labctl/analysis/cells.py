@@ -49,9 +49,17 @@ class Series:
         return self.sample.labels.get("source", self.sample.source)
 
     @property
+    def is_maximum(self) -> bool:
+        """A maximum grows with the number of samples and is never averaged (METHOD 16)."""
+        return self.sample.metric.endswith("_max")
+
+    @property
     def typical(self) -> float:
-        """The geometric mean over blocks where all values are positive, else the mean."""
+        """The geometric mean over blocks where all values are positive, else the mean; of a
+        maximum the largest."""
         values = list(self.values.values())
+        if self.is_maximum:
+            return max(values)
         if min(values) > 0:
             return math.exp(math.fsum(map(math.log, values)) / len(values))
         return math.fsum(values) / len(values)

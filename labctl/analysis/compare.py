@@ -27,7 +27,7 @@ class _Pair:
 def comparisons(
     design: Design, cells: Cells, licences: Mapping[Place, Licence]
 ) -> Iterator[Comparison]:
-    """Every comparison that has a block with both sides.
+    """Every comparison that has a block with both sides; none of maxima.
 
     Against baseline: each candidate (its primary metric decides) and the handicap. Against
     native: baseline and each candidate against the twin with their placement, baseline and the
@@ -94,7 +94,7 @@ def _compare(
     tuning = cells.get(pair.tuning, place, key)
     references = [s for name in pair.references if (s := cells.get(name, place, key)) is not None]
     # The control alone is no baseline: what it is worth is what the control's check says.
-    if tuning is None or cells.get(pair.against, place, key) is None:
+    if tuning is None or cells.get(pair.against, place, key) is None or tuning.is_maximum:
         return None
     effects = paired(tuning, references, against_native=pair.against_native)
     if effects is None:

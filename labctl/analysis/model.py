@@ -68,7 +68,7 @@ class Comparison:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
     """The typical value of a metric in one cell: geometric mean over blocks where all values
-    are positive, else arithmetic mean; `values` by block."""
+    are positive, else arithmetic mean, and of maxima the largest; `values` by block."""
 
     tuning: str
     workload: str

@@ -130,7 +130,9 @@ def metric_title(metric: str) -> str:
     is "host CPU (vcpu)"."""
     base, _, labels = metric.partition("{")
     title = _TITLES.get(base)
-    if title is None and base.startswith("latency_"):
+    if base == "latency_max":
+        title = "largest latency of all blocks"
+    elif title is None and base.startswith("latency_"):
         title = f"{base.removeprefix('latency_')} latency"
     if title is None:
         title = base.replace("_per_s", "/s").replace("_", " ")

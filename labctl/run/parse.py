@@ -20,8 +20,9 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
         accelerator = record.parsed_with["accelerator"]
     except KeyError as error:
         raise BrokenError(f"{folder.path / 'trial.json'} does not say {error}") from error
-    host = list(host_threads.parse(folder))
+    # First: what a tool that failed at once leaves elsewhere is a riddle beside its own output.
     readings: list[Reading] = list(program.parse(folder))
+    host = list(host_threads.parse(folder))
     readings += host
     readings += side.parse(folder, kind=kind, accelerator=accelerator)
     readings += kvm_stats.parse(folder, accelerator=accelerator)

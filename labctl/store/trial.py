@@ -116,7 +116,10 @@ class TrialFolder:
         try:
             return TrialRecord.from_json(read_json(path))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BrokenError(f"{path} is no trial record: {error!r}") from error
+            raise BrokenError(
+                f"{path} is no trial record: {error!r}",
+                hint=f"Remove the folder {self.path}: a resumed run does the trial again.",
+            ) from error
 
     def write_readings(self, readings: Iterable[Reading]) -> None:
         readings = list(readings)

@@ -199,7 +199,7 @@ def _check_overrides(overrides: Overrides, study: Study) -> None:
     )
     for key, value, low, high in ranges:
         if value is not None and not low <= value <= high:
-            raise UsageError(f"'{key}' is {value:g}: it must be from {low:g} to {high:g}")
+            raise UsageError(f"'{key}' is {value}: it must be from {low} to {high}")
 
 
 def _cut(study: Study, overrides: Overrides) -> Study:

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from labctl.analysis.cells import Cell, Place, cell_of, read_cells
+from labctl.analysis.judge import judge
 from labctl.base.units import Unit
 from labctl.store.run_folder import LoadedTrial
 from labctl.store.samples import Reading, Sample
@@ -107,6 +108,16 @@ def test_typical_is_the_geometric_mean_of_positive_values_and_else_the_mean() ->
         found = cells.get("pinned", fio, "iops")
         assert found is not None
         assert found.typical == pytest.approx(expected)
+
+
+def test_of_a_maximum_the_largest_stands_and_nothing_is_averaged() -> None:
+    run = synthetic_run(blocks=2)
+    maxima = {1: 1.0, 2: 4.0}
+    run = with_values(run, "pinned", "latency_max", lambda block, old: maxima[block])
+    found = read_cells(run).get("pinned", SYSBENCH, "latency_max")
+    assert found is not None
+    assert found.typical == 4.0
+    assert not [c for c in judge(run).comparisons if c.metric == "latency_max"]
 
 
 def test_a_missing_metric_is_counted_by_reason() -> None:

@@ -357,7 +357,8 @@ def test_warnings_come_with_the_gravest_first() -> None:
                       invalid=[("pinned", "sysbench-cpu", 3)]),
         "control", "events_per_s", lambda block, old: 0.9 * old,
     )  # fmt: skip
-    run = with_run(run, skipped={"rr": "no real-time bandwidth in this cgroup"})
+    warning = "pinned+fifo: real-time throttling may stop SCHED_FIFO threads"
+    run = with_run(run, skipped={"rr": "no real-time bandwidth in this cgroup"}, warnings=[warning])
     run = replace(run, problems=("trials/0007/trial.json cannot be read",))
     warnings = judge(run).warnings
     expected = [
@@ -368,6 +369,7 @@ def test_warnings_come_with_the_gravest_first() -> None:
         "Restored state",
         "1 invalid trial: vCPU 0 ran on CPUs 0-1",
         "'rr' was skipped: No real-time",
+        "pinned+fifo: real-time throttling may stop SCHED_FIFO threads.",
         "no usable value in block 3",
         "10 blocks share 2 boots",
         "trials/0007/trial.json cannot be read",

@@ -237,7 +237,7 @@ def test_two_boots_that_fail_in_a_row_end_the_run(world: World) -> None:
         world.engine(small_plan()).run()
     assert caught.value.hint == "Look at its image. Then: labctl sweep --resume run"
     invalid = [r for r in world.records().values() if r.status is TrialStatus.INVALID]
-    assert [record.reasons for record in invalid] == [("the guest did not answer within 180 s",)] * 2
+    assert [record.reasons for record in invalid] == [(error.message,)] * 2
 
 
 def test_a_boot_that_fails_now_and_then_costs_one_attempt(world: World) -> None:

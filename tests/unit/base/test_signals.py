@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import libvirt
 import pytest
 
+from labctl.base import signals
 from labctl.base.errors import BrokenError
 from labctl.base.signals import cleaning_up, ending_signals_interrupt
 from labctl.domain.session import RunningGuest, Session
-from labctl.run import signals
 
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
