@@ -48,11 +48,11 @@ from labctl.host.lock import host_locked
 from labctl.run.boots import Boots
 from labctl.run.calibrate import Calibrations
 from labctl.run.disks import make_overlay
-from labctl.run.guests import RESTORE_S, answering, guest_xml
+from labctl.run.guests import RESTORE_S, answering, image_xml
 from labctl.run.lab import Lab, open_lab
 from labctl.run.leftovers import clean_up
 from labctl.run.planning import Planned, SweepRequest, plan_sweep
-from labctl.run.prepare import prepared_disk
+from labctl.run.prepare import ImageSource, prepared_disk
 from labctl.run.settle import Settler
 from labctl.store.jsonfile import write_json
 from labctl.store.run_folder import LoadedRun, RunFolder
@@ -272,6 +272,7 @@ class Benchmark:
                 self.places,
                 planned,
                 image=image,
+                source=ImageSource(image),
                 accelerator=accelerator("auto", image.kernel, self.places),
                 listener=self.listener,
             ) as lab:
@@ -311,7 +312,7 @@ class Benchmark:
             calibrations = Calibrations(lab, planned.plan)
             calibrations.count_natively()
             settler = Settler(lab, planned.plan, calibrations)
-            boots = Boots(lab, prepared_disk(lab, baseline), baseline, settler.settle)
+            boots = Boots(lab, lab.source.disks(lab, baseline), baseline, settler.settle)
             boots.saved(1)
             times = []
             for _ in range(REPEATS):
@@ -364,7 +365,7 @@ def boot_s(lab: Lab, tuning: Tuning, prepared: Path, seed_disk: Path | None = No
     overlay = lab.work / "bench.qcow2"
     started = time.monotonic()
     make_overlay(prepared, overlay)
-    running = lab.session.start(guest_xml(lab, tuning, overlay, seed_disk))
+    running = lab.session.start(image_xml(lab, tuning, overlay, seed_disk))
     try:
         return answered_at(lab, running, lab.boot_s) - started
     finally:
@@ -406,8 +407,8 @@ def provisioned(lab: Lab, tuning: Tuning) -> tuple[Path, Path]:
     lab.image.prepared_dir.mkdir(exist_ok=True)
     aside = disk.with_name(f".{disk.name}.new")
     make_overlay(lab.image.disk, aside)
-    running = lab.session.start(guest_xml(lab, tuning, aside, seed_disk))
-    with answering(lab, running, FIRST_BOOT_S) as channel:
+    running = lab.session.start(image_xml(lab, tuning, aside, seed_disk))
+    with answering(lab, running, FIRST_BOOT_S, is_booting=True) as channel:
         channel.run(Command(argv=("cloud-init", "status", "--wait")), seconds=FIRST_BOOT_S)
         result = channel.read([seed.RESULT_PATH], Deadline.after(30, "cloud-init's result"))
         # The distribution's modules for locales and ssh fail without those packages, once per

@@ -34,7 +34,7 @@ def answer(comparisons: Sequence[Comparison], *, why_not: str | None, emulated: 
             f"takes {FEWEST_BLOCKS}. Run the study with at least {FEWEST_BLOCKS} blocks."
         )
     tunings = {c.tuning: [p for p in primaries if p.tuning == c.tuning] for c in primaries}
-    ranked = sorted(filter(_recommendable, tunings.values()), key=_rank, reverse=True)
+    ranked = sorted(filter(recommendable, tunings.values()), key=rank, reverse=True)
     where = "Under emulation, " if emulated else ""
     if not ranked:
         settled = all(c.verdict in _NO_REASON_TO_CHANGE for c in primaries)
@@ -53,13 +53,15 @@ def answer(comparisons: Sequence[Comparison], *, why_not: str | None, emulated: 
     return f"{capital(first)} {capital(unranked + _named(rest))}."
 
 
-def _recommendable(of: Sequence[Comparison]) -> bool:
+def recommendable(of: Sequence[Comparison]) -> bool:
+    """Whether a tuning, of which `of` holds all primary comparisons, may be rolled out: it
+    improves one of them at least and regresses none."""
     verdicts = {c.verdict for c in of}
     return Verdict.IMPROVES in verdicts and Verdict.REGRESSES not in verdicts
 
 
-def _rank(of: Sequence[Comparison]) -> tuple[int, float]:
-    """How many primary metrics improve, and by how many margins in all."""
+def rank(of: Sequence[Comparison]) -> tuple[int, float]:
+    """The order of tunings: how many primary metrics improve, and by how many margins in all."""
     gains = [_gain(c) for c in of if c.verdict is Verdict.IMPROVES]
     return len(gains), sum(gains)
 

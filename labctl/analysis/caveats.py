@@ -8,12 +8,18 @@ from collections.abc import Iterator, Sequence
 from labctl.analysis.cells import Cell, Cells, Place
 from labctl.analysis.checks import Checked
 from labctl.analysis.design import Design
-from labctl.analysis.model import Comparison, EffectKind, Role
+from labctl.analysis.model import Comparison, EffectKind, Role, RunCheck
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import counted, few, listed, sentence
 from labctl.base.units import Better
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
+
+_FEW_SKIPPED = 3
+
+KVM_VERIFIED_ON: tuple[str, ...] = ()
+"""Bundles of `labctl selftest` from hosts with working KVM and a PMU that our tests parse
+(docs/selftest.md)."""
 
 
 def caveats(
@@ -22,6 +28,7 @@ def caveats(
     cells: Cells,
     checks: Sequence[Checked],
     comparisons: Sequence[Comparison],
+    restored: Sequence[RunCheck],
 ) -> Iterator[str]:
     """What to say of a run before its numbers; nothing of a whole run under KVM with the same
     kernel, a boot per block, and checks that passed."""
@@ -29,6 +36,7 @@ def caveats(
     yield from hindrances(design, cells)
     yield from _checks(checks, primaries)
     yield from _setting(run)
+    yield from _restored(run, restored)
     yield from _invalid(run)
     yield from _skipped(run)
     yield from (f"{str(text).rstrip('.')}." for text in run.run.get("warnings") or [])
@@ -92,11 +100,22 @@ def _setting(run: LoadedRun) -> Iterator[str]:
     if run.run.get("same_kernel") is False:
         kernels = str(run.run.get("kernel_sentence") or "host and guest run different kernels")
         yield f"Native against guest is a stack difference, not overhead: {sentence(kernels)}"
-    if run.run.get("restored_state"):
+    if run.run.get("accelerator") == "kvm" and not KVM_VERIFIED_ON:
+        yield (
+            "KVM figures are unverified on hardware: labctl's own tests have seen no host where "
+            "KVM and a PMU work. 'labctl selftest' on one makes what would change that."
+        )
+
+
+def _restored(run: LoadedRun, restored: Sequence[RunCheck]) -> Iterator[str]:
+    """What a restore may have done (METHOD 8): in a run that tries it, what it found."""
+    failed = [check.sentence for check in restored if not check.passed]
+    if run.run.get("restored_state") and (failed or not restored):
         yield (
             "Restored state: tunings were restored from a saved guest, and that this equals "
             "booting them has not been shown on this host."
         )
+    yield from failed
 
 
 def _invalid(run: LoadedRun) -> Iterator[str]:
@@ -110,7 +129,12 @@ def _invalid(run: LoadedRun) -> Iterator[str]:
 
 
 def _skipped(run: LoadedRun) -> Iterator[str]:
-    for tuning, reason in (run.run.get("skipped") or {}).items():
+    skipped = run.run.get("skipped") or {}
+    if len(skipped) > _FEW_SKIPPED:
+        names = listed([f"'{tuning}'" for tuning in skipped])
+        yield f"{names} were skipped, as this host can't have them: the table of them says why."
+        return
+    for tuning, reason in skipped.items():
         yield f"'{tuning}' was skipped: {sentence(str(reason))}"
 
 

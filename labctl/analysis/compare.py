@@ -29,7 +29,8 @@ def comparisons(
 ) -> Iterator[Comparison]:
     """Every comparison that has a block with both sides; none of maxima.
 
-    Against baseline: each candidate (its primary metric decides) and the handicap. Against
+    Against baseline: each candidate (its primary metric decides), the handicap, and what boots
+    only to be compared with its restored self. Against
     native: baseline and each candidate against the twin with their placement, baseline and the
     twins against the free native. Control and handicap are instruments of the run, so nothing
     else is said of them.
@@ -65,8 +66,8 @@ def _pairs(design: Design) -> Iterator[_Pair]:
         references = tuple(filter(None, (design.baseline, design.control)))
         for name in design.candidates:
             yield _Pair(name, design.baseline, references, judged=True)
-        if design.handicap is not None:
-            yield _Pair(design.handicap, design.baseline, references)
+        for name in filter(None, (design.handicap, *design.restored_as)):
+            yield _Pair(name, design.baseline, references)
     against: dict[tuple[str, str], None] = {}
     for name in filter(None, (design.baseline, *design.candidates)):
         twin = design.twins.get(name)

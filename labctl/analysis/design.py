@@ -31,9 +31,12 @@ class Design:
     control: str | None
     handicap: str | None
     candidates: tuple[str, ...]
-    """Guest tunings that may be recommended: not baseline, control or handicap."""
+    """Guest tunings that may be recommended: not baseline, control or handicap, and none that is
+    there to be compared with its restored self."""
     natives: tuple[str, ...]
     twins: Mapping[str, str]
+    restored_as: Mapping[str, str]
+    """A tuning whose guest boots to the one that differs from it in being restored alone."""
     primaries: Mapping[str, Primary]
     planned_cells: frozenset[Cell]
     places: tuple[Place, ...]
@@ -77,13 +80,16 @@ def read_design(run: LoadedRun) -> Design:
     elif baseline is None:
         problems.append("The run has no baseline, so no tuning can be judged.")
     guests = [name for name, entry in tunings.items() if entry.get("kind") == "guest"]
+    restored_as = {n: tunings[n]["restored_as"] for n in guests if tunings[n].get("restored_as")}
+    instruments = (baseline, control, handicap, *restored_as)
     return Design(
         baseline=baseline,
         control=control,
         handicap=handicap,
-        candidates=tuple(name for name in guests if name not in (baseline, control, handicap)),
+        candidates=tuple(name for name in guests if name not in instruments),
         natives=tuple(name for name, entry in tunings.items() if entry.get("kind") == "native"),
         twins={name: tunings[name]["twin"] for name in guests if tunings[name].get("twin")},
+        restored_as=restored_as,
         primaries=_primaries(plan, problems),
         planned_cells=frozenset(known),
         places=tuple(dict.fromkeys(cell.place for cell in known)),

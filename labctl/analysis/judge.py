@@ -15,6 +15,7 @@ from labctl.analysis.checks import check
 from labctl.analysis.compare import comparisons, levels
 from labctl.analysis.design import read_design
 from labctl.analysis.model import Judgement
+from labctl.analysis.restored import restore_checks
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -34,13 +35,14 @@ def judge(run: LoadedRun) -> Judgement:
     }
     licences = {place: c.licence for place, c in checked.items()}
     compared = tuple(comparisons(design, cells, licences))
+    restored = tuple(restore_checks(design, cells))
     return Judgement(
         comparisons=compared,
         levels=tuple(levels(cells)),
         control=tuple(c.control for c in checked.values()),
         handicap=tuple(c.handicap for c in checked.values()),
         unavailable=cells.missing,
-        warnings=tuple(caveats(run, design, cells, tuple(checked.values()), compared)),
+        warnings=tuple(caveats(run, design, cells, tuple(checked.values()), compared, restored)),
         answer=answer(
             compared,
             why_not=next(hindrances(design, cells), None),
@@ -52,4 +54,5 @@ def judge(run: LoadedRun) -> Judgement:
         done=cells.done,
         invalid=sum(trial.record.status is TrialStatus.INVALID for trial in run.trials),
         primaries={workload: primary.metric for workload, primary in design.primaries.items()},
+        restored=restored,
     )

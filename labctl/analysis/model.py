@@ -83,7 +83,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCheck:
-    """The control (does baseline equal itself?) or the handicap (was 5 % less CPU found?)."""
+    """The control (does baseline equal itself?), the handicap (was 5 % less CPU found?), or what
+    a restore does to a tuning (`name` is the tuning's)."""
 
     name: str
     workload: str
@@ -126,3 +127,5 @@ class Judgement:
     invalid: int
     primaries: Mapping[str, str] = field(default_factory=dict)
     """Workload to its primary metric."""
+    restored: tuple[RunCheck, ...] = ()
+    """Of each tuning that ran restored and booted: is its effect the same? Empty in most runs."""

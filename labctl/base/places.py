@@ -43,8 +43,9 @@ def data_files(kind: str, suffix: str = ".yaml") -> dict[str, Path]:
     """Name (without suffix) to path of every file of `kind`, shadowed ones left out."""
     files: dict[str, Path] = {}
     for folder in data_folders(kind):
-        for path in sorted(folder.glob(f"*{suffix}")):
-            files.setdefault(path.name.removesuffix(suffix), path)
+        for name in os.listdir(folder):
+            if name.endswith(suffix):
+                files.setdefault(name.removesuffix(suffix), folder / name)
     return dict(sorted(files.items()))
 
 
@@ -81,6 +82,11 @@ class StatePlaces:
     @property
     def images(self) -> Path:
         return self.root / "images"
+
+    @property
+    def downloads(self) -> Path:
+        """Verified files that images are made from."""
+        return self.root / "downloads"
 
     @property
     def cache(self) -> Path:

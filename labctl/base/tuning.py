@@ -215,8 +215,6 @@ class Tuning:
     memory: Memory = field(default_factory=Memory)
     disk: Disk = field(default_factory=Disk)
     network: Network = field(default_factory=Network)
-    host: Mapping[str, str] = field(default_factory=dict)
-    """Knob of the host (labctl.host.knobs) to the value that it has while this tuning runs."""
     guest: GuestSide = field(default_factory=GuestSide)
     handicap_percent: float = 0.0
     """Share of the time during which the guest is stopped, in percent."""

@@ -16,6 +16,9 @@ from labctl.base.errors import UsageError
 
 Model = TypeVar("Model", bound="FileModel")
 
+_MANY = 30
+"""More choices than an error should list."""
+
 
 class FileModel(BaseModel):
     """Base of the models of YAML files: unknown keys are errors, values are not converted."""
@@ -76,10 +79,13 @@ def line_of(mapping: Any, keys: Iterable[str | int]) -> int | None:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """'Did you mean …?' and the list of what is allowed, as one remedy."""
+    """'Did you mean …?' and what is allowed, as one remedy; of many choices the nearest."""
     choices = sorted(allowed)
     close = difflib.get_close_matches(name, choices, n=1)
     question = f"Did you mean '{close[0]}'? " if close else ""
+    if len(choices) > _MANY:
+        near = sorted(difflib.get_close_matches(name, choices, n=_MANY // 2, cutoff=0.3))
+        return f"{question}Allowed, among {len(choices)}: {', '.join(near or choices[:_MANY])}."
     return f"{question}Allowed: {', '.join(choices) or 'nothing'}."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ from labctl.base.errors import ExitCode, UsageError
 from labctl.cli.common import console, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from labctl.base.tuning import Tuning
     from labctl.domain.render import DomainRequest
+    from labctl.host.topology import Topology
 
 _PLACE = Path("/var/lib/labctl")
 _UUID = "00000000-0000-4000-8000-000000000000"
@@ -22,16 +24,16 @@ _UUID = "00000000-0000-4000-8000-000000000000"
 
 @click.group("domain")
 def command() -> None:
-    """List, show, render or validate tunings (the files in domains/)."""
+    """List, show, compare, render or validate tunings (the files in domains/)."""
 
 
-def _host_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def host_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option(
             "--accel",
             type=click.Choice(["kvm", "tcg"]),
-            help="Accelerator. Default: kvm where /dev/kvm exists, else tcg. That is a guess, "
-            "which a sweep checks by booting a kernel.",
+            help="Accelerator. Default: what the tuning needs, else kvm where /dev/kvm exists, "
+            "else tcg. That is a guess, which a sweep checks by booting a kernel.",
         ),
         click.option("--vcpus", type=click.IntRange(1), help="vCPUs. Default: from the topology."),
         click.option(
@@ -46,58 +48,71 @@ def _host_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_tunings(as_json: bool) -> None:
-    """List all tunings."""
-    from labctl.study.tunings import load_tunings, tuning_names
+    """List all tunings with what they change. 'a+b' is two of them together."""
+    from labctl.study.changes import GROUPS, changes, dotted, group, word
+    from labctl.study.tunings import BASELINE, load_tunings, tuning_names
 
     tunings = load_tunings(tuning_names())
     if as_json:
         print_json([_as_json(tuning) for tuning in tunings.values()])
         return
-    from rich.table import Table
-
-    table = Table("tuning", "kind", "restore", "twin", "what it is", box=None, pad_edge=False)
-    for tuning in tunings.values():
-        restore = "-" if tuning.kind == "native" else "yes" if tuning.restore else "no"
-        sentence = tuning.description.partition(". ")[0].rstrip(".")
-        table.add_row(tuning.name, str(tuning.kind), restore, tuning.twin or "-", sentence)
-    console().print(table)
+    out = console()
+    name_width = max(len(name) for name in tunings)
+    room = max(20, out.width - name_width - len("  restored  "))
+    for heading in GROUPS:
+        members = [t for t in tunings.values() if group(t, tunings[BASELINE]) == heading]
+        if members:
+            out.print(f"\n[bold]{heading:<{name_width}}[/bold]  restored")
+        for tuning in members:
+            restored = "" if tuning.kind == "native" else "yes" if tuning.restore else "no"
+            changed = changes(tuning, tunings[BASELINE]).items()
+            said = "; ".join(f"{dotted(key)}: {word(value)}" for key, value in changed)
+            said = said or tuning.description.partition(". ")[0]
+            said = said if len(said) <= room else f"{said[: room - 1]}…"
+            out.print(f"{tuning.name:<{name_width}}  {restored:<8}  {said}", markup=False)
 
 
 @command.command("show")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str, as_json: bool) -> None:
-    """Show a tuning with all that it extends."""
-    from labctl.study.tunings import load_tuning, tuning_file
+    """Show a tuning, or a combination such as 'vcpupin+cache-none': what it changes, why, what it
+    needs and what it risks."""
+    from labctl.study.tunings import load_tuning, tuning_files
 
     tuning = load_tuning(name)
-    described = {**_as_json(tuning), "file": str(tuning_file(name))}
+    files = [str(path) for path in tuning_files(name)]
     if as_json:
-        print_json(described)
+        print_json({**_as_json(tuning), "files": files})
         return
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    for key, value in described.items():
-        if value in (None, [], {}):
-            continue
-        for at, line in enumerate(value if isinstance(value, list) else [value]):
-            table.add_row(Text(key if at == 0 else "", style="bold"), Text(_words(line)))
+    for heading, lines in _described(tuning):
+        for at, line in enumerate(lines):
+            table.add_row(Text(heading if at == 0 else "", style="bold"), Text(line))
+    for at, path in enumerate(files):
+        table.add_row(Text("files" if at == 0 else "", style="bold"), Text(path))
     console().print(table)
 
 
 @command.command("render")
 @click.argument("names", nargs=-1, required=True)
-@_host_options
+@host_options
 def render_tunings(
     names: Sequence[str], accel: str | None, vcpus: int | None, memory_mib: int
 ) -> None:
     """Print the domain XML of tunings as they would be on this host, with placeholder paths."""
+    from labctl.domain.pinplan import default_vcpus
     from labctl.domain.render import render
+    from labctl.host.topology import read_topology
+    from labctl.study.tunings import load_tunings
 
-    for name in names:
-        xml = render(_request(name, accel, vcpus, memory_mib))
+    topology = read_topology()
+    for name, tuning in load_tunings(names).items():
+        request = stand_in(tuning, topology, accel, vcpus or default_vcpus(topology), memory_mib)
+        xml = render(request)
         # Several documents in one stream: a comment tells which is which.
         click.echo(
             f"<!-- {name.replace('--', '- -')} -->\n{xml}" if len(names) > 1 else xml, nl=False
@@ -107,7 +122,7 @@ def render_tunings(
 @command.command("validate")
 @click.argument("names", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="All tunings.")
-@_host_options
+@host_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def validate_tunings(
@@ -119,7 +134,10 @@ def validate_tunings(
     memory_mib: int,
     as_json: bool,
 ) -> None:
-    """Check tunings: the file, its XML against libvirt's schema, its pins against this host."""
+    """Check tunings: the file, its XML against libvirt's schema, its pins against this host.
+
+    What this host lacks for a tuning is told, and makes the tuning no less valid.
+    """
     from labctl.study.tunings import tuning_names
 
     if every == bool(names):
@@ -127,65 +145,99 @@ def validate_tunings(
             "name tunings, or give --all, not both",
             hint="'labctl domain list' shows their names.",
         )
-    results = [_validated(name, accel, vcpus, memory_mib) for name in names or tuning_names()]
+    results = _validated(names or tuning_names(), accel, vcpus, memory_mib)
     if as_json:
         print_json(results)
     else:
         for result in results:
             click.echo(f"{result['tuning']}: {'valid' if result['valid'] else 'NOT VALID'}")
-            for kind in ("problems", "warnings"):
+            for kind, prefix in (("problems", ""), ("lacking", "not here: "), ("warnings", "")):
                 for line in result[kind]:
-                    click.echo(f"  {line}")
+                    click.echo(f"  {prefix}{line}")
     if not all(result["valid"] for result in results):
         context.exit(ExitCode.FOUND)
 
 
-def _validated(name: str, accel: str | None, vcpus: int | None, memory_mib: int) -> dict[str, Any]:
+def _validated(
+    names: Sequence[str], accel: str | None, vcpus: int | None, memory_mib: int
+) -> list[dict[str, Any]]:
     from labctl.domain.pincheck import check
+    from labctl.domain.pinplan import default_vcpus
     from labctl.domain.render import render
     from labctl.domain.schema import validate
+    from labctl.host.facts import libvirt_version
     from labctl.host.topology import read_rt_runtime_us, read_topology
-    from labctl.study.tunings import load_tuning
+    from labctl.run.requirements import read_offers, unmet
+    from labctl.study.tunings import load_tunings
 
-    problems: list[str] = []
-    warnings: list[str] = []
-    load_tuning(name)  # a tuning that isn't there, or no tuning, is wrong usage
-    request = _request(name, accel, vcpus, memory_mib)
-    if request.tuning.kind == "guest":
-        try:
-            validate(render(request))
-        except UsageError as error:
-            problems.append(error.message)
-    for problem in check(request.tuning, request.plan, read_topology(), read_rt_runtime_us()):
-        line = f"{problem.text}. {problem.hint}"
-        (problems if problem.refused else warnings).append(line)
-    return {"tuning": name, "valid": not problems, "problems": problems, "warnings": warnings}
-
-
-def _request(name: str, accel: str | None, vcpus: int | None, memory_mib: int) -> DomainRequest:
-    """A tuning's domain for this host, with paths that stand for those of a run."""
-    from labctl.domain.pinplan import default_vcpus, pin_plan
-    from labctl.domain.render import DomainRequest
-    from labctl.host.topology import read_topology
-    from labctl.study.tunings import load_tuning
-
-    tuning = load_tuning(name)
-    topology = read_topology()
+    tunings = load_tunings(names)
+    topology, rt_runtime_us = read_topology(), read_rt_runtime_us()
     vcpus = vcpus or default_vcpus(topology)
+    offers = read_offers(
+        tunings.values(), topology, vcpus=vcpus, memory_mib=memory_mib, accelerator=accel
+    )
+    installed = libvirt_version()
+    results = []
+    for name, tuning in tunings.items():
+        problems: list[str] = []
+        warnings: list[str] = []
+        lacking = [problem.text for problem in unmet(tuning, offers)]
+        try:
+            request = stand_in(tuning, topology, accel, vcpus, memory_mib)
+            if tuning.kind == "guest":
+                xml = render(request)
+                if _in_schema(tuning, installed):
+                    validate(xml)
+        except UsageError as error:
+            # A pin plan that this host has no CPUs or nodes for: what lacks says so already.
+            if not lacking:
+                problems.append(error.message)
+        else:
+            for problem in check(tuning, request.plan, topology, rt_runtime_us):
+                line = f"{problem.text}. {problem.hint}"
+                (problems if problem.refused else warnings).append(line)
+        results.append(
+            {
+                "tuning": name,
+                "valid": not problems,
+                "problems": problems,
+                "lacking": lacking,
+                "warnings": warnings,
+            }
+        )
+    return results
+
+
+def _in_schema(tuning: Tuning, installed: Any) -> bool:
+    """Whether the installed libvirt's schema knows all that the tuning asks for."""
+    from labctl.base.versions import is_older
+
+    needed = tuning.requires.libvirt
+    return needed is None or not isinstance(installed, str) or not is_older(installed, needed)
+
+
+def stand_in(
+    tuning: Tuning, topology: Topology, accel: str | None, vcpus: int, memory_mib: int
+) -> DomainRequest:
+    """A tuning's domain for this host, with paths that stand for those of a run."""
+    from labctl.domain.pinplan import pin_plan
+    from labctl.domain.render import DomainRequest
+
+    here = "kvm" if Path("/dev/kvm").exists() else "tcg"
     running = _PLACE / "running"
     return DomainRequest(
         name="labctl-guest",
         uuid=_UUID,
         tuning=tuning,
-        plan=pin_plan(topology, vcpus, tuning.iothreads),
-        accelerator=accel or ("kvm" if Path("/dev/kvm").exists() else "tcg"),
+        plan=pin_plan(topology, vcpus, tuning.iothreads, tuning.pin.strategy),
+        accelerator=accel or tuning.requires.accelerator or here,
         vcpus=vcpus,
         memory_mib=memory_mib,
         kernel=_PLACE / "images/vmlinuz",
         initrd=_PLACE / "images/initrd.img",
-        cmdline="root=/dev/vda console=ttyS0",
+        cmdline=" ".join(["root=/dev/vda console=ttyS0", *tuning.guest.command_line]),
         root_disk=running / "root.qcow2",
-        data_disk=running / "data.raw",
+        data_disk=running / f"data.{tuning.disk.format}",
         seed_disk=None,
         console_log=running / "console.log",
         runner_socket=running / "runner.sock",
@@ -194,46 +246,39 @@ def _request(name: str, accel: str | None, vcpus: int | None, memory_mib: int) -
 
 
 def _as_json(tuning: Tuning) -> dict[str, Any]:
-    from labctl.base.cpus import format_cpus
-    from labctl.base.tuning import Sched
+    from labctl.study.changes import group
+    from labctl.study.plan import tuning_json
+    from labctl.study.tunings import BASELINE, load_tuning
 
-    def pin(value: Any) -> Any:
-        if value is None or isinstance(value, str):
-            return value
-        if isinstance(value, frozenset):
-            return format_cpus(value)
-        return {str(number): format_cpus(cpus) for number, cpus in value.items()}
-
-    def sched(value: Sched | None) -> dict[str, Any] | None:
-        if value is None:
-            return None
-        return {"policy": str(value.policy), "priority": value.priority}
-
-    pins = {"vcpus": pin(tuning.pin.vcpus), "emulator": pin(tuning.pin.emulator)}
-    pins["iothreads"] = pin(tuning.pin.iothreads)
-    disk = {"cache": tuning.disk.cache, "io": tuning.disk.io, "iothread": tuning.disk.iothread}
-    return {
-        "name": tuning.name,
-        "description": tuning.description,
-        "kind": str(tuning.kind),
-        "restore": tuning.restore,
-        "twin": tuning.twin,
-        "pin": {key: value for key, value in pins.items() if value is not None},
-        "vcpu_sched": sched(tuning.vcpu_sched),
-        "emulator_sched": sched(tuning.emulator_sched),
-        "iothread_sched": sched(tuning.iothread_sched),
-        "iothreads": tuning.iothreads,
-        "disk": {key: value for key, value in disk.items() if value},
-        "handicap_percent": tuning.handicap_percent,
-        "sources": list(tuning.sources),
-        "needs": list(tuning.needs),
-        "risks": list(tuning.risks),
-    }
+    return {**tuning_json(tuning), "group": group(tuning, load_tuning(BASELINE))}
 
 
-def _words(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_words(inner)}" for key, inner in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _described(tuning: Tuning) -> Iterator[tuple[str, list[str]]]:
+    """Heading and lines of each part of what a tuning says about itself."""
+    from labctl.study.changes import changes, dotted, group, word
+    from labctl.study.tunings import BASELINE, load_tuning
+
+    baseline = load_tuning(BASELINE)
+    yield "name", [tuning.name]
+    yield "group", [group(tuning, baseline)]
+    yield "what it is", [tuning.description]
+    changed = changes(tuning, baseline)
+    yield "changes", [f"{dotted(key)}: {word(value)}" for key, value in changed.items()]
+    yield "needs", list(tuning.needs)
+    yield (
+        "checked",
+        [
+            f"{key}: {word(value)}"
+            for key, value in asdict(tuning.requires).items()
+            if value not in (None, False, ())
+        ],
+    )
+    yield "risks", list(tuning.risks)
+    if tuning.kind == "guest":
+        boots = "no: it boots for itself in each block"
+        yield "restored", ["yes, from the boot that its block shares" if tuning.restore else boots]
+        yield (
+            "native twin",
+            [tuning.twin or "none: no native tuning has its placement and policy"],
+        )
+    yield "sources", list(tuning.sources)

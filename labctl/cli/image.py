@@ -1,15 +1,17 @@
-"""`labctl image`: build, list, show, verify and remove guest images."""
+"""`labctl image`: fetch, build, list, show, verify and remove guest images."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from labctl.base.errors import ExitCode
+from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.cli.common import console, print_json, state_places
 
 if TYPE_CHECKING:
+    from labctl.base.events import Event
     from labctl.guest.images import Image
 
 DEFAULT = "debian-12"
@@ -19,7 +21,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group("image")
 def command() -> None:
-    """Build, list, verify or remove guest images."""
+    """Fetch, build, list, verify or remove guest images."""
 
 
 @command.command()
@@ -28,19 +30,40 @@ def command() -> None:
 @click.pass_context
 def build(context: click.Context, name: str, as_json: bool) -> None:
     """Build the image of the recipe NAME (debian-12), unless it is there already."""
-    from labctl.base.events import Event, Note
     from labctl.guest.build import build as build_image
     from labctl.guest.recipe import load_recipe
 
-    def say(event: Event) -> None:
-        if isinstance(event, Note):
-            click.echo(event.text, err=True)
-
-    image = build_image(load_recipe(name), state_places(context), say)
+    image = build_image(load_recipe(name), state_places(context), _say)
     if as_json:
         print_json(_summary(image))
     else:
         click.echo(f"{image.dir.name} is at {image.dir}")
+
+
+@command.command()
+@click.argument("name")
+@_json
+@click.pass_context
+def fetch(context: click.Context, name: str, as_json: bool) -> None:
+    """Download the cloud image that the recipe NAME names, and verify it."""
+    from labctl.guest.fetch import fetch as fetch_image
+    from labctl.guest.images import images_lock
+    from labctl.guest.recipe import load_recipe
+
+    places = state_places(context)
+    cloud_image = load_recipe(name).spec.cloud_image
+    if cloud_image is None:
+        raise UsageError(
+            f"the recipe '{name}' names no cloud image: it is made of packages",
+            hint=f"'labctl image build {name}' makes it.",
+        )
+    with images_lock(places):
+        fetched = fetch_image(cloud_image, places, _say)
+    if as_json:
+        print_json({"path": str(fetched.path), **fetched.to_json()})
+    else:
+        signer = f"signed by {fetched.signed_by}" if fetched.signed_by else "as the recipe says"
+        click.echo(f"{fetched.path}: {fetched.checksum}, {signer}")
 
 
 @command.command("list")
@@ -54,12 +77,18 @@ def list_(context: click.Context, as_json: bool) -> None:
     from labctl.guest.recipe import load_recipe, recipe_names
 
     places = state_places(context)
-    current = {name: images.image_dir(load_recipe(name), places) for name in recipe_names()}
+    current: dict[str, Path] = {}
+    broken: dict[str, str] = {}
+    for name in recipe_names():
+        try:
+            current[name] = images.image_dir(load_recipe(name), places)
+        except LabctlError as error:
+            broken[name] = error.message
     built = images.list_images(places)
     rows = [{**_summary(image), "current": image.dir in current.values()} for image in built]
     missing = [name for name, folder in current.items() if folder not in {i.dir for i in built}]
     if as_json:
-        print_json({"images": rows, "not_built": missing})
+        print_json({"images": rows, "not_built": missing, "broken": broken})
         return
     table = Table("image", "built", "disk", "tree", "recipe")
     table.columns[0].overflow = "fold"
@@ -70,11 +99,13 @@ def list_(context: click.Context, as_json: bool) -> None:
             row["built_at"][:10],
             _mib(row["disk_bytes"]),
             _mib(row["tree_bytes"]),
-            "as it is now" if row["current"] else "has changed",
+            _state(row),
         )
     for name in missing:
         table.add_row(name, "not built", "", "", "")
     console().print(table)
+    for message in broken.values():
+        click.echo(message, err=True)
 
 
 @command.command()
@@ -98,10 +129,13 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
         "built": f"{manifest['built_at']} in {manifest['build_s']:g} s",
         "disk": _mib(manifest["files"]["disk.qcow2"]["bytes"]),
         "tree": _mib(manifest["tree_bytes"]),
-        "kernel": next((p for p in manifest["packages"] if p.startswith("linux-image-6")), "?"),
+        "kernel": _kernel(image),
         "command line": image.command_line,
         "packages": f"{len(manifest['packages'])} (--json lists them with their versions)",
     }
+    if cloud_image := manifest.get("cloud_image"):
+        lines["made of"] = f"{cloud_image['url']} ({cloud_image['checksum'][:23]}…)"
+        lines["signed by"] = cloud_image["signed_by"] or "nobody: the recipe has its checksum"
     for key, value in lines.items():
         click.echo(f"{key:13} {value}")
     for program, record in image.binaries.items():
@@ -147,6 +181,28 @@ def rm(context: click.Context, name: str, yes: bool) -> None:
     click.echo(f"{image.dir.name} is removed")
 
 
+def _say(event: Event) -> None:
+    from labctl.base.events import Note, Warned
+
+    match event:
+        case Note(text=text):
+            click.echo(text, err=True)
+        case Warned(text=text):
+            click.echo(f"Warning: {text}", err=True)
+
+
+def _state(row: dict[str, Any]) -> str:
+    if row["kernel"] is not None:
+        return f"with {row['kernel']['file']}"
+    return "as it is now" if row["current"] else "has changed"
+
+
+def _kernel(image: Image) -> str:
+    if (given := image.given_kernel) is not None:
+        return f"{given['release']}, from {given['file']}"
+    return next((p for p in image.manifest["packages"] if p.startswith("linux-image-6")), "?")
+
+
 def _summary(image: Image) -> dict[str, Any]:
     return {
         "name": image.name,
@@ -156,6 +212,7 @@ def _summary(image: Image) -> dict[str, Any]:
         "built_at": image.manifest["built_at"],
         "disk_bytes": image.manifest["files"][image.disk.name]["bytes"],
         "tree_bytes": image.manifest["tree_bytes"],
+        "kernel": image.given_kernel,
     }
 
 

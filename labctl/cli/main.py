@@ -18,10 +18,12 @@ from labctl.base.errors import ExitCode, LabctlError
 _COMMANDS = {
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
     "report": ("labctl.cli.report", "Show what a run found."),
+    "advise": ("labctl.cli.advise", "Say what to roll out, what it costs, and how."),
     "run": ("labctl.cli.runs", "List, show, reparse or remove runs."),
     "domain": ("labctl.cli.domain", "List, show, render or validate tunings."),
     "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
-    "image": ("labctl.cli.image", "Build, list, verify or remove guest images."),
+    "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
+    "doctor": ("labctl.cli.doctor", "Check this host; tell whether a run's verdicts still hold."),
     "host": ("labctl.cli.host", "Facts of this host; undo what labctl changed on it."),
 }
 """Command to its module and its line in --help. Modules are loaded only when they run: numpy,

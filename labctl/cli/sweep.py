@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from labctl.cli.common import console, print_json, state_places
+
+if TYPE_CHECKING:
+    from labctl.run.planning import SweepRequest
+    from labctl.store.run_folder import RunFolder
 
 
 @click.command("sweep")
@@ -24,6 +29,16 @@ from labctl.cli.common import console, print_json, state_places
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
 @click.option("--connect", metavar="URI", help="libvirt connection (default: embedded driver).")
 @click.option("--fresh-boots", is_flag=True, help="Boot for each tuning instead of restoring.")
+@click.option(
+    "--kernel",
+    type=click.Path(path_type=Path),
+    help="Boot guests with this kernel: with the host's own, the ratio to native is overhead.",
+)
+@click.option("--initrd", type=click.Path(path_type=Path), help="The initrd of that kernel.")
+@click.option(
+    "--domain", metavar="NAME|FILE", help="Measure a copy of your own VM: see docs/own-vm.md."
+)
+@click.option("--keep-network", is_flag=True, help="That copy stays on the VM's own networks.")
 @click.option("--resume", metavar="RUN", help="Go on with an interrupted run.")
 @click.option("--plan-only", is_flag=True, help="Print the plan as JSON and do nothing else.")
 @click.option("--results", type=click.Path(path_type=Path), help="Folder of runs.")
@@ -32,25 +47,12 @@ from labctl.cli.common import console, print_json, state_places
 @click.pass_context
 def command(
     context: click.Context,
-    study: str,
-    quick: bool,
-    tunings: tuple[str, ...],
-    workloads: tuple[str, ...],
-    conditions: tuple[str, ...],
-    blocks: int | None,
-    blocks_per_boot: int | None,
-    duration: float | None,
-    vcpus: int | None,
-    memory: int | None,
-    seed: int | None,
-    accel: str,
-    connect: str | None,
-    fresh_boots: bool,
+    /,
     resume: str | None,
     plan_only: bool,
-    results: Path | None,
     as_json: bool,
     quiet: bool,
+    **_request: object,
 ) -> None:
     """Run STUDY (a file in benchmarks/, default: pinning) and judge it.
 
@@ -59,44 +61,67 @@ def command(
     """
     if resume is not None:
         _refuse_changes(context)
-    from labctl.base.events import silent
-    from labctl.base.places import results_folder
-    from labctl.cli.progress import ProgressView
     from labctl.cli.report import show_finished
-    from labctl.run.planning import SweepRequest, plan_sweep
-    from labctl.run.sweep import sweep
+    from labctl.run.planning import plan_sweep
+
+    request = request_of(context)
+    if plan_only:
+        planned = plan_sweep(request)
+        print_json(planned.plan.to_json())
+        if waiting := planned.hangs_on_accelerator:
+            click.echo(
+                f"labctl: {', '.join(waiting)}: in the plan only if guests run under what it needs "
+                "here, which the sweep finds out first ('labctl host accel' does as well)",
+                err=True,
+            )
+        return
+    show_finished(swept(request, quiet=quiet), as_json=as_json)
+
+
+def request_of(context: click.Context) -> SweepRequest:
+    """The request that the command's arguments and options make."""
+    from labctl.base.places import results_folder
+    from labctl.run.planning import SweepRequest
     from labctl.study.study import Overrides
 
-    request = SweepRequest(
-        study=study,
+    given = context.params
+    return SweepRequest(
+        study=given["study"],
         places=state_places(context),
-        results=results or results_folder(),
-        quick=quick,
+        results=given["results"] or results_folder(),
+        quick=given["quick"],
         overrides=Overrides(
-            tunings=tunings or None,
-            workloads=workloads or None,
-            conditions=conditions or None,
-            duration_s=duration,
-            blocks=blocks,
-            blocks_per_boot=blocks_per_boot,
-            vcpus=vcpus,
-            memory_mib=memory,
+            tunings=given["tunings"] or None,
+            workloads=given["workloads"] or None,
+            conditions=given["conditions"] or None,
+            duration_s=given["duration"],
+            blocks=given["blocks"],
+            blocks_per_boot=given["blocks_per_boot"],
+            vcpus=given["vcpus"],
+            memory_mib=given["memory"],
         ),
-        seed=seed,
-        accel=accel,  # type: ignore[arg-type]  # click has checked the choice
-        connect=connect,
-        fresh_boots=fresh_boots,
-        resume=resume,
+        seed=given["seed"],
+        accel=given["accel"],
+        connect=given["connect"],
+        fresh_boots=given["fresh_boots"],
+        kernel=given["kernel"],
+        initrd=given["initrd"],
+        domain=given["domain"],
+        keep_network=given["keep_network"],
+        resume=given["resume"],
     )
-    if plan_only:
-        print_json(plan_sweep(request).plan.to_json())
-        return
+
+
+def swept(request: SweepRequest, *, quiet: bool) -> RunFolder:
+    """Carry the sweep out, with its progress on stderr unless `quiet`; returns its folder."""
+    from labctl.base.events import silent
+    from labctl.cli.progress import ProgressView
+    from labctl.run.sweep import sweep
+
     if quiet:
-        folder = sweep(request, silent)
-    else:
-        with ProgressView(console(stderr=True)) as view:
-            folder = sweep(request, view.listen)
-    show_finished(folder, as_json=as_json)
+        return sweep(request, silent)
+    with ProgressView(console(stderr=True)) as view:
+        return sweep(request, view.listen)
 
 
 _FREE_ON_RESUME = {"resume", "results", "accel", "connect", "as_json", "quiet"}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lxml import etree
-
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
-from labctl.base.errors import BrokenError
 from labctl.base.process import thread_ids
 from labctl.base.tuning import Policy, Sched, Tuning
 from labctl.domain.pinplan import PinPlan, placement
+from labctl.domain.xmlfacts import facts, is_filled_in
 
 VCPU = "vcpu"
 EMULATOR = "emulator"
@@ -250,77 +248,16 @@ def _kernel_vhosts(pid: int, proc_root: Path) -> list[int]:
     return sorted(found)
 
 
-_Facts = dict[str, str]
-"""What is compared, as words: `vcpupin of vCPU 0` to `1`."""
-
-_DRIVER = ("type", "cache", "io", "discard", "iothread")
-
-
 def live_mismatches(asked_xml: str, live_xml: str) -> list[str]:
     """A sentence for each thing that runs differently from what was asked; [] when all agree.
 
-    Compared: accelerator, vCPUs, memory, CPU mode, iothreads, pins, policies, and of each disk
-    file and driver attributes. What libvirt fills in by itself is no mismatch.
+    Compared is what `xmlfacts.facts` names. What libvirt fills in by itself is no mismatch.
     Raises BrokenError when either text is no XML.
     """
-    asked, live = _facts(asked_xml, "asked"), _facts(live_xml, "live")
+    asked, live = facts(asked_xml, "asked"), facts(live_xml, "live")
     return [
         f"{what}: asked was {asked.get(what, 'none')}, the domain has {live.get(what, 'none')}"
         for what in sorted(asked.keys() | live.keys())
         if asked.get(what) != live.get(what)
-        # Nothing asked: libvirt writes down the model that it took as its default.
-        and not (what == "CPU mode" and what not in asked)
+        and not is_filled_in(what, asked.get(what), live.get(what))
     ]
-
-
-def _facts(xml: str, which: str) -> _Facts:
-    try:
-        root = etree.fromstring(xml.encode())
-    except etree.XMLSyntaxError as error:
-        raise BrokenError(f"the {which} domain XML cannot be read: {error.msg}") from error
-    facts = {"accelerator": root.get("type", "none")}
-    for what, path in (("vCPUs", "vcpu"), ("iothreads", "iothreads")):
-        if (text := root.findtext(path)) is not None and text.strip() != "0":
-            facts[what] = text.strip()
-    if (memory := root.find("memory")) is not None:
-        facts["memory"] = f"{_kib(memory)} KiB"
-    if (cpu := root.find("cpu")) is not None and (mode := cpu.get("mode")) is not None:
-        facts["CPU mode"] = mode
-    facts.update(_cputune(root))
-    facts.update(_disks(root))
-    return facts
-
-
-def _kib(memory: etree._Element) -> int:
-    factors = {"KiB": 1, "MiB": 1 << 10, "GiB": 1 << 20}
-    return int(memory.text or "0") * factors[memory.get("unit", "KiB")]
-
-
-def _cputune(root: etree._Element) -> Iterator[tuple[str, str]]:
-    for element in root.iterfind("cputune/*"):
-        tag = str(element.tag)
-        cpus = format_cpus(parse_cpus(element.get("cpuset", "")))
-        policy = f"{element.get('scheduler')} {element.get('priority', '0')}"
-        if tag == "vcpupin":
-            yield f"vcpupin of vCPU {element.get('vcpu')}", cpus
-        elif tag == "iothreadpin":
-            yield f"iothreadpin of iothread {element.get('iothread')}", cpus
-        elif tag == "emulatorpin":
-            yield "emulatorpin", cpus
-        elif tag == "emulatorsched":
-            yield "emulatorsched", policy
-        elif tag in ("vcpusched", "iothreadsched"):
-            # libvirt is free to join or split the numbers of such an element.
-            key, name = ("vcpus", "vCPU") if tag == "vcpusched" else ("iothreads", "iothread")
-            for number in sorted(parse_cpus(element.get(key, ""))):
-                yield f"{tag} of {name} {number}", policy
-
-
-def _disks(root: etree._Element) -> Iterator[tuple[str, str]]:
-    for disk in root.iterfind("devices/disk"):
-        target, driver, source = disk.find("target"), disk.find("driver"), disk.find("source")
-        name = target.get("dev", "?") if target is not None else "?"
-        yield f"disk {name} file", (source.get("file", "none") if source is not None else "none")
-        for key in _DRIVER:
-            if driver is not None and (value := driver.get(key)) is not None:
-                yield f"disk {name} {key}", value

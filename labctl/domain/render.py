@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -12,7 +13,8 @@ from jinja2.exceptions import TemplateError
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import UsageError
 from labctl.base.places import data_folders
-from labctl.base.tuning import Kind, Policy, Sched, Tuning
+from labctl.base.tuning import Disk, Kind, Policy, Sched, Tuning
+from labctl.domain.guestcpu import PAGE_KIB, cpu_element, memory_nodes
 from labctl.domain.pinplan import PinPlan, placement
 
 RUNNER_PORT = "org.labctl.runner.0"
@@ -29,8 +31,9 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 class DomainRequest:
     """A guest to be: `accelerator` is 'kvm' or 'tcg'; paths are the host's.
 
-    `root_disk` is a qcow2 overlay (vda), `data_disk` raw (vdb), `seed_disk` cloud-init's read-only
-    `cidata` image (vdc). In the guest they are /dev/disk/by-id/virtio-labctl-{root,data,seed}.
+    `root_disk` is a qcow2 overlay (vda), `data_disk` in the tuning's format (vdb, or sda on SCSI),
+    `seed_disk` cloud-init's read-only `cidata` image (vdc). In the guest they are
+    /dev/disk/by-id/virtio-labctl-{root,data,seed}, and `guest_data_path` on either bus.
     """
 
     name: str
@@ -62,11 +65,20 @@ class DomainRequest:
         return ":".join(["52:54:00", *(digits[at : at + 2] for at in (0, 2, 4))])
 
 
+def guest_data_path(disk: Disk) -> str:
+    """Where a guest with that data disk finds it: udev's name of its serial on its bus."""
+    return {
+        "virtio": "/dev/disk/by-id/virtio-labctl-data",
+        "scsi": "/dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_labctl-data",
+    }[disk.bus]
+
+
 def render(request: DomainRequest) -> str:
     """The domain's XML.
 
     Raises UsageError for a native tuning, an unknown accelerator, a plan for another number of
-    vCPUs, text that XML cannot hold, and a template that doesn't render.
+    vCPUs, a memory policy that the plan's nodes can't have, text that XML cannot hold, and a
+    template that doesn't render.
     """
     tuning = request.tuning
     _check(request)
@@ -77,9 +89,10 @@ def render(request: DomainRequest) -> str:
         "emulator": _explicit(tuning.emulator_sched),
     }
     pins = placement(tuning, request.plan)
+    kvm_features = {key.replace("_", "-"): on for key, on in asdict(tuning.kvm).items()}
     try:
         return (
-            _environment()
+            _environment(tuple(data_folders("templates")))
             .get_template("domain.xml.j2")
             .render(
                 request=request,
@@ -90,6 +103,16 @@ def render(request: DomainRequest) -> str:
                 pins=pins,
                 scheds=scheds,
                 tuned=pins.vcpus or pins.emulator or pins.iothreads or any(scheds.values()),
+                cpu=cpu_element(
+                    tuning,
+                    request.plan,
+                    accelerator=request.accelerator,
+                    disabled_features=request.disabled_features,
+                    memory_mib=request.memory_mib,
+                ),
+                kvm_features={key: on for key, on in kvm_features.items() if on is not None},
+                page_kib=PAGE_KIB.get(tuning.memory.hugepages or ""),
+                memory_nodes=memory_nodes(tuning, request.plan),
             )
         )
     except TemplateError as error:
@@ -121,9 +144,12 @@ def _check(request: DomainRequest) -> None:
             raise UsageError(f"{text!r} holds {found.group()!r}, which XML cannot hold")
 
 
-def _environment() -> Environment:
+@cache
+def _environment(folders: tuple[Path, ...]) -> Environment:
+    """Kept, because compiling a template costs more than rendering it; a changed file is read
+    again."""
     environment = Environment(
-        loader=FileSystemLoader(data_folders("templates")),
+        loader=FileSystemLoader(folders),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

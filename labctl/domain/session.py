@@ -25,7 +25,7 @@ from typing import Any
 from lxml import etree
 
 from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError, HostError
+from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.domain.orphans import adopt_orphans
 
 # Read by libvirt when it is loaded: what it logs is also in the exceptions that reach us.
@@ -59,6 +59,8 @@ _ANSWER_S = 60.0
 _MEMORY_S = 180.0
 """For what writes or reads a guest's whole memory."""
 
+_AGENT_ANSWER_S = 10
+
 _QEMU_NAME = f"guest={NAME_PREFIX}".encode()
 """How the value of QEMU's -name begins."""
 
@@ -80,6 +82,10 @@ def _start_event_loop() -> None:
 
         threading.Thread(target=loop, name="libvirt-events", daemon=True).start()
         _loop_started = True
+
+
+class AgentSilentError(BrokenError):
+    """The guest's agent isn't there, or not yet."""
 
 
 class Session:
@@ -124,6 +130,35 @@ class Session:
             "libvirt": _version(self._connection.getLibVersion()),
             "qemu": _version(self._connection.getVersion()),
         }
+
+    def domain_xml(self, name: str) -> str:
+        """The definition of somebody's domain. Raises UsageError when there is none."""
+        return str(self._somebodys(name).XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+
+    def check_shut_off(self, name: str) -> None:
+        """Raises HostError when somebody's domain isn't shut off: what its disks hold is only
+        whole then."""
+        domain = self._somebodys(name)
+        with _explained(f"libvirt does not tell the state of '{name}'"):
+            if domain.isActive():
+                raise HostError(
+                    f"the domain '{name}' is running, and its disks change",
+                    hint=f"Shut it down: virsh -c {self.uri} shutdown {name}",
+                )
+            if domain.hasManagedSaveImage():
+                raise HostError(
+                    f"the domain '{name}' was saved in the middle of its work",
+                    hint=f"Start it and shut it down: virsh -c {self.uri} start {name}",
+                )
+
+    def _somebodys(self, name: str) -> libvirt.virDomain:
+        try:
+            return self._connection.lookupByName(name)
+        except libvirt.libvirtError as error:
+            raise UsageError(
+                f"no domain '{name}' at {self.uri}: {error}",
+                hint=f"'virsh -c {self.uri} list --all' shows them.",
+            ) from error
 
     def qemu_user(self) -> tuple[int, int]:
         """User and group id that libvirt runs QEMU as (its DAC security model's base label)."""
@@ -205,6 +240,25 @@ class RunningGuest:
         if "return" not in decoded:
             raise BrokenError(f"QEMU refused '{command}': {decoded.get('error')}")
         return decoded["return"]
+
+    def agent(self, command: str, **arguments: Any) -> Any:
+        """The answer of the guest's own agent (the value of "return").
+
+        Raises AgentSilentError while none is connected or it takes longer than some seconds,
+        BrokenError with what it said when it refuses.
+        """
+        import libvirt_qemu
+
+        request: Mapping[str, Any] = {"execute": command, "arguments": arguments}
+        try:
+            answer = libvirt_qemu.qemuAgentCommand(
+                self._domain, json.dumps(request), _AGENT_ANSWER_S, 0
+            )
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == libvirt.VIR_ERR_AGENT_UNRESPONSIVE:
+                raise AgentSilentError(f"the guest's agent does not answer: {error}") from error
+            raise BrokenError(f"the guest's agent refused '{command}': {error}") from error
+        return json.loads(answer)["return"]
 
     def vcpu_threads(self) -> dict[int, int]:
         """vCPU number to host thread id."""

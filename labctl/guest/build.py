@@ -1,7 +1,7 @@
-"""Building an image from Debian packages: a tree, a disk made of it, its kernel and initrd.
+"""Building an image: a tree, a disk made of it, its kernel and initrd.
 
-Nothing is loop-mounted and nothing is booted. The work is done in a folder beside the images that
-is renamed when all of it is there, so that half an image is never taken for one.
+Nothing is booted. The work is done in a folder beside the images that is renamed when all of it
+is there, so that half an image is never taken for one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,21 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Listener, Note
 from labctl.base.places import StatePlaces
-from labctl.guest import apt, images
+from labctl.guest import cloud, derive, images, packages
+from labctl.guest.disk import make_disk
+from labctl.guest.fetch import Fetched, fetch
 from labctl.guest.images import Image
 from labctl.guest.recipe import Recipe
 from labctl.store.jsonfile import write_json
 
 DEADLINE_S = 1800.0
-"""Two minutes are usual; the rest is for slow mirrors."""
+"""Two minutes are usual; the rest is for slow mirrors. Downloading a cloud image is not in it."""
 
 WORKING_MIB = 1536
 """Room for the tree and the compressed disk, beside the disk as it is before compression."""
+
+CLOUD_MIB = 4096
+"""Room for the cloud image's own disk, unpacked."""
 
 FILE_SYSTEM_NAMESPACE = uuid.UUID("5c1d9a3e-7c07-4f35-9d4c-0d8a6a0f6a55")
 """UUIDs of root file systems are version 5 of the image's digest in this namespace."""
@@ -38,11 +43,13 @@ FILE_SYSTEM_NAMESPACE = uuid.UUID("5c1d9a3e-7c07-4f35-9d4c-0d8a6a0f6a55")
 def build(recipe: Recipe, places: StatePlaces, listener: Listener) -> Image:
     """The image of a recipe, built now; one that is already there is returned as it is.
 
+    With a kernel of the user's own it is made of the recipe's image, which is built first.
     Raises HostError when the host lacks permission, space or a tool, BusyError while another
     build runs, ProcessError when a tool fails; nothing is left behind then.
     """
     if (built := images.find(recipe, places)) is not None:
         return built
+    cloud.refuse_what_cannot_be_built(recipe)
     if os.geteuid() != 0:
         raise HostError(
             f"building the image '{recipe.name}' needs root: its files belong to root",
@@ -50,22 +57,39 @@ def build(recipe: Recipe, places: StatePlaces, listener: Listener) -> Image:
         )
     with images.images_lock(places):
         images.remove_leftovers(places)
-        if (built := images.find(recipe, places)) is not None:
-            return built
-        _check_space(recipe, places.images)
-        final = images.image_dir(recipe, places)
-        working = final.with_name(f".building-{final.name}")
-        try:
-            working.mkdir(mode=0o755)
-            _build_in(working, recipe, listener)
-            working.rename(final)
-        finally:
-            shutil.rmtree(working, ignore_errors=True)
-        return Image.load(final)
+        return _built(recipe, places, listener)
+
+
+def _built(recipe: Recipe, places: StatePlaces, listener: Listener) -> Image:
+    """As `build`, for a caller that holds the lock."""
+    if (built := images.find(recipe, places)) is not None:
+        return built
+    base = _built(recipe.with_kernel(None), places, listener) if recipe.kernel else None
+    _check_space(recipe, places.images)
+    official = recipe.spec.cloud_image if base is None else None
+    fetched = fetch(official, places, listener) if official else None
+    final = images.image_dir(recipe, places)
+    working = final.with_name(f".building-{final.name}")
+    started = time.monotonic()
+    try:
+        working.mkdir(mode=0o755)
+        if base is None:
+            manifest = _build_in(working, recipe, fetched, listener)
+        else:
+            manifest = derive.derive_in(working, base, recipe, listener)
+        moment = datetime.now(UTC).isoformat(timespec="seconds")
+        took_s = round(time.monotonic() - started, 1)
+        write_json(working / images.MANIFEST, manifest | {"built_at": moment, "build_s": took_s})
+        working.rename(final)
+    finally:
+        shutil.rmtree(working, ignore_errors=True)
+    return Image.load(final)
 
 
 def _check_space(recipe: Recipe, folder: Path) -> None:
     needed_mib = recipe.spec.size_mib + WORKING_MIB
+    if recipe.spec.cloud_image is not None and recipe.kernel is None:
+        needed_mib += CLOUD_MIB
     free_mib = shutil.disk_usage(folder).free // 2**20
     if free_mib < needed_mib:
         raise HostError(
@@ -76,75 +100,44 @@ def _check_space(recipe: Recipe, folder: Path) -> None:
         )
 
 
-def _build_in(folder: Path, recipe: Recipe, listener: Listener) -> None:
-    started = time.monotonic()
+def _build_in(
+    folder: Path, recipe: Recipe, fetched: Fetched | None, listener: Listener
+) -> dict[str, Any]:
+    """Everything of an image in a folder; returns its manifest."""
     deadline = Deadline.after(DEADLINE_S, f"building the image '{recipe.name}'")
     tree = folder / images.TREE
     root_uuid = str(uuid.uuid5(FILE_SYSTEM_NAMESPACE, recipe.digest))
-
-    listener(Note(text=f"Installing {len(recipe.spec.packages) + 1} packages and what they need"))
-    _install(tree, recipe, deadline)
-    packages = _installed_packages(tree, deadline)
+    spec = recipe.spec
+    if fetched is not None and spec.cloud_image is not None:
+        cloud.make_tree(fetched.path, spec.cloud_image, tree, deadline, listener)
+        # A cloud image's own would wait for partitions that this disk has not.
+        packages.write_file(tree, "etc/fstab", "")
+        packages.write_files(tree, recipe)
+        cloud.add_packages(tree, recipe, deadline, listener)
+    else:
+        assert spec.suite is not None  # the recipe was checked
+        assert spec.kernel is not None
+        packages.make_tree(tree, spec.suite, spec.kernel, recipe, deadline, listener)
+    installed = _installed_packages(tree, deadline)
     _configure(tree, recipe)
     _take_kernel(tree, folder)
 
     listener(Note(text="Making the disk"))
-    _make_disk(tree, folder, recipe.spec.size_mib, root_uuid, deadline)
+    make_disk(tree, folder / images.DISK, spec.size_mib, root_uuid, deadline)
 
-    manifest = {
+    return {
         "schema": 1,
         "name": recipe.name,
         "digest": recipe.digest,
-        "description": recipe.spec.description,
-        "built_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "build_s": round(time.monotonic() - started, 1),
-        "command_line": f"root=UUID={root_uuid} {recipe.spec.command_line}",
-        "user": recipe.spec.user,
-        "files": {
-            name: {
-                "bytes": (folder / name).stat().st_size,
-                "sha256": images.file_sha256(folder / name),
-            }
-            for name in (images.DISK, images.KERNEL, images.INITRD)
-        },
+        "description": spec.description,
+        "command_line": f"root=UUID={root_uuid} {spec.command_line}",
+        "user": spec.user,
+        "files": images.file_records(folder),
         "tree_bytes": _tree_bytes(tree),
-        "binaries": _binaries(tree, recipe.spec.binaries),
-        "packages": packages,
+        "binaries": _binaries(tree, spec.binaries),
+        "packages": installed,
+        **({"cloud_image": fetched.to_json()} if fetched else {}),
     }
-    write_json(folder / images.MANIFEST, manifest)
-
-
-def _install(tree: Path, recipe: Recipe, deadline: Deadline) -> None:
-    spec = recipe.spec
-    options = [f"--aptopt={option}" for option in apt.host_options(deadline)]
-    options += [f"--dpkgopt=path-exclude={pattern}" for pattern in spec.exclude]
-    # Before the kernel's package makes its initrd, which follows these files.
-    staged = tree.with_name("files")
-    staged.mkdir(exist_ok=True)
-    for name, text in spec.files.items():
-        _write(staged, name, text)
-    mmdebstrap = [
-        "mmdebstrap",
-        "--mode=root",
-        "--variant=minbase",
-        "--format=directory",
-        f"--include={','.join([spec.kernel, *spec.packages])}",
-        "--aptopt=APT::Install-Recommends false",
-        # What is unpacked twice after a crash is thrown away anyway.
-        "--dpkgopt=force-unsafe-io",
-        *options,
-        f"--essential-hook=sync-in '{staged}' /",
-        spec.suite,
-        str(tree),
-    ]
-    sources = apt.host_sources(spec.suite)
-    process.run(
-        [*mmdebstrap, "-"] if sources else mmdebstrap,
-        stdin="\n".join(sources) + "\n" if sources else None,
-        deadline=deadline,
-        hint="Try 'apt-get update': the image is made from the package sources of this host.",
-    )
-    shutil.rmtree(staged, ignore_errors=True)
 
 
 def _configure(tree: Path, recipe: Recipe) -> None:
@@ -157,9 +150,9 @@ def _configure(tree: Path, recipe: Recipe) -> None:
     ):
         (tree / name).unlink(missing_ok=True)
     # Empty, not missing: machine-id(5), "First Boot Semantics", would run first-boot units.
-    _write(tree, "etc/machine-id", "")
+    packages.write_file(tree, "etc/machine-id", "")
     # The build's own sources are the host's business; the guest installs nothing.
-    _write(tree, "etc/apt/sources.list", "")
+    packages.write_file(tree, "etc/apt/sources.list", "")
     for unit in recipe.spec.mask:
         _mask(tree / "etc/systemd/system" / unit)
     for generator in recipe.spec.mask_generators:
@@ -173,12 +166,6 @@ def _mask(link: Path) -> None:
     link.symlink_to("/dev/null")
 
 
-def _write(root: Path, name: str, text: str) -> None:
-    path = root / name.lstrip("/")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-
-
 def _take_kernel(tree: Path, folder: Path) -> None:
     kernels = sorted((tree / "boot").glob("vmlinuz-*"))
     if len(kernels) != 1:
@@ -190,22 +177,6 @@ def _take_kernel(tree: Path, folder: Path) -> None:
     for source, name in ((kernels[0], images.KERNEL), (initrd, images.INITRD)):
         # Contents only: the initrd is 0600 in the tree, and QEMU's user has to read it.
         shutil.copyfile(source, folder / name)
-
-
-def _make_disk(tree: Path, folder: Path, size_mib: int, root_uuid: str, deadline: Deadline) -> None:
-    raw = folder / "disk.raw"
-    # Tables and journal initialized now: the guest's kernel would do it beside the workload
-    # (ext4lazyinit), and each restore would find it elsewhere.
-    options = "lazy_itable_init=0,lazy_journal_init=0"
-    make = ["mke2fs", "-q", "-t", "ext4", "-L", "labctl-root", "-U", root_uuid, "-E", options]
-    process.run(
-        [*make, "-d", str(tree), str(raw), f"{size_mib}M"],
-        deadline=deadline,
-        hint="If the files do not fit, raise 'size_mib' in the recipe.",
-    )
-    convert = ["qemu-img", "convert", "-O", "qcow2", "-c", "-o", "compression_type=zstd", "-W"]
-    process.run([*convert, str(raw), str(folder / images.DISK)], deadline=deadline)
-    raw.unlink()
 
 
 def _installed_packages(tree: Path, deadline: Deadline) -> dict[str, str]:

@@ -75,8 +75,15 @@ class Image:
         return self.dir / KERNEL
 
     @property
-    def initrd(self) -> Path:
-        return self.dir / INITRD
+    def initrd(self) -> Path | None:
+        """None where the kernel, one of the user's own, boots without."""
+        return self.dir / INITRD if INITRD in self.manifest["files"] else None
+
+    @property
+    def given_kernel(self) -> Mapping[str, Any] | None:
+        """What GivenKernel.to_json said of the kernel that took the place of the image's own."""
+        given: Mapping[str, Any] | None = self.manifest.get("kernel")
+        return given
 
     @property
     def tree(self) -> Path:
@@ -131,6 +138,15 @@ def get(name: str, places: StatePlaces) -> Image:
     raise UsageError(f"no built image '{name}' in {places.images}", hint=hint)
 
 
+def file_records(folder: Path) -> dict[str, dict[str, Any]]:
+    """What a manifest says of the files that a guest boots with."""
+    return {
+        name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        for name in (DISK, KERNEL, INITRD)
+        if (path := folder / name).is_file()
+    }
+
+
 def verify(image: Image) -> list[str]:
     """What of the image is not as it was built, one sentence each; empty when all of it is."""
     problems: list[str] = []
@@ -160,7 +176,7 @@ def file_sha256(path: Path) -> str:
 
 
 def remove(image: Image, places: StatePlaces) -> None:
-    """Remove an image with its tree and prepared overlays.
+    """Remove an image with its tree and prepared overlays, and the download that it alone is of.
 
     Raises HostError while something of it is mounted, BusyError while a build runs.
     """
@@ -176,6 +192,14 @@ def remove(image: Image, places: StatePlaces) -> None:
             raise HostError(
                 f"cannot remove {image.dir}: {error.strerror}", hint="Run labctl as root."
             ) from error
+        file = _download_of(image)
+        if file is not None and file not in map(_download_of, list_images(places)):
+            (places.downloads / file).unlink(missing_ok=True)
+
+
+def _download_of(image: Image) -> str | None:
+    cloud_image = image.manifest.get("cloud_image")
+    return Path(cloud_image["file"]).name if cloud_image else None
 
 
 def remove_leftovers(places: StatePlaces) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
 
 from labctl.base import places, yamlfile
 from labctl.base.errors import UsageError
+from labctl.guest.kernels import GivenKernel, read_kernel
 from labctl.store.jsonfile import canonical
 
 BUILDER = 1
@@ -21,6 +25,30 @@ def _inside_the_tree(path: str) -> str:
     if ".." in path.split("/"):
         raise ValueError("must not lead out of the image with '..'")
     return path
+
+
+def url_problem(url: str) -> str | None:
+    """Why nothing is downloaded from there; None when it may be.
+
+    Over plain HTTP, whoever is on the way sees and changes what is fetched; on this machine there
+    is nobody.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError as error:
+        return f"is no URL ({error})"
+    if parts.scheme == "https" and host:
+        return None
+    if parts.scheme == "http" and host in ("127.0.0.1", "::1", "localhost"):
+        return None
+    return "must begin with https:// (http:// only for this machine itself)"
+
+
+def _downloadable(url: str) -> str:
+    if problem := url_problem(url):
+        raise ValueError(problem)
+    return url
 
 
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
@@ -34,15 +62,42 @@ UnitName = Annotated[
         pattern=r"^[\w@:-][\w@:.-]*\.(service|socket|timer|mount|automount|target|path)$"
     ),
 ]
+Url = Annotated[str, StringConstraints(pattern=r"^\S+$"), AfterValidator(_downloadable)]
+Digest = Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$")]
+Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{40}$")]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$")]
 
 
+class CloudImage(yamlfile.FileModel):
+    """An official cloud image, and what tells it from any other file.
+
+    Either `digest`, or `checksums` signed by a key in the keyring file `signed_by` (by the key of
+    `fingerprint` where one is given): with the detached `signature`, or clear-signed without one.
+    `keyring_from`: where the keyring is to be had, in words.
+    """
+
+    url: Url
+    digest: Digest | None = None
+    checksums: Url | None = None
+    signature: Url | None = None
+    signed_by: Annotated[str, StringConstraints(min_length=1)] | None = None
+    fingerprint: Fingerprint | None = None
+    keyring_from: str | None = None
+    format: Literal["qcow2", "raw"] = "qcow2"
+    packages_by: Literal["apt", "dnf"] = "apt"
+    """What installs packages in it."""
+
+
 class RecipeFile(yamlfile.FileModel):
-    """What a recipe file may say."""
+    """What a recipe file may say: an image made of a suite's packages (`suite`, `kernel`), or a
+    `cloud_image` with packages added; `kernel_file` in place of either's kernel."""
 
     description: str
-    suite: Annotated[str, StringConstraints(pattern=r"^[a-z]+$")]
-    kernel: Package
+    suite: Annotated[str, StringConstraints(pattern=r"^[a-z]+$")] | None = None
+    kernel: Package | None = None
+    cloud_image: CloudImage | None = None
+    kernel_file: AbsolutePath | None = None
+    initrd_file: AbsolutePath | None = None
     packages: list[Package]
     size_mib: Annotated[int, Field(ge=512, le=65536)]
     command_line: str
@@ -56,20 +111,31 @@ class RecipeFile(yamlfile.FileModel):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe by its name. `digest` (SHA-256, hex) changes with all that goes into the image
-    but the versions of packages, which the built image's manifest records."""
+    """A recipe by its name, with the kernel that takes the place of its own. `digest` (SHA-256,
+    hex) changes with all that goes into the image but the versions of packages and of a cloud
+    image, which the built image's manifest records."""
 
     name: str
     spec: RecipeFile
+    kernel: GivenKernel | None = None
 
     @property
     def digest(self) -> str:
-        parts = {
-            "recipe": self.spec.model_dump(exclude={"description"}),
-            "builder": BUILDER,
-            "architecture": platform.machine(),
-        }
+        # A keyring tells a right image from a wrong one; it goes into neither.
+        apart = {"signed_by", "keyring_from"}
+        recipe = self.spec.model_dump(
+            exclude={"description": True, "kernel_file": True, "initrd_file": True}
+            | {"cloud_image": apart},
+            exclude_none=True,
+        )
+        parts = {"recipe": recipe, "builder": BUILDER, "architecture": platform.machine()}
+        if self.kernel is not None:
+            # By contents: the same kernel elsewhere makes the same image.
+            parts["kernel"] = dict(self.kernel.digests)
         return hashlib.sha256(canonical(parts).encode()).hexdigest()
+
+    def with_kernel(self, kernel: GivenKernel | None) -> Recipe:
+        return replace(self, kernel=kernel)
 
 
 def recipe_names() -> list[str]:
@@ -82,4 +148,41 @@ def load_recipe(name: str) -> Recipe:
     files = places.data_files("guest-images")
     if name not in files:
         raise UsageError(f"no image recipe '{name}'", hint=yamlfile.nearest(name, files))
-    return Recipe(name, yamlfile.load(RecipeFile, files[name]))
+    path = files[name]
+    spec = yamlfile.load(RecipeFile, path)
+    if problems := list(_problems(spec)):
+        raise UsageError("\n".join(f"{path}: {problem}" for problem in problems))
+    if spec.cloud_image is not None and spec.cloud_image.signed_by is not None:
+        # Beside the recipe, unless it is absolute.
+        keyring = str(path.parent / spec.cloud_image.signed_by)
+        cloud_image = spec.cloud_image.model_copy(update={"signed_by": keyring})
+        spec = spec.model_copy(update={"cloud_image": cloud_image})
+    recipe = Recipe(name, spec)
+    if spec.kernel_file is None:
+        return recipe
+    initrd = Path(spec.initrd_file) if spec.initrd_file else None
+    return recipe.with_kernel(read_kernel(Path(spec.kernel_file), initrd))
+
+
+def _problems(spec: RecipeFile) -> Iterator[str]:
+    """Keys that contradict or miss each other."""
+    cloud = spec.cloud_image
+    if cloud is None and not (spec.suite and spec.kernel):
+        yield "needs 'suite' and 'kernel', or a 'cloud_image'."
+    if cloud is not None and (spec.suite or spec.kernel):
+        yield "a 'cloud_image' brings its own suite and kernel: leave out 'suite' and 'kernel'."
+    if spec.initrd_file and not spec.kernel_file:
+        yield "'initrd_file' belongs to a 'kernel_file', which is missing."
+    if cloud is None:
+        return
+    if not (cloud.digest or cloud.checksums):
+        yield (
+            "'cloud_image' says nothing that its file could be verified with: give 'checksums' "
+            "and 'signed_by', or 'digest'."
+        )
+    if cloud.digest and (cloud.checksums or cloud.signature or cloud.signed_by):
+        yield "'cloud_image' is verified by 'digest' or by 'checksums', not by both."
+    if cloud.checksums and not cloud.signed_by:
+        yield "'cloud_image.checksums' prove nothing unsigned: give 'signed_by', a keyring file."
+    if (cloud.signature or cloud.signed_by or cloud.fingerprint) and not cloud.checksums:
+        yield "'cloud_image' has a signer but no 'checksums' that it signed."

@@ -63,7 +63,7 @@ def accelerator(requested: Requested, kernel: Path, places: StatePlaces) -> Acce
     """
     if requested == "tcg":
         return Accelerator(name="tcg", reason="Guests are emulated (TCG), as asked for.")
-    probe = _device_problem() or _cached_probe(kernel, places)
+    probe = _device_problem() or _kept_probe(kernel, places) or _probed(kernel, places)
     if probe.works:
         without = "".join(f", without {feature}" for feature in probe.disabled_features)
         return Accelerator(
@@ -81,6 +81,21 @@ def accelerator(requested: Requested, kernel: Path, places: StatePlaces) -> Acce
         reason=f"Guests are emulated (TCG), because {probe.detail}: differences between native "
         "and guest show emulation, not virtualization.",
     )
+
+
+def known_accelerator(
+    requested: Requested, kernel: Path | None, places: StatePlaces
+) -> Literal["kvm", "tcg"] | None:
+    """What `accelerator` would choose, where that can be told without booting anything; None where
+    only a kernel that boots can tell. `kernel`: None when no guest image is built yet."""
+    if requested != "auto":
+        return requested
+    probe = _device_problem()
+    if probe is None and kernel is not None:
+        probe = _kept_probe(kernel, places)
+    if probe is None:
+        return None
+    return "kvm" if probe.works else "tcg"
 
 
 def probe_kvm(qemu: Path, kernel: Path, *, deadline_s: float = _DEADLINE_S) -> Probe:
@@ -109,29 +124,15 @@ def _device_problem() -> Probe | None:
     return None
 
 
-def _cached_probe(kernel: Path, places: StatePlaces) -> Probe:
-    found = shutil.which(QEMU)
-    if found is None:
-        raise HostError(f"'{QEMU}' is not installed", hint="Run 'make setup', which installs it.")
-    qemu = Path(found)
-    try:
-        with open(kernel, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise HostError(
-            f"cannot read the kernel {kernel}: {error.strerror}",
-            hint="Build the guest image: labctl image build",
-        ) from error
-    key = {
-        "boot_id": boot_id(),
-        "qemu": f"{qemu.resolve()} {qemu.stat().st_mtime_ns}",
-        "kernel": digest,
-    }
-    path = places.cache / "accelerator.json"
-    cached = _read_cache(path, key)
-    if cached is not None:
-        return cached
+def _kept_probe(kernel: Path, places: StatePlaces) -> Probe | None:
+    """The answer of an earlier probe that still holds; raises HostError without QEMU or kernel."""
+    return _read_cache(_cache(places), _key(_qemu(), kernel))
+
+
+def _probed(kernel: Path, places: StatePlaces) -> Probe:
+    qemu = _qemu()
     probe = probe_kvm(qemu, kernel)
+    path = _cache(places)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -142,13 +143,41 @@ def _cached_probe(kernel: Path, places: StatePlaces) -> Probe:
     write_json(
         path,
         {
-            "key": key,
+            "key": _key(qemu, kernel),
             "works": probe.works,
             "detail": probe.detail,
             "disabled_features": list(probe.disabled_features),
         },
     )
     return probe
+
+
+def _cache(places: StatePlaces) -> Path:
+    return places.cache / "accelerator.json"
+
+
+def _qemu() -> Path:
+    found = shutil.which(QEMU)
+    if found is None:
+        raise HostError(f"'{QEMU}' is not installed", hint="Run 'make setup', which installs it.")
+    return Path(found)
+
+
+def _key(qemu: Path, kernel: Path) -> dict[str, str]:
+    """What a probe's answer holds for."""
+    try:
+        with open(kernel, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise HostError(
+            f"cannot read the kernel {kernel}: {error.strerror}",
+            hint="Build the guest image: labctl image build",
+        ) from error
+    return {
+        "boot_id": boot_id(),
+        "qemu": f"{qemu.resolve()} {qemu.stat().st_mtime_ns}",
+        "kernel": digest,
+    }
 
 
 def _read_cache(path: Path, key: dict[str, str]) -> Probe | None:

@@ -15,6 +15,7 @@ from labctl.base.errors import LabctlError
 from labctl.base.places import StatePlaces
 from labctl.host import cgroups
 from labctl.host.machine_facts import Facts, Texts, machine_facts, unavailable
+from labctl.host.machines import running_machines
 from labctl.host.tunables import selected
 
 QEMU = "qemu-system-x86_64"
@@ -33,6 +34,7 @@ def host_facts(places: StatePlaces) -> Facts:
         "cpu_sharing": cgroups.cpu_sharing(layout, cgroups.autogroup_enabled()).sentence,
     }
     facts["state_folder"] = folder_facts(places.root)
+    facts["other_guests"] = sum(not machine.is_ours for machine in running_machines())
     facts["cpus_allowed"] = len(os.sched_getaffinity(0))
     facts["hypervisor_vendor"] = hypervisor_vendor()
     facts["qemu"] = tool_version([QEMU, "--version"])

@@ -46,6 +46,8 @@ _SETTINGS: Mapping[str, str] = {
     "thp": f"{_THP}/enabled",
     "thp_defrag": f"{_THP}/defrag",
     "ksm": "/sys/kernel/mm/ksm/run",
+    "halt_poll_ns": "/sys/module/kvm/parameters/halt_poll_ns",
+    "tuned_profile": "/etc/tuned/active_profile",
     "clocksource": _CLOCKSOURCE,
     "swappiness": "/proc/sys/vm/swappiness",
     "numa_balancing": "/proc/sys/kernel/numa_balancing",

@@ -11,8 +11,8 @@ from labctl.base.errors import HostError
 from labctl.host.facts import QEMU
 
 _MIB = 1024 * 1024
-_TOOLS = (QEMU, "qemu-img", "unshare", "setpriv", "taskset", "chroot")
-_HEADROOM_BYTES = 256 * _MIB
+TOOLS = (QEMU, "qemu-img", "unshare", "setpriv", "taskset", "chroot")
+HEADROOM_BYTES = 256 * _MIB
 """What QEMU itself, labctl and the host's own work need beside the guest's memory."""
 
 
@@ -22,7 +22,7 @@ def preflight(
     disk_bytes: int,
     memory_bytes: int,
     vcpus: int,
-    tools: Sequence[str] = _TOOLS,
+    tools: Sequence[str] = TOOLS,
     root: Path = Path("/"),
 ) -> list[HostError]:
     """Every problem that would end the sweep later on, each with its remedy; [] when none.
@@ -99,11 +99,11 @@ def _disk_problem(folder: Path, needed: int) -> HostError | None:
 
 def _memory_problem(root: Path, needed: int) -> HostError | None:
     available = memory_available(root)
-    if available is None or available >= needed + _HEADROOM_BYTES:
+    if available is None or available >= needed + HEADROOM_BYTES:
         return None
     return HostError(
         f"the host has {available // _MIB} MiB of memory available, the sweep needs "
-        f"{needed // _MIB} MiB and {_HEADROOM_BYTES // _MIB} MiB besides",
+        f"{needed // _MIB} MiB and {HEADROOM_BYTES // _MIB} MiB besides",
         hint="End what uses it, or give the guest less memory.",
     )
 

@@ -1,25 +1,38 @@
-"""The host's CPUs as sysfs describes them: cores, caches, nodes, and which of them we may use."""
+"""The host's CPUs as sysfs describes them: cores, caches, nodes, and which of them we may use.
+
+Why not libvirt's capabilities: libvirt reads the same files, leaves out offline CPUs, kinds of
+cores and isolation, and needs a connection. A copy of another machine's sysfs will do here.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import HostError
 
+SYS = Path("/sys")
+
 PERFORMANCE = "performance"
 EFFICIENT = "efficient"
+LOW_POWER = "low-power"
+_KINDS = {"cpu_core": PERFORMANCE, "cpu_atom": EFFICIENT, "cpu_lowpower": LOW_POWER}
+"""A hybrid x86 host has a PMU per kind of core, whose folder lists its CPUs
+(Documentation/admin-guide/perf and arch/x86/events/intel/core.c in the kernel's tree)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
     """One logical CPU. An offline one has no place in the topology: its fields are the defaults.
 
-    `l3` is the lowest CPU of those that share its last-level cache, None where the kernel does
-    not tell. `kind` is PERFORMANCE or EFFICIENT on a hybrid host, "" elsewhere.
+    `l3` is the lowest CPU of those that share its level 3 cache, None where the kernel tells of
+    none. `kind` is PERFORMANCE, EFFICIENT or LOW_POWER on a hybrid x86 host, "" elsewhere.
     """
 
     number: int
@@ -33,7 +46,8 @@ class Cpu:
     kind: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots: the cached properties, which a plan for 1,024 CPUs needs, live in __dict__.
+@dataclass(frozen=True, kw_only=True)
 class Topology:
     """`allowed`: what this process's affinity and cpuset leave to it, online or not."""
 
@@ -41,36 +55,61 @@ class Topology:
     allowed: CpuSet
     memory_nodes: CpuSet
     """NUMA nodes that have memory."""
+    isolated: CpuSet = frozenset()
+    """CPUs that the kernel's scheduler leaves alone (isolcpus=) and that threads of ours may be
+    pinned to: commonly not `allowed`, for every process starts without them."""
 
-    @property
+    @cached_property
     def present(self) -> CpuSet:
         return frozenset(cpu.number for cpu in self.cpus)
 
-    @property
+    @cached_property
     def online(self) -> CpuSet:
         return frozenset(cpu.number for cpu in self.cpus if cpu.online)
 
-    @property
+    @cached_property
     def usable(self) -> CpuSet:
-        """The CPUs that are online and that we may use."""
+        """The CPUs that are online and that we may use: where threads that nobody pins run."""
         return self.online & self.allowed
+
+    @cached_property
+    def pinnable(self) -> CpuSet:
+        """The usable CPUs and the isolated ones: where threads of ours may be pinned to."""
+        return self.usable | self.online & self.isolated
+
+    @cached_property
+    def _by_number(self) -> dict[int, Cpu]:
+        return {cpu.number: cpu for cpu in self.cpus}
 
     def cpu(self, number: int) -> Cpu:
         """Raises KeyError when the host has no such CPU."""
-        for cpu in self.cpus:
-            if cpu.number == number:
-                return cpu
-        raise KeyError(number)
+        return self._by_number[number]
+
+    def cores(self, cpus: CpuSet) -> tuple[CpuSet, ...]:
+        """`cpus` by core, ordered by the lowest CPU of each.
+
+        Firmware has been seen to lie about siblings: no CPU is in two cores here, and no core on
+        two nodes.
+        """
+        cores: list[CpuSet] = []
+        left = set(cpus)
+        for number in sorted(cpus):
+            if number in left:
+                cpu = self.cpu(number)
+                near = {n for n in cpu.siblings & left if self.cpu(n).node == cpu.node}
+                cores.append(frozenset(near | {number}))
+                left -= cores[-1]
+        return tuple(cores)
 
     def usable_cores(self) -> tuple[CpuSet, ...]:
         """The usable threads of each core that has any, ordered by their lowest CPU."""
-        cores = {self.cpu(number).siblings & self.usable for number in self.usable}
-        return tuple(sorted(cores, key=min))
+        return self.cores(self.usable)
 
 
-def read_topology(root: Path = Path("/sys"), *, allowed: CpuSet | None = None) -> Topology:
-    """Read sysfs below `root`; `allowed` is this process's affinity unless given.
+def read_topology(root: Path = SYS, *, allowed: CpuSet | None = None) -> Topology:
+    """Read sysfs, or another machine's copy of it, below `root`.
 
+    `allowed` is this process's affinity unless given; in a copy, all CPUs but the isolated ones.
     Files: Documentation/ABI/stable/sysfs-devices-system-cpu and -node in the kernel's tree.
     Raises HostError when sysfs lists no CPU, or none that is online and allowed.
     """
@@ -84,19 +123,22 @@ def read_topology(root: Path = Path("/sys"), *, allowed: CpuSet | None = None) -
         raise HostError(f"{folder} lists no CPU", hint="Mount sysfs at /sys.")
     # A kernel without CPU hotplug has no 'online' file: then every CPU is.
     online = _cpus(folder / "online", default=frozenset(numbers))
+    isolated = _cpus(folder / "isolated", default=frozenset()) & online
+    if allowed is not None:
+        isolated &= allowed
+    elif root == SYS:
+        allowed = frozenset(os.sched_getaffinity(0))
+        isolated &= _reachable(allowed, isolated, online)
+    else:
+        allowed = frozenset(numbers) - isolated or frozenset(numbers)
     nodes = _node_of_cpus(root)
-    kinds = _kinds(root)
     topology = Topology(
-        cpus=tuple(
-            _read_cpu(folder / f"cpu{number}", number, nodes.get(number, 0), kinds.get(number, ""))
-            if number in online
-            else Cpu(number=number, online=False)
-            for number in numbers
-        ),
-        allowed=frozenset(os.sched_getaffinity(0)) if allowed is None else allowed,
+        cpus=tuple(_read_cpus(root, numbers, online, nodes)),
+        allowed=allowed,
         memory_nodes=_cpus(
             root / "devices/system/node/has_memory", default=frozenset(nodes.values()) or {0}
         ),
+        isolated=isolated,
     )
     if not topology.usable:
         raise HostError(
@@ -115,30 +157,67 @@ def read_rt_runtime_us(root: Path = Path("/proc")) -> int:
     return _number(root / "sys/kernel/sched_rt_runtime_us", default=-1)
 
 
-def _read_cpu(folder: Path, number: int, node: int, kind: str) -> Cpu:
-    topology = folder / "topology"
-    # Since 5.3 the file is core_cpus_list; the old name stays for compatibility.
-    siblings = _cpus(topology / "core_cpus_list", default=frozenset()) or _cpus(
-        topology / "thread_siblings_list", default=frozenset()
-    )
-    return Cpu(
-        number=number,
-        # Some virtual machines say -1: "unknown", which is one package.
-        package=max(_number(topology / "physical_package_id", default=0), 0),
-        core=_number(topology / "core_id", default=number),
-        siblings=siblings | {number},
-        l3=_l3(folder),
-        node=node,
-        kind=kind,
-    )
+def _reachable(affinity: CpuSet, isolated: CpuSet, online: CpuSet) -> CpuSet:
+    """The CPUs that a thread of ours may be pinned to.
+
+    With isolcpus= init starts without the isolated CPUs (kernel/sched/core.c, sched_init_smp()),
+    and so does every process, while its cpuset has them. An affinity narrower than that is
+    somebody's wish.
+    """
+    if isolated <= affinity:
+        return affinity
+    cpuset = set(affinity)
+
+    def widen() -> None:
+        try:
+            # The kernel cuts the mask to the cpuset (sched_setaffinity(2), "Notes").
+            os.sched_setaffinity(0, online)
+        except OSError:
+            return
+        cpuset.update(os.sched_getaffinity(0))
+
+    # Affinity is a thread's own: that of the others stays as it is.
+    thread = threading.Thread(target=widen)
+    thread.start()
+    thread.join()
+    return frozenset(cpuset) if affinity == cpuset - isolated else affinity
 
 
-def _l3(folder: Path) -> int | None:
-    for index in sorted(folder.glob("cache/index[0-9]*")):
+def _read_cpus(
+    root: Path, numbers: Iterable[int], online: CpuSet, nodes: dict[int, int]
+) -> Iterable[Cpu]:
+    kinds = _kinds(root)
+    l3: dict[int, int] = {}
+    for number in numbers:
+        if number not in online:
+            yield Cpu(number=number, online=False)
+            continue
+        folder = root / f"devices/system/cpu/cpu{number}"
+        if number not in l3:
+            shared = _l3(folder)
+            l3.update(dict.fromkeys(shared, min(shared, default=number)))
+        # Since 5.3 the file is core_cpus_list; the old name stays for compatibility.
+        siblings = _cpus(folder / "topology/core_cpus_list", default=frozenset()) or _cpus(
+            folder / "topology/thread_siblings_list", default=frozenset()
+        )
+        yield Cpu(
+            number=number,
+            # Some virtual machines say -1: "unknown", which is one package.
+            package=max(_number(folder / "topology/physical_package_id", default=0), 0),
+            core=_number(folder / "topology/core_id", default=number),
+            siblings=siblings | {number},
+            l3=l3.get(number),
+            node=nodes.get(number, 0),
+            kind=kinds.get(number, ""),
+        )
+
+
+def _l3(folder: Path) -> CpuSet:
+    """The CPUs that share a CPU's level 3 cache, itself included; empty where it has none."""
+    for index in sorted(folder.glob("cache/index[0-9]*"), reverse=True):
         if _number(index / "level", default=0) == 3:
-            shared = _cpus(index / "shared_cpu_list", default=frozenset())
-            return min(shared) if shared else None
-    return None
+            return _cpus(index / "shared_cpu_list", default=frozenset())
+    return frozenset()
 
 
 def _node_of_cpus(root: Path) -> dict[int, int]:
@@ -151,12 +230,11 @@ def _node_of_cpus(root: Path) -> dict[int, int]:
 
 
 def _kinds(root: Path) -> dict[int, str]:
-    # Hybrid x86 hosts have one PMU per kind of core, which lists its CPUs.
-    kinds: dict[int, str] = {}
-    for device, kind in (("cpu_core", PERFORMANCE), ("cpu_atom", EFFICIENT)):
-        for cpu in _cpus(root / "devices" / device / "cpus", default=frozenset()):
-            kinds[cpu] = kind
-    return kinds
+    return {
+        cpu: kind
+        for device, kind in _KINDS.items()
+        for cpu in _cpus(root / "devices" / device / "cpus", default=frozenset())
+    }
 
 
 def _text(path: Path) -> str | None:

@@ -42,17 +42,19 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
             "invalid": judgement.invalid,
         },
         "primaries": dict(judgement.primaries),
-        "comparisons": [_comparison(item) for item in judgement.comparisons],
+        "comparisons": [comparison_json(item) for item in judgement.comparisons],
         "levels": [_level(item) for item in judgement.levels],
         "control": [_check(item) for item in judgement.control],
         "handicap": [_check(item) for item in judgement.handicap],
+        "restored": [_check(item) for item in judgement.restored],
         "unavailable": [_missing(item) for item in judgement.unavailable],
         "skipped": dict(mapping(run.run.get("skipped"))),
     }
     return {key: _finite(value) for key, value in report.items()}
 
 
-def _comparison(item: Comparison) -> dict[str, Any]:
+def comparison_json(item: Comparison) -> dict[str, Any]:
+    """One comparison as plain JSON values; docs/report-schema.md has its keys."""
     estimate = "ratio" if item.kind is EffectKind.RATIO else "difference"
     return {
         "tuning": item.tuning,

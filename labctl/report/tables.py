@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -20,6 +21,7 @@ from labctl.report.view import (
     View,
     effect_text,
     interval_text,
+    mapping,
     verdict_text,
 )
 from labctl.store.run_folder import LoadedRun
@@ -61,6 +63,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     parts += _marked("Not whole", view.other_problems)
     for scene in view.scenes:
         parts += _scene(view, scene, notes)
+    parts += _skipped(mapping(run.run.get("skipped")))
     parts.append(Text())
     parts += [_text(line, style="dim") for line in notes.lines()]
     if html is not None:
@@ -186,8 +189,20 @@ def _legend(view: View, scene: Scene) -> Iterable[str]:
             yield f"Who pays for {tuning}: {bill}."
 
 
-def _table(title: str, columns: list[str]) -> Table:
-    table = Table(
+def _skipped(skipped: Mapping[str, Any]) -> list[RenderableType]:
+    """What this host can't have; [] when it can have all of the study."""
+    if not skipped:
+        return []
+    table = _bare_table("Skipped: what this host can't have")
+    table.add_column("tuning", min_width=9, max_width=24, overflow="fold")
+    table.add_column("why", overflow="fold")
+    for tuning, reason in skipped.items():
+        table.add_row(_text(tuning), _text(str(reason)))
+    return [Text(), table]
+
+
+def _bare_table(title: str) -> Table:
+    return Table(
         title=title,
         title_justify="left",
         title_style="bold",
@@ -196,6 +211,10 @@ def _table(title: str, columns: list[str]) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
+
+
+def _table(title: str, columns: list[str]) -> Table:
+    table = _bare_table(title)
     table.add_column("arm", min_width=9, overflow="fold")
     for name in columns:
         # The narrowest that "−31…−14 %" and most verdict words need.

@@ -159,7 +159,8 @@ class View:
     @property
     def candidates(self) -> list[str]:
         """The tunings on trial: guests that are neither baseline nor a check of the run."""
-        checks = {self.baseline, self.control, self.handicap}
+        booted = {t for t, entry in self._plan_tunings.items() if mapping(entry).get("restored_as")}
+        checks = {self.baseline, self.control, self.handicap} | booted
         return [t for t in self.tunings if t not in checks and not self.is_native(t)]
 
     @property
@@ -313,9 +314,9 @@ class View:
         return f"{column.title}: no block has both {tuning} and {against}"
 
     def checks(self, scene: Scene) -> list[RunCheck]:
-        """Control and handicap of one scene."""
-        both = (*self.judgement.control, *self.judgement.handicap)
-        return [check for check in both if scene_of(check) == scene]
+        """Control, handicap and what restoring did, of one scene."""
+        made = (*self.judgement.control, *self.judgement.handicap, *self.judgement.restored)
+        return [check for check in made if scene_of(check) == scene]
 
     def bill(self, tuning: str, scene: Scene) -> list[Price]:
         """Who pays for a tuning: the guest, its neighbour, the host's CPUs, per CPU-second.

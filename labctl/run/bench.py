@@ -19,14 +19,15 @@ from labctl.base.errors import BrokenError
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.host_threads import ThreadRef
 from labctl.domain import readback
+from labctl.domain.render import guest_data_path
 from labctl.host.cgroups import placement, placement_problems
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
+from labctl.run import guest_side
 from labctl.run.boots import Boots, PausedGuest
 from labctl.run.handicap import handicapped
 from labctl.run.lab import Lab
 from labctl.run.threads import guest_threads
 
-GUEST_DATA_PATH = "/dev/disk/by-id/virtio-labctl-data"
 MIB = 1024 * 1024
 RUNNER = Path(labctl.base.runner_program.__file__)
 
@@ -73,7 +74,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         vcpus = running.vcpu_threads()
         iothreads = running.iothread_threads()
         live = running.live_xml()
-        expected = readback.expected_threads(tuning, lab.pin_plan, lab.topology.usable)
+        expected = lab.source.expected_threads(lab, tuning, paused.asked_xml)
         states = readback.read_threads(pid, vcpus, iothreads)
         problems = [
             *readback.mismatches(expected, states),
@@ -82,7 +83,8 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         ]
         channel = stack.enter_context(paused.answering())
         if not restored:
-            boots.settle(channel)
+            boots.settle(channel, tuning)
+        inside = guest_side.set_up(channel, tuning.guest, guest_data_path(tuning.disk))
         first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
         stack.enter_context(handicapped(pid, tuning.handicap_percent))
 
@@ -102,17 +104,18 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             tuning=tuning,
             kind=Kind.GUEST,
             channel=channel,
-            data_path=GUEST_DATA_PATH,
-            trial_cpus=_guest_cpus(lab, tuning),
+            data_path=guest_data_path(tuning.disk),
+            trial_cpus=frozenset(cpu for thread in expected for cpu in thread.cpus),
             threads=threads,
             counters=counters,
             first_clock=first_clock,
             vcpu_tids=tuple(vcpus.values()),
-            problems=tuple(problems),
+            problems=(*problems, *inside.problems),
             evidence={
                 "live.xml": live,
                 "threads.json": readback.to_json(states),
                 "placement.json": placement(pid),
+                **inside.evidence,
             },
             boot=boots.last,
             restored=restored,
@@ -123,7 +126,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
 def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
     """The image's tree on the host, with as many CPUs and as much memory as the guest has."""
     pinned = tuning.pin.vcpus is not None
-    cpus = lab.pin_plan.vcpu_cpus if pinned else lab.topology.usable
+    cpus = lab.pin_plan_for(tuning).vcpu_cpus if pinned else lab.topology.usable
     with native_session(
         lab.image.tree,
         data_folder=lab.data.folder,
@@ -157,11 +160,3 @@ def native_channel(session: NativeSession) -> Channel:
         session.check_alive()
         raise
     return channel
-
-
-def _guest_cpus(lab: Lab, tuning: Tuning) -> CpuSet:
-    if tuning.pin.vcpus is None or tuning.pin.emulator is None:
-        return lab.topology.usable
-    iothreads = frozenset(cpu for cpus in lab.pin_plan.iothreads for cpu in cpus)
-    used = lab.pin_plan.vcpu_cpus | lab.pin_plan.emulator
-    return used | iothreads if tuning.iothreads else used

@@ -14,8 +14,9 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.events import Note
 from labctl.base.tuning import Tuning
+from labctl.domain.render import guest_data_path
 from labctl.domain.session import RunningGuest
-from labctl.run.disks import make_overlay
+from labctl.run.disks import Disks, make_overlays, remove_disks
 from labctl.run.guests import RESTORE_S, answering, guest_xml
 from labctl.run.lab import DOMAIN_NAME, Lab
 
@@ -24,28 +25,28 @@ class BootError(BrokenError):
     """A boot that every tuning of its blocks would have been restored from has failed."""
 
 
-Settle = Callable[[Channel], None]
-"""What is done in a booted guest before it is saved."""
+Settle = Callable[[Channel, str], None]
+"""What is done in a booted guest before it is saved; it is told the guest's data disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedBoot:
-    """A booted guest's memory, and its root disk as it was then."""
+    """A booted guest's memory, and its disks as they were then."""
 
     planned: int
     number: int
     memory: Path
-    disk: Path
+    disks: Disks
 
 
 class Boots:
     """The boots of a run: one saved at a time, made when a block first needs it."""
 
     def __init__(
-        self, lab: Lab, prepared: Path, baseline: Tuning, settle: Settle, *, boots_before: int = 0
+        self, lab: Lab, disks: Disks, baseline: Tuning, settle: Settle, *, boots_before: int = 0
     ) -> None:
         self._lab = lab
-        self._prepared = prepared
+        self._disks = disks
         self._baseline = baseline
         self._settle = settle
         self._saved: SavedBoot | None = None
@@ -66,42 +67,45 @@ class Boots:
         """Remove the saved boot: it holds a guest's memory."""
         if self._saved is not None:
             self._saved.memory.unlink(missing_ok=True)
-            self._saved.disk.unlink(missing_ok=True)
+            remove_disks(self._saved.disks)
             self._saved = None
 
     @contextmanager
     def restored(self, planned: int, tuning: Tuning) -> Iterator[PausedGuest]:
         """The boot that the plan calls `planned`, restored with the tuning's XML, paused."""
         saved = self.saved(planned)
-        overlay = self._lab.work / "restored.qcow2"
-        make_overlay(saved.disk, overlay)
-        xml = guest_xml(self._lab, tuning, overlay)
+        disks = self._overlays(saved.disks, "restored")
+        xml = guest_xml(self._lab, tuning, disks)
         running = self._lab.session.restore(saved.memory, xml, DOMAIN_NAME)
-        yield from self._paused(running, xml, overlay, RESTORE_S)
+        yield from self._paused(running, xml, disks, RESTORE_S, is_booting=False)
 
     @contextmanager
     def booted(self, tuning: Tuning) -> Iterator[PausedGuest]:
         """A boot of the tuning's own, paused before its first instruction."""
         self.last += 1
-        overlay = self._lab.work / "booted.qcow2"
-        make_overlay(self._prepared, overlay)
-        xml = guest_xml(self._lab, tuning, overlay)
+        disks = self._overlays(self._disks, "booted")
+        xml = guest_xml(self._lab, tuning, disks)
         running = self._lab.session.start(xml)
-        yield from self._paused(running, xml, overlay, self._lab.boot_s)
+        yield from self._paused(running, xml, disks, self._lab.boot_s, is_booting=True)
+
+    def _overlays(self, disks: Disks, stem: str) -> Disks:
+        self._lab.source.check()
+        return make_overlays(disks, self._lab.work, stem)
 
     def _paused(
-        self, running: RunningGuest, xml: str, overlay: Path, seconds: float
+        self, running: RunningGuest, xml: str, disks: Disks, seconds: float, *, is_booting: bool
     ) -> Iterator[PausedGuest]:
         try:
-            yield PausedGuest(self._lab, running, xml, seconds)
+            yield PausedGuest(self._lab, running, xml, seconds, is_booting)
         finally:
             running.end()
-            overlay.unlink(missing_ok=True)
+            remove_disks(disks)
 
-    def settle(self, channel: Channel) -> None:
-        """Bring a booted guest to where a saved one is."""
+    def settle(self, channel: Channel, tuning: Tuning) -> None:
+        """Bring a guest that booted with that tuning to where a saved one is."""
         settle_boot(channel, self._lab.boot_s)
-        self._settle(channel)
+        self._lab.source.quieten(channel)
+        self._settle(channel, guest_data_path(tuning.disk))
 
     def _boot_and_save(self, planned: int) -> SavedBoot:
         try:
@@ -113,17 +117,16 @@ class Boots:
         self.last += 1
         number = self.last
         self._lab.listener(Note(text=f"Boot {number}: the guest starts and settles."))
-        disk = self._lab.work / f"boot-{number}.qcow2"
         memory = self._lab.work / f"boot-{number}.save"
-        make_overlay(self._prepared, disk)
+        disks = self._overlays(self._disks, f"boot-{number}")
         started = time.monotonic()
-        running = self._lab.session.start(guest_xml(self._lab, self._baseline, disk))
-        with answering(self._lab, running, self._lab.boot_s) as channel:
+        running = self._lab.session.start(guest_xml(self._lab, self._baseline, disks))
+        with answering(self._lab, running, self._lab.boot_s, is_booting=True) as channel:
             seconds = time.monotonic() - started
             self.seconds[number] = seconds
-            self.settle(channel)
+            self.settle(channel, self._baseline)
             running.save(memory)
-        return SavedBoot(planned, number, memory, disk)
+        return SavedBoot(planned, number, memory, disks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +137,13 @@ class PausedGuest:
     running: RunningGuest
     asked_xml: str
     answer_s: float
+    is_booting: bool
 
     @contextmanager
     def answering(self) -> Iterator[Channel]:
-        with answering(self.lab, self.running, self.answer_s) as channel:
+        with answering(
+            self.lab, self.running, self.answer_s, is_booting=self.is_booting
+        ) as channel:
             yield channel
 
 

@@ -33,7 +33,7 @@ class Calibrations:
         self._declared = [
             declared
             for declared in plan.workloads.values()
-            if workload(declared.program).calibratable
+            if workload(declared.program).calibratable and lab.source.has_native_side
         ]
         self._tsc_hz = calibrated.tsc_hz(
             Path("/proc/cpuinfo").read_text(),

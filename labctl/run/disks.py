@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,22 +13,71 @@ from labctl.base.errors import HostError
 from labctl.base.process import run
 
 DATA_SIZE_BYTES = 256 * 1024 * 1024
+_IMAGE_BYTES = 3 * 1024 * 1024 * 1024
+"""Tree, qcow2 and the raw disk that a build makes on the way."""
 _CHUNK = 4 * 1024 * 1024
 
 
-def make_overlay(backing: Path, path: Path) -> None:
-    """A thin qcow2 at `path` over the qcow2 `backing`, which must not change from now on."""
+FLASH = "flash"
+"""Format of a file of UEFI variables: small, and copied where a disk gets an overlay."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFile:
+    """One disk of a guest as a file. `format`: qcow2, raw or FLASH."""
+
+    path: Path
+    format: str = "qcow2"
+
+
+Disks = Mapping[str, DiskFile]
+"""All disks of a guest at one moment, by the names that its domain has for them."""
+
+
+def make_overlays(disks: Disks, folder: Path, stem: str) -> Disks:
+    """A guest's own disks over those of `disks`, which must not change from now on."""
+    made = {}
+    for name, disk in disks.items():
+        if disk.format == FLASH:
+            made[name] = DiskFile(folder / f"{stem}-{name}.fd", FLASH)
+            made[name].path.unlink(missing_ok=True)
+            if disk.path.exists():  # else libvirt makes it of the firmware's template
+                shutil.copyfile(disk.path, made[name].path)
+        else:
+            made[name] = DiskFile(folder / f"{stem}-{name}.qcow2")
+            make_overlay(disk.path, made[name].path, disk.format)
+    return made
+
+
+def remove_disks(disks: Disks) -> None:
+    for disk in disks.values():
+        disk.path.unlink(missing_ok=True)
+
+
+def disk_bytes_needed(memory_bytes: int, *, image_is_built: bool) -> int:
+    """What a sweep may write to the state folder: the data disk and its pristine copy, save
+    files, and an image that is yet to be built."""
+    return 2 * DATA_SIZE_BYTES + 2 * memory_bytes + (0 if image_is_built else _IMAGE_BYTES)
+
+
+def make_overlay(backing: Path, path: Path, backing_format: str = "qcow2") -> None:
+    """A thin qcow2 at `path` over `backing`, which must not change from now on."""
     path.unlink(missing_ok=True)
     run(
-        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", backing, path],
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", backing_format, "-b", backing, path],
         deadline=Deadline.after(30, "making an overlay"),
         hint="Free some space, or name another folder with --state-dir.",
     )
 
 
+RAW, QCOW2 = "raw", "qcow2"
+_SUFFIXES = {RAW: "img", QCOW2: "qcow2"}
+
+
 @dataclass(slots=True)
 class DataDisk:
-    """A raw file full of random data, and its pristine copy.
+    """A file full of random data, and its pristine copy: raw, and where a tuning asks for it a
+    qcow2 image of the same as well.
 
     Never an overlay and never sparse: reads of unwritten extents cost nothing and writes to them
     cost a third more (METHOD rule 10).
@@ -36,19 +86,35 @@ class DataDisk:
     folder: Path
     is_dirty: bool = True
     """Whether anything may have been written to it since it was last pristine."""
+    formats: frozenset[str] = frozenset({RAW})
+    """Those that the run's tunings use; native runs use the raw file."""
 
     @property
     def path(self) -> Path:
-        return self.folder / "data.img"
+        return self.path_in(RAW)
 
-    @property
-    def _pristine(self) -> Path:
-        return self.folder / "pristine.img"
+    def path_in(self, form: str) -> Path:
+        return self.folder / f"data.{_SUFFIXES[form]}"
+
+    def _pristine(self, form: str) -> Path:
+        return self.folder / f"pristine.{_SUFFIXES[form]}"
 
     def make(self) -> None:
-        """Make both files unless they are there and whole."""
+        """Make all files unless they are there and whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not _is_whole(self._pristine):
+        self._make_pristine()
+        if QCOW2 in self.formats:
+            self._make_qcow2()
+        for form in self.formats:
+            if not _is_whole(self.path_in(form)):
+                try:
+                    shutil.copyfile(self._pristine(form), self.path_in(form))
+                except OSError as error:
+                    raise _cannot_write(self.path_in(form), error) from error
+
+    def _make_pristine(self) -> None:
+        pristine = self._pristine(RAW)
+        if not _is_whole(pristine):
             aside = self.folder / ".pristine.new"
             try:
                 with open(aside, "wb") as file:
@@ -58,35 +124,52 @@ class DataDisk:
                     os.fsync(file.fileno())
             except OSError as error:
                 aside.unlink(missing_ok=True)
-                raise _cannot_write(self._pristine, error) from error
-            aside.rename(self._pristine)
-        if not _is_whole(self.path):
-            try:
-                shutil.copyfile(self._pristine, self.path)
-            except OSError as error:
-                raise _cannot_write(self.path, error) from error
+                raise _cannot_write(pristine, error) from error
+            aside.rename(pristine)
+
+    def _make_qcow2(self) -> None:
+        pristine = self._pristine(QCOW2)
+        if _is_whole(pristine):
+            return
+        aside = self.folder / ".pristine.new"
+        try:
+            run(
+                ["qemu-img", "convert", "-q", "-f", RAW, "-O", QCOW2, self._pristine(RAW), aside],
+                deadline=Deadline.after(120, "making the qcow2 data disk"),
+                hint="Free some space, or name another folder with --state-dir.",
+            )
+            aside.rename(pristine)
+        finally:
+            aside.unlink(missing_ok=True)
 
     def reset(self) -> None:
         """Write the pristine data again if need be, in place: the file keeps its extents and its
-        inode, so a running guest sees it."""
+        inode, so a running guest sees it.
+
+        A qcow2's tables are written again as they were: writes to an image that is full change
+        none of them, and no workload discards.
+        """
         if not self.is_dirty:
             return
-        try:
-            with open(self._pristine, "rb") as source, open(self.path, "r+b") as target:
-                while chunk := source.read(_CHUNK):
-                    target.write(chunk)
-                target.flush()
-                os.fdatasync(target.fileno())
-        except OSError as error:
-            raise _cannot_write(self.path, error) from error
+        for form in sorted(self.formats):
+            path = self.path_in(form)
+            try:
+                with open(self._pristine(form), "rb") as source, open(path, "r+b") as target:
+                    while chunk := source.read(_CHUNK):
+                        target.write(chunk)
+                    target.flush()
+                    os.fdatasync(target.fileno())
+            except OSError as error:
+                raise _cannot_write(path, error) from error
         self.is_dirty = False
 
     def forget(self) -> None:
         """Drop the disk from the host's page cache, where both sides' I/O may find it, by cache
         mode. This file alone: dropping all caches would slow everybody on the host."""
-        with open(self.path, "r+b") as file:
-            os.fdatasync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for form in self.formats:
+            with open(self.path_in(form), "r+b") as file:
+                os.fdatasync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _is_whole(path: Path) -> bool:
@@ -94,7 +177,10 @@ def _is_whole(path: Path) -> bool:
         found = path.stat()
     except FileNotFoundError:
         return False
-    return found.st_size == DATA_SIZE_BYTES and found.st_blocks * 512 >= DATA_SIZE_BYTES
+    # A qcow2 holds tables beside the data.
+    is_long_enough = found.st_size >= DATA_SIZE_BYTES
+    is_as_long = is_long_enough if path.suffix == ".qcow2" else found.st_size == DATA_SIZE_BYTES
+    return is_as_long and found.st_blocks * 512 >= DATA_SIZE_BYTES
 
 
 def _cannot_write(path: Path, error: OSError) -> HostError:

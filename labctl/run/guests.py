@@ -14,6 +14,7 @@ from labctl.base.tuning import Tuning
 from labctl.domain.render import DomainRequest, render
 from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest
+from labctl.run.disks import Disks
 from labctl.run.lab import DOMAIN_NAME, Lab
 
 RESTORE_S = 60.0
@@ -22,23 +23,28 @@ _CONSOLE_BYTES = 64 * 1024
 _CONSOLE_LIMIT_BYTES = 16 * 1024 * 1024
 
 
-def guest_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None = None) -> str:
-    """The validated domain XML of a tuning over a root disk."""
+def guest_xml(lab: Lab, tuning: Tuning, disks: Disks) -> str:
+    """The validated domain XML of a tuning over a guest's disks."""
+    return lab.source.xml(lab, tuning, disks)
+
+
+def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None = None) -> str:
+    """The same for a guest of labctl's own image."""
     xml = render(
         DomainRequest(
             name=DOMAIN_NAME,
             uuid=lab.domain_uuid,
             tuning=tuning,
-            plan=lab.pin_plan,
+            plan=lab.pin_plan_for(tuning),
             accelerator=lab.accelerator.name,
             disabled_features=lab.accelerator.disabled_features,
             vcpus=lab.vcpus,
             memory_mib=lab.memory_mib,
             kernel=lab.image.kernel,
             initrd=lab.image.initrd,
-            cmdline=lab.image.command_line,
+            cmdline=" ".join([lab.image.command_line, *tuning.guest.command_line]),
             root_disk=root_disk,
-            data_disk=lab.data.path,
+            data_disk=lab.data.path_in(tuning.disk.format),
             seed_disk=seed_disk,
             console_log=lab.console_log,
             runner_socket=lab.runner_socket,
@@ -50,21 +56,26 @@ def guest_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None 
 
 
 @contextmanager
-def answering(lab: Lab, running: RunningGuest, seconds: float) -> Iterator[Channel]:
+def answering(
+    lab: Lab, running: RunningGuest, seconds: float, *, is_booting: bool
+) -> Iterator[Channel]:
     """Resume a paused guest and talk to its runner; the guest is ended at the end.
 
-    Raises BrokenError with the console's last lines when it doesn't answer within `seconds`.
+    `is_booting`: it has no runner from before, as a restored guest has. Raises BrokenError with
+    the console's last lines when it doesn't answer within `seconds`.
     """
     try:
         deadline = Deadline.after(seconds, "the guest's first answer")
         with Channel.connected(lab.runner_socket, "the guest", deadline) as channel:
             running.resume()
             try:
+                if is_booting:
+                    lab.source.greet(lab, running, deadline)
                 channel.wait_ready(deadline)
             except DeadlineError as error:
                 raise BrokenError(
-                    f"the guest did not answer within {seconds:g} s{_console_end(lab.console_log)}",
-                    hint="'labctl image verify' tells whether its image is whole.",
+                    f"the guest did not answer within {seconds:g} s{console_end(lab.console_log)}",
+                    hint=lab.source.hint(lab),
                 ) from error
             channel.set_time(Deadline.after(10, "setting the guest's clock"))
             yield channel
@@ -82,7 +93,8 @@ def _bound(log: Path) -> None:
         pass
 
 
-def _console_end(log: Path) -> str:
+def console_end(log: Path) -> str:
+    """What a guest printed last, as the end of a sentence."""
     try:
         with open(log, "rb") as file:
             # A guest may write there without end.

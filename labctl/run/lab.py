@@ -8,41 +8,84 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from labctl.base.channel import Channel
+from labctl.base.deadline import Deadline
 from labctl.base.events import Listener
 from labctl.base.places import StatePlaces
 from labctl.base.signals import cleaning_up
-from labctl.base.tuning import Tuning
+from labctl.base.tuning import Strategy, Tuning
 from labctl.domain.pinplan import PinPlan
-from labctl.domain.session import NAME_PREFIX, Session
+from labctl.domain.readback import ExpectedThread
+from labctl.domain.session import NAME_PREFIX, RunningGuest, Session
 from labctl.guest.images import Image
 from labctl.host import cgroups
 from labctl.host.accelerator import Accelerator
 from labctl.host.journal import Journal
 from labctl.host.topology import Topology
-from labctl.run.disks import DataDisk
+from labctl.run.disks import RAW, DataDisk, Disks
 from labctl.run.planning import Planned
 
 DOMAIN_NAME = f"{NAME_PREFIX}guest"
 """A restore can't rename a domain, and a host has one run at a time: one name serves."""
 
 
+class GuestSource(Protocol):
+    """What a run's guests are made of: an image of labctl's (`run.prepare`), or the
+    administrator's own domain (`run.own_vm`)."""
+
+    @property
+    def has_native_side(self) -> bool:
+        """Whether native runs use the same programs."""
+
+    @property
+    def programs(self) -> Mapping[str, str]:
+        """Programs whose hashes are recorded, by name: their paths in the guest."""
+
+    def hash_elsewhere(self, program: str) -> str | None:
+        """SHA-256 of the program that native runs use; None where it has no native side."""
+
+    def disks(self, lab: Lab, baseline: Tuning) -> Disks:
+        """What every boot starts from; made ready now if need be."""
+
+    def check(self) -> None:
+        """Raises HostError when those are no longer what they were."""
+
+    def xml(self, lab: Lab, tuning: Tuning, disks: Disks) -> str:
+        """The validated domain XML of a tuning."""
+
+    def expected_threads(self, lab: Lab, tuning: Tuning, xml: str) -> list[ExpectedThread]:
+        """What each thread of a guest with that XML must show."""
+
+    def greet(self, lab: Lab, running: RunningGuest, deadline: Deadline) -> None:
+        """See to it that labctl's runner starts in a guest that boots."""
+
+    def quieten(self, channel: Channel) -> None:
+        """End what would run beside a workload in a guest that has booted."""
+
+    def hint(self, lab: Lab) -> str:
+        """What to do when a guest doesn't answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
     """The host, the image and the open connection that guests are made with.
 
+    `image`: native runs and neighbours use its programs, whatever guests are made of.
     `work`: the folder for overlays, save files and sockets; emptied before and after a run.
     """
 
     places: StatePlaces
     work: Path
     image: Image
+    source: GuestSource
     accelerator: Accelerator
     session: Session
     journal: Journal
     layout: cgroups.Layout
     topology: Topology
-    pin_plan: PinPlan
+    pin_plans: Mapping[Strategy, PinPlan]
     tunings: Mapping[str, Tuning]
     vcpus: int
     memory_mib: int
@@ -50,6 +93,10 @@ class Lab:
     """What a guest may take to its first answer."""
     data: DataDisk
     listener: Listener
+
+    def pin_plan_for(self, tuning: Tuning) -> PinPlan:
+        """Where the threads of a tuning that pins by the plan run."""
+        return self.pin_plans[tuning.pin.strategy]
 
     @property
     def domain_uuid(self) -> str:
@@ -75,6 +122,7 @@ def open_lab(
     planned: Planned,
     *,
     image: Image,
+    source: GuestSource,
     accelerator: Accelerator,
     connect: str | None = None,
     listener: Listener,
@@ -93,17 +141,21 @@ def open_lab(
             places=places,
             work=work,
             image=image,
+            source=source,
             accelerator=accelerator,
             session=session,
             journal=journal,
             layout=layout,
             topology=planned.topology,
-            pin_plan=planned.pin_plan,
+            pin_plans=planned.pin_plans,
             tunings=planned.tunings,
             vcpus=len(planned.pin_plan.vcpus),
             memory_mib=planned.plan.guest.memory_mib,
             boot_s=planned.plan.limits.boot_s,
-            data=DataDisk(places.root / "data"),
+            data=DataDisk(
+                places.root / "data",
+                formats=frozenset({RAW, *(t.disk.format for t in planned.tunings.values())}),
+            ),
             listener=listener,
         )
         lab.sockets.mkdir(mode=0o700)

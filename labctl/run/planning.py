@@ -8,14 +8,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from labctl.base.errors import BrokenError, UsageError
+from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.places import StatePlaces
-from labctl.base.tuning import Tuning
-from labctl.domain.pincheck import check as check_pins
-from labctl.domain.pincheck import refuse
+from labctl.base.tuning import Kind, Strategy, Tuning
+from labctl.domain import pincheck
 from labctl.domain.pinplan import PinPlan, default_vcpus, pin_plan
-from labctl.host.accelerator import Requested
+from labctl.guest.images import find
+from labctl.guest.recipe import Recipe
+from labctl.host.accelerator import Requested, known_accelerator
 from labctl.host.topology import Topology, read_rt_runtime_us, read_topology
+from labctl.run.guest_image import recipe_asked_for, recipe_of_run
+from labctl.run.own_domain import OwnGuest, misfits, own_of_run, own_study, read_own
+from labctl.run.requirements import Offers, Unmet, read_offers, refuse, unmet
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
 from labctl.study.plan import Plan, changed_tunings, make_plan
@@ -26,7 +30,9 @@ from labctl.workloads.registry import checkers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest:
-    """What a user asked for. `resume`: the run to go on with; the rest of its plan is on disk."""
+    """What a user asked for. `resume`: the run to go on with; the rest of its plan is on disk.
+    `kernel`, `initrd`: what guests boot in place of what the image brings. `domain`: the user's
+    own, a name or a file, in place of an image; `keep_network`: its copy stays on its networks."""
 
     study: str
     places: StatePlaces
@@ -37,56 +43,216 @@ class SweepRequest:
     accel: Requested = "auto"
     connect: str | None = None
     fresh_boots: bool = False
+    kernel: Path | None = None
+    initrd: Path | None = None
+    domain: str | None = None
+    keep_network: bool = False
     resume: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan for this host, and what it was made from. Nothing was started or changed."""
+    """A plan for this host, and what it was made from. Nothing was started or changed.
+
+    `pin_plans`: of each strategy that a tuning of the plan pins by, compact always.
+    `hangs_on_accelerator`: tunings that are in the plan although nobody knows yet whether guests
+    run under what they need: only a kernel that boots can tell.
+    """
 
     plan: Plan
+    recipe: Recipe
     tunings: Mapping[str, Tuning]
     topology: Topology
-    pin_plan: PinPlan
+    pin_plans: Mapping[Strategy, PinPlan]
     warnings: tuple[str, ...]
+    hangs_on_accelerator: tuple[str, ...] = ()
+    own: OwnGuest | None = None
+    """The user's own domain, where that is what runs."""
+
+    @property
+    def pin_plan(self) -> PinPlan:
+        """The one that tunings use unless they say otherwise."""
+        return self.pin_plans[Strategy.COMPACT]
 
 
-def plan_sweep(request: SweepRequest) -> Planned:
-    """The plan that `sweep` would carry out. Only reads; raises UsageError for a bad request."""
+def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned:
+    """The plan that `sweep` would carry out. Only reads.
+
+    `accelerator`: what guests run under, where the caller has found out. Raises UsageError for a
+    bad request, HostError when this host can't have what was asked for by name, what has a role,
+    or any tuning of the study.
+    """
     study = load_study(
         request.study, programs=checkers(), quick=request.quick, overrides=request.overrides
     )
     seed = secrets.randbelow(2**31) if request.seed is None else request.seed
-    return _planned(study, seed, asked_for=request.overrides.tunings or ())
+    own = _own_asked_for(request)
+    if own is not None:
+        study = own_study(study, own, request.overrides)
+    return _planned(request, study, seed, accelerator, own)
 
 
-def _planned(study: Study, seed: int, asked_for: Collection[str]) -> Planned:
+def _own_asked_for(request: SweepRequest) -> OwnGuest | None:
+    if request.domain is None:
+        if request.keep_network:
+            raise UsageError("--keep-network is for a domain of your own", hint="Name it: --domain")
+        return None
+    if request.kernel is not None or request.initrd is not None:
+        raise UsageError(
+            "--kernel and --initrd are for labctl's images, and --domain names another guest",
+            hint="A domain boots what its own XML says: change a copy of that.",
+        )
+    return read_own(request.domain, connect=request.connect, keep_network=request.keep_network)
+
+
+def _planned(
+    request: SweepRequest, study: Study, seed: int, accelerator: str | None, own: OwnGuest | None
+) -> Planned:
     topology = read_topology()
     tunings = load_tunings(study.tunings)
     vcpus = study.guest.vcpus or default_vcpus(topology)
-    iothreads = max(tuning.iothreads for tuning in tunings.values())
-    pins = pin_plan(topology, vcpus, max(1, iothreads))
-    skipped: dict[str, str] = {}
-    warnings: list[str] = []
-    for name, tuning in tunings.items():
-        problems = check_pins(tuning, pins, topology, read_rt_runtime_us())
-        if name in asked_for:
-            refuse(tuning, problems)
-        refusals = [problem.text for problem in problems if problem.refused]
-        if refusals:
-            skipped[name] = "; ".join(refusals)
-        else:
-            warnings += [f"{name}: {problem.text}" for problem in problems]
-    plan = make_plan(study, tunings, seed=seed, host_digest=_topology_digest(pins), skipped=skipped)
+    recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)
+    if accelerator is None and any(tuning.requires.accelerator for tuning in tunings.values()):
+        image = find(recipe, request.places)
+        kernel = image.kernel if image else None
+        accelerator = known_accelerator(request.accel, kernel, request.places)
+    offers = read_offers(
+        tunings.values(),
+        topology,
+        vcpus=vcpus,
+        memory_mib=study.guest.memory_mib,
+        accelerator=accelerator,
+    )
+    asked_for = request.overrides.tunings or ()
+    skipped, warnings = _fitted(tunings, offers, topology, asked_for)
+    if own is not None:
+        pin_plans, _ = _pin_plans(topology, vcpus, tunings.values())
+        baseline = tunings[study.roles.baseline]
+        reasons = misfits(own, tunings, baseline, pin_plans, accelerator or "kvm")
+        for name in set(reasons) & set(asked_for):
+            refuse(tunings[name], reasons[name])
+        skipped |= {name: "; ".join(r.text for r in found) for name, found in reasons.items()}
+    _check_any_left(study, tunings, skipped)
+    planned = {name: tuning for name, tuning in tunings.items() if name not in skipped}
+    pin_plans, _ = _pin_plans(topology, vcpus, planned.values())
+    digest = _pins_digest(pin_plans)
+    plan = make_plan(study, tunings, seed=seed, host_digest=digest, skipped=skipped)
     # The study stays as it is, so that its digest is the same on every host.
     plan = replace(plan, guest=replace(plan.guest, vcpus=vcpus))
+    waiting = [t.name for t in planned.values() if t.requires.accelerator and not accelerator]
     return Planned(
         plan=plan,
-        tunings={name: tunings[name] for name in plan.tunings},
+        recipe=recipe,
+        tunings=planned,
         topology=topology,
-        pin_plan=pins,
+        pin_plans=pin_plans,
         warnings=tuple(warnings),
+        hangs_on_accelerator=tuple(waiting),
+        own=own,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What stands between a tuning and this host. `lacking`: what it needs and the host hasn't;
+    `crowding`: what its pins and policies would do here."""
+
+    lacking: tuple[Unmet, ...]
+    crowding: tuple[pincheck.PinProblem, ...]
+
+    @property
+    def hindrances(self) -> tuple[Unmet, ...]:
+        """Why it can't run here; () when it can."""
+        refused = (Unmet(text=p.text, remedy=p.hint) for p in self.crowding if p.refused)
+        return (*self.lacking, *refused)
+
+
+def fits(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> dict[str, Fit]:
+    """Of each tuning, what keeps it from running here and what its pins would do."""
+    pin_plans, unplaced = _pin_plans(topology, offers.vcpus, tunings.values())
+    found = {}
+    for name, tuning in tunings.items():
+        strategy = tuning.pin.strategy
+        lacking = unmet(tuning, offers)
+        crowding: list[pincheck.PinProblem] = []
+        if strategy in unplaced:
+            lacking.append(unplaced[strategy])
+        else:
+            lacking += _same_place(tuning, pin_plans)
+            pins = pin_plans[strategy]
+            crowding = pincheck.check(tuning, pins, topology, read_rt_runtime_us())
+        found[name] = Fit(lacking=tuple(lacking), crowding=tuple(crowding))
+    return found
+
+
+def _fitted(
+    tunings: Mapping[str, Tuning],
+    offers: Offers,
+    topology: Topology,
+    asked_for: Collection[str],
+) -> tuple[dict[str, str], list[str]]:
+    """Tunings that this host can't have, with the reason, and warnings of the others' pins.
+    Raises for one that was asked for by name."""
+    skipped: dict[str, str] = {}
+    warnings: list[str] = []
+    for name, fit in fits(tunings, offers, topology).items():
+        if name in asked_for:
+            refuse(tunings[name], fit.lacking)
+            pincheck.refuse(tunings[name], fit.crowding)
+        if fit.hindrances:
+            skipped[name] = "; ".join(hindrance.text for hindrance in fit.hindrances)
+        else:
+            warnings += [f"{name}: {problem.text}" for problem in fit.crowding]
+    return skipped, warnings
+
+
+def _pin_plans(
+    topology: Topology, vcpus: int, tunings: Collection[Tuning]
+) -> tuple[dict[Strategy, PinPlan], dict[Strategy, Unmet]]:
+    """The plan of each strategy that a tuning pins by, and why there is none. Compact there is
+    always: raises UsageError when even that has no room."""
+    iothreads = max(1, *(tuning.iothreads for tuning in tunings))
+    plans = {Strategy.COMPACT: pin_plan(topology, vcpus, iothreads)}
+    unplaced = {}
+    for strategy in {tuning.pin.strategy for tuning in tunings} - {Strategy.COMPACT}:
+        try:
+            plans[strategy] = pin_plan(topology, vcpus, iothreads, strategy)
+        except UsageError as error:
+            remedy = error.hint or "'labctl pin plan' shows this host's CPUs."
+            unplaced[strategy] = Unmet(text=error.message, remedy=remedy)
+    return plans, unplaced
+
+
+def _same_place(tuning: Tuning, plans: Mapping[Strategy, PinPlan]) -> list[Unmet]:
+    """A strategy that puts every thread where compact does is no other tuning here, unless the
+    guest is shown its topology or has its memory by it."""
+    pins, compact = plans[tuning.pin.strategy], plans[Strategy.COMPACT]
+    shown = tuning.cpu.topology or tuning.memory.numa or tuning.memory.cells
+    if tuning.pin.strategy is Strategy.COMPACT or shown:
+        return []
+    places = [(plan.vcpus, plan.emulator, plan.iothreads) for plan in (pins, compact)]
+    if places[0] != places[1]:
+        return []
+    return [
+        Unmet(
+            text=f"on this host '{tuning.pin.strategy}' is the same placement as vcpupin",
+            remedy="Take that one, or give the guest more vCPUs ('--vcpus').",
+        )
+    ]
+
+
+def _check_any_left(
+    study: Study, tunings: Mapping[str, Tuning], skipped: Mapping[str, str]
+) -> None:
+    """Raises HostError when nothing is left of what the study would try."""
+    roles = study.roles.names()
+    tried = [n for n in study.tunings if n not in roles and tunings[n].kind is Kind.GUEST]
+    if tried and all(name in skipped for name in tried):
+        raise HostError(
+            "this host can't have any tuning of the study: "
+            + ". ".join(f"'{name}': {skipped[name]}" for name in tried),
+            hint=f"'labctl sweep {study.name} --tuning {tried[0]}' says what could be done.",
+        )
 
 
 def resumed_plan(folder: RunFolder) -> Planned:
@@ -96,9 +262,8 @@ def resumed_plan(folder: RunFolder) -> Planned:
     tunings = load_tunings(tuple(plan.tunings))
     if plan.guest.vcpus is None:
         raise BrokenError(f"{folder.path / 'plan.json'} does not say how many vCPUs the guest has")
-    iothreads = max(tuning.iothreads for tuning in tunings.values())
-    pins = pin_plan(topology, plan.guest.vcpus, max(1, iothreads))
-    if _topology_digest(pins) != plan.host_digest:
+    pin_plans, unplaced = _pin_plans(topology, plan.guest.vcpus, tunings.values())
+    if unplaced or _pins_digest(pin_plans) != plan.host_digest:
         raise UsageError(
             f"run '{folder.name}' was planned for other CPUs than this host has now",
             hint="Resume it where it began, or start a new run.",
@@ -108,8 +273,17 @@ def resumed_plan(folder: RunFolder) -> Planned:
             f"{', '.join(changed)}: changed since run '{folder.name}' was planned",
             hint="Put the files in 'domains/' back as they were, or start a new run.",
         )
-    return Planned(plan=plan, tunings=tunings, topology=topology, pin_plan=pins, warnings=())
+    return Planned(
+        plan=plan,
+        recipe=recipe_of_run(plan.guest.image, folder),
+        tunings=tunings,
+        topology=topology,
+        pin_plans=pin_plans,
+        warnings=(),
+        own=own_of_run(folder),
+    )
 
 
-def _topology_digest(pins: PinPlan) -> str:
-    return hashlib.sha256(canonical(pins.to_json()).encode()).hexdigest()
+def _pins_digest(pin_plans: Mapping[Strategy, PinPlan]) -> str:
+    plans = {str(strategy): pins.to_json() for strategy, pins in pin_plans.items()}
+    return hashlib.sha256(canonical(plans).encode()).hexdigest()

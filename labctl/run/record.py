@@ -11,10 +11,11 @@ from typing import Any
 import labctl
 from labctl.base.errors import UsageError
 from labctl.base.signals import cleaning_up
-from labctl.domain.pinplan import picture
+from labctl.base.tuning import Strategy
+from labctl.domain.pinpicture import picture
 from labctl.run.planning import Planned, SweepRequest
 from labctl.store.run_folder import RunFolder
-from labctl.study.plan import Plan
+from labctl.study.plan import Plan, tuning_json
 
 
 @contextmanager
@@ -58,11 +59,24 @@ def _first_record(request: SweepRequest, planned: Planned) -> dict[str, Any]:
         "skipped": dict(plan.skipped),
         "warnings": list(planned.warnings),
         "notes": [],
-        "pin_plan": {
-            "picture": picture(planned.pin_plan, planned.topology),
-            "reasons": [*planned.pin_plan.reasons, *planned.pin_plan.shares],
-            "data": planned.pin_plan.to_json(),
+        "domain": planned.own and planned.own.to_json(),
+        "kernel": planned.recipe.kernel and planned.recipe.kernel.to_json(),
+        "tunings": {name: tuning_json(tuning) for name, tuning in planned.tunings.items()},
+        "pin_plan": _pin_plan(planned, Strategy.COMPACT),
+        "pin_plans": {
+            str(strategy): _pin_plan(planned, strategy)
+            for strategy in planned.pin_plans
+            if strategy is not Strategy.COMPACT
         },
+    }
+
+
+def _pin_plan(planned: Planned, strategy: Strategy) -> dict[str, Any]:
+    pins = planned.pin_plans[strategy]
+    return {
+        "picture": picture(pins, planned.topology),
+        "reasons": [*pins.reasons, *pins.shares],
+        "data": pins.to_json(),
     }
 
 
@@ -78,6 +92,7 @@ def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[s
             ("QEMU", *(facts["host"].get("qemu") for facts in (record, now))),
             ("the CPU", *(facts["host"].get("cpu_model") for facts in (record, now))),
             ("the image", *(facts["image"]["digest"][:12] for facts in (record, now))),
+            ("the domain", *(_domain_digest(facts) for facts in (record, now))),
         )
         if before != after
     ]
@@ -87,6 +102,11 @@ def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[s
             f"{'; '.join(differing)}",
             hint="Start a new run, or go back to what the run began with.",
         )
+
+
+def _domain_digest(facts: Mapping[str, Any]) -> str | None:
+    domain = facts.get("domain")
+    return domain and str(domain["digest"])[:12]
 
 
 def command(request: SweepRequest, plan: Plan) -> list[str]:
@@ -102,6 +122,8 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
         "--vcpus": request.overrides.vcpus,
         "--memory": request.overrides.memory_mib,
         "--duration": request.overrides.duration_s,
+        "--kernel": request.kernel,
+        "--initrd": request.initrd,
     }
     for option, value in options.items():
         if value is not None:
@@ -117,6 +139,10 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
         words += ["--accel", request.accel]
     if request.connect:
         words += ["--connect", request.connect]
+    if request.domain:
+        words += ["--domain", request.domain]
+    if request.keep_network:
+        words.append("--keep-network")
     if request.fresh_boots:
         words.append("--fresh-boots")
     return words

@@ -9,7 +9,6 @@ from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.host.machine_facts import machine_facts, same_kernel
-from labctl.run.bench import GUEST_DATA_PATH
 from labctl.run.calibrate import Calibrations
 from labctl.run.lab import Lab
 from labctl.run.trial import WINDOW_S
@@ -28,8 +27,9 @@ class Settler:
         self._facts: dict[str, Any] | None = None
         self._hashes: dict[str, str] = {}
 
-    def settle(self, channel: Channel) -> None:
-        """Done in every boot, so that all are saved in the same state."""
+    def settle(self, channel: Channel, data_path: str) -> None:
+        """Done in every boot, so that all are saved in the same state. `data_path`: the data disk
+        in that guest."""
         if self._facts is None:
             self._facts = machine_facts(
                 lambda paths: channel.read(paths, Deadline.after(30, "the guest's facts"))
@@ -44,7 +44,7 @@ class Settler:
                 parameters=program.check_parameters(declared.parameters),
                 vcpus=self._lab.vcpus,
                 duration_s=declared.duration_s,
-                data_path=GUEST_DATA_PATH,
+                data_path=data_path,
             )
             result = channel.run(program.warmup_command(setting, WINDOW_S, None), seconds=60)
             if result.returncode != 0:
@@ -59,11 +59,14 @@ class Settler:
         if self._facts is None:
             raise BrokenError("no boot has told its facts yet")
         binaries = {}
-        for program, record in self._lab.image.binaries.items():
-            native, guest = record["sha256"], self._hashes[program]
+        for program, path in self._lab.source.programs.items():
+            native, guest = self._lab.source.hash_elsewhere(program), self._hashes[program]
+            if native is None:
+                binaries[program] = {"guest": guest}
+                continue
             if native != guest:
                 raise BrokenError(
-                    f"{record['path']} differs between the guest ({guest[:12]}) and the tree that "
+                    f"{path} differs between the guest ({guest[:12]}) and the tree that "
                     f"native runs use ({native[:12]})",
                     hint="Build the image again: 'labctl image rm' and 'labctl image build'.",
                 )
@@ -77,7 +80,7 @@ class Settler:
         }
 
     def _hash(self, channel: Channel) -> dict[str, str]:
-        paths = {program: str(r["path"]) for program, r in self._lab.image.binaries.items()}
+        paths = self._lab.source.programs
         result = channel.run(Command(argv=("sha256sum", *paths.values())), seconds=60)
         lines = result.stdout.decode(errors="replace").splitlines()
         hashes = [line.split()[0] for line in lines if line.strip()]

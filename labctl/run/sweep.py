@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,32 +14,32 @@ from labctl.base.events import Listener, Note, Warned
 from labctl.base.places import StatePlaces, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Kind
-from labctl.guest.build import build
 from labctl.guest.images import Image, find
-from labctl.guest.recipe import load_recipe
 from labctl.host import preflight
 from labctl.host.accelerator import Accelerator, accelerator
 from labctl.host.facts import host_facts
 from labctl.host.lock import host_locked
 from labctl.run.boots import Boots
 from labctl.run.calibrate import Calibrations
-from labctl.run.disks import DATA_SIZE_BYTES
+from labctl.run.disks import Disks, disk_bytes_needed
 from labctl.run.engine import Engine
+from labctl.run.guest_image import built_image
 from labctl.run.guests import guest_xml
-from labctl.run.lab import DOMAIN_NAME, Lab, open_lab
+from labctl.run.lab import DOMAIN_NAME, GuestSource, Lab, open_lab
 from labctl.run.leftovers import clean_up
+from labctl.run.own_domain import XML, OwnGuest
+from labctl.run.own_vm import OwnVm
 from labctl.run.planning import Planned, SweepRequest, plan_sweep, resumed_plan
-from labctl.run.prepare import prepared_disk
+from labctl.run.prepare import ImageSource
 from labctl.run.record import check_same_host, command, recorded
 from labctl.run.settle import Settler
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialStatus
 from labctl.study.plan import Plan
+from labctl.workloads.registry import workload
 
 MIB = 1024 * 1024
 _SOCKET_PATH_BYTES = 107
-_IMAGE_BYTES = 3 * 1024 * MIB
-"""Tree, qcow2 and the raw disk that a build makes on the way."""
 
 
 def sweep(request: SweepRequest, listener: Listener) -> RunFolder:
@@ -56,9 +56,10 @@ def sweep(request: SweepRequest, listener: Listener) -> RunFolder:
         path = folder.path if folder else _folder_path(request, planned.plan)
         stack.enter_context(host_locked(host_lock(), what=what, run_folder=path))
         clean_up(request.places, listener)
-        _preflight(request, planned.plan, len(planned.pin_plan.vcpus))
+        _preflight(request, planned)
         if folder is None:
-            folder = _new_folder(path, planned.plan)
+            planned = _with_accelerator(request, planned, listener)
+            folder = _new_folder(path, planned)
         elif _reached(planned.plan, folder).is_over:
             listener(Note(text=f"Run '{folder.name}' has all its trials: nothing is left to do."))
             return folder
@@ -67,10 +68,20 @@ def sweep(request: SweepRequest, listener: Listener) -> RunFolder:
         return folder
 
 
-def _preflight(request: SweepRequest, plan: Plan, vcpus: int) -> None:
-    image = find(load_recipe(plan.guest.image), request.places)
-    memory_bytes = plan.guest.memory_mib * MIB
-    disk_bytes = 2 * DATA_SIZE_BYTES + 2 * memory_bytes + (0 if image else _IMAGE_BYTES)
+def _with_accelerator(request: SweepRequest, planned: Planned, listener: Listener) -> Planned:
+    """The plan made once more where it hangs on what guests run under: only a kernel that boots
+    can tell, and there is none before the image is built."""
+    if not planned.hangs_on_accelerator:
+        return planned
+    image = built_image(planned.recipe, request.places, listener)
+    chosen = accelerator(request.accel, image.kernel, request.places)
+    return plan_sweep(replace(request, seed=planned.plan.seed), chosen.name)
+
+
+def _preflight(request: SweepRequest, planned: Planned) -> None:
+    image = find(planned.recipe, request.places)
+    memory_bytes = planned.plan.guest.memory_mib * MIB
+    disk_bytes = disk_bytes_needed(memory_bytes, image_is_built=image is not None)
     _check_socket_paths(request.places)
     request.places.root.mkdir(parents=True, exist_ok=True)
     preflight.check(
@@ -78,7 +89,7 @@ def _preflight(request: SweepRequest, plan: Plan, vcpus: int) -> None:
             state_folder=request.places.root,
             disk_bytes=disk_bytes,
             memory_bytes=memory_bytes,
-            vcpus=vcpus,
+            vcpus=len(planned.pin_plan.vcpus),
         )
     )
 
@@ -99,7 +110,7 @@ def _folder_path(request: SweepRequest, plan: Plan) -> Path:
     return request.results.resolve() / f"{moment}-{plan.study}"
 
 
-def _new_folder(path: Path, plan: Plan) -> RunFolder:
+def _new_folder(path: Path, planned: Planned) -> RunFolder:
     """The run's folder with its plan on disk: before the first trial, and before any change."""
     try:
         folder = RunFolder.create(path.parent, path.name)
@@ -108,7 +119,9 @@ def _new_folder(path: Path, plan: Plan) -> RunFolder:
             f"cannot make the run's folder {path}: {error.strerror}",
             hint="Name a folder that can be written with --results.",
         ) from error
-    folder.write_plan(plan.to_json())
+    folder.write_plan(planned.plan.to_json())
+    if planned.own is not None:
+        (folder.path / XML).write_text(planned.own.domain.xml)
     return folder
 
 
@@ -120,7 +133,7 @@ def _carry_out(
     listener: Listener,
 ) -> None:
     places, plan = request.places, planned.plan
-    image = _image(plan.guest.image, places, listener)
+    image = built_image(planned.recipe, places, listener)
     chosen = accelerator(request.accel, image.kernel, places)
     if record.setdefault("accelerator", chosen.name) != chosen.name:
         raise UsageError(
@@ -137,24 +150,26 @@ def _carry_out(
                 places,
                 planned,
                 image=image,
+                source=_source(planned, image),
                 accelerator=chosen,
                 connect=request.connect,
                 listener=listener,
             )
         )
-        facts = _facts_of_host(lab, chosen)
+        facts = _facts_of_host(lab, chosen, planned.own)
         check_same_host(folder, record, facts)
         record.update(facts)
-        record["xml"] = _store_xml(lab, folder)
         folder.write_run(record)
         baseline = planned.tunings[plan.roles.baseline]
+        disks = lab.source.disks(lab, baseline)
+        record["xml"] = _store_xml(lab, folder, disks)
         calibrations = Calibrations(lab, plan)
         calibrations.count_natively()
         settler = Settler(lab, plan, calibrations)
         reached = _reached(plan, folder)
         boots = Boots(
             lab,
-            prepared_disk(lab, baseline),
+            disks,
             baseline,
             settler.settle,
             boots_before=reached.last_boot,
@@ -175,12 +190,6 @@ def _carry_out(
             record["boot_seconds"] = record.get("boot_seconds", {}) | seconds
 
 
-def _image(name: str, places: StatePlaces, listener: Listener) -> Image:
-    recipe = load_recipe(name)
-    found = find(recipe, places)
-    return found if found is not None else build(recipe, places, listener)
-
-
 @dataclass(frozen=True, slots=True)
 class _Reached:
     """How far a run is. `next_boot`: the plan's boot of the first trial that is yet to be done;
@@ -199,7 +208,7 @@ def _reached(plan: Plan, folder: RunFolder) -> _Reached:
     return _Reached(not left, left[0] if left else plan.boots, last)
 
 
-def _facts_of_host(lab: Lab, chosen: Accelerator) -> dict[str, Any]:
+def _facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> dict[str, Any]:
     facts = host_facts(lab.places)
     facts["libvirt_session"] = lab.session.versions()
     return {
@@ -207,16 +216,29 @@ def _facts_of_host(lab: Lab, chosen: Accelerator) -> dict[str, Any]:
         "connection": lab.session.uri,
         "host": facts,
         "image": {"name": lab.image.name, "digest": lab.image.digest},
+        "domain": own and own.to_json(),
     }
 
 
-def _store_xml(lab: Lab, folder: RunFolder) -> dict[str, str]:
+def _source(planned: Planned, image: Image) -> GuestSource:
+    if planned.own is None:
+        return ImageSource(image)
+    programs = (workload(declared.program) for declared in planned.plan.workloads.values())
+    return OwnVm(
+        own=planned.own,
+        baseline=planned.tunings[planned.plan.roles.baseline],
+        paths=tuple(sorted({path for program in programs for path in program.binaries})),
+    )
+
+
+def _store_xml(lab: Lab, folder: RunFolder, disks: Disks) -> dict[str, str]:
     """Every guest tuning's domain XML as this run asks for it, for the report's differences."""
     (folder.path / "xml").mkdir(exist_ok=True)
+    named = {name: replace(disk, path=lab.work / name) for name, disk in disks.items()}
     stored = {}
     for name, tuning in lab.tunings.items():
         if tuning.kind is Kind.GUEST:
             path = f"xml/{name}.xml"
-            (folder.path / path).write_text(guest_xml(lab, tuning, lab.work / "root.qcow2"))
+            (folder.path / path).write_text(guest_xml(lab, tuning, named))
             stored[name] = path
     return stored

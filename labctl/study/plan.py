@@ -10,7 +10,7 @@ from typing import Any
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import BrokenError, HostError, UsageError
-from labctl.base.tuning import Kind, Tuning
+from labctl.base.tuning import Kind, Requires, Tuning
 from labctl.store.jsonfile import canonical
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.williams import block_order
@@ -32,6 +32,9 @@ class PlannedTuning:
     description: str
     exercised_by: tuple[str, ...]
     digest: str
+    restored_as: str | None = None
+    """For a guest that boots: the tuning of the plan that differs from it in being restored alone
+    (METHOD 8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +198,7 @@ def make_plan(
                 description=tuning.description,
                 exercised_by=study.exercises.get(name, ()),
                 digest=_tuning_digest(tuning),
+                restored_as=_restored_as(tuning, planned, study.roles.control),
             )
             for name, tuning in planned.items()
         },
@@ -282,9 +286,32 @@ def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
             )
 
 
+def tuning_json(tuning: Tuning) -> dict[str, Any]:
+    """A whole tuning in JSON's types: what run.json keeps of it, for advice years later."""
+    recorded: dict[str, Any] = _listed(asdict(tuning))
+    return recorded
+
+
 def _tuning_digest(tuning: Tuning) -> str:
     """SHA-256 of what a tuning does. Where its files lie and what they say about it stay out."""
     return _digest(_listed(asdict(replace(tuning, sources=(), description=""))))
+
+
+def _restored_as(tuning: Tuning, planned: Mapping[str, Tuning], control: str | None) -> str | None:
+    if tuning.restore or tuning.kind is not Kind.GUEST:
+        return None
+    same = (
+        name
+        for name, other in planned.items()
+        if name != control and other.restore and _does(other) == _does(tuning)
+    )
+    return next(same, None)
+
+
+def _does(tuning: Tuning) -> Tuning:
+    """What a tuning does, without its name, its words, its needs and how its guest comes about."""
+    said: dict[str, Any] = {"name": "", "description": "", "sources": (), "needs": (), "risks": ()}
+    return replace(tuning, **said, requires=Requires(), restore=True, twin=None)
 
 
 def _listed(value: Any) -> Any:

@@ -12,6 +12,7 @@ from labctl.base.errors import UsageError
 from labctl.base.places import data_files
 from labctl.base.yamlfile import nearest
 from labctl.store.jsonfile import canonical
+from labctl.study.combine import with_combinations
 from labctl.study.studyfile import CONDITIONS, Parameter, Program, StudyFile, read_study_file
 from labctl.study.tunings import tuning_names
 
@@ -182,7 +183,7 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
 def _check_overrides(overrides: Overrides, study: Study) -> None:
     """Names may come from outside the study only for tunings: one's own beside the study's."""
     named = (
-        ("tuning", overrides.tunings, tuning_names()),
+        ("tuning", overrides.tunings, with_combinations(overrides.tunings or (), tuning_names())),
         ("workload", overrides.workloads, study.workloads),
         ("condition", overrides.conditions, CONDITIONS),
     )

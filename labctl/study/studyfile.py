@@ -14,6 +14,7 @@ from ruamel.yaml.comments import CommentedMap
 from labctl.base.errors import UsageError
 from labctl.base.places import data_files
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
+from labctl.study.combine import with_combinations
 from labctl.study.tunings import tuning_names
 
 CONDITIONS = ("quiet", "neighbour")
@@ -42,7 +43,7 @@ class Program(Protocol):
         """Raises UsageError when it can't run for exactly that long."""
 
 
-_Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+._-]*$", max_length=60)]
+_Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$", max_length=150)]
 _Names = Annotated[list[_Name], Field(min_length=1)]
 _Seconds = Annotated[float, Field(ge=0.1, le=3600, allow_inf_nan=False)]
 _Blocks = Annotated[int, Field(ge=1, le=1000)]
@@ -125,7 +126,11 @@ class _Checked:
 
     def check(self, programs: Mapping[str, Program]) -> None:
         file = self.file
-        self._names(file.tunings, "tuning", tuning_names(), "tunings")
+        known = tuning_names()
+        for index, name in enumerate(file.tunings):
+            with self._placed("tunings", index):
+                known = with_combinations([name], known)
+        self._names(file.tunings, "tuning", known, "tunings")
         self._names(file.conditions, "condition", CONDITIONS, "conditions")
         for role, name in file.roles:
             if name is not None:
@@ -177,7 +182,7 @@ class _Checked:
                 program.check_duration(quick.duration_s)
 
     @contextmanager
-    def _placed(self, *keys: str, among: Iterable[str] = ()) -> Iterator[None]:
+    def _placed(self, *keys: str | int, among: Iterable[str] = ()) -> Iterator[None]:
         """Puts file and line before what a program says of the value at `keys`; `among`: the
         keys below it that the sentence may quote."""
         try:

@@ -1,20 +1,19 @@
-"""Tunings from `domains/*.yaml`: validated, `extends:` resolved, frozen."""
+"""Tunings from `domains/*.yaml`: validated, `extends:` resolved, combined, frozen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BeforeValidator, Field
 from ruamel.yaml.comments import CommentedMap
 
-from labctl.base.cpus import CpuSet, parse_cpus
+from labctl.base.cpus import CpuSet
 from labctl.base.errors import UsageError
 from labctl.base.places import data_files
 from labctl.base.tuning import (
-    PLAN,
     Cpu,
     Disk,
     GuestSide,
@@ -29,146 +28,27 @@ from labctl.base.tuning import (
     Strategy,
     Tuning,
 )
-from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
+from labctl.base.yamlfile import line_of, load_mapping, nearest, validate
+from labctl.study.combine import JOINT, combined, split
+from labctl.study.contradictions import contradictions
+from labctl.study.tuningfile import TuningFile
 
 FOLDER = "domains"
+BASELINE = "baseline"
+"""What every combination starts from."""
+
+_NATIVE = "native"
+"""How the names of native tunings begin."""
+
 _T = TypeVar("_T")
+_Files = Mapping[str, Path]
+"""Name to file of every tuning."""
 
 GUEST_ONLY = (
     *("twin", "emulator_sched", "iothread_sched", "iothreads", "cpu", "kvm", "timers", "memory"),
     *("disk", "network", "guest", "handicap_percent"),
 )
 """Keys that mean nothing without a guest."""
-
-
-def _cpus(value: object) -> object:
-    """A CPU list as YAML gives it: `2` is a number there, `2-3` a text."""
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError("give a CPU list, such as 2 or '2-3,6'")
-    cpus = parse_cpus(str(value))
-    if not cpus:
-        raise ValueError("give at least one CPU")
-    return cpus
-
-
-def _one_pin(value: object) -> object:
-    return value if value is None or value == PLAN else _cpus(value)
-
-
-def _numbered_pins(value: object) -> object:
-    if value is None or value == PLAN:
-        return value
-    if not isinstance(value, Mapping) or not all(type(key) is int for key in value):
-        raise ValueError("give 'plan', or a mapping of numbers to CPU lists, such as {0: '2-3'}")
-    return {number: None if cpus is None else _cpus(cpus) for number, cpus in value.items()}
-
-
-class PinFile(FileModel):
-    vcpus: Annotated[Any, BeforeValidator(_numbered_pins)] = None
-    emulator: Annotated[Any, BeforeValidator(_one_pin)] = None
-    iothreads: Annotated[Any, BeforeValidator(_numbered_pins)] = None
-    strategy: Literal["compact", "spread", "node", "siblings"] | None = None
-
-
-class SchedFile(FileModel):
-    policy: Literal["other", "fifo", "rr", "batch", "idle"] | None = None
-    priority: Annotated[int, Field(ge=0, le=99)] | None = None
-
-
-class CpuFile(FileModel):
-    mode: Literal["host-passthrough", "host-model", "maximum", "custom"] | None = None
-    model: str | None = None
-    topology: bool | None = None
-    cache: Literal["passthrough", "emulate", "disable"] | None = None
-    features: (
-        dict[str, Literal["force", "require", "optional", "disable", "forbid"] | None] | None
-    ) = None
-
-
-class KvmFile(FileModel):
-    hint_dedicated: bool | None = None
-    poll_control: bool | None = None
-    pv_ipi: bool | None = None
-
-
-class MemoryFile(FileModel):
-    hugepages: Literal["2M", "1G"] | None = None
-    locked: bool | None = None
-    nosharepages: bool | None = None
-    source: Literal["anonymous", "file", "memfd"] | None = None
-    access: Literal["shared", "private"] | None = None
-    numa: Literal["strict", "preferred", "interleave"] | None = None
-    cells: bool | None = None
-    balloon: bool | None = None
-
-
-class DiskFile(FileModel):
-    cache: Literal["none", "writeback", "writethrough", "directsync", "unsafe"] | None = None
-    io: Literal["threads", "native", "io_uring"] | None = None
-    iothread: bool | None = None
-    iothread_mapping: bool | None = None
-    bus: Literal["virtio", "scsi"] | None = None
-    format: Literal["raw", "qcow2"] | None = None
-    queues: Annotated[int, Field(ge=1, le=64)] | None = None
-    packed: bool | None = None
-    discard: Literal["unmap", "ignore"] | None = None
-
-
-class NetworkFile(FileModel):
-    model: Literal["virtio", "e1000e"] | None = None
-    vhost: bool | None = None
-    queues: Annotated[int, Field(ge=1, le=64)] | None = None
-    packed: bool | None = None
-
-
-class GuestSideFile(FileModel):
-    command_line: list[str] | None = None
-    tuned: str | None = None
-    elevator: str | None = None
-    sysfs: dict[str, str | None] | None = None
-
-
-class RequiresFile(FileModel):
-    accelerator: Literal["kvm", "tcg"] | None = None
-    libvirt: str | None = None
-    qemu: str | None = None
-    kernel: str | None = None
-    cpus: Annotated[int, Field(ge=1)] | None = None
-    nodes: Annotated[int, Field(ge=1)] | None = None
-    smt: bool | None = None
-    cpu_flags: list[str] | None = None
-    paths: list[str] | None = None
-    programs: list[str] | None = None
-    command_line: list[str] | None = None
-    hugepages: Literal["2M", "1G"] | None = None
-
-
-class TuningFile(FileModel):
-    """One file, before what it extends is merged in: every key may be absent, null resets it."""
-
-    extends: str | None = None
-    description: Annotated[str, Field(min_length=1)]
-    kind: Literal["guest", "native"] | None = None
-    sources: list[str] | None = None
-    needs: list[str] | None = None
-    risks: list[str] | None = None
-    requires: RequiresFile | None = None
-    restore: bool | None = None
-    twin: str | None = None
-    pin: PinFile | None = None
-    vcpu_sched: SchedFile | None = None
-    emulator_sched: SchedFile | None = None
-    iothread_sched: SchedFile | None = None
-    iothreads: Annotated[int, Field(ge=0, le=16)] | None = None
-    cpu: CpuFile | None = None
-    kvm: KvmFile | None = None
-    timers: dict[str, bool | None] | None = None
-    memory: MemoryFile | None = None
-    disk: DiskFile | None = None
-    network: NetworkFile | None = None
-    host: dict[str, str | None] | None = None
-    guest: GuestSideFile | None = None
-    handicap_percent: Annotated[float, Field(ge=0, lt=100)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +71,7 @@ def tuning_names() -> list[str]:
 
 def tuning_file(name: str) -> Path:
     """The file of a tuning; raises UsageError with the nearest name when there is none."""
-    files = data_files(FOLDER)
-    if name not in files:
-        raise UsageError(f"no tuning '{name}'", hint=nearest(name, files))
-    return files[name]
+    return _file(name, data_files(FOLDER))
 
 
 def load_tunings(names: Iterable[str]) -> dict[str, Tuning]:
@@ -202,33 +79,75 @@ def load_tunings(names: Iterable[str]) -> dict[str, Tuning]:
 
 
 def load_tuning(name: str) -> Tuning:
-    """The tuning of that name with all that it extends.
+    """The tuning of that name with all that it extends, or, for `a+b` where no file has that
+    name, the tunings `a` and `b` together.
 
-    Raises UsageError naming file, line and key for anything that is wrong with the files.
+    Raises UsageError naming file, line and key for anything that is wrong with the files, and
+    both tunings where two can't be combined.
     """
-    source, merged = _merged(name, ())
-    return _frozen(name, source, merged)
+    files = data_files(FOLDER)
+    if name in files or JOINT not in name:
+        return _loaded(name, files)
+    parts = [_loaded(part, files) for part in split(name, files)]
+    natives = [_loaded(other, files) for other in files if other.startswith(_NATIVE)]
+    return combined(name, parts, _loaded(BASELINE, files), natives)
 
 
-def _merged(name: str, below: tuple[Path, ...]) -> tuple[_Source, dict[str, Any]]:
+def tuning_files(name: str) -> list[Path]:
+    """The file of a tuning, or the files of those that it combines."""
+    known = tuning_names()
+    parts = (name,) if name in known or JOINT not in name else split(name, known)
+    return [tuning_file(part) for part in parts]
+
+
+def _file(name: str, files: _Files) -> Path:
+    if name not in files:
+        raise UsageError(f"no tuning '{name}'", hint=nearest(name, files))
+    return files[name]
+
+
+def _loaded(name: str, files: _Files) -> Tuning:
+    source, values = _merged(name, files)
+    return _frozen(name, source, values, files)
+
+
+def _merged(
+    name: str, files: _Files, below: tuple[Path, ...] = ()
+) -> tuple[_Source, dict[str, Any]]:
     """The values of a file over those that it extends. `below`: the files that extend it."""
-    path = tuning_file(name)
+    path = _file(name, files)
     if path in below:
         chain = " extends ".join(str(p) for p in (*below[below.index(path) :], path))
         raise UsageError(f"tunings extend each other in a circle: {chain}")
-    source = _Source(path, load_mapping(path))
-    checked = validate(TuningFile, source.mapping, path).model_dump(exclude_unset=True)
-    parent = checked.pop("extends", None)
+    source, checked = _read(path)
+    parent = checked.get("extends")
+    checked = {key: value for key, value in checked.items() if key != "extends"}
     if parent is None:
         return source, checked
-    if parent not in data_files(FOLDER):
+    if parent not in files:
         raise source.error(
             ("extends",),
             f"'extends' is '{parent}', which does not exist.",
-            nearest(parent, tuning_names()),
+            nearest(parent, files),
         )
-    _, inherited = _merged(parent, (*below, path))
+    _, inherited = _merged(parent, files, (*below, path))
     return source, _merge(inherited, checked)
+
+
+def _read(path: Path) -> tuple[_Source, Mapping[str, Any]]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    return _parsed(path, (status.st_ino, status.st_mtime_ns, status.st_size))
+
+
+@lru_cache(maxsize=256)
+def _parsed(path: Path, stamp: tuple[int, ...]) -> tuple[_Source, Mapping[str, Any]]:
+    """A file's checked keys. Most files extend others, and parsing is what loading costs."""
+    mapping = load_mapping(path)
+    checked = validate(TuningFile, mapping, path).model_dump(exclude_unset=True)
+    return _Source(path, mapping), checked
 
 
 def _merge(base: Mapping[Any, Any], over: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -244,7 +163,7 @@ def _merge(base: Mapping[Any, Any], over: Mapping[Any, Any]) -> dict[Any, Any]:
     return merged
 
 
-def _frozen(name: str, source: _Source, values: Mapping[str, Any]) -> Tuning:
+def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files) -> Tuning:
     kind = Kind(values.get("kind", "guest"))
     pin = values.get("pin", {})
     tuning = Tuning(
@@ -273,14 +192,15 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any]) -> Tuning:
         memory=_value(Memory, values.get("memory")),
         disk=_value(Disk, values.get("disk")),
         network=_value(Network, values.get("network")),
-        host=values.get("host", {}),
         guest=_value(GuestSide, values.get("guest")),
         handicap_percent=float(values.get("handicap_percent", 0)),
     )
     if kind is Kind.NATIVE:
         _check_native(source, values)
-    else:
-        _check_guest(source, tuning)
+    elif tuning.twin is not None:
+        _check_twin(source, tuning.twin, files)
+    for found in contradictions(tuning):
+        raise source.error(found.keys[0], found.text, found.hint)
     return tuning
 
 
@@ -326,40 +246,10 @@ def _check_native(source: _Source, values: Mapping[str, Any]) -> None:
             raise source.error(("pin", key), f"'pin.{key}' means nothing for a native tuning.")
 
 
-def _check_guest(source: _Source, tuning: Tuning) -> None:
-    disk = tuning.disk
-    if tuning.iothreads == 0:
-        for keys, given in (
-            (("pin", "iothreads"), tuning.pin.iothreads),
-            (("iothread_sched",), tuning.iothread_sched),
-            (("disk", "iothread"), disk.iothread),
-        ):
-            if given:
-                raise source.error(
-                    keys,
-                    f"'{'.'.join(keys)}' is given, and the guest has no iothreads.",
-                    "Write 'iothreads: 1' as well.",
-                )
-    # QEMU: "aio=native was specified, but it requires cache.direct=on".
-    if disk.io == "native" and disk.cache not in ("none", "directsync"):
+def _check_twin(source: _Source, twin: str, files: _Files) -> None:
+    if twin not in files:
         raise source.error(
-            ("disk", "io"), "'disk.io' is 'native', which needs 'disk.cache' none or directsync."
+            ("twin",), f"'twin' is '{twin}', which does not exist.", nearest(twin, files)
         )
-    if tuning.restore and disk.cache in ("writethrough", "directsync"):
-        raise source.error(
-            ("disk", "cache"),
-            f"'disk.cache' is '{disk.cache}' in a tuning that is restored: the guest read the "
-            "disk's write-cache bit when it booted.",
-            "Write 'restore: false'.",
-        )
-    if tuning.twin is not None:
-        _check_twin(source, tuning.twin)
-
-
-def _check_twin(source: _Source, twin: str) -> None:
-    if twin not in data_files(FOLDER):
-        raise source.error(
-            ("twin",), f"'twin' is '{twin}', which does not exist.", nearest(twin, tuning_names())
-        )
-    if _merged(twin, ())[1].get("kind") != Kind.NATIVE:
+    if _merged(twin, files)[1].get("kind") != Kind.NATIVE:
         raise source.error(("twin",), f"'twin' is '{twin}', which is no native tuning.")

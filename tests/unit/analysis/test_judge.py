@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from labctl.analysis import caveats
 from labctl.analysis.judge import judge
 from labctl.analysis.model import EffectKind, Judgement, Role, Verdict
 from labctl.base.units import Better
@@ -379,7 +380,21 @@ def test_warnings_come_with_the_gravest_first() -> None:
     assert places == sorted(places)
 
 
-def test_a_clean_run_under_kvm_with_one_kernel_has_nothing_to_warn_of() -> None:
+def test_a_clean_run_under_kvm_with_one_kernel_is_warned_of_as_long_as_no_such_host_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = synthetic_run(noise=0.005, accelerator="kvm", boots=10)
     run = with_run(run, same_kernel=True, restored_state=False)
+    (warning,) = judge(run).warnings
+    assert warning.startswith("KVM figures are unverified on hardware")
+    monkeypatch.setattr(caveats, "KVM_VERIFIED_ON", ("a-bundle",))
     assert judge(run).warnings == ()
+
+
+def test_many_skipped_tunings_are_one_warning() -> None:
+    skipped = {f"t{number}": "it needs KVM" for number in range(9)}
+    warnings = [w for w in judge(with_run(synthetic_run(), skipped=skipped)).warnings if "t1" in w]
+    assert warnings == [
+        "'t0', 't1', 't2' and 6 more were skipped, as this host can't have them: the table of them "
+        "says why."
+    ]

@@ -35,7 +35,7 @@ def test_the_list_names_each_tuning_with_its_kind_and_twin() -> None:
 
 def test_a_tuning_is_shown_with_what_it_extends() -> None:
     shown = labctl("domain", "show", "pinned+rr").output
-    for words in ("policy rr, priority 1", "vcpus plan, emulator plan", "native+rr", "risks"):
+    for words in ("vcpu_sched: rr, priority 1", "pin.emulator: plan", "native+rr", "risks"):
         assert words in shown
     assert json.loads(labctl("domain", "show", "pinned+rr", "--json").output)["vcpu_sched"] == {
         "policy": "rr",

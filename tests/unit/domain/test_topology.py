@@ -8,7 +8,14 @@ import pytest
 
 from labctl.base.cpus import parse_cpus
 from labctl.base.errors import HostError
-from labctl.host.topology import EFFICIENT, PERFORMANCE, read_rt_runtime_us, read_topology
+from labctl.host import topology
+from labctl.host.topology import (
+    EFFICIENT,
+    LOW_POWER,
+    PERFORMANCE,
+    read_rt_runtime_us,
+    read_topology,
+)
 
 
 def write(path: Path, text: str) -> None:
@@ -74,6 +81,72 @@ def test_a_cpu_outside_our_affinity_is_not_usable(tmp_path: Path) -> None:
     assert found.online == {0, 1, 2, 3}
 
 
+def test_a_cpu_that_two_cores_claim_is_in_one(tmp_path: Path) -> None:
+    sysfs(tmp_path, 4)
+    for cpu, siblings in enumerate(["0-1", "1-2", "2", "0-3"]):
+        write(tmp_path / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", siblings)
+    found = read_topology(tmp_path, allowed=all_cpus(4))
+    assert found.usable_cores() == ({0, 1}, {2}, {3})
+
+
+def test_a_core_that_sysfs_has_on_two_nodes_is_two_cores(tmp_path: Path) -> None:
+    sysfs(tmp_path, 2, threads=2)
+    write(tmp_path / "devices/system/node/node0/cpulist", "0")
+    write(tmp_path / "devices/system/node/node1/cpulist", "1")
+    assert read_topology(tmp_path, allowed=all_cpus(2)).usable_cores() == ({0}, {1})
+
+
+def test_in_a_copy_every_cpu_is_ours_but_the_isolated_ones(tmp_path: Path) -> None:
+    sysfs(tmp_path, 600)
+    assert read_topology(tmp_path).usable == all_cpus(600)
+    write(tmp_path / "devices/system/cpu/isolated", "2-599")
+    found = read_topology(tmp_path)
+    assert (found.usable, found.pinnable) == ({0, 1}, all_cpus(600))
+
+
+class Affinity:
+    """The kernel's side of sched_setaffinity(2): a mask is cut to the cpuset."""
+
+    def __init__(self, mine: set[int], cpuset: set[int]) -> None:
+        self.mine, self.cpuset = mine, cpuset
+
+    def get(self, pid: int) -> set[int]:
+        return self.mine
+
+    def set(self, pid: int, cpus: frozenset[int]) -> None:
+        if not cpus & self.cpuset:
+            raise OSError(22, "Invalid argument")
+        self.mine = set(cpus & self.cpuset)
+
+
+@pytest.mark.parametrize(
+    ("mine", "cpuset", "isolated"),
+    [
+        ({0, 1}, {0, 1, 2, 3}, {2, 3}),  # as every process of a host with isolcpus=2,3
+        ({0, 1}, {0, 1, 2}, {2}),  # one of them is out of the cpuset
+        ({0}, {0, 1, 2, 3}, set()),  # somebody wanted CPU 0 alone
+        ({0, 1}, {0, 1}, set()),
+        ({0, 1, 2, 3}, {0, 1, 2, 3}, {2, 3}),
+    ],
+)
+def test_isolated_cpus_are_ours_unless_cpuset_or_somebody_says_no(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mine: set[int],
+    cpuset: set[int],
+    isolated: set[int],
+) -> None:
+    kernel = Affinity(mine, cpuset)
+    monkeypatch.setattr("os.sched_getaffinity", kernel.get)
+    monkeypatch.setattr("os.sched_setaffinity", kernel.set)
+    monkeypatch.setattr(topology, "SYS", tmp_path)
+    write(sysfs(tmp_path, 4) / "devices/system/cpu/isolated", "2-3")
+    found = read_topology(tmp_path)
+    assert found.isolated == isolated
+    assert found.usable == mine
+    assert found.pinnable == mine | isolated
+
+
 def test_missing_cache_folders_leave_the_cache_unknown(tmp_path: Path) -> None:
     found = read_topology(sysfs(tmp_path, 2, l3=None), allowed=all_cpus(2))
     assert [cpu.l3 for cpu in found.cpus] == [None, None]
@@ -93,9 +166,10 @@ def test_a_node_without_memory_is_told_from_one_with(tmp_path: Path) -> None:
 def test_hybrid_cores_are_told_apart(tmp_path: Path) -> None:
     sysfs(tmp_path, 4)
     write(tmp_path / "devices/cpu_core/cpus", "0-1")
-    write(tmp_path / "devices/cpu_atom/cpus", "2-3")
+    write(tmp_path / "devices/cpu_atom/cpus", "2")
+    write(tmp_path / "devices/cpu_lowpower/cpus", "3")
     found = read_topology(tmp_path, allowed=all_cpus(4))
-    assert [cpu.kind for cpu in found.cpus] == [PERFORMANCE] * 2 + [EFFICIENT] * 2
+    assert [cpu.kind for cpu in found.cpus] == [PERFORMANCE, PERFORMANCE, EFFICIENT, LOW_POWER]
 
 
 def test_a_kernel_without_hotplug_and_numa_has_all_cpus_online_on_node_0(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ class Report(Shape):
     levels: list[Level]
     control: list[Check]
     handicap: list[Check]
+    restored: list[Check]
     unavailable: list[Missing]
     skipped: dict[str, str]
 

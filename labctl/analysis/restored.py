@@ -1,0 +1,116 @@
+"""Does a restored guest answer as a booted one does? (METHOD 8)
+
+Where a plan holds a tuning and the baseline both restored and booted, the tuning's effect must be
+the same either way. The interaction (T - B restored) - (T - B booted), block by block on the scale
+of effects, has to be equivalent within half the practical threshold, for what a verdict says of a
+restored tuning would else be the restore's doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from labctl.analysis.cells import Cells, Place, Series
+from labctl.analysis.design import ALPHA, Design, Primary
+from labctl.analysis.effects import Effects, on_scale, paired
+from labctl.analysis.intervals import Interval, spread, t_interval
+from labctl.analysis.model import EffectKind, RunCheck
+from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.analysis.words import change, size, span
+
+_RESOLUTION = 1e-9
+"""Effects closer together than this count as tied."""
+
+
+def restore_checks(design: Design, cells: Cells) -> Iterator[RunCheck]:
+    """One check for each tuning that the plan holds both ways, per workload and condition.
+
+    `passed`: equivalent, which each check may call with a chance of ALPHA over their number to be
+    wrong (two one-sided tests); False where it was not shown; None where it can't be.
+    """
+    booted_baseline = next((b for b, r in design.restored_as.items() if r == design.baseline), None)
+    if booted_baseline is None:
+        return
+    tests = [
+        _Test(place, primary, restored, booted)
+        for place in design.places
+        if (primary := design.primaries.get(place.workload)) is not None
+        for booted, restored in design.restored_as.items()
+        if booted != booted_baseline
+    ]
+    for test in tests:
+        yield _check(test, design, cells, booted_baseline, ALPHA / len(tests))
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    place: Place
+    primary: Primary
+    restored: str
+    booted: str
+
+
+def _check(
+    test: _Test, design: Design, cells: Cells, booted_baseline: str, alpha: float
+) -> RunCheck:
+    def series(*names: str | None) -> list[Series]:
+        found = (cells.get(name, test.place, test.primary.metric) for name in names)
+        return [one for one in found if one is not None]
+
+    restored = _effect(series(test.restored), series(design.baseline, design.control))
+    booted = _effect(series(test.booted), series(booted_baseline))
+    where = f"'{test.restored}' in {test.place}"
+    if restored is None or booted is None or EffectKind.DIFFERENCE in (restored.kind, booted.kind):
+        return _checked(test, None, f"Whether {where} may be restored could not be checked.")
+    both = sorted(set(restored.by_block) & set(booted.by_block))
+    by_block = [restored.by_block[block] - booted.by_block[block] for block in both]
+    if len(both) < FEWEST_BLOCKS:
+        return _checked(
+            test,
+            None,
+            f"Whether {where} may be restored could not be checked: {len(both)} of the "
+            f"{FEWEST_BLOCKS} blocks that it takes.",
+        )
+    of = spread(by_block, _RESOLUTION)
+    # Two one-sided tests at alpha each: their interval has confidence 1 - 2 alpha.
+    interval = t_interval(of, 2 * alpha)
+    if interval is None:
+        return _checked(test, None, f"{where} differed by the same number in every block.")
+    half = on_scale(test.primary.margin, restored.kind) / 2
+    passed = interval.within(half)
+    low, high = restored.shown(interval.low), restored.shown(interval.high)
+    found = (
+        f"{test.primary.metric} {change(restored.shown(of.mean), restored.kind, '')} "
+        f"({span(low, high, restored.kind, '')}) against booted guests, where "
+        f"{size(restored.as_size(half), restored.kind, '')} is allowed"
+    )
+    verb = "has" if passed else "has not been shown to have"
+    sentence = f"{where} {verb} the effect of a booted guest: {found}."
+    return _checked(test, passed, sentence, restored.shown(of.mean), Interval(low, high))
+
+
+def _effect(tuning: Sequence[Series], references: Sequence[Series]) -> Effects | None:
+    if not tuning or not references:
+        return None
+    return paired(tuning[0], references, against_native=False)
+
+
+def _checked(
+    test: _Test,
+    passed: bool | None,
+    sentence: str,
+    estimate: float | None = None,
+    interval: Interval | None = None,
+) -> RunCheck:
+    return RunCheck(
+        name=test.restored,
+        workload=test.place.workload,
+        condition=test.place.condition,
+        metric=test.primary.metric,
+        passed=passed,
+        estimate=estimate,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        sentence=sentence,
+    )

@@ -1,0 +1,108 @@
+"""`labctl advise`: what to roll out, and everything that it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from labctl.base.errors import ExitCode
+from labctl.cli.common import console, print_json
+
+if TYPE_CHECKING:
+    from labctl.report.advice import Advice
+    from labctl.report.advice_files import Names
+
+
+@click.command("advise")
+@click.argument("run_name", metavar="RUN")
+@click.option("--domain", metavar="NAME", help="The domain that the commands are for.")
+@click.option("--disk", metavar="TARGET", help="Its disk (vda, …), where a tuning is about disks.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/advice.md).")
+@click.option(
+    "--out",
+    "out",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write scripts, Ansible tasks, XML and the rollout card.",
+)
+@click.option(
+    "--card",
+    "card_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the rollout card as markdown.",
+)
+@click.option("--verify", is_flag=True, help="Measure the advised tuning again, in fresh guests.")
+@click.option("--seed", type=click.IntRange(min=0), help="Of --verify (default: drawn).")
+@click.option("--quiet", is_flag=True, help="With --verify: no progress.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of runs (default: results/ of the lab folder).",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    run_name: str,
+    domain: str | None,
+    disk: str | None,
+    as_json: bool,
+    out: Path | None,
+    card_file: Path | None,
+    verify: bool,
+    seed: int | None,
+    quiet: bool,
+    results: Path | None,
+) -> int | None:
+    """Say what RUN advises to roll out, what it costs and how to apply it.
+
+    Advised is what improves at least one primary metric and regresses none. --verify measures the
+    advised tuning once more, as one more study, and exits with 1 if it does not improve again.
+    """
+    from labctl.analysis.judge import judge
+    from labctl.base.places import results_folder
+    from labctl.report.advice import advise
+    from labctl.report.advice_files import Names
+    from labctl.store.run_folder import RunFolder
+
+    names = Names(domain, disk)
+    names.check()
+    place = results or results_folder()
+    folder = RunFolder.find(place, run_name)
+    run = folder.load()
+    advice = advise(run, judge(run), folder.path)
+    if verify:
+        from labctl.cli.verify import verify_advice
+
+        confirmed = verify_advice(
+            context, run, advice, results=place, seed=seed, quiet=quiet, as_json=as_json
+        )
+        return None if confirmed else ExitCode.FOUND
+    _write(advice, names, out, card_file, quiet=as_json)
+    if as_json:
+        from labctl.report.advice_json import advice_json
+
+        print_json(advice_json(advice, names))
+    elif out is None and card_file is None:
+        from labctl.report.advice_text import print_advice
+
+        print_advice(console(), advice, names)
+    return None
+
+
+def _write(
+    advice: Advice, names: Names, out: Path | None, card_file: Path | None, *, quiet: bool
+) -> None:
+    from labctl.report.advice_files import write_card, write_files
+
+    written: list[Path] = []
+    if out is not None:
+        written += write_files(out, advice, names)
+    if card_file is not None:
+        write_card(card_file, advice, names)
+        written.append(card_file)
+    if not quiet:
+        for path in written:
+            click.echo(f"Wrote {path}")

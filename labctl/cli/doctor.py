@@ -1,0 +1,92 @@
+"""`labctl doctor`: what of this host bears on measuring, and what has changed since a run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from labctl.base.errors import ExitCode, UsageError
+from labctl.cli.common import console, print_json, state_places
+
+if TYPE_CHECKING:
+    from labctl.base.places import StatePlaces
+
+SCHEMA = 1
+
+
+@click.command("doctor")
+@click.option("--for", "study", metavar="STUDY", help="Ask what this study needs of the host.")
+@click.option(
+    "--since", "run_name", metavar="RUN", help="Ask which of this run's verdicts still hold."
+)
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of runs (default: results/ of the lab folder).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/doctor.md).")
+@click.pass_context
+def command(
+    context: click.Context,
+    study: str | None,
+    run_name: str | None,
+    results: Path | None,
+    as_json: bool,
+) -> int:
+    """Check this host: what was found, why it matters, what to do. Changes nothing.
+
+    Exit code 1: something blocks, or with --since: a verdict no longer holds.
+    """
+    if study and run_name:
+        raise UsageError(
+            "'--for' and '--since' ask two different questions", hint="Give one of them."
+        )
+    started = time.monotonic()
+    places = state_places(context)
+    if run_name:
+        return _since(places, run_name, results, as_json, started)
+    return _check(places, study, as_json, started)
+
+
+def _check(places: StatePlaces, study: str | None, as_json: bool, started: float) -> int:
+    from labctl.run.checkup import checkup
+
+    found = checkup(places, study)
+    seconds = time.monotonic() - started
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "study": found.study,
+                "blocked": found.blocked,
+                "seconds": round(seconds, 3),
+                "findings": [finding.to_json() for finding in found.findings],
+                "tunings": [tuning.to_json() for tuning in found.tunings],
+            }
+        )
+    else:
+        from labctl.cli.doctor_tables import print_checkup
+
+        print_checkup(console(), found, seconds)
+    return ExitCode.FOUND if found.blocked else ExitCode.DONE
+
+
+def _since(
+    places: StatePlaces, run_name: str, results: Path | None, as_json: bool, started: float
+) -> int:
+    from labctl.base.places import results_folder
+    from labctl.cli.doctor_since import since
+    from labctl.store.run_folder import RunFolder
+
+    found = since(RunFolder.find(results or results_folder(), run_name).load(), places)
+    seconds = time.monotonic() - started
+    if as_json:
+        print_json({"schema": SCHEMA, **found.to_json(), "seconds": round(seconds, 3)})
+    else:
+        from labctl.cli.doctor_tables import print_since
+
+        print_since(console(), found, seconds)
+    return ExitCode.FOUND if found.void else ExitCode.DONE

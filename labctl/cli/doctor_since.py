@@ -1,0 +1,143 @@
+"""What `labctl doctor --since` says: a run's verdicts, and what voids them by now.
+
+It needs what a run found (analysis) and what the host is now (host), which know nothing of each
+other; only a command may know both.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from labctl.analysis.judge import judge
+from labctl.analysis.model import Comparison, Verdict
+from labctl.base.errors import LabctlError, UsageError
+from labctl.base.places import StatePlaces
+from labctl.host.accelerator import Requested
+from labctl.host.doctor.since import Change, Fact, compare, rests_on, voided_by
+from labctl.host.facts import host_facts
+from labctl.run.checkup import IMAGE, accelerator_here
+from labctl.store.run_folder import LoadedRun
+
+_DECIDED = (Verdict.IMPROVES, Verdict.REGRESSES, Verdict.SMALL, Verdict.EQUIVALENT)
+"""Verdicts that somebody may rely on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A verdict of the run; `voided_by`: the changes that take its ground away, () if it stands."""
+
+    tuning: str
+    workload: str
+    condition: str
+    metric: str
+    verdict: Verdict
+    voided_by: tuple[Change, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tuning": self.tuning,
+            "workload": self.workload,
+            "condition": self.condition,
+            "metric": self.metric,
+            "verdict": str(self.verdict),
+            "void": bool(self.voided_by),
+            "because": [change.fact.key for change in self.voided_by],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    run: str
+    ended: str
+    command: str
+    """That made the run."""
+    changes: tuple[Change, ...]
+    same: tuple[Fact, ...]
+    not_recorded: tuple[Fact, ...]
+    verdicts: tuple[Standing, ...]
+
+    @property
+    def void(self) -> tuple[Standing, ...]:
+        return tuple(verdict for verdict in self.verdicts if verdict.voided_by)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "changes": [
+                {
+                    "fact": change.fact.key,
+                    "name": change.fact.name,
+                    "then": change.then,
+                    "now": change.now,
+                    "voids": sorted(change.fact.voids),
+                }
+                for change in self.changes
+            ],
+            "same": [fact.key for fact in self.same],
+            "not_recorded": [fact.key for fact in self.not_recorded],
+            "verdicts": [verdict.to_json() for verdict in self.verdicts],
+        }
+
+
+def since(run: LoadedRun, places: StatePlaces) -> Since:
+    """The run's facts against this host's, and what is left of its verdicts.
+
+    Raises UsageError when the run has recorded nothing of its host.
+    """
+    recorded = run.run.get("host")
+    if not isinstance(recorded, Mapping):
+        raise UsageError(
+            f"run '{run.name}' has recorded nothing of its host",
+            hint="It ended before its first boot: run it again.",
+        )
+    now = {**host_facts(places), "accelerator": _accelerator(run, places)}
+    compared = compare({**recorded, "accelerator": run.run.get("accelerator")}, now)
+    return Since(
+        run=run.name,
+        ended=str(run.run.get("ended_at") or "an unknown time"),
+        command=str(run.run.get("command") or "labctl sweep STUDY"),
+        changes=compared.changes,
+        same=compared.same,
+        not_recorded=compared.not_recorded,
+        verdicts=tuple(
+            _standing(item, run, compared.changes)
+            for item in judge(run).comparisons
+            if item.verdict in _DECIDED
+        ),
+    )
+
+
+def _standing(item: Comparison, run: LoadedRun, changes: tuple[Change, ...]) -> Standing:
+    assert item.verdict is not None
+    recorded = run.run.get("tunings")
+    tunings = recorded if isinstance(recorded, Mapping) else {}
+    rests = rests_on(tunings.get(item.tuning), tunings.get(run.plan.get("baseline")))
+    return Standing(
+        tuning=item.tuning,
+        workload=item.workload,
+        condition=item.condition,
+        metric=item.metric,
+        verdict=item.verdict,
+        voided_by=tuple(voided_by(rests, changes)),
+    )
+
+
+def _accelerator(run: LoadedRun, places: StatePlaces) -> str | None:
+    """What the run's guests would run under now; None where that can't be told."""
+    guest = run.plan.get("guest")
+    image = guest.get("image", IMAGE) if isinstance(guest, Mapping) else IMAGE
+    try:
+        return accelerator_here(str(image), places, _requested(run)).name
+    except LabctlError:
+        return None
+
+
+def _requested(run: LoadedRun) -> Requested:
+    """What the run's command line asked for."""
+    words = shlex.split(str(run.run.get("command") or ""))
+    asked = words[words.index("--accel") + 1 :][:1] if "--accel" in words else []
+    choices: dict[str, Requested] = {choice: choice for choice in get_args(Requested)}
+    return choices.get("".join(asked), "auto")

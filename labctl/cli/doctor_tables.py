@@ -1,0 +1,153 @@
+"""Doctor's findings for people: the gravest first, 80 columns or more, no colour needed."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from labctl.host.doctor.model import Finding, Status
+from labctl.host.doctor.since import EVERYTHING, Rests, difference
+from labctl.report.format import counted, metric_title, printable
+
+if TYPE_CHECKING:
+    from labctl.cli.doctor_since import Since, Standing
+    from labctl.run.checkup import Checkup, TuningState
+
+_SECTIONS = {
+    Status.BLOCK: ("BLOCKS: no sweep starts, or none is valid, until this is changed", "bold red"),
+    Status.WARN: ("WARNINGS: figures are affected, or something is not to be had", "bold yellow"),
+    Status.UNKNOWN: ("NOT KNOWN: this could not be found out", "bold"),
+    Status.OK: ("FINE", "bold green"),
+}
+_WIDEST = 110
+"""Longer lines are hard to read."""
+_INDENT = 20
+
+
+def print_checkup(console: Console, checkup: Checkup, seconds: float) -> None:
+    """All findings, and of a study each tuning."""
+    counts = {
+        status: sum(finding.status is status for finding in checkup.findings) for status in Status
+    }
+    for_whom = f" for '{checkup.study}'" if checkup.study else ""
+    _line(
+        console,
+        f"labctl doctor{for_whom}: {counts[Status.BLOCK]} blocking, "
+        f"{counted(counts[Status.WARN], 'warning')}, {counts[Status.UNKNOWN]} not known, "
+        f"{counts[Status.OK]} fine ({seconds:.1f} s)",
+        "bold",
+    )
+    for status, (title, style) in _SECTIONS.items():
+        found = [finding for finding in checkup.findings if finding.status is status]
+        if found:
+            _line(console, f"\n{title}", style)
+            _section(console, found)
+    if checkup.study:
+        _line(console, f"\nTUNINGS of '{checkup.study}'", "bold")
+        for state in checkup.tunings:
+            _tuning(console, state)
+
+
+def _section(console: Console, findings: Iterable[Finding]) -> None:
+    group = ""
+    for finding in findings:
+        if finding.group != group:
+            group = finding.group
+            _line(console, f" {group}", "italic")
+        _row(console, finding.name, finding.found)
+        if finding.status is not Status.OK:
+            _row(console, "", f"Why: {finding.why}", "dim")
+            _remedy(console, finding.remedy)
+
+
+def _tuning(console: Console, state: TuningState) -> None:
+    if state.runs:
+        _row(console, state.name, "runs here")
+        for warning in state.warnings:
+            _row(console, "", f"but {warning}")
+        return
+    _row(console, state.name, f"NOT HERE: {'; '.join(state.lacking)}")
+    for remedy in state.remedies:
+        _remedy(console, remedy)
+
+
+def print_since(console: Console, since: Since, seconds: float) -> None:
+    """What has changed since a run, and which of its verdicts stand."""
+    void = since.void
+    changed = counted(len(since.changes), "fact") if since.changes else "no fact"
+    _line(
+        console,
+        f"Since run {since.run} (ended {since.ended}): {changed} changed, "
+        f"{len(void)} of {counted(len(since.verdicts), 'verdict')} void ({seconds:.1f} s)",
+        "bold",
+    )
+    if since.changes:
+        _line(console, "\nCHANGED", "bold yellow")
+    for change in since.changes:
+        then, now = difference(change)
+        _row(console, change.fact.name, f"{then}  →  {now}")
+        _row(console, "", f"Voids verdicts on {_kinds(change.fact.voids)}.", "dim")
+    for title, style, verdicts in (
+        ("VOID: measure again before you rely on it", "bold red", void),
+        ("STILL HOLDS", "bold green", [v for v in since.verdicts if not v.voided_by]),
+    ):
+        if verdicts:
+            _line(console, f"\n{title}", style)
+        for verdict in verdicts:
+            _verdict(console, verdict)
+    if void:
+        _line(console, "")
+        _remedy(console, since.command)
+    if not since.verdicts:
+        _line(console, "\nThe run has no verdict that anything could void.")
+    if since.not_recorded:
+        _line(console, "\nNOT COMPARED: unknown then or now", "bold")
+        _row(console, "", ", ".join(fact.name for fact in since.not_recorded))
+
+
+def _kinds(kinds: frozenset[Rests]) -> str:
+    return "everything" if kinds == EVERYTHING else f"tunings of {', '.join(sorted(kinds))}"
+
+
+def _verdict(console: Console, verdict: Standing) -> None:
+    where = f"{verdict.workload} under {verdict.condition}, {metric_title(verdict.metric)}"
+    because = ", ".join(change.fact.name for change in verdict.voided_by)
+    text = f"{verdict.verdict} ({where})"
+    _row(console, verdict.tuning, f"{text}: {because} changed" if because else text)
+
+
+def _remedy(console: Console, remedy: str) -> None:
+    if not remedy:
+        return
+    if remedy[0].isupper():
+        _row(console, "", f"Do:  {remedy}")
+    else:
+        # A command in one piece can be copied.
+        line = Text(f"{'':{_INDENT}}Do:  {printable(remedy)}")
+        console.print(line, soft_wrap=True)
+
+
+def _row(console: Console, name: str, text: str, style: str = "") -> None:
+    width = min(console.width, _WIDEST)
+    lines = textwrap.wrap(
+        printable(text),
+        width - _INDENT,
+        subsequent_indent="     " if text.startswith(("Why: ", "Do:  ")) else "",
+        break_on_hyphens=False,
+    )
+    for number, line in enumerate(lines or [""]):
+        left = f"  {printable(name)} " if number == 0 and name else ""
+        if len(left) > _INDENT:
+            console.print(Text(left.rstrip()), soft_wrap=True)
+            left = ""
+        row = Text(f"{left:{_INDENT}}")
+        row.append(line, style)
+        console.print(row, soft_wrap=True)
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(printable(text), style), soft_wrap=False)

@@ -1,0 +1,100 @@
+"""Advice measured once more: the study that gave it, with the advised tuning alone, anew."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.base.errors import UsageError
+from labctl.cli.common import console, print_json
+
+if TYPE_CHECKING:
+    from labctl.report.advice import Advice
+    from labctl.run.planning import SweepRequest
+    from labctl.store.run_folder import LoadedRun
+
+_SAME = ("workloads", "conditions", "guest", "blocks")
+"""Keys of a plan that must not differ, or the fresh numbers answer another question."""
+
+
+def verify_advice(
+    context: click.Context,
+    run: LoadedRun,
+    advice: Advice,
+    *,
+    results: Path,
+    seed: int | None,
+    quiet: bool,
+    as_json: bool,
+) -> bool:
+    """Measure what is advised first, and print it beside the advice; whether it holds.
+
+    Raises UsageError when nothing is advised, or the run's study isn't what it was; whatever a
+    sweep raises.
+    """
+    from labctl.analysis.judge import judge
+    from labctl.cli.sweep import swept
+    from labctl.report.advice_verified import print_verified, verified, verified_json
+    from labctl.run.planning import plan_sweep
+
+    if not advice.advised:
+        raise UsageError(
+            f"there is nothing to verify: {advice.headline}",
+            hint="Only what is advised can be measured again.",
+        )
+    first = advice.advised[0]
+    request = _request(context, run, first.tuning, results, seed)
+    _check_same(run, plan_sweep(request).plan.to_json())
+    folder = swept(request, quiet=quiet)
+    record = folder.read_run()
+    folder.write_run({**record, "verifies": {"run": run.name, "tuning": first.tuning}})
+    fresh = folder.load()
+    result = verified(run, first, fresh, judge(fresh))
+    if as_json:
+        print_json(verified_json(result))
+    else:
+        print_verified(console(), result)
+    return result.confirmed
+
+
+def _request(
+    context: click.Context, run: LoadedRun, tuning: str, results: Path, seed: int | None
+) -> SweepRequest:
+    """What the run was asked for, read back from its own command, with this tuning and the roles
+    and with another seed: the same order again would not be a new sample of the host's moods."""
+    from labctl.cli.sweep import command as sweep_command
+    from labctl.cli.sweep import request_of
+
+    words = shlex.split(str(run.run.get("command") or ""))
+    if words[:2] != ["labctl", "sweep"] or "--resume" in words:
+        raise UsageError(
+            f"run '{run.name}' does not say which study made it",
+            hint="Measure it with 'labctl sweep STUDY --tuning " + shlex.quote(tuning) + "'.",
+        )
+    again = sweep_command.make_context("sweep", words[2:], parent=context)
+    again.params.update(
+        tunings=(tuning,),
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        results=results,
+    )
+    return request_of(again)
+
+
+def _check_same(run: LoadedRun, plan: dict[str, Any]) -> None:
+    if plan["seed"] == run.plan.get("seed"):
+        raise UsageError(
+            f"seed {plan['seed']} is that of run '{run.name}'",
+            hint="Give another --seed, or leave it out.",
+        )
+    differing = [key for key in _SAME if plan[key] != run.plan.get(key)]
+    if differing:
+        raise UsageError(
+            f"the study of run '{run.name}' is not what it was: {', '.join(differing)} "
+            f"{'differs' if len(differing) == 1 else 'differ'} now",
+            hint="Put the study's file back as it was, on the host that the run was made on; or "
+            "make a new run and take its advice.",
+        )

@@ -1,0 +1,180 @@
+"""A guest's qemu-guest-agent: asked for what it takes until labctl's own runner is there.
+
+https://www.qemu.org/docs/master/interop/qemu-ga-ref.html
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, HostError
+from labctl.domain.render import RUNNER_PORT
+from labctl.domain.session import AgentSilentError
+
+RUNNER_PATH = "/run/labctl-runner.py"
+"""In memory on every guest with systemd: nothing of ours is on its disk."""
+
+_NEEDED = (
+    *("guest-exec", "guest-exec-status"),
+    *("guest-file-open", "guest-file-write", "guest-file-close"),
+)
+
+_CHECK = """\
+[ -d /run/systemd/system ] || echo systemd
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || echo python3
+for program; do [ -x "$program" ] || echo "$program"; done
+"""
+"""Prints what is missing. The runner's language is Python 3.9's."""
+
+_START = (
+    *("systemd-run", "--quiet", "--unit=labctl-runner", "--property=Restart=always"),
+    # What workloads print must not reach the guest's disk: /tmp may lie there.
+    "--setenv=TMPDIR=/run",
+    *("python3", "-I", "-S", RUNNER_PATH, "--port", f"/dev/virtio-ports/{RUNNER_PORT}"),
+)
+
+_INSTALL = {
+    "apt install": "debian ubuntu linuxmint raspbian pop kali",
+    "dnf install": "fedora rhel centos rocky almalinux ol amzn",
+    "zypper install": "opensuse-leap opensuse-tumbleweed sles",
+    "pacman -S": "arch manjaro",
+}
+"""Command to the IDs (os-release(5)) of the distributions that have it."""
+
+_PACKAGES = {
+    "cyclictest": {"dnf install": "realtime-tests", "": "rt-tests"},
+    "python3": {"pacman -S": "python", "": "python3"},
+}
+"""Program to its package where that has another name; "": wherever nothing else is said."""
+
+_SILENT_HINT = (
+    "The guest needs a running qemu-guest-agent (on Debian and Ubuntu: apt install "
+    "qemu-guest-agent; on Fedora and RHEL: dnf install qemu-guest-agent)."
+)
+_FORBIDDEN_HINT = (
+    "On Fedora and RHEL, allow them in the guest's /etc/sysconfig/qemu-ga "
+    "(BLACKLIST_RPC, FILTER_RPC_ARGS) and restart qemu-guest-agent."
+)
+_PAUSE_S = 0.5
+_COMMAND_S = 60.0
+
+Ask = Callable[..., Any]
+"""`RunningGuest.agent`: a command and its arguments to the value of its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class GuestAgent:
+    """A guest's agent."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def wait(self, deadline: Deadline) -> None:
+        """Return once it answers; raises HostError with the remedy when it never does."""
+        while True:
+            try:
+                self._ask("guest-ping")
+                return
+            except AgentSilentError as error:
+                if deadline.expired:
+                    raise HostError(
+                        f"no agent answers in the guest within {deadline.seconds:g} s",
+                        hint=_SILENT_HINT,
+                    ) from error
+                time.sleep(_PAUSE_S)
+
+    def start_runner(self, program: str, workloads: Sequence[str]) -> None:
+        """Put the runner (its text is `program`) into the guest and start it on its port.
+
+        Raises HostError naming what the guest lacks, `workloads` (paths of programs) included,
+        and the command that installs it.
+        """
+        self._check_allowed()
+        self._check_programs(workloads)
+        self._write(RUNNER_PATH, program.encode())
+        started = self._run(_START)
+        if started.returncode != 0:
+            raise BrokenError(
+                f"the guest does not start labctl's runner: {started.stderr.strip()}",
+                hint="Where SELinux confines the guest's agent, it may not start services.",
+            )
+
+    def _check_allowed(self) -> None:
+        known = {c["name"]: c["enabled"] for c in self._ask("guest-info")["supported_commands"]}
+        forbidden = [name for name in _NEEDED if not known.get(name)]
+        if forbidden:
+            raise HostError(
+                f"the guest's agent does not allow {', '.join(forbidden)}", hint=_FORBIDDEN_HINT
+            )
+
+    def _check_programs(self, workloads: Sequence[str]) -> None:
+        checked = self._run(("sh", "-c", _CHECK, "sh", *workloads))
+        missing = [PurePosixPath(line).name for line in checked.stdout.split()]
+        if "systemd" in missing:
+            raise HostError(
+                "the guest does not run systemd, which labctl settles it with",
+                hint="Measure with a guest that does.",
+            )
+        if missing:
+            names = [f"{name} (3.9 or later)" if name == "python3" else name for name in missing]
+            raise HostError(
+                f"the guest lacks {', '.join(names)}",
+                hint=install_hint(self._distribution(), missing),
+            )
+
+    def _distribution(self) -> str:
+        try:
+            return str(self._ask("guest-get-osinfo").get("id", ""))
+        except BrokenError:
+            return ""  # an agent from before 2.10, or one that may not tell
+
+    def _run(self, argv: Sequence[str]) -> Answer:
+        path, *arguments = argv
+        started = self._ask("guest-exec", path=path, arg=arguments, **{"capture-output": True})
+        deadline = Deadline.after(_COMMAND_S, f"'{path}' in the guest")
+        while not (status := self._ask("guest-exec-status", pid=started["pid"]))["exited"]:
+            time.sleep(min(_PAUSE_S, deadline.remaining()))
+        return Answer(
+            # One that was ended by a signal has no exit code.
+            status.get("exitcode", -1),
+            _decoded(status.get("out-data")),
+            _decoded(status.get("err-data")),
+        )
+
+    def _write(self, path: str, data: bytes) -> None:
+        handle = self._ask("guest-file-open", path=path, mode="w")
+        try:
+            encoded = base64.b64encode(data).decode()
+            self._ask("guest-file-write", handle=handle, **{"buf-b64": encoded})
+        finally:
+            self._ask("guest-file-close", handle=handle)
+
+
+def install_hint(distribution: str, programs: Sequence[str]) -> str:
+    """How the programs get into a guest of that distribution (its ID of os-release(5))."""
+    for command, ids in _INSTALL.items():
+        if distribution in ids.split():
+            packages = (_package(program, command) for program in programs)
+            return f"In the guest: {command} {' '.join(dict.fromkeys(packages))}"
+    return "Install them in the guest with its package manager."
+
+
+def _package(program: str, command: str) -> str:
+    names = _PACKAGES.get(program, {})
+    return names.get(command) or names.get("", program)
+
+
+def _decoded(data: str | None) -> str:
+    return base64.b64decode(data or "").decode(errors="replace")

@@ -1,0 +1,277 @@
+"""The administrator's own domain: read, and refused where no copy of it could run. Pure.
+
+What the copy keeps and changes is in `foreign_copy`, how a tuning gets into it in `foreign_graft`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lxml import etree
+
+from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
+from labctl.base.errors import UsageError
+from labctl.base.xmldiff import parse, tag_of, text_of
+from labctl.domain.readback import EMULATOR, IOTHREAD, VCPU, ExpectedThread
+
+FORMATS = ("raw", "qcow2")
+QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
+
+_UNITS = {
+    "b": 1,
+    "bytes": 1,
+    **dict.fromkeys(("k", "KiB"), 1 << 10),
+    **dict.fromkeys(("M", "MiB"), 1 << 20),
+    **dict.fromkeys(("G", "GiB"), 1 << 30),
+    **dict.fromkeys(("T", "TiB"), 1 << 40),
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
+"""https://libvirt.org/formatdomain.html#memory-allocation"""
+
+_REFUSED = {
+    "devices/hostdev": "a device of the host that is passed through can't be saved and restored",
+    "devices/filesystem": "the guest could write to the folder that it shares with the host",
+    "devices/shmem": "it shares memory with other guests",
+    "devices/lease": "it takes a lock that the original needs",
+    "devices/memory[@model='nvdimm']": "the guest would write to the file behind it",
+    "devices/memory[@model='virtio-pmem']": "the guest would write to the file behind it",
+    "launchSecurity": "an encrypted guest can't be saved and restored",
+    f"{{{QEMU_NAMESPACE}}}commandline": "labctl can't tell what QEMU options open or write to",
+    "vcpu[@placement='auto']": "numad would place each start of it differently",
+    "numatune/memory[@placement='auto']": "numad would place each start of it differently",
+}
+"""What a copy can't have, with the reason."""
+
+_REMEDY = "Take that out of a copy of its XML ('virsh dumpxml --inactive'), and give the file."
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDisk:
+    """A disk that the guest writes to. `name`: its target (vda); `format`: one of FORMATS."""
+
+    name: str
+    path: Path
+    format: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDomain:
+    """A domain as its owner has it. `xml`: with CPU sets as labctl writes them. `memory_mib` is
+    rounded down."""
+
+    name: str
+    xml: str
+    vcpus: int
+    memory_mib: int
+    disks: tuple[OwnDisk, ...]
+    is_uefi: bool
+    nvram: Path | None
+    """The file of its UEFI variables, where it names one; there may be none yet."""
+    networks: frozenset[str]
+    """Types of its network interfaces."""
+    has_command_line: bool
+    """Whether its kernel is booted directly, so that the XML says the kernel's command line."""
+
+
+def own_domain(xml: str | bytes, what: str) -> OwnDomain:
+    """The domain that `xml` describes; `what` names it in errors. Raises UsageError for what is
+    no domain of QEMU."""
+    root = parse(xml, what)
+    if root.tag != "domain" or root.get("type") not in ("kvm", "qemu"):
+        raise UsageError(
+            f"{what} is no QEMU domain: its root is <{tag_of(root)} type={root.get('type')!r}>",
+            hint="Give what 'virsh dumpxml --inactive NAME' prints.",
+        )
+    _rewrite_cpu_sets(root, what)
+    for graphics in root.iterfind("devices/graphics"):
+        graphics.attrib.pop("passwd", None)  # run folders are passed on
+    nvram, loader = root.find("os/nvram"), root.find("os/loader")
+    is_flash = loader is not None and loader.get("type") == "pflash"
+    is_efi = root.find("os[@firmware='efi']") is not None
+    return OwnDomain(
+        name=root.findtext("name", "").strip() or what,
+        xml=etree.tostring(root, encoding="unicode"),
+        vcpus=_vcpus(root, what),
+        memory_mib=memory_kib(_needed(root, "memory", what)) // 1024,
+        disks=tuple(_own_disk(disk) for disk in _written_disks(root)),
+        is_uefi=nvram is not None or is_flash or is_efi,
+        nvram=_nvram_path(nvram) if nvram is not None else None,
+        networks=frozenset(str(i.get("type")) for i in root.iterfind("devices/interface")),
+        has_command_line=root.find("os/kernel") is not None,
+    )
+
+
+def check_copyable(own: OwnDomain) -> None:
+    """Raises UsageError naming every element that a copy can't have, and why."""
+    root = parse(own.xml)
+    refused = [*_refused(root), *_refused_disks(root)]
+    if refused:
+        raise UsageError(f"labctl can't copy '{own.name}': {'; '.join(refused)}", hint=_REMEDY)
+
+
+def memory_kib(element: etree._Element) -> int:
+    """A size of memory in KiB; libvirt's unit is KiB where none is said."""
+    try:
+        return int(text_of(element)) * _UNITS[element.get("unit", "KiB")] // 1024
+    except (ValueError, KeyError) as error:
+        raise UsageError(
+            f"<{tag_of(element)}> on line {element.sourceline} is no size of memory"
+        ) from error
+
+
+def is_written(disk: etree._Element) -> bool:
+    """Whether the guest writes to this <disk>."""
+    return disk.get("device", "disk") in ("disk", "lun") and disk.find("readonly") is None
+
+
+def expected_threads(xml: str, vcpus: int, allowed: CpuSet) -> list[ExpectedThread]:
+    """What each thread of a guest with this XML must show: its <cputune> says it all, whoever
+    wrote it. `allowed`: where threads that nothing is said about may run.
+
+    A <vcpu cpuset=…> holds for every thread without a pin of its own
+    (https://libvirt.org/formatdomain.html#cpu-allocation).
+    """
+    root = parse(xml)
+    common = root.find("vcpu")
+    cpuset = common.get("cpuset") if common is not None else None
+    free = parse_cpus(cpuset) if cpuset else allowed
+    tune = root.find("cputune")
+    tune = etree.Element("cputune") if tune is None else tune
+    iothreads = range(1, int(root.findtext("iothreads", "0")) + 1)
+
+    def expected(role: str, index: int) -> ExpectedThread:
+        pins = [e for e in tune.iterfind(f"{role}pin") if e.get(role, str(index)) == str(index)]
+        scheds = [e for e in tune.iterfind(f"{role}sched") if _holds_for(e, index)]
+        return ExpectedThread(
+            role=role,
+            index=index,
+            cpus=parse_cpus(pins[0].get("cpuset", "")) if pins else free,
+            policy=scheds[0].get("scheduler", "other") if scheds else "other",
+            priority=int(scheds[0].get("priority", "0")) if scheds else 0,
+        )
+
+    return [
+        *(expected(VCPU, number) for number in range(vcpus)),
+        expected(EMULATOR, 0),
+        *(expected(IOTHREAD, number) for number in iothreads),
+    ]
+
+
+def _rewrite_cpu_sets(root: etree._Element, what: str) -> None:
+    """libvirt's sets may take numbers out again ("0-3,^2"); the kernel's can't."""
+    for element in (*root.iterfind("vcpu"), *root.iterfind("cputune/*")):
+        for key in ("cpuset", "vcpus", "iothreads"):
+            if (text := element.get(key)) is None:
+                continue
+            parts = text.replace(" ", "").split(",")
+            try:
+                kept = parse_cpus(",".join(part for part in parts if part[:1] != "^"))
+                out = parse_cpus(",".join(part[1:] for part in parts if part[:1] == "^"))
+            except ValueError as error:
+                raise UsageError(f"{what}: {_named(element)}: {error}") from error
+            element.set(key, format_cpus(kept - out))
+
+
+def _holds_for(sched: etree._Element, index: int) -> bool:
+    numbers = sched.get("vcpus") or sched.get("iothreads")
+    return numbers is None or index in parse_cpus(numbers)
+
+
+def _refused(root: etree._Element) -> Iterator[str]:
+    for path, reason in _REFUSED.items():
+        for element in root.iterfind(path):
+            yield f"{_named(element)}: {reason}"
+    kind = root.find("os/type")
+    arch = kind.get("arch", "x86_64") if kind is not None else None
+    if root.findtext("os/type", "").strip() != "hvm" or arch not in ("x86_64", "i686"):
+        yield "<os><type>: labctl's tunings are for hvm guests on x86_64"
+    ids = [iothread.get("id") for iothread in root.iterfind("iothreadids/iothread")]
+    if ids != [str(number) for number in range(1, len(ids) + 1)]:
+        yield "<iothreadids>: tunings number iothreads from 1"
+
+
+def _refused_disks(root: etree._Element) -> Iterator[str]:
+    for disk in root.iterfind("devices/disk"):
+        if reason := _why_refused(disk):
+            yield f"{_named(disk)}: {reason}"
+
+
+def _why_refused(disk: etree._Element) -> str | None:
+    kind, driver = disk.get("type", "file"), disk.find("driver")
+    if disk.get("device") in ("cdrom", "floppy"):
+        return None  # it is kept or emptied, but never written to
+    if disk.get("device") == "lun":
+        return "a LUN takes SCSI commands, which no overlay can hold back"
+    if kind not in ("file", "block"):
+        return f"an overlay needs a file or a block device, and this is of type '{kind}'"
+    for path in ("encryption", "source/encryption", "auth", "source/auth"):
+        if disk.find(path) is not None:
+            return "labctl has no secrets"
+    if disk.find("mirror") is not None:
+        return "a block job is at work on it"
+    if disk.find("source/slices") is not None:
+        return "only a part of its file is the disk"
+    if _source(disk) is None or not _source_path(disk).is_absolute():
+        return "it names no file"
+    if is_written(disk) and _format(driver) not in FORMATS:
+        return f"overlays are made on {' and '.join(FORMATS)}, and it is '{_format(driver)}'"
+    return None
+
+
+def _named(element: etree._Element) -> str:
+    target = element.find("target")
+    dev = target.get("dev") if target is not None else None
+    name = tag_of(element)
+    kind = element.get("type") or element.get("placement")
+    words = [name, *([f"type='{kind}'"] if kind else []), *([f"dev='{dev}'"] if dev else [])]
+    return f"<{' '.join(words)}>"
+
+
+def _written_disks(root: etree._Element) -> list[etree._Element]:
+    return [disk for disk in root.iterfind("devices/disk") if is_written(disk)]
+
+
+def _own_disk(disk: etree._Element) -> OwnDisk:
+    target = disk.find("target")
+    name = target.get("dev", "") if target is not None else ""
+    return OwnDisk(name, _source_path(disk), _format(disk.find("driver")))
+
+
+def _format(driver: etree._Element | None) -> str:
+    # libvirt takes a disk whose format nobody says for raw: a guest could write a qcow2 header
+    # into one, and name any file of the host as its backing file.
+    return driver.get("type", "raw") if driver is not None else "raw"
+
+
+def _source(disk: etree._Element) -> str | None:
+    source = disk.find("source")
+    return None if source is None else source.get("file") or source.get("dev")
+
+
+def _source_path(disk: etree._Element) -> Path:
+    return Path(_source(disk) or "")
+
+
+def _nvram_path(nvram: etree._Element) -> Path | None:
+    source = nvram.find("source")
+    path = text_of(nvram) or (source.get("file", "") if source is not None else "")
+    return Path(path) if path else None
+
+
+def _vcpus(root: etree._Element, what: str) -> int:
+    vcpu = _needed(root, "vcpu", what)
+    try:
+        return int(vcpu.get("current") or text_of(vcpu))
+    except ValueError as error:
+        raise UsageError(f"{what}: <vcpu> on line {vcpu.sourceline} is no number") from error
+
+
+def _needed(root: etree._Element, tag: str, what: str) -> etree._Element:
+    if (element := root.find(tag)) is None:
+        raise UsageError(f"{what} has no <{tag}>")
+    return element

@@ -1,0 +1,114 @@
+"""The parts of a guest that need arithmetic before a template can write them: CPU and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from labctl.base.cpus import CpuSet
+from labctl.base.errors import UsageError
+from labctl.base.tuning import Tuning
+from labctl.domain.pinplan import PinPlan
+
+PAGE_KIB = {"2M": 2048, "1G": 1024 * 1024}
+"""Size of huge pages by its name in a tuning."""
+
+_L3 = "3"
+"""libvirt: CPU cache mode 'emulate' can only be used with level='3'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A NUMA node of the guest: its vCPUs, its memory, and the host's node behind it."""
+
+    vcpus: CpuSet
+    memory_mib: int
+    host_node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuElement:
+    """What `<cpu>` holds. `topology`: sockets, cores, threads. `cache_level` None: all levels."""
+
+    mode: str | None
+    model: str | None
+    topology: tuple[int, int, int] | None
+    features: Mapping[str, str]
+    cache: str | None
+    cache_level: str | None
+    cells: tuple[Cell, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return self.mode is None and not self.has_children
+
+    @property
+    def has_children(self) -> bool:
+        return bool(self.model or self.topology or self.features or self.cache or self.cells)
+
+
+def cpu_element(
+    tuning: Tuning,
+    plan: PinPlan,
+    *,
+    accelerator: str,
+    disabled_features: tuple[str, ...],
+    memory_mib: int,
+) -> CpuElement:
+    """What the tuning makes of virt-install's default: the host's CPU under KVM, and libvirt's own
+    choice under TCG. `disabled_features`: what the host's CPU has and its KVM can't give."""
+    cpu = tuning.cpu
+    mode = cpu.mode or ("host-passthrough" if accelerator == "kvm" else None)
+    # A named model has just the features that its name says.
+    left_out = disabled_features if accelerator == "kvm" and mode != "custom" else ()
+    return CpuElement(
+        mode=mode,
+        model=cpu.model,
+        topology=plan.guest_topology if cpu.topology else None,
+        features={**dict.fromkeys(left_out, "disable"), **cpu.features},
+        cache=cpu.cache,
+        cache_level=_L3 if cpu.cache == "emulate" else None,
+        cells=cells(plan, memory_mib) if tuning.memory.cells else (),
+    )
+
+
+def cells(plan: PinPlan, memory_mib: int) -> tuple[Cell, ...]:
+    """The host's nodes that the vCPUs are planned on, as the guest's: memory by number of vCPUs,
+    in whole MiB, the first one taking what is left over.
+
+    Raises UsageError when there is less than a MiB for a vCPU.
+    """
+    share = memory_mib // len(plan.vcpu_nodes)
+    if share == 0:
+        raise UsageError(f"{memory_mib} MiB can't be shared by {len(plan.vcpu_nodes)} vCPUs' nodes")
+    nodes = list(dict.fromkeys(plan.vcpu_nodes))
+    members = {
+        node: frozenset(vcpu for vcpu, at in enumerate(plan.vcpu_nodes) if at == node)
+        for node in nodes
+    }
+    rest = memory_mib - share * len(plan.vcpu_nodes)
+    return tuple(
+        Cell(
+            vcpus=members[node],
+            memory_mib=share * len(members[node]) + (rest if node == nodes[0] else 0),
+            host_node=node,
+        )
+        for node in nodes
+    )
+
+
+def memory_nodes(tuning: Tuning, plan: PinPlan) -> CpuSet | None:
+    """The host's NUMA nodes that the guest's memory is to come from; None leaves it free.
+
+    Raises UsageError for 'preferred' over several nodes: the kernel prefers one (set_mempolicy(2)).
+    """
+    if tuning.memory.numa is None:
+        return None
+    nodes = frozenset(plan.vcpu_nodes)
+    if tuning.memory.numa == "preferred" and len(nodes) > 1 and not tuning.memory.cells:
+        raise UsageError(
+            f"tuning '{tuning.name}': 'memory.numa' is 'preferred', which takes one NUMA node, and "
+            f"the vCPUs are on {len(nodes)}",
+            hint="Write 'pin: {strategy: node}', or 'memory: {numa: strict}'.",
+        )
+    return nodes

@@ -1,0 +1,211 @@
+"""The tree of a cloud image: its root file system as files, with the recipe's packages added.
+
+The root is mounted read-only through a loop device, in a mount namespace that ends with the copy:
+nothing else sees it and nothing is left to undo. A copy by `debugfs rdump` would do without a
+mount, but loses hard links, set-user-ID bits and file capabilities.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base import process
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, UsageError
+from labctl.base.events import Listener, Note
+from labctl.guest import apt
+from labctl.guest.packages import write_file
+from labctl.guest.recipe import CloudImage, Recipe
+
+_CHROOT = Path(__file__).with_name("install_root.sh")
+
+_COPY = 'mkdir "$3"; mount -o "$1" "$2" "$3"; cp -a "$3/." "$4"'
+"""Of a partition ($2) that is mounted at $3 to a folder $4."""
+
+_CONFIG = "etc/apt/apt.conf.d/99labctl"
+_SOURCES = "etc/apt/labctl.list"
+_NO_SERVICES = "usr/sbin/policy-rc.d"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MOUNTED = ("etc/resolv.conf", "etc/hosts")
+"""How names are resolved: the host's files, for as long as packages are being installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    start_bytes: int
+    size_bytes: int
+
+
+def refuse_what_cannot_be_built(recipe: Recipe) -> None:
+    """Raises UsageError for an image that labctl can download and verify, but not build from."""
+    cloud = recipe.spec.cloud_image
+    if cloud is not None and cloud.packages_by != "apt":
+        raise UsageError(
+            f"no guest image can be built of '{recipe.name}': its packages come by "
+            f"{cloud.packages_by}, and labctl adds what its workloads need with apt alone",
+            hint=f"'labctl image fetch {recipe.name}' downloads and verifies it, for a VM of your "
+            "own. For sweeps take a recipe of Debian or Ubuntu.",
+        )
+
+
+def make_tree(
+    file: Path, cloud: CloudImage, tree: Path, deadline: Deadline, listener: Listener
+) -> None:
+    """Copy the root file system of a verified cloud image, with its /boot, into a new folder.
+
+    Raises BrokenError when it has no root on ext4.
+    """
+    listener(Note(text="Copying the files of the cloud image"))
+    raw = tree.with_name("cloud.raw")
+    _check_is_whole(file, cloud, deadline)
+    convert = ["qemu-img", "convert", "-f", cloud.format, "-O", "raw"]
+    process.run([*convert, str(file), str(raw)], deadline=deadline)
+    try:
+        roots, boots = [], []
+        for number, partition in enumerate(_ext4_partitions(raw, deadline)):
+            copied = tree.with_name(f"partition-{number}")
+            copied.mkdir()
+            _copy(raw, partition, copied, deadline)
+            shutil.rmtree(copied / "lost+found", ignore_errors=True)
+            if (copied / "etc/os-release").is_symlink() or (copied / "etc/os-release").exists():
+                roots.append(copied)
+            elif any(copied.glob("vmlinuz-*")):
+                boots.append(copied)
+        if len(roots) != 1:
+            raise BrokenError(
+                f"{file} has {len(roots)} root file systems on ext4, not one",
+                hint="labctl takes cloud images of Debian and Ubuntu; other file systems than "
+                "ext4 are not read.",
+            )
+        roots[0].rename(tree)
+        for boot in boots:
+            # Ubuntu's, a partition of its own.
+            shutil.rmtree(tree / "boot")
+            boot.rename(tree / "boot")
+    finally:
+        raw.unlink()
+
+
+def add_packages(tree: Path, recipe: Recipe, deadline: Deadline, listener: Listener) -> None:
+    """Install the recipe's packages with the tree's own apt, chrooted into it.
+
+    They come from the host's sources where they are of the same release, else from the image's.
+    No service is started, and nothing of the host stays in the tree.
+    """
+    packages = recipe.spec.packages
+    listener(Note(text=f"Installing {len(packages)} packages and what they need"))
+    if not (tree / "usr/bin/apt-get").exists():
+        raise BrokenError(
+            "the cloud image has no apt", hint="labctl builds on those of Debian and Ubuntu."
+        )
+    for name in _MOUNTED:
+        if (tree / name).is_symlink() or not (tree / name).exists():
+            (tree / name).unlink(missing_ok=True)
+            (tree / name).touch()
+    write_file(tree, _CONFIG, _apt_config(tree, recipe.spec.exclude, deadline))
+    write_file(tree, _NO_SERVICES, "#!/bin/sh\nexit 101\n")  # invoke-rc.d(8): "action forbidden"
+    (tree / _NO_SERVICES).chmod(0o755)
+    hint = "Try 'apt-get update' on the host: its package sources are used where they fit."
+    for command in (["update"], ["install", "--yes", *packages]):
+        process.run(_in_tree(tree, ["apt-get", "--quiet", *command]), deadline=deadline, hint=hint)
+    for name in (_CONFIG, _SOURCES, _NO_SERVICES):
+        (tree / name).unlink(missing_ok=True)
+    for folder in ("var/lib/apt/lists", "var/cache/apt"):
+        shutil.rmtree(tree / folder, ignore_errors=True)
+        (tree / folder).mkdir()
+
+
+def _check_is_whole(file: Path, cloud: CloudImage, deadline: Deadline) -> None:
+    """An image may name other files, which nobody has signed."""
+    info = ["qemu-img", "info", "-f", cloud.format, "--output=json", str(file)]
+    told = json.loads(process.run(info, deadline=deadline).stdout)
+    data_file = told.get("format-specific", {}).get("data", {}).get("data-file")
+    if other := told.get("backing-filename") or data_file:
+        raise BrokenError(f"{file} is no whole image: it refers to '{other}'")
+
+
+def _ext4_partitions(raw: Path, deadline: Deadline) -> list[Partition]:
+    """Raises BrokenError when the file has no partition table."""
+    partx = ["partx", "--raw", "--noheadings", "--bytes", "--output", "START,SIZE"]
+    listed = process.run([*partx, str(raw)], deadline=deadline, check=False)
+    partitions = partitions_of(listed.stdout) if listed.returncode == 0 else []
+    if not partitions:
+        raise BrokenError(f"{raw.name} has no partitions: it is no disk of a cloud image")
+    found = []
+    for partition in partitions:
+        probe = ["blkid", "--probe", "--output", "value", "--match-tag", "TYPE"]
+        offset = ["--offset", str(partition.start_bytes)]
+        told = process.run([*probe, *offset, str(raw)], deadline=deadline, check=False)
+        if told.stdout.strip() == "ext4":
+            found.append(partition)
+    return found
+
+
+def partitions_of(listing: str) -> list[Partition]:
+    """From partx's lines of start (in sectors of 512 bytes) and size (in bytes)."""
+    return [
+        Partition(int(start) * 512, int(size))
+        for line in listing.splitlines()
+        if len(words := line.split()) == 2 and all(word.isdecimal() for word in words)
+        for start, size in [words]
+    ]
+
+
+def _copy(raw: Path, partition: Partition, target: Path, deadline: Deadline) -> None:
+    # Without its journal: a clean root has nothing in it, and the file is not to be written to.
+    where = f"offset={partition.start_bytes},sizelimit={partition.size_bytes}"
+    mount_point = target.with_name(f"{target.name}.mounted")
+    namespace = ["unshare", "--mount", "--propagation", "private"]
+    arguments = [f"ro,noload,loop,{where}", str(raw), str(mount_point), str(target)]
+    try:
+        process.run(
+            [*namespace, "sh", "-euc", _COPY, "sh", *arguments],
+            deadline=deadline,
+            hint="The kernel needs loop devices (modprobe loop) and ext4 to read a cloud image.",
+        )
+    finally:
+        if mount_point.exists():
+            mount_point.rmdir()
+
+
+def _apt_config(tree: Path, exclude: Sequence[str], deadline: Deadline) -> str:
+    """apt.conf(5) for the time of the installation."""
+    lines = [
+        *apt.host_options(deadline),
+        'APT::Install-Recommends "false";',
+        'APT::Sandbox::User "root";',
+        'Dpkg::Use-Pty "0";',
+        # What is unpacked twice after a crash is thrown away anyway.
+        'DPkg::Options:: "--force-unsafe-io";',
+        'DPkg::Options:: "--force-confold";',
+        *(f'DPkg::Options:: "--path-exclude={pattern}";' for pattern in exclude),
+    ]
+    if sources := _host_sources(tree):
+        write_file(tree, _SOURCES, "\n".join(sources) + "\n")
+        lines += [f'Dir::Etc::SourceList "/{_SOURCES}";', 'Dir::Etc::SourceParts "-";']
+    return "\n".join(lines) + "\n"
+
+
+def _host_sources(tree: Path) -> list[str]:
+    text = (tree / "usr/lib/os-release").read_text(encoding="utf-8")
+    fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
+    if fields.get("ID") != "debian":
+        return []
+    return apt.host_sources(fields.get("VERSION_CODENAME", ""))
+
+
+def _in_tree(tree: Path, argv: Sequence[str]) -> list[str]:
+    """In namespaces of its own: whatever a package starts or mounts ends with it."""
+    namespaces = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
+    environment = [
+        f"PATH={_PATH}",
+        "HOME=/root",
+        "LC_ALL=C.UTF-8",
+        "DEBIAN_FRONTEND=noninteractive",
+    ]
+    return ["unshare", *namespaces, "sh", str(_CHROOT), str(tree), "env", "-i", *environment, *argv]

@@ -1,0 +1,40 @@
+"""Doctor: what of this host bears on measuring virtualization, one finding per check.
+
+Checks read files and run commands that read; they change nothing.
+"""
+
+from __future__ import annotations
+
+from labctl.host.doctor import (
+    cpus,
+    interrupts,
+    load,
+    memory,
+    scheduling,
+    software,
+    storage,
+    tracing,
+    tuned,
+    virtualization,
+)
+from labctl.host.doctor.model import Check, Finding, Scope
+from labctl.host.doctor.reader import Reader
+
+CHECKS: tuple[Check, ...] = (
+    *virtualization.CHECKS,
+    *tracing.CHECKS,
+    *cpus.CHECKS,
+    *scheduling.CHECKS,
+    *interrupts.CHECKS,
+    *memory.CHECKS,
+    *load.CHECKS,
+    *tuned.CHECKS,
+    *storage.CHECKS,
+    *software.CHECKS,
+)
+"""In the order in which people look for a cause."""
+
+
+def check(reader: Reader, scope: Scope) -> list[Finding]:
+    """The finding of every check, in the order of CHECKS."""
+    return [item.finding(reader, scope) for item in CHECKS]

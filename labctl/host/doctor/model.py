@@ -1,0 +1,147 @@
+"""What a check is, what it says, and what it is told about the sweep to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from labctl.base.cpus import CpuSet
+from labctl.base.errors import LabctlError
+from labctl.base.tuning import Requires, Tuning
+from labctl.host.accelerator import Accelerator
+from labctl.host.doctor.activity import Activity
+from labctl.host.doctor.reader import Reader
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+
+class Status(StrEnum):
+    """In the order of their gravity."""
+
+    BLOCK = "block"
+    """No sweep starts, or none can be valid, until this is changed."""
+    WARN = "warn"
+    """It bears on the figures, or a tuning or a metric is not to be had."""
+    UNKNOWN = "unknown"
+    """It could not be found out; `found` says why."""
+    OK = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One row. `remedy`: a command, or a sentence where none helps; "" when nothing is to be done.
+    `value`: what was found, for programs; None when it is unknown."""
+
+    name: str
+    group: str
+    status: Status
+    found: str
+    why: str
+    remedy: str = ""
+    value: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a sweep would need of this host.
+
+    `accelerator`: what guests run under, or the error that came of asking. `cpus`: those that the
+    pin plan gives the vCPUs. `memory_bytes`, `disk_bytes`: of the guest, of the state folder.
+    """
+
+    accelerator: Accelerator | LabctlError
+    activity: Activity
+    state_folder: Path
+    lock: Path
+    journal: Path
+    cpus: CpuSet = frozenset()
+    memory_bytes: int = GIB
+    disk_bytes: int = 0
+    tunings: Mapping[str, Tuning] = field(default_factory=dict)
+
+    def requiring(self, wanted: Callable[[Requires], object]) -> list[str]:
+        """The names of the tunings whose requirements hold something."""
+        return [name for name, tuning in self.tunings.items() if wanted(tuning.requires)]
+
+    def using(self, wanted: Callable[[Tuning], object]) -> list[str]:
+        return [name for name, tuning in self.tunings.items() if wanted(tuning)]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a check found; its row is made of this and of the check's own name and reason."""
+
+    status: Status
+    found: str
+    remedy: str = ""
+    value: Any = None
+
+
+def fine(found: str, value: Any = None) -> Result:
+    return Result(Status.OK, found, "", value)
+
+
+def warn(found: str, remedy: str, value: Any = None) -> Result:
+    return Result(Status.WARN, found, remedy, value)
+
+
+def block(found: str, remedy: str, value: Any = None) -> Result:
+    return Result(Status.BLOCK, found, remedy, value)
+
+
+def unknown(found: str, remedy: str = "") -> Result:
+    return Result(Status.UNKNOWN, found, remedy, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`why`: why it matters, one sentence. `look` reads and changes nothing."""
+
+    name: str
+    group: str
+    why: str
+    look: Callable[[Reader, Scope], Result]
+
+    def finding(self, reader: Reader, scope: Scope) -> Finding:
+        """The row of this check; one that fails is a row as well, and the others go on."""
+        try:
+            result = self.look(reader, scope)
+        except LabctlError as error:
+            result = unknown(error.message, error.hint or "")
+        except (OSError, ValueError, LookupError) as error:
+            result = unknown(f"the host's answer can't be read: {error}")
+        return Finding(
+            name=self.name,
+            group=self.group,
+            status=result.status,
+            found=result.found,
+            why=self.why,
+            remedy=result.remedy,
+            value=result.value,
+        )
+
+
+def size(number_of_bytes: float) -> str:
+    """ "512 MiB", "23.1 GiB"."""
+    if number_of_bytes >= GIB:
+        return f"{number_of_bytes / GIB:.3g} GiB"
+    return f"{number_of_bytes / MIB:.0f} MiB"
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.2g} %" if fraction < 0.1 else f"{100 * fraction:.0f} %"
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """ "a, b, c and 4 more"."""
+    listed = list(names)
+    if len(listed) <= most + 1:
+        return ", ".join(listed)
+    return f"{', '.join(listed[:most])} and {len(listed) - most} more"

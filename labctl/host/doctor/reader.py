@@ -1,0 +1,146 @@
+"""How checks see the host: files below a root, and what reading commands print."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base import process
+from labctl.base.cpus import CpuSet, parse_cpus
+from labctl.base.deadline import Deadline
+from labctl.base.errors import HostError
+
+_COMMAND_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    returncode: int
+    text: str
+    """Its standard output, then its standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may open a file: stat(2). `mode` without the file's type."""
+
+    uid: int
+    gid: int
+    mode: int
+
+
+def run_tool(argv: Sequence[str]) -> Output | None:
+    """What a command that only reads prints; None when it isn't installed."""
+    try:
+        done = process.run(
+            argv,
+            deadline=Deadline.after(_COMMAND_S, f"'{argv[0]}'"),
+            check=False,
+            env={"LC_ALL": "C"},
+        )
+    except HostError:
+        return None
+    return Output(done.returncode, done.stdout + done.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads below `root`; paths are those of the host. A file that can't be read is None."""
+
+    root: Path = Path("/")
+    run: Callable[[Sequence[str]], Output | None] = run_tool
+
+    def path(self, path: str | Path) -> Path:
+        return self.root / str(path).lstrip("/")
+
+    def text(self, path: str) -> str | None:
+        """The text of a file without what surrounds it; None also for one that isn't there."""
+        try:
+            return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return None
+
+    def number(self, path: str) -> int | None:
+        text = self.text(path)
+        return int(text) if text and re.fullmatch(r"-?\d+", text) else None
+
+    def cpus(self, path: str) -> CpuSet | None:
+        """A CPU list; None when there is none (newer kernels write "(null)" for none at all)."""
+        text = self.text(path)
+        try:
+            return None if text is None else parse_cpus(text.replace("(null)", ""))
+        except ValueError:
+            return None
+
+    def names(self, folder: str, pattern: str = "*") -> list[str]:
+        """The names in a folder that match, sorted as people count; [] when there is no folder."""
+        return sorted((path.name for path in self.path(folder).glob(pattern)), key=_natural)
+
+    def exists(self, path: str) -> bool:
+        return self.path(path).exists()
+
+    def access(self, path: str) -> Access | None:
+        try:
+            found = os.stat(self.path(path))
+        except OSError:
+            return None
+        return Access(found.st_uid, found.st_gid, found.st_mode & 0o7777)
+
+    def inode(self, path: str | Path) -> int | None:
+        try:
+            return os.stat(self.path(path)).st_ino
+        except OSError:
+            return None
+
+    def free_bytes(self, folder: Path) -> int:
+        """What may still be written below a folder, or below its nearest parent."""
+        return shutil.disk_usage(self._nearest(folder)).free
+
+    def device(self, folder: Path) -> str:
+        """ "major:minor" of the file system that holds a folder, or its nearest parent."""
+        number = os.stat(self._nearest(folder)).st_dev
+        return f"{os.major(number)}:{os.minor(number)}"
+
+    def _nearest(self, folder: Path) -> Path:
+        found = self.path(folder)
+        while not found.exists():
+            found = found.parent
+        return found
+
+    def process_status(self, field: str) -> str:
+        """A field of our own /proc/self/status (proc_pid_status(5)); "" when it isn't there."""
+        status = self.text("/proc/self/status") or ""
+        found = re.search(rf"^{field}:\s*(.*)$", status, re.MULTILINE)
+        return found[1].strip() if found else ""
+
+    def is_root(self) -> bool:
+        """Whether our effective user is root."""
+        return self.process_status("Uid").split()[1:2] == ["0"]
+
+    def has_capability(self, number: int) -> bool:
+        """Whether we have a capability in effect; by its number in linux/capability.h."""
+        return bool(int(self.process_status("CapEff") or "0", 16) >> number & 1)
+
+    def flags(self) -> frozenset[str] | None:
+        """The first CPU's flags; None where /proc/cpuinfo lists none (no x86)."""
+        found = re.search(r"^flags\s*:(.*)$", self.text("/proc/cpuinfo") or "", re.MULTILINE)
+        return frozenset(found[1].split()) if found else None
+
+    def running(self, name: str) -> list[int]:
+        """The pids of the processes whose program is called so (at most 15 characters)."""
+        pids = self.names("/proc", "[0-9]*")
+        return [int(pid) for pid in pids if self.text(f"/proc/{pid}/comm") == name[:15]]
+
+    def program(self, name: str) -> str | None:
+        """Where a program is in PATH; None when it isn't installed."""
+        folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        return shutil.which(name, path=os.pathsep.join(str(self.path(f)) for f in folders if f))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """ "node10" after "node9"."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", name)]

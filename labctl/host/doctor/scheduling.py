@@ -1,0 +1,159 @@
+"""How the host's scheduler shares CPUs: cgroups, real-time policies, autogroups."""
+
+from __future__ import annotations
+
+from labctl.base.tuning import Tuning
+from labctl.host import cgroups
+from labctl.host.doctor.model import Check, Result, Scope, block, fine, some, unknown, warn
+from labctl.host.doctor.reader import Reader
+from labctl.host.topology import read_rt_runtime_us
+
+GROUP = "scheduling"
+_KERNEL = "/proc/sys/kernel"
+_RT_PERIOD_US = 1_000_000
+_CAP_SYS_NICE = 23
+_LIBVIRT_CONF = 'cgroup_controllers = [ "cpuset", "memory", "devices" ]'
+
+
+def control_groups(reader: Reader, scope: Scope) -> Result:
+    layout = cgroups.detect(reader.root)
+    versions = {name: found.version for name, found in sorted(layout.controllers.items())}
+    shown = f"{layout.name}, with {', '.join(versions) or 'no controllers'}"
+    value = {"layout": layout.name, "controllers": versions}
+    if "memory" not in versions:
+        return block(
+            f"{shown}: no memory controller",
+            "Boot the host with 'cgroup_enable=memory' (in a container: have cgroups mounted).",
+            value,
+        )
+    missing = [name for name in ("cpu", "cpuset") if name not in versions]
+    if missing:
+        return warn(
+            f"{shown}: no {' and no '.join(missing)}",
+            "Boot a kernel that has them (in a container: have them mounted).",
+            value,
+        )
+    return fine(shown, value)
+
+
+def rt_groups(reader: Reader, scope: Scope) -> Result:
+    layout = cgroups.detect(reader.root)
+    if not layout.rt_group_sched:
+        return fine("real-time policies are not bound to a cgroup's budget", False)
+    inside = _own_cpu_cgroup(reader)
+    where = f"; labctl itself is in the cpu cgroup {inside}" if inside not in ("/", "") else ""
+    return warn(
+        f"CONFIG_RT_GROUP_SCHED: a cpu cgroup without a budget refuses FIFO and RR{where}",
+        f"echo '{_LIBVIRT_CONF}' >> /etc/libvirt/qemu.conf  # for '--connect qemu:///system'",
+        True,
+    )
+
+
+def rt_throttling(reader: Reader, scope: Scope) -> Result:
+    runtime = read_rt_runtime_us(reader.path("/proc"))
+    period = reader.number(f"{_KERNEL}/sched_rt_period_us") or _RT_PERIOD_US
+    value = {"runtime_us": runtime, "period_us": period}
+    reset = "sysctl -w kernel.sched_rt_runtime_us=950000"
+    if not reader.exists(f"{_KERNEL}/sched_rt_runtime_us"):
+        return unknown("the kernel does not tell")
+    if runtime == 0:
+        return warn("0: real-time threads get no CPU time at all", reset, value)
+    if runtime < 0:
+        return warn("off: a FIFO thread that spins may stop its CPU, and the host", reset, value)
+    if runtime >= period:
+        return warn("real-time threads may take all of each second", reset, value)
+    stall_ms = (period - runtime) / 1000
+    using = scope.using(_is_realtime)
+    shown = f"real-time threads stop for {stall_ms:g} ms in each {period / 1e6:g} s at the latest"
+    if not using:
+        return fine(shown, value)
+    return warn(
+        f"{shown}: seen by {some(using)}",
+        "Read maxima with that in mind: the host stays alive by it.",
+        value,
+    )
+
+
+def rt_right(reader: Reader, scope: Scope) -> Result:
+    if reader.has_capability(_CAP_SYS_NICE):
+        return fine("CAP_SYS_NICE is there", True)
+    return warn(
+        "CAP_SYS_NICE is missing: no thread can be given FIFO or RR",
+        "Run labctl as root (in a container: with --cap-add SYS_NICE).",
+        False,
+    )
+
+
+def autogroup(reader: Reader, scope: Scope) -> Result:
+    enabled = cgroups.autogroup_enabled(reader.root)
+    sharing = cgroups.cpu_sharing(cgroups.detect(reader.root), enabled)
+    shown = f"{'on' if enabled else 'off'}. {sharing.sentence}"
+    if sharing.by_cgroup or enabled:
+        return fine(shown.rstrip("."), enabled)
+    return warn(shown.rstrip("."), "sysctl -w kernel.sched_autogroup_enabled=1", enabled)
+
+
+def timer_migration(reader: Reader, scope: Scope) -> Result:
+    value = reader.number(f"{_KERNEL}/timer_migration")
+    isolated = reader.cpus("/sys/devices/system/cpu/isolated")
+    if value is None:
+        return unknown("the kernel does not tell")
+    if value == 1 and isolated:
+        return warn(
+            "on, and there are isolated CPUs that busy ones may give their timers to",
+            "sysctl -w kernel.timer_migration=0",
+            value,
+        )
+    return fine("on, the kernel's default" if value else "off", value)
+
+
+def _is_realtime(tuning: Tuning) -> bool:
+    scheds = (tuning.vcpu_sched, tuning.emulator_sched, tuning.iothread_sched)
+    return any(sched is not None and sched.policy.realtime for sched in scheds)
+
+
+def _own_cpu_cgroup(reader: Reader) -> str:
+    """Our path in the v1 hierarchy of the cpu controller, else in v2's: cgroups(7)."""
+    for line in (reader.text("/proc/self/cgroup") or "").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(",") or (number == "0" and not controllers):
+            return path
+    return ""
+
+
+CHECKS = (
+    Check(
+        "cgroups",
+        GROUP,
+        "Native runs get the guest's memory by a cgroup, and equal weights come from cpu cgroups "
+        "where they can.",
+        control_groups,
+    ),
+    Check(
+        "rt-group-sched",
+        GROUP,
+        "There 'vcpusched' fails with \"Cannot set scheduler parameters … Operation not "
+        "permitted\"; labctl's own libvirt leaves the cpu controller out.",
+        rt_groups,
+    ),
+    Check(
+        "rt-throttling",
+        GROUP,
+        "It caps FIFO vCPUs, which shows as stalls each second; without it one on the last "
+        "housekeeping CPU hangs the host.",
+        rt_throttling,
+    ),
+    Check("rt-right", GROUP, "The real-time tunings and their native twins need it.", rt_right),
+    Check(
+        "autogroup",
+        GROUP,
+        "A neighbour must compete as another VM does: hogs of one session may count as one.",
+        autogroup,
+    ),
+    Check(
+        "timer-migration",
+        GROUP,
+        "An idle CPU hands its timers to a busy one: work that comes uninvited to a vCPU's CPU.",
+        timer_migration,
+    ),
+)

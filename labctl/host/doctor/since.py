@@ -1,0 +1,203 @@
+"""What of the host has changed since a run, and what its verdicts rest on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Rests(StrEnum):
+    """What a tuning changes, and so what its verdicts rest on beside what all rest on."""
+
+    PLACEMENT = "placement"
+    """Pins: which CPUs its threads have."""
+    SCHEDULING = "scheduling"
+    """Policies and priorities."""
+    CPU = "CPU"
+    """The guest's CPU, timers, KVM's features, halt polling, the guest's kernel."""
+    MEMORY = "memory"
+    DISK = "disk"
+    NETWORK = "network"
+    HOST = "host settings"
+
+
+EVERYTHING = frozenset(Rests)
+_ON_CPUS = frozenset({Rests.PLACEMENT, Rests.SCHEDULING, Rests.CPU, Rests.HOST})
+_ON_SHARES = frozenset({Rests.PLACEMENT, Rests.SCHEDULING, Rests.HOST})
+_ON_MEMORY = frozenset({Rests.MEMORY, Rests.HOST})
+_ON_DISK = frozenset({Rests.DISK, Rests.HOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """`key`: among run.json's host facts. `voids`: verdicts on tunings that change one of these."""
+
+    key: str
+    name: str
+    voids: frozenset[Rests]
+
+
+FACTS = (
+    # What every figure is made by.
+    Fact("accelerator", "accelerator", EVERYTHING),
+    Fact("kernel_release", "kernel", EVERYTHING),
+    Fact("kernel_version", "kernel build", EVERYTHING),
+    Fact("kernel_config", "kernel configuration", EVERYTHING),
+    Fact("kernel_options", "kernel options", EVERYTHING),
+    Fact("qemu", "QEMU", EVERYTHING),
+    Fact("libvirt", "libvirt", EVERYTHING),
+    # The machine.
+    Fact("cpu_model", "CPU", EVERYTHING),
+    Fact("cpu_flags", "CPU flags", EVERYTHING),
+    Fact("microcode", "microcode", EVERYTHING),
+    Fact("topology", "topology", EVERYTHING),
+    Fact("cpus_online", "CPUs online", EVERYTHING),
+    Fact("cpus_allowed", "CPUs for labctl", EVERYTHING),
+    Fact("numa_nodes", "NUMA nodes", EVERYTHING),
+    Fact("smt", "SMT", EVERYTHING),
+    Fact("hypervisor_vendor", "hypervisor below", EVERYTHING),
+    # What every figure passes through.
+    Fact("mitigations", "mitigations", EVERYTHING),
+    Fact("clocksource", "clock source", EVERYTHING),
+    Fact("sched_ext", "scheduler extension", EVERYTHING),
+    Fact("tuned_profile", "tuned's profile", EVERYTHING),
+    Fact("other_guests", "other guests", EVERYTHING),
+    # How fast CPUs are and how they are shared.
+    Fact("governor", "governor", _ON_CPUS),
+    Fact("frequency_driver", "frequency driver", _ON_CPUS),
+    Fact("turbo", "turbo", _ON_CPUS),
+    Fact("idle_driver", "idle driver", _ON_CPUS),
+    Fact("halt_poll_ns", "halt polling", _ON_CPUS),
+    Fact("cpus_isolated", "isolated CPUs", _ON_SHARES),
+    Fact("sched_autogroup", "autogroups", _ON_SHARES),
+    Fact("sched_rt_runtime_us", "real-time throttling", _ON_SHARES),
+    Fact("sched_rt_period_us", "real-time period", _ON_SHARES),
+    Fact("cgroups", "cgroups", _ON_SHARES),
+    # Memory and disk.
+    Fact("memory_bytes", "memory", _ON_MEMORY),
+    Fact("thp", "transparent huge pages", _ON_MEMORY),
+    Fact("thp_defrag", "their defragmentation", _ON_MEMORY),
+    Fact("huge_pages", "huge pages", _ON_MEMORY),
+    Fact("ksm", "KSM", _ON_MEMORY),
+    Fact("numa_balancing", "NUMA balancing", _ON_MEMORY | {Rests.PLACEMENT}),
+    Fact("swap_bytes", "swap", _ON_MEMORY),
+    Fact("swappiness", "swappiness", _ON_MEMORY),
+    Fact("state_folder", "state folder's disk", _ON_DISK),
+    Fact("block_schedulers", "elevators", _ON_DISK),
+)
+"""What voids which verdicts. Facts that are not here (the host's perf, its distribution) void
+none."""
+
+_MEMORY_TOLERANCE = 0.01
+"""The kernel takes more or less for itself from boot to boot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A fact that is not what it was; `then` and `now` as they were recorded."""
+
+    fact: Fact
+    then: Any
+    now: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`not_recorded`: facts of which then or now nothing is known, so that nothing can be said."""
+
+    changes: tuple[Change, ...]
+    same: tuple[Fact, ...]
+    not_recorded: tuple[Fact, ...]
+
+
+def compare(then: Mapping[str, Any], now: Mapping[str, Any]) -> Comparison:
+    """What the run recorded of the host, against the host's facts now."""
+    changes, same, unknown = [], [], []
+    for fact in FACTS:
+        before, after = then.get(fact.key), now.get(fact.key)
+        if before is None or after is None:
+            unknown.append(fact)
+        elif _equal(fact.key, before, after):
+            same.append(fact)
+        else:
+            changes.append(Change(fact=fact, then=before, now=after))
+    return Comparison(changes=tuple(changes), same=tuple(same), not_recorded=tuple(unknown))
+
+
+def rests_on(
+    tuning: Mapping[str, Any] | None, baseline: Mapping[str, Any] | None
+) -> frozenset[Rests]:
+    """What a tuning changes of the baseline, by what run.json has of both; everything where it
+    has nothing of one of them."""
+    if tuning is None or baseline is None:
+        return EVERYTHING
+    found = {rests for key, rests in _OF_KEY.items() if tuning.get(key) != baseline.get(key)}
+    return frozenset(found) or EVERYTHING
+
+
+def voided_by(rests: Iterable[Rests], changes: Iterable[Change]) -> list[Change]:
+    """The changes that void a verdict which rests on these."""
+    wanted = frozenset(rests)
+    return [change for change in changes if change.fact.voids & wanted]
+
+
+def difference(change: Change) -> tuple[str, str]:
+    """Then and now in words; of tables and lists only what differs."""
+    then, now = change.then, change.now
+    if _is_unavailable(then) or _is_unavailable(now):
+        return _words(then), _words(now)
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        keys = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+        return (
+            "; ".join(f"{key}: {_words(then.get(key))}" for key in keys),
+            "; ".join(f"{key}: {_words(now.get(key))}" for key in keys),
+        )
+    if isinstance(then, list) and isinstance(now, list):
+        gone = [str(item) for item in then if item not in now]
+        new = [str(item) for item in now if item not in then]
+        return f"with {' '.join(gone) or 'no more'}", f"with {' '.join(new) or 'no more'}"
+    return _words(then), _words(now)
+
+
+_OF_KEY = {
+    "pin": Rests.PLACEMENT,
+    "vcpu_sched": Rests.SCHEDULING,
+    "emulator_sched": Rests.SCHEDULING,
+    "iothread_sched": Rests.SCHEDULING,
+    "handicap_percent": Rests.SCHEDULING,
+    "cpu": Rests.CPU,
+    "kvm": Rests.CPU,
+    "timers": Rests.CPU,
+    "guest": Rests.CPU,
+    "memory": Rests.MEMORY,
+    "iothreads": Rests.DISK,
+    "disk": Rests.DISK,
+    "network": Rests.NETWORK,
+    "host": Rests.HOST,
+}
+
+
+def _equal(key: str, then: Any, now: Any) -> bool:
+    if _is_unavailable(then) and _is_unavailable(now):
+        return True
+    if key == "memory_bytes" and isinstance(then, int) and isinstance(now, int):
+        return abs(then - now) <= _MEMORY_TOLERANCE * then
+    return bool(then == now)
+
+
+def _is_unavailable(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == {"unavailable"}
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "none"
+    if _is_unavailable(value):
+        return f"not available ({value['unavailable']})"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return str(value) if value != "" else "none"

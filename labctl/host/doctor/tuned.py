@@ -1,0 +1,133 @@
+"""tuned(8): its active profile, and where the host no longer is as that profile has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from labctl.host.doctor.model import Check, Result, Scope, fine, some, unknown, warn
+from labctl.host.doctor.reader import Reader
+from labctl.host.tunables import selected
+
+GROUP = "tuned"
+_FOLDERS = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned")
+_ACTIVE = "/etc/tuned/active_profile"
+_DEPTH = 10
+"""Of profiles that include each other; deeper is a circle."""
+
+_SETTINGS = {
+    ("vm", "transparent_hugepages"): "/sys/kernel/mm/transparent_hugepage/enabled",
+    ("vm", "transparent_hugepage"): "/sys/kernel/mm/transparent_hugepage/enabled",
+    ("vm", "transparent_hugepage.defrag"): "/sys/kernel/mm/transparent_hugepage/defrag",
+    ("cpu", "governor"): "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+}
+"""Section and option of a profile to the file that it sets, beside [sysctl] and [sysfs]."""
+
+
+def active(reader: Reader, scope: Scope) -> Result:
+    name = reader.text(_ACTIVE)
+    if not name:
+        installed = reader.program("tuned-adm") is not None
+        return fine("installed, no profile is active" if installed else "not installed", None)
+    running = bool(reader.running("tuned"))
+    state = "tuned runs" if running else "tuned does not run"
+    return fine(f"{name} ({state})", {"profile": name, "running": running})
+
+
+def drift(reader: Reader, scope: Scope) -> Result:
+    name = reader.text(_ACTIVE)
+    if not name:
+        return fine("no profile is active", [])
+    wanted: dict[str, str] = {}
+    for profile in name.split():
+        wanted |= _settings(reader, profile, _DEPTH)
+    differing = {
+        path: (value, found)
+        for path, value in sorted(wanted.items())
+        if (found := reader.text(path)) is not None and not _same(value, found)
+    }
+    if not wanted:
+        return unknown(f"profile '{name}' sets nothing that can be read here")
+    value = [
+        {"path": path, "profile": asked, "found": found}
+        for path, (asked, found) in differing.items()
+    ]
+    if not differing:
+        return fine(f"{len(wanted)} settings of '{name}' are as it has them", value)
+    shown = some(
+        f"{path} is {selected(found)}, not {asked}" for path, (asked, found) in differing.items()
+    )
+    return warn(f"{shown} (profile '{name}')", f"tuned-adm profile {name}", value)
+
+
+def _settings(reader: Reader, profile: str, depth: int) -> dict[str, str]:
+    """File to value of what a profile and those that it includes set: tuned.conf(5).
+
+    What a profile computes (variables, functions) and what it sets only if larger (">") is left
+    out.
+    """
+    text = next(
+        (
+            text
+            for folder in _FOLDERS
+            if (text := reader.text(f"{folder}/{profile}/tuned.conf")) is not None
+        ),
+        None,
+    )
+    if text is None or depth == 0:
+        return {}
+    sections = _sections(text)
+    found: dict[str, str] = {}
+    for parent in re.split(r"[,;\s]+", sections.get("main", {}).get("include", "")):
+        if parent and "$" not in parent:
+            found |= _settings(reader, parent.lstrip("-"), depth - 1)
+    for section, options in sections.items():
+        for option, value in options.items():
+            path = _file_of(section, option)
+            if path is not None and not re.search(r"[$<>*?\[]", path + value):
+                found[path] = value
+    return found
+
+
+def _sections(text: str) -> Mapping[str, Mapping[str, str]]:
+    """Section to option to value. No configparser: tuned's values may hold what it forbids."""
+    sections: dict[str, dict[str, str]] = {}
+    here: dict[str, str] = {}
+    for line in text.splitlines():
+        line = line.strip()
+        if header := re.fullmatch(r"\[([^\]]+)\]", line):
+            here = sections.setdefault(header[1], {})
+        elif line[:1] not in ("", "#", ";"):
+            option, _, value = line.partition("=")
+            here[option.strip()] = value.strip().strip('"')
+    return sections
+
+
+def _file_of(section: str, option: str) -> str | None:
+    if section == "sysctl":
+        return f"/proc/sys/{option.replace('.', '/')}"
+    if section == "sysfs":
+        return option
+    return _SETTINGS.get((section, option))
+
+
+def _same(wanted: str, found: str) -> bool:
+    """ "a|b" names alternatives; "always [madvise] never" shows what is selected."""
+    present = selected(found).split()
+    return any(choice.split() == present for choice in wanted.split("|"))
+
+
+CHECKS = (
+    Check(
+        "tuned",
+        GROUP,
+        "A profile sets many things at once, and is a part of the host's state.",
+        active,
+    ),
+    Check(
+        "tuned-drift",
+        GROUP,
+        "Settings that somebody changed after tuned: what you measure is not that profile.",
+        drift,
+    ),
+)

@@ -1,0 +1,204 @@
+"""Whether this host can virtualize: CPU, module, device, a kernel that boots."""
+
+from __future__ import annotations
+
+import re
+
+from labctl.base.errors import LabctlError
+from labctl.host.doctor.model import Check, Result, Scope, fine, unknown, warn
+from labctl.host.doctor.reader import Access, Reader
+
+GROUP = "virtualization"
+_VENDOR_MODULES = ("kvm_intel", "kvm_amd")
+_QEMU_CONF = "/etc/libvirt/qemu.conf"
+_QEMU_USERS = ("libvirt-qemu", "qemu")
+"""What distributions build libvirt with: Debian's and Fedora's."""
+
+
+def cpu(reader: Reader, scope: Scope) -> Result:
+    flags = reader.flags()
+    if flags is None:
+        return unknown("/proc/cpuinfo lists no flags, so this is no x86 CPU: see kvm-boot")
+    found = [flag for flag in ("vmx", "svm") if flag in flags]
+    if found:
+        return fine(f"the CPU has {found[0]}", found)
+    if _works(scope):
+        return fine("neither vmx nor svm, and KVM works all the same", [])
+    nested = "hypervisor" in flags
+    return warn(
+        "the CPU shows neither vmx nor svm",
+        "Ask whoever runs the hypervisor below for nested virtualization."
+        if nested
+        else "Turn virtualization (VT-x, AMD-V) on in the firmware.",
+        [],
+    )
+
+
+def module(reader: Reader, scope: Scope) -> Result:
+    loaded = reader.names("/sys/module", "kvm*")
+    vendor = next((name for name in loaded if name in _VENDOR_MODULES), None)
+    if "kvm" in loaded and vendor:
+        return fine(f"{vendor} is loaded", loaded)
+    if "kvm" in loaded and len(loaded) > 1:
+        others = ", ".join(name for name in loaded if name != "kvm")
+        return warn(
+            f"kvm is there with {others}, neither kvm_intel nor kvm_amd: KVM in software",
+            "Use a host whose CPU virtualizes to measure virtualization.",
+            loaded,
+        )
+    amd = "AuthenticAMD" in (reader.text("/proc/cpuinfo") or "")
+    found = "kvm is there without kvm_intel or kvm_amd" if loaded else "no kvm module is loaded"
+    return warn(found, f"modprobe {'kvm_amd' if amd else 'kvm_intel'}", loaded)
+
+
+def device(reader: Reader, scope: Scope) -> Result:
+    access = reader.access("/dev/kvm")
+    if access is None:
+        return warn("no /dev/kvm", "modprobe kvm", None)
+    shown = f"mode {access.mode:04o}, owner {access.uid}:{access.gid}"
+    user = _qemu_user(reader)
+    value = {"mode": f"{access.mode:04o}", "uid": access.uid, "gid": access.gid, "user": user}
+    if user is None:
+        return fine(f"{shown}; libvirt's daemon has no QEMU user here", value)
+    if may_open(access, *_ids(reader, user)):
+        return fine(f"{shown}: the QEMU user {user} may open it", value)
+    return warn(
+        f"{shown}: the QEMU user {user} can't open it; labctl's own QEMU runs as root",
+        "chgrp kvm /dev/kvm && chmod 0660 /dev/kvm",
+        value,
+    )
+
+
+def may_open(access: Access, uid: int, groups: set[int]) -> bool:
+    """Whether a user may read and write a file, by its mode alone (path_resolution(7))."""
+    if uid == 0:
+        return True
+    if uid == access.uid:
+        bits = access.mode >> 6
+    elif access.gid in groups:
+        bits = access.mode >> 3
+    else:
+        bits = access.mode
+    return bits & 0o6 == 0o6
+
+
+def boot(reader: Reader, scope: Scope) -> Result:
+    answer = scope.accelerator
+    if isinstance(answer, LabctlError):
+        return unknown(answer.message, answer.hint or "")
+    value = {"accelerator": answer.name, "disabled_features": list(answer.disabled_features)}
+    if answer.name == "kvm":
+        return fine(answer.reason.rstrip("."), value)
+    return warn(
+        answer.reason.rstrip("."),
+        "Measure where KVM works; 'labctl sweep STUDY --accel tcg' says that you know.",
+        value,
+    )
+
+
+def nested(reader: Reader, scope: Scope) -> Result:
+    said = reader.run(["systemd-detect-virt", "--vm"])
+    flags = reader.flags()
+    if said is None and flags is None:
+        return unknown("systemd-detect-virt is not installed, and /proc/cpuinfo lists no flags")
+    name = said.text.strip() if said is not None else ""
+    is_guest = "hypervisor" in flags if flags else name not in ("", "none")
+    if not is_guest:
+        return fine("no hypervisor below", "none")
+    return warn(
+        f"this host is a guest itself, of {name if name not in ('', 'none') else 'a hypervisor'}",
+        "Measure on the bare host what is to be rolled out on bare hosts.",
+        name or "unknown",
+    )
+
+
+def exits(reader: Reader, scope: Scope) -> Result:
+    if isinstance(scope.accelerator, LabctlError):
+        return unknown("nobody knows whether KVM works: see kvm-boot")
+    if scope.accelerator.name == "tcg":
+        return fine("emulated guests have none: they are unavailable, not 0")
+    if any(reader.exists(f"/sys/module/{name}") for name in _VENDOR_MODULES):
+        return fine("counted by query-stats and, by reason, by the kvm_exit tracepoint")
+    return warn(
+        "KVM without kvm_intel or kvm_amd: its kvm_exit tracepoint may never fire",
+        "Trust totals (query-stats), and a breakdown only where it adds up to them.",
+    )
+
+
+def vhost(reader: Reader, scope: Scope) -> Result:
+    devices = {name: reader.exists(name) for name in ("/dev/vhost-net", "/dev/net/tun")}
+    missing = [name for name, is_there in devices.items() if not is_there]
+    if not missing:
+        return fine("/dev/vhost-net and /dev/net/tun are there", devices)
+    using = scope.using(lambda tuning: tuning.network.vhost is not None)
+    if not using:
+        return fine(f"no {' and no '.join(missing)}; nothing here needs it", devices)
+    return warn(
+        f"no {' and no '.join(missing)}",
+        " && ".join(f"modprobe {_MODULE_OF[name]}" for name in missing),
+        devices,
+    )
+
+
+_MODULE_OF = {"/dev/vhost-net": "vhost_net", "/dev/net/tun": "tun"}
+
+
+def _works(scope: Scope) -> bool:
+    return not isinstance(scope.accelerator, LabctlError) and scope.accelerator.name == "kvm"
+
+
+def _qemu_user(reader: Reader) -> str | None:
+    """The user that libvirt's daemon runs QEMU as; None where there is no such account."""
+    configured = re.search(r'^user\s*=\s*"([^"]+)"', reader.text(_QEMU_CONF) or "", re.MULTILINE)
+    names = [fields[0] for fields in _accounts(reader, "/etc/passwd")]
+    wanted = (configured[1].lstrip("+"),) if configured else _QEMU_USERS
+    return next((name for name in wanted if name in names), None)
+
+
+def _ids(reader: Reader, user: str) -> tuple[int, set[int]]:
+    """A user's id and those of its groups: passwd(5), group(5)."""
+    passwd = {fields[0]: fields for fields in _accounts(reader, "/etc/passwd")}[user]
+    groups = {
+        int(fields[2])
+        for fields in _accounts(reader, "/etc/group")
+        if len(fields) > 3 and user in fields[3].split(",")
+    }
+    return int(passwd[2]), {int(passwd[3])} | groups
+
+
+def _accounts(reader: Reader, path: str) -> list[list[str]]:
+    return [line.split(":") for line in (reader.text(path) or "").splitlines() if ":" in line]
+
+
+CHECKS = (
+    Check(
+        "kvm-boot",
+        GROUP,
+        "Opening /dev/kvm proves little. Without KVM guests are emulated (TCG): real guests, but "
+        "their figures show emulation, and VM exits do not exist.",
+        boot,
+    ),
+    Check("kvm-cpu", GROUP, "KVM needs a CPU that virtualizes.", cpu),
+    Check("kvm-module", GROUP, "KVM is this module and one for the CPU's vendor.", module),
+    Check(
+        "kvm-device",
+        GROUP,
+        "Where the QEMU user can't open it, libvirtd ('--connect qemu:///system') asks QEMU for "
+        "its capabilities again on every call, seconds each.",
+        device,
+    ),
+    Check(
+        "nested",
+        GROUP,
+        "A hypervisor below may take CPU time away, hides counters, and makes each exit dearer: "
+        "figures hold for this nesting only.",
+        nested,
+    ),
+    Check(
+        "kvm-exits",
+        GROUP,
+        "Software-only KVM has tracepoints that never fire: a breakdown by reason would be empty.",
+        exits,
+    ),
+    Check("vhost-net", GROUP, "Tunings with vhost let the kernel serve the network card.", vhost),
+)

@@ -1,0 +1,112 @@
+"""What applying a tuning takes, step by step: edits of a domain, files, commands.
+
+The same steps are shown, written as a shell script and written as Ansible tasks.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+DOMAIN = "@domain@"
+DISK = "@disk@"
+"""Stand in a command for the name of the domain, and the target of the disk, to be tuned."""
+
+SHELL_DOMAIN = "${domain}"
+SHELL_DISK = "${disk}"
+"""The same in a script: its variables."""
+
+
+class Place(StrEnum):
+    HOST = "host"
+    GUEST = "guest"
+
+
+class InForce(StrEnum):
+    """From when on a step acts."""
+
+    AT_ONCE = "at once"
+    GUEST_START = "when the guest is started next (a reboot inside it is not enough)"
+    HOST_REBOOT = "after a reboot of the host"
+    GUEST_REBOOT = "after a reboot of the guest"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """There is nothing to do when what `argv` prints holds `text`, as a whole line or not."""
+
+    argv: tuple[str, ...]
+    text: str
+    whole_line: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """`changed`: what its output holds if it changed something; "": it always does."""
+
+    argv: tuple[str, ...]
+    changed: str = ""
+    unless: Done | None = None
+
+    @property
+    def edits_domain(self) -> bool:
+        return self.argv[0] == "virt-xml"
+
+    def shell(self, domain: str, disk: str) -> str:
+        """As lines for sh(1)."""
+        line = _joined(filled(self.argv, domain, disk))
+        if self.unless is None:
+            return line
+        asked = _joined(filled(self.unless.argv, domain, disk))
+        grep = "grep -qxF" if self.unless.whole_line else "grep -qF"
+        return f"{asked} | {grep} {quoted(self.unless.text)} ||\n  {line}"
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A file to be written, if there is one, then commands. With a file the commands only make
+    its content take effect: where the file is there already they have nothing to do."""
+
+    title: str
+    place: Place
+    in_force: InForce
+    file: TextFile | None = None
+    commands: tuple[Command, ...] = ()
+
+
+def backup_path(domain: str, tuning: str) -> str:
+    """Where a domain's XML is kept as it was before."""
+    return f"/var/backups/{domain}-before-{tuning}.xml"
+
+
+def filled(argv: Sequence[str], domain: str, disk: str) -> list[str]:
+    """The command for that domain and disk."""
+    return [word.replace(DOMAIN, domain).replace(DISK, disk) for word in argv]
+
+
+def _joined(argv: Sequence[str]) -> str:
+    """One `--xml …` a line: a domain's changes are many."""
+    lines = [""]
+    for word in argv:
+        if word == "--xml" and lines[-1]:
+            lines.append(" ")
+        lines[-1] = f"{lines[-1]} {quoted(word)}" if lines[-1] else quoted(word)
+    return " \\\n".join(lines)
+
+
+def quoted(word: str) -> str:
+    """A word for sh(1). In double quotes what has a variable of ours, and an XPath, which has
+    apostrophes; else as shlex does it."""
+    plain = word.replace(SHELL_DOMAIN, "").replace(SHELL_DISK, "")
+    harmless = not set(plain.replace("\\'", "'")) & set('"$`\\!\n')
+    if harmless and ("'" in plain or plain != word):
+        return f'"{word}"'
+    return shlex.quote(word)

@@ -1,0 +1,57 @@
+"""Which image a run's guests boot: its recipe, and a kernel of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from labctl.base.errors import UsageError
+from labctl.base.events import Listener
+from labctl.base.places import StatePlaces
+from labctl.guest.build import build
+from labctl.guest.images import Image, find
+from labctl.guest.kernels import read_kernel
+from labctl.guest.recipe import Recipe, load_recipe
+from labctl.store.run_folder import RunFolder
+
+
+def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Recipe:
+    """The recipe of a new run; raises UsageError when its kernel is none."""
+    recipe = load_recipe(name)
+    if kernel is not None:
+        return recipe.with_kernel(read_kernel(kernel.resolve(), initrd and initrd.resolve()))
+    if initrd is not None:
+        raise UsageError(
+            f"an initrd ({initrd}) was given without the kernel that it belongs to",
+            hint="Give '--kernel' as well.",
+        )
+    return recipe
+
+
+def recipe_of_run(name: str, folder: RunFolder) -> Recipe:
+    """The recipe of a run that is resumed: with the kernel that it began with, or a UsageError."""
+    recorded = folder.read_run().get("kernel")
+    if recorded is None:
+        return load_recipe(name)
+    kernel, initrd = Path(recorded["file"]), recorded["initrd"]
+    try:
+        found = read_kernel(kernel, Path(initrd) if initrd else None)
+    except UsageError as error:
+        raise UsageError(
+            f"run '{folder.name}' was begun with the kernel {kernel}: {error.message}",
+            hint="Put it back, or start a new run.",
+        ) from error
+    before, now = recorded["sha256"], dict(found.digests)
+    if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
+        what = {"file": "the kernel itself", "initrd": "its initrd"}
+        raise UsageError(
+            f"run '{folder.name}' was begun with the kernel {kernel}, of which "
+            f"{', '.join(what.get(name, f'its {name}') for name in changed)} changed since",
+            hint="Put it back as it was, or start a new run.",
+        )
+    return load_recipe(name).with_kernel(found)
+
+
+def built_image(recipe: Recipe, places: StatePlaces, listener: Listener) -> Image:
+    """The recipe's image; built now if there is none."""
+    found = find(recipe, places)
+    return found if found is not None else build(recipe, places, listener)

@@ -1,0 +1,238 @@
+"""The administrator's own domain as a run takes it: found, looked at, fitted into a study."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import HostError, UsageError
+from labctl.base.process import ProcessError, run
+from labctl.base.tuning import GuestSide, Kind, Strategy, Tuning
+from labctl.domain.foreign import OwnDisk, OwnDomain, check_copyable, own_domain
+from labctl.domain.foreign_graft import tuned
+from labctl.domain.pinplan import PinPlan
+from labctl.domain.session import Session
+from labctl.run.requirements import Unmet
+from labctl.store.jsonfile import canonical
+from labctl.store.run_folder import RunFolder
+from labctl.study.study import Overrides, Study
+
+XML = "domain.xml"
+"""The owner's XML in the run's folder: a resumed run takes the domain from there."""
+
+_LOCKED = "lock"
+"""In what qemu-img says of a file that another QEMU writes to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnGuest:
+    """A domain that a run copies. `asked`: the name or file that was given."""
+
+    asked: str
+    domain: OwnDomain
+    keep_network: bool
+    disks_as_found: Mapping[str, tuple[int, int]]
+    """Disk to its size and time of last change in ns (0 for block devices, which have none)."""
+
+    def check(self) -> None:
+        """Raises HostError when somebody has changed a disk since: what a copy's guest reads then
+        is no longer one disk."""
+        now = _looks(self.domain)
+        changed = [name for name, look in self.disks_as_found.items() if now.get(name) != look]
+        if changed:
+            raise HostError(
+                f"disk {', '.join(changed)} of '{self.domain.name}' changed during the run",
+                hint="Leave the domain shut off while labctl measures its copy; start a new run.",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """What run.json says of it."""
+        content = {"xml": self.domain.xml, "disks": dict(self.disks_as_found)}
+        return {
+            "name": self.domain.name,
+            "asked": self.asked,
+            "keep_network": self.keep_network,
+            "digest": hashlib.sha256(canonical(content).encode()).hexdigest(),
+        }
+
+
+def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
+    """The domain in a file, or of that name at the connection `connect`; raises UsageError."""
+    if is_file(asked):
+        try:
+            return own_domain(Path(asked).read_bytes(), f"the file '{asked}'")
+        except OSError as error:
+            raise UsageError(
+                f"cannot read {asked}: {error.strerror}",
+                hint="Make it with: virsh dumpxml --inactive NAME > NAME.xml",
+            ) from error
+    if connect is None:
+        raise UsageError(
+            f"labctl's embedded libvirt knows no domain '{asked}'",
+            hint="Give '--connect qemu:///system' as well, or a file whose name ends in .xml.",
+        )
+    with Session.connected(connect) as session:
+        return own_domain(session.domain_xml(asked), f"domain '{asked}'")
+
+
+def is_file(asked: str) -> bool:
+    """Whether a user means a file, and no name of a domain."""
+    return asked.endswith(".xml") or "/" in asked
+
+
+def read_own(asked: str, *, connect: str | None, keep_network: bool) -> OwnGuest:
+    """The domain to copy. Only reads.
+
+    Raises UsageError where there is none, or where it can't be copied; HostError when it isn't
+    shut off or a disk of it is in use.
+    """
+    domain = domain_asked_for(asked, connect)
+    if keep_network and connect is None and "network" in domain.networks:
+        raise UsageError(
+            f"'{domain.name}' is on a network of libvirt's, and the embedded driver has none",
+            hint="Give '--connect qemu:///system', or leave out --keep-network.",
+        )
+    if connect is not None and not is_file(asked):
+        with Session.connected(connect) as session:
+            session.check_shut_off(asked)
+    return _own_guest(asked, domain, keep_network)
+
+
+def own_of_run(folder: RunFolder) -> OwnGuest | None:
+    """The domain that a run began with; None where it measures an image."""
+    recorded = folder.read_run().get("domain")
+    if recorded is None:
+        return None
+    asked = str(recorded["asked"])
+    domain = own_domain((folder.path / XML).read_bytes(), f"domain '{asked}'")
+    return _own_guest(asked, domain, bool(recorded["keep_network"]))
+
+
+def own_study(study: Study, own: OwnGuest, overrides: Overrides) -> Study:
+    """The study for the domain: with its vCPUs and its memory, and without the native role."""
+    if overrides.vcpus is not None or overrides.memory_mib is not None:
+        raise UsageError(
+            f"'{own.domain.name}' has vCPUs and memory of its own ({own.domain.vcpus} vCPUs, "
+            f"{own.domain.memory_mib} MiB)",
+            hint="Leave out --vcpus and --memory, or change a copy of its XML.",
+        )
+    shape = replace(study.guest, vcpus=own.domain.vcpus, memory_mib=own.domain.memory_mib)
+    return replace(study, guest=shape, roles=replace(study.roles, native=None))
+
+
+def misfits(
+    own: OwnGuest,
+    tunings: Mapping[str, Tuning],
+    baseline: Tuning,
+    pin_plans: Mapping[Strategy, PinPlan],
+    accelerator: str,
+) -> dict[str, list[Unmet]]:
+    """Tunings that the domain can't be measured with, and why."""
+    found = {}
+    for name, tuning in tunings.items():
+        if reasons := list(_misfit(own, tuning, baseline, pin_plans, accelerator)):
+            found[name] = reasons
+    return found
+
+
+def _misfit(
+    own: OwnGuest,
+    tuning: Tuning,
+    baseline: Tuning,
+    pin_plans: Mapping[Strategy, PinPlan],
+    accelerator: str,
+) -> Iterator[Unmet]:
+    name = own.domain.name
+    if tuning.kind is Kind.NATIVE:
+        yield Unmet(
+            text=f"the file system of '{name}' is not at hand natively",
+            remedy="Compare with its own baseline.",
+        )
+        return
+    if tuning.guest.command_line and not own.domain.has_command_line:
+        words = " ".join(tuning.guest.command_line)
+        yield Unmet(
+            text=f"the boot loader of '{name}' says its kernel's command line",
+            remedy=f"Add '{words}' in the guest, and measure it as one more domain.",
+        )
+    if tuning.guest != GuestSide() or tuning.handicap_percent:
+        return
+    if not _changes_more(tuning, baseline):
+        return
+    plan = pin_plans.get(tuning.pin.strategy)
+    if plan is not None and tuned(own.domain, tuning, plan, baseline, accelerator) == tuned(
+        own.domain, baseline, plan, baseline, accelerator
+    ):
+        yield Unmet(
+            text=f"'{name}' has all of it already, or nothing that it would change",
+            remedy="Compare others.",
+        )
+
+
+def _changes_more(tuning: Tuning, baseline: Tuning) -> bool:
+    """Whether it is another tuning than the baseline, which the control is once more."""
+    return replace(tuning, name="", description="", sources=()) != replace(
+        baseline, name="", description="", sources=()
+    )
+
+
+def _own_guest(asked: str, domain: OwnDomain, keep_network: bool) -> OwnGuest:
+    check_copyable(domain)
+    for disk in domain.disks:
+        _check_at_rest(domain, disk)
+    return OwnGuest(
+        asked=asked, domain=domain, keep_network=keep_network, disks_as_found=_looks(domain)
+    )
+
+
+def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> None:
+    """Raises HostError while another process writes to the disk: QEMU's own locks tell of QEMUs,
+    on other hosts of a shared file system as well; O_EXCL tells of mounts (open(2))."""
+    try:
+        if stat.S_ISBLK(disk.path.stat().st_mode):
+            os.close(os.open(disk.path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+        run(
+            ["qemu-img", "info", "-f", disk.format, disk.path],
+            deadline=Deadline.after(30, f"looking at {disk.path}"),
+        )
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            raise _in_use(domain, disk) from error
+        raise UsageError(
+            f"cannot open disk {disk.name} of '{domain.name}', {disk.path}: {error.strerror}",
+            hint="labctl copies domains whose disks lie on this host.",
+        ) from error
+    except ProcessError as error:
+        if _LOCKED in error.completed.stderr:
+            raise _in_use(domain, disk) from error
+        raise UsageError(
+            f"disk {disk.name} of '{domain.name}' is no {disk.format}: {error.message}",
+            hint="Say its format in the domain's XML: <driver type=…/>.",
+        ) from error
+
+
+def _in_use(domain: OwnDomain, disk: OwnDisk) -> HostError:
+    return HostError(
+        f"disk {disk.name} of '{domain.name}' is in use: {disk.path}",
+        hint="Shut the domain down ('virsh shutdown'), or unmount it.",
+    )
+
+
+def _looks(domain: OwnDomain) -> dict[str, tuple[int, int]]:
+    found = {}
+    for disk in domain.disks:
+        try:
+            seen = disk.path.stat()
+        except OSError:
+            continue  # gone: that is a change
+        found[disk.name] = (
+            (0, 0) if stat.S_ISBLK(seen.st_mode) else (seen.st_size, seen.st_mtime_ns)
+        )
+    return found

@@ -1,0 +1,121 @@
+"""What a tuning does differently from another, key by key as tuning files name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from labctl.base.cpus import format_cpus
+from labctl.base.tuning import Kind, Sched, Tuning
+
+Key = tuple[str, ...]
+"""A key of a tuning file: ("disk", "cache") is written `disk: {cache: …}`."""
+
+_GROUPS = ("pin", "cpu", "kvm", "memory", "disk", "network", "guest")
+_MAPPINGS = (("timers",), ("cpu", "features"), ("guest", "sysfs"))
+"""Whose entries are keys of their own. A pin's mapping of numbers is one value."""
+_VALUES = ("vcpu_sched", "emulator_sched", "iothread_sched", "iothreads", "handicap_percent")
+
+NATIVE_GROUP = "Without a guest"
+GROUPS = (
+    NATIVE_GROUP,
+    "Baseline and its checks",
+    "CPU",
+    "Memory",
+    "Disk",
+    "Network",
+    "Host",
+    "Guest",
+)
+"""What a list of tunings is divided into, in its order."""
+
+
+def dotted(key: Key) -> str:
+    """The key as errors and tables name it: `disk.cache`."""
+    return ".".join(key)
+
+
+def word(value: object) -> str:
+    """A key's value as people read it: `fifo, priority 1`, `2-3`, `yes`."""
+    if isinstance(value, Sched):
+        priority = f", priority {value.priority}" if value.policy.realtime else ""
+        return f"{value.policy}{priority}"
+    if isinstance(value, frozenset):
+        return format_cpus(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {word(inner)}" for key, inner in value.items())
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "nothing" if value is None else str(value)
+
+
+def values(tuning: Tuning) -> dict[Key, Any]:
+    """Every key of a tuning that acts on guest or host, with its value."""
+    found: dict[Key, Any] = {}
+    for group in _GROUPS:
+        part = getattr(tuning, group)
+        found |= {(group, item.name): getattr(part, item.name) for item in fields(part)}
+    names = ("timers", *_VALUES)
+    found |= {(name,): getattr(tuning, name) for name in names}
+    return {key: value for item in found.items() for key, value in _entries(*item)}
+
+
+def changes(tuning: Tuning, baseline: Tuning) -> dict[Key, Any]:
+    """The keys of `tuning` whose values are not the baseline's; None for an entry that only the
+    baseline has."""
+    own, base = values(tuning), values(baseline)
+    changed = {key: value for key, value in own.items() if key not in base or base[key] != value}
+    return changed | {key: None for key in base if key not in own}
+
+
+def with_changes(tuning: Tuning, changed: Mapping[Key, Any]) -> Tuning:
+    """The tuning with other values for some of its keys, as `changes` gives them."""
+    for key, value in changed.items():
+        tuning = _with_change(tuning, key, value)
+    return tuning
+
+
+def group(tuning: Tuning, baseline: Tuning) -> str:
+    """Which of GROUPS a tuning is listed under: by what it changes, the rarer part first."""
+    if tuning.kind is Kind.NATIVE:
+        return NATIVE_GROUP
+    heads = {key[0] for key in changes(tuning, baseline)}
+    if heads <= {"handicap_percent"}:
+        return "Baseline and its checks"
+    for head in ("guest", "memory", "network"):
+        if head in heads:
+            return head.capitalize()
+    # A pinned iothread is about CPUs, although a disk has to use it.
+    return "Disk" if heads <= {"disk", "iothreads"} else "CPU"
+
+
+def _entries(key: Key, value: Any) -> Iterator[tuple[Key, Any]]:
+    if key in _MAPPINGS:
+        yield from (((*key, name), inner) for name, inner in value.items())
+    else:
+        yield key, value
+
+
+def _with_change(tuning: Tuning, key: Key, value: Any) -> Tuning:
+    if key[:-1] in _MAPPINGS:
+        entries = dict(_value(tuning, key[:-1]))
+        entries.pop(key[-1], None)
+        return _with_change(
+            tuning, key[:-1], entries if value is None else {**entries, key[-1]: value}
+        )
+    if len(key) == 1:
+        return replace(tuning, **{key[0]: value})
+    head, name = key
+    return replace(tuning, **{head: replace(getattr(tuning, head), **{name: value})})
+
+
+def _value(tuning: Tuning, key: Key) -> Any:
+    found: Any = tuning
+    for name in key:
+        found = getattr(found, name)
+    return found

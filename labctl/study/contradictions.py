@@ -1,0 +1,258 @@
+"""What contradicts itself in one tuning: libvirt or QEMU would refuse it, or it would lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.tuning import PLAN, Kind, Strategy, Tuning
+from labctl.base.versions import is_version
+from labctl.study.changes import Key, dotted, values
+
+TIMERS = ("hpet", "kvmclock")
+"""Those that QEMU on x86 lets a guest have or not. (libvirt takes `tsc` and gives QEMU nothing.)"""
+
+_ACCELERATOR: Key = ("requires", "accelerator")
+_NEEDS_KVM = "Write 'requires: {accelerator: kvm}' as well."
+_NEEDS_BOOT = "Write 'restore: false'."
+_AT_BOOT = ("cpu", "kvm", "timers")
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """`keys`: those that contradict each other, the one to point at first."""
+
+    keys: tuple[Key, ...]
+    text: str
+    hint: str | None = None
+
+
+def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
+    """Everything in `tuning` that cannot be true at once."""
+    if tuning.pin.strategy is not Strategy.COMPACT and tuning.pin.vcpus != PLAN:
+        yield Contradiction(
+            (("pin", "strategy"), ("pin", "vcpus")),
+            f"'pin.strategy' is '{tuning.pin.strategy}', and 'pin.vcpus' takes no CPUs of a plan.",
+            "Write 'pin: {vcpus: plan}' as well.",
+        )
+    yield from _requirements(tuning)
+    if tuning.kind is Kind.GUEST:
+        yield from _iothreads(tuning)
+        yield from _disk(tuning)
+        yield from _cpu(tuning)
+        yield from _kvm_only(tuning)
+        yield from _memory(tuning)
+        yield from _network(tuning)
+        if tuning.restore:
+            yield from _not_restorable(tuning)
+
+
+def _requirements(tuning: Tuning) -> Iterator[Contradiction]:
+    for name in ("libvirt", "qemu", "kernel"):
+        version = getattr(tuning.requires, name)
+        if version is not None and not is_version(version):
+            yield Contradiction(
+                (("requires", name),),
+                f"'requires.{name}' is '{version}', which is no version.",
+                "Write numbers and dots, such as '9.0'.",
+            )
+
+
+def _iothreads(tuning: Tuning) -> Iterator[Contradiction]:
+    for key, given in (
+        (("pin", "iothreads"), tuning.pin.iothreads),
+        (("iothread_sched",), tuning.iothread_sched),
+        (("disk", "iothread"), tuning.disk.iothread),
+    ):
+        if given and tuning.iothreads == 0:
+            yield Contradiction(
+                (key, ("iothreads",)),
+                f"'{dotted(key)}' is given, and the guest has no iothreads.",
+                "Write 'iothreads: 1' as well.",
+            )
+    if tuning.disk.iothread_mapping and tuning.iothreads < 2:
+        yield Contradiction(
+            (("disk", "iothread_mapping"), ("iothreads",)),
+            "'disk.iothread_mapping' spreads the disk's queues over several iothreads, and the "
+            f"guest has {tuning.iothreads}.",
+            "Write 'iothreads: 2' or more as well.",
+        )
+
+
+def _disk(tuning: Tuning) -> Iterator[Contradiction]:
+    disk = tuning.disk
+    # QEMU: "aio=native was specified, but it requires cache.direct=on".
+    if disk.io == "native" and disk.cache not in ("none", "directsync"):
+        yield Contradiction(
+            (("disk", "io"), ("disk", "cache")),
+            "'disk.io' is 'native', which needs 'disk.cache' none or directsync.",
+        )
+    if disk.iothread_mapping and disk.bus != "virtio":
+        yield Contradiction(
+            (("disk", "iothread_mapping"), ("disk", "bus")),
+            f"'disk.iothread_mapping' is for virtio disks, and 'disk.bus' is '{disk.bus}'.",
+        )
+
+
+def _cpu(tuning: Tuning) -> Iterator[Contradiction]:
+    cpu = tuning.cpu
+    if (cpu.mode == "custom") != (cpu.model is not None):
+        yield Contradiction(
+            (("cpu", "mode" if cpu.model is None else "model"), ("cpu", "mode"), ("cpu", "model")),
+            "'cpu.mode' custom and 'cpu.model' go together, and only one is given.",
+            "Write, for example, 'cpu: {mode: custom, model: Nehalem}'.",
+        )
+    if cpu.topology and tuning.pin.vcpus != PLAN:
+        yield Contradiction(
+            (("cpu", "topology"), ("pin", "vcpus")),
+            "'cpu.topology' shows the guest the cores that its vCPUs are pinned to, and they are "
+            "not pinned to a plan's.",
+            "Write 'pin: {vcpus: plan}' as well.",
+        )
+    # libvirt: CPU cache mode 'passthrough' can only be used with 'host-passthrough' / 'maximum'.
+    if cpu.cache == "passthrough" and cpu.mode not in (None, "host-passthrough", "maximum"):
+        yield Contradiction(
+            (("cpu", "cache"), ("cpu", "mode")),
+            f"'cpu.cache' is 'passthrough', and the CPU is no copy of the host's: 'cpu.mode' is "
+            f"'{cpu.mode}'.",
+        )
+    # Under TCG the baseline has no CPU mode, and libvirt takes neither without one.
+    for name in ("cache", "features"):
+        if getattr(cpu, name) and cpu.mode is None and tuning.requires.accelerator != "kvm":
+            yield Contradiction(
+                (("cpu", name), ("cpu", "mode"), _ACCELERATOR),
+                f"'cpu.{name}' is given without 'cpu.mode', which only a guest under KVM has by "
+                "default.",
+                f"{_NEEDS_KVM[:-1]}, or a 'cpu.mode'.",
+            )
+
+
+def _kvm_only(tuning: Tuning) -> Iterator[Contradiction]:
+    given = [key for key, value in values(tuning).items() if key[0] == "kvm" and value is not None]
+    if tuning.cpu.mode == "host-passthrough":
+        given.append(("cpu", "mode"))
+    if "kvmclock" in tuning.timers:
+        given.append(("timers", "kvmclock"))
+    for key in given:
+        if tuning.requires.accelerator != "kvm":
+            yield Contradiction(
+                (key, _ACCELERATOR), f"'{dotted(key)}' asks for what only KVM has.", _NEEDS_KVM
+            )
+    for name in tuning.timers:
+        if name not in TIMERS:
+            yield Contradiction(
+                (("timers", name),),
+                f"'timers.{name}': QEMU's guests have no such choice.",
+                f"Allowed: {', '.join(TIMERS)}. The TSC is a CPU's: 'cpu: {{features: {{invtsc: "
+                "require}}'.",
+            )
+
+
+def _memory(tuning: Tuning) -> Iterator[Contradiction]:
+    memory = tuning.memory
+    if memory.hugepages is not None:
+        # libvirt: "hugepages are not allowed with anonymous memory source"; a file is on tmpfs.
+        if memory.source in ("anonymous", "file"):
+            yield Contradiction(
+                (("memory", "source"), ("memory", "hugepages")),
+                f"'memory.source' is '{memory.source}', and huge pages are on hugetlbfs or in a "
+                "memfd.",
+            )
+        if tuning.requires.hugepages != memory.hugepages:
+            yield Contradiction(
+                (("memory", "hugepages"), ("requires", "hugepages")),
+                "'memory.hugepages' is given, and 'requires.hugepages' doesn't say the same.",
+                f"Write 'requires: {{hugepages: {memory.hugepages}}}' as well.",
+            )
+    if memory.access == "shared" and memory.source in (None, "anonymous") and not memory.hugepages:
+        yield Contradiction(
+            (("memory", "access"), ("memory", "source")),
+            "'memory.access' is 'shared', and anonymous memory can't be shared.",
+            "Write 'memory: {source: memfd}' as well.",
+        )
+    if memory.cells:
+        if tuning.pin.vcpus != PLAN:
+            yield Contradiction(
+                (("memory", "cells"), ("pin", "vcpus")),
+                "'memory.cells' shows the guest the nodes that its vCPUs are pinned to, and they "
+                "are not pinned to a plan's.",
+                "Write 'pin: {vcpus: plan, strategy: spread}' as well.",
+            )
+        if memory.numa not in ("strict", "preferred"):
+            yield Contradiction(
+                (("memory", "cells"), ("memory", "numa")),
+                "'memory.cells' tells the guest which memory is near, and nothing keeps it there.",
+                "Write 'memory: {numa: strict}' as well.",
+            )
+
+
+def _network(tuning: Tuning) -> Iterator[Contradiction]:
+    network = tuning.network
+    if network.model != "virtio":
+        for name in ("vhost", "queues", "packed"):
+            if getattr(network, name) is not None:
+                yield Contradiction(
+                    (("network", name), ("network", "model")),
+                    f"'network.{name}' is for virtio, and 'network.model' is '{network.model}'.",
+                )
+    if network.queues is not None and network.vhost is None:
+        yield Contradiction(
+            (("network", "queues"), ("network", "vhost")),
+            "'network.queues' is given, and QEMU's user network has one queue.",
+            "Write 'network: {vhost: true}' as well: that takes a tap device.",
+        )
+    # Linux, drivers/vhost/net.c: VHOST_NET_FEATURES has no VIRTIO_F_RING_PACKED.
+    if network.packed and network.vhost:
+        yield Contradiction(
+            (("network", "packed"), ("network", "vhost")),
+            "'network.packed' asks for packed rings, which the kernel's vhost does not have.",
+            "Write 'network: {vhost: false}', or leave 'packed' out.",
+        )
+
+
+def _not_restorable(tuning: Tuning) -> Iterator[Contradiction]:
+    """METHOD, "What may be restored": what a restore refuses, or takes and gets wrong."""
+    memory, disk, network = tuning.memory, tuning.disk, tuning.network
+    cpu = [(key, _acts(key, value)) for key, value in values(tuning).items() if key[0] in _AT_BOOT]
+    devices = (
+        (("disk", "bus"), disk.bus != "virtio"),
+        (("disk", "queues"), disk.queues is not None),
+        (("disk", "packed"), disk.packed is not None),
+        (("network", "model"), network.model != "virtio"),
+        (("network", "vhost"), network.vhost is not None),
+        (("network", "queues"), network.queues is not None),
+        (("network", "packed"), network.packed is not None),
+        (("memory", "balloon"), not memory.balloon),
+    )
+    refused: list[tuple[Key, bool, str]] = [
+        *((key, acts, "it goes on with the CPU that it booted with") for key, acts in cpu),
+        *((key, changed, "its devices are those that it booted with") for key, changed in devices),
+        (("memory", "source"), memory.source is not None, "its memory is where it was saved from"),
+        (("memory", "access"), memory.access is not None, "its memory is where it was saved from"),
+        (("memory", "cells"), memory.cells, "its NUMA nodes are those that it booted with"),
+        (
+            ("guest", "command_line"),
+            bool(tuning.guest.command_line),
+            "its kernel read its command line when it booted",
+        ),
+        (
+            ("disk", "cache"),
+            disk.cache in ("writethrough", "directsync"),
+            "it read the disk's write-cache bit when it booted",
+        ),
+    ]
+    for key, given, why in refused:
+        if given:
+            yield Contradiction(
+                (key, ("restore",)),
+                f"'{dotted(key)}' is given in a tuning whose guest is restored: {why}.",
+                _NEEDS_BOOT,
+            )
+
+
+def _acts(key: Key, value: Any) -> bool:
+    """Whether the guest's CPU or clock is another one than the baseline's by that key."""
+    if key[0] == "cpu":
+        return value not in (None, False)
+    return value is True if key == ("timers", "hpet") else value is not None

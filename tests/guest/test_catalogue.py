@@ -1,0 +1,159 @@
+"""Every tuning that this host can have becomes a real guest, and libvirt shows what was asked.
+
+The guests are never resumed: what is proven is that libvirt and QEMU take the XML, that the
+threads are placed, and that the live domain is the one that was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BusyError, UsageError
+from labctl.base.places import host_lock
+from labctl.base.tuning import Kind, Tuning
+from labctl.base.versions import is_older
+from labctl.domain import readback
+from labctl.domain.pinplan import pin_plan
+from labctl.domain.render import DomainRequest, render
+from labctl.domain.schema import validate
+from labctl.domain.session import RunningGuest, Session
+from labctl.guest.images import Image
+from labctl.host.cgroups import detect, libvirt_controllers
+from labctl.host.lock import host_locked
+from labctl.host.topology import Topology, read_topology
+from labctl.run.disks import DataDisk, make_overlay
+from labctl.study.tunings import load_tuning, load_tunings, tuning_names
+from tests.guest.conftest import wait_for
+
+MEMORY_MIB = 256
+COMBINED = (
+    "pinned+fifo+cache-none+io-native+nosharepages",
+    "vcpupin+iothreadpin+disk-queues-4+cache-unsafe",
+    "vcpupin-node+vcpusched-rr+emulatorpin+memory-memfd",
+    "disk-scsi+disk-packed+disk-queues-1+iothreads-1",
+    "disk-scsi+disk-qcow2+net-e1000e+no-balloon+cpu-named+timer-hpet",
+)
+GUESTS = [
+    tuning
+    for tuning in load_tunings([*tuning_names(), *COMBINED]).values()
+    if tuning.kind is Kind.GUEST and tuning.requires.accelerator != "kvm"
+]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An open connection, and what guests are made of."""
+
+    session: Session
+    state: Path
+    image: Image
+    topology: Topology
+    data: DataDisk
+
+    def xml(self, tuning: Tuning, vcpus: int) -> str:
+        return render(
+            DomainRequest(
+                name="labctl-guest",
+                uuid="5f0c1ab2-3d4e-4f56-8a9b-0c1d2e3f4a5b",
+                tuning=tuning,
+                plan=pin_plan(self.topology, vcpus, tuning.iothreads, tuning.pin.strategy),
+                accelerator="tcg",
+                vcpus=vcpus,
+                memory_mib=MEMORY_MIB,
+                kernel=self.image.kernel,
+                initrd=self.image.initrd,
+                cmdline=" ".join([self.image.command_line, *tuning.guest.command_line]),
+                root_disk=self.state / "root.qcow2",
+                data_disk=self.data.path_in(tuning.disk.format),
+                seed_disk=None,
+                console_log=self.state / "console.log",
+                runner_socket=self.state / "runner.sock",
+                agent_socket=self.state / "agent.sock",
+            )
+        )
+
+    def wrong(self, tuning: Tuning, xml: str, running: RunningGuest, vcpus: int) -> list[str]:
+        """What the running guest has otherwise than was asked."""
+        plan = pin_plan(self.topology, vcpus, tuning.iothreads, tuning.pin.strategy)
+        states = readback.read_threads(
+            running.pid, running.vcpu_threads(), running.iothread_threads()
+        )
+        return [
+            *readback.mismatches(
+                readback.expected_threads(tuning, plan, self.topology.usable), states
+            ),
+            *readback.live_mismatches(xml, running.live_xml()),
+        ]
+
+
+@pytest.fixture(scope="module")
+def bench(image: Image) -> Iterator[Bench]:
+    # Not below pytest's own folder: paths of unix sockets end at 107 bytes.
+    state = Path(f"/var/tmp/labctl-cat-{os.getpid()}")
+    state.mkdir(mode=0o700)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, state)
+        wait_for(lambda: _locked(stack), 600, "the end of another run")
+        data = DataDisk(state / "data", formats=frozenset({"raw", "qcow2"}))
+        data.make()
+        make_overlay(image.disk, state / "root.qcow2")
+        controllers = libvirt_controllers(detect())
+        session = stack.enter_context(Session.embedded(state / "lv", controllers))
+        stack.callback(session.end_all)
+        yield Bench(session, state, image, read_topology(), data)
+
+
+def _locked(stack: ExitStack) -> bool:
+    try:
+        stack.enter_context(host_locked(host_lock(), what="tests of the catalogue"))
+    except BusyError:
+        return False
+    return True
+
+
+def _absent(tuning: Tuning, installed: str) -> str | None:
+    """Why this host can't start the tuning's guest at all."""
+    need = tuning.requires
+    if need.libvirt is not None and is_older(installed, need.libvirt):
+        return f"libvirt {need.libvirt}"
+    if missing := [path for path in need.paths if not Path(path).exists()]:
+        return ", ".join(missing)
+    if need.hugepages is not None:
+        return f"a pool of huge pages of {need.hugepages}"
+    return None
+
+
+@pytest.mark.parametrize("tuning", GUESTS, ids=lambda tuning: tuning.name)
+def test_a_tuning_becomes_the_guest_that_was_asked_for(bench: Bench, tuning: Tuning) -> None:
+    installed = bench.session.versions()["libvirt"]
+    if absent := _absent(tuning, installed):
+        pytest.skip(f"this host lacks {absent}")
+    vcpus = min(2, len(bench.topology.usable))
+    try:
+        xml = bench.xml(tuning, vcpus)
+    except UsageError as error:
+        pytest.skip(f"this host lacks the CPUs: {error.message}")
+    validate(xml)
+    running = bench.session.start(xml)
+    try:
+        assert bench.wrong(tuning, xml, running, vcpus) == []
+    finally:
+        running.end()
+
+
+def test_what_is_compared_would_tell_another_guest(bench: Bench) -> None:
+    asked, other = load_tuning("disk-queues-1"), load_tuning("disk-queues-4")
+    running = bench.session.start(bench.xml(other, 1))
+    try:
+        assert bench.wrong(asked, bench.xml(asked, 1), running, 1) == [
+            "disk vdb queues: asked was 1, the domain has 4"
+        ]
+    finally:
+        running.end()

@@ -1,0 +1,86 @@
+"""What a run with tunings both restored and booted says of the restore (METHOD 8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labctl.analysis.judge import judge
+from labctl.analysis.model import RunCheck
+from labctl.store.run_folder import LoadedRun
+from tests.unit.analysis.alter import with_plan, with_run
+from tests.unit.synthetic import WORKLOADS, synthetic_run
+
+ARMS = ("baseline", "control", "handicap", "booted", "pinned", "pinned+booted")
+RESTORED_AS = {"booted": "baseline", "pinned+booted": "pinned"}
+SYSBENCH = {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}
+
+
+def both_ways(effects: dict[str, float], **options: Any) -> LoadedRun:
+    run = synthetic_run(
+        tunings=ARMS, workloads=SYSBENCH, effects={"handicap": 0.95, **effects}, **options
+    )
+    tunings = {
+        name: {**entry, "restored_as": RESTORED_AS.get(name), "restore": name not in RESTORED_AS}
+        for name, entry in run.plan["tunings"].items()
+    }
+    return with_run(with_plan(run, tunings=tunings), restored_state=True)
+
+
+def check(run: LoadedRun) -> RunCheck:
+    (found,) = judge(run).restored
+    return found
+
+
+def test_an_effect_that_is_the_same_either_way_passes() -> None:
+    found = check(both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.005))
+    assert found.passed is True
+    assert found.name == "pinned"
+    assert found.estimate == pytest.approx(1, abs=0.02)
+    assert "has the effect of a booted guest" in found.sentence
+
+
+def test_a_boot_that_is_faster_for_all_changes_no_effect() -> None:
+    """The interaction counts: what booting does to baseline as well is nobody's effect."""
+    effects = {"pinned": 1.3, "booted": 1.2, "pinned+booted": 1.3 * 1.2}
+    assert check(both_ways(effects, noise=0.005)).passed is True
+
+
+def test_an_effect_that_only_restored_guests_have_does_not_pass() -> None:
+    found = check(both_ways({"pinned": 1.3, "pinned+booted": 1.0}, noise=0.005))
+    assert found.passed is False
+    assert found.estimate == pytest.approx(1.3, rel=0.02)
+    assert "has not been shown" in found.sentence
+
+
+def test_noise_beyond_half_the_margin_does_not_pass() -> None:
+    assert check(both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.1)).passed is False
+
+
+def test_fewer_than_ten_blocks_tell_nothing() -> None:
+    found = check(both_ways({}, noise=0.001, blocks=9))
+    assert found.passed is None
+    assert "9 of the 10 blocks" in found.sentence
+
+
+def test_restored_state_is_warned_of_until_it_is_shown_to_be_harmless() -> None:
+    same = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.005))
+    other = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.0}, noise=0.005))
+    assert not any("Restored state" in warning for warning in same.warnings)
+    assert any("Restored state" in warning for warning in other.warnings)
+    assert any("has not been shown to have" in warning for warning in other.warnings)
+
+
+def test_a_run_that_boots_no_baseline_checks_no_restore() -> None:
+    assert judge(synthetic_run(workloads=SYSBENCH)).restored == ()
+
+
+def test_what_boots_for_the_sake_of_comparison_is_never_recommended() -> None:
+    run = both_ways({"pinned": 1.0, "pinned+booted": 1.5, "booted": 1.5}, noise=0.005)
+    judgement = judge(run)
+    judged = {c.tuning for c in judgement.comparisons if c.verdict is not None}
+    assert judged == {"pinned"}
+    assert "roll out" not in judgement.answer.lower()
+    shown = {c.tuning for c in judgement.comparisons if c.against == "baseline"}
+    assert {"booted", "pinned+booted"} <= shown

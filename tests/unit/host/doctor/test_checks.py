@@ -1,0 +1,3 @@
+"""All checks together: what holds for each of them."""
+
+from __future__ import annotations
