@@ -18,8 +18,7 @@ from labctl.store.trial import TrialStatus
 _FEW_SKIPPED = 3
 
 KVM_VERIFIED_ON: tuple[str, ...] = ()
-"""Bundles of `labctl selftest` from hosts with working KVM and a PMU that our tests parse
-(docs/selftest.md)."""
+"""Hosts with working KVM and a PMU whose raw tool output our tests parse."""
 
 
 def caveats(
@@ -103,7 +102,7 @@ def _setting(run: LoadedRun) -> Iterator[str]:
     if run.run.get("accelerator") == "kvm" and not KVM_VERIFIED_ON:
         yield (
             "KVM figures are unverified on hardware: labctl's own tests have seen no host where "
-            "KVM and a PMU work. 'labctl selftest' on one makes what would change that."
+            "KVM and a PMU work."
         )
 
 

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     help="Boot guests with this kernel: with the host's own, the ratio to native is overhead.",
 )
 @click.option("--initrd", type=click.Path(path_type=Path), help="The initrd of that kernel.")
-@click.option(
-    "--domain", metavar="NAME|FILE", help="Measure a copy of your own VM: see docs/own-vm.md."
-)
+@click.option("--domain", metavar="NAME|FILE", help="Measure a copy of your own VM.")
 @click.option("--keep-network", is_flag=True, help="That copy stays on the VM's own networks.")
 @click.option("--resume", metavar="RUN", help="Go on with an interrupted run.")
 @click.option("--plan-only", is_flag=True, help="Print the plan as JSON and do nothing else.")

@@ -1,4 +1,4 @@
-"""Guests that are copies of the administrator's own domain (docs/own-vm.md)."""
+"""Guests that are copies of the administrator's own domain."""
 
 from __future__ import annotations
 
