@@ -59,11 +59,11 @@ def test_a_guest_that_never_boots_ends_the_run_with_its_console(
     sandbox: Sandbox, image: Image, tmp_path: Path
 ) -> None:
     study = tmp_path / "hasty.yaml"
-    study.write_text(f"{STUDY.read_text()}  boot_s: 20\n")
+    study.write_text(f"{STUDY.read_text()}  boot_s: 60\n")
     sandbox.shadow_image(image, command_line="root=/dev/nowhere console=ttyS0 quiet")
     done = sandbox.labctl("sweep", str(study), *SMALL[2:], "--quiet")
     assert done.returncode == 4
-    assert "the guest did not answer within 20 s" in done.stderr
+    assert "the guest did not answer within 60 s" in done.stderr
     assert "Its console ends:" in done.stderr
     (run,) = sandbox.runs()
     assert json.loads((run / "run.json").read_text())["status"] == "failed"
