@@ -106,9 +106,7 @@ def guest_topology(topology: Topology, chosen: Sequence[int]) -> tuple[int, int,
     threads = _row_length([cores[cpu] for cpu in chosen])
     if threads not in _THREADS_PER_CORE:
         threads = 1
-    per_socket = _row_length([topology.cpu(cpu).package for cpu in chosen])
-    if per_socket is None or per_socket % threads:
-        per_socket = len(chosen)
+    per_socket = _row_length([topology.cpu(cpu).package for cpu in chosen]) or len(chosen)
     return len(chosen) // per_socket, per_socket // threads, threads
 
 

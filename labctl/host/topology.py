@@ -88,15 +88,17 @@ class Topology:
     def cores(self, cpus: CpuSet) -> tuple[CpuSet, ...]:
         """`cpus` by core, ordered by the lowest CPU of each.
 
-        Firmware has been seen to lie about siblings: no CPU is in two cores here, and no core on
-        two nodes.
+        Firmware has been seen to lie about siblings: no CPU is in two cores here, no core on two
+        nodes or in two packages.
         """
         cores: list[CpuSet] = []
         left = set(cpus)
         for number in sorted(cpus):
             if number in left:
                 cpu = self.cpu(number)
-                near = {n for n in cpu.siblings & left if self.cpu(n).node == cpu.node}
+                place = cpu.package, cpu.node
+                others = map(self.cpu, cpu.siblings & left)
+                near = {other.number for other in others if (other.package, other.node) == place}
                 cores.append(frozenset(near | {number}))
                 left -= cores[-1]
         return tuple(cores)

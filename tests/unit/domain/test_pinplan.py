@@ -65,6 +65,11 @@ TABLE = [
         3, 1, [1, 2, 3], {4}, [{5}], {0},
     ),
     (
+        "isolated CPUs left over",
+        hosts.topology([[n] for n in range(7)], allowed=[0, 5, 6], isolated=[1, 2, 3, 4]),
+        2, 2, [1, 2], {5}, [{6}, {3}], {0},
+    ),
+    (
         "isolated CPU 0",
         hosts.topology([[n] for n in range(4)], isolated=[0, 1]),
         2, 0, [0, 1], {3}, [], {2},

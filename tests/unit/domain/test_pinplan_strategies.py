@@ -12,6 +12,7 @@ from labctl.base.errors import UsageError
 from labctl.base.tuning import Strategy
 from labctl.domain.pinpicture import picture
 from labctl.domain.pinplan import PinPlan, default_vcpus, pin_plan, same_placement
+from labctl.domain.pinvcpus import guest_topology
 from labctl.host.topology import EFFICIENT, PERFORMANCE, Cpu, Topology
 
 from . import hosts
@@ -20,6 +21,10 @@ from . import hosts
 TABLE = [
     ("compact", hosts.TWO_SOCKETS_SMT, Strategy.COMPACT, 4, [1, 9, 2, 10], (1, 2, 2)),
     ("compact, odd", hosts.TWO_SOCKETS_SMT, Strategy.COMPACT, 3, [1, 9, 2], (1, 3, 1)),
+    (
+        "compact, three threads of a core",
+        hosts.topology([[0, 1, 2, 3], [4, 5, 6, 7]]), Strategy.COMPACT, 3, [4, 5, 6], (1, 3, 1),
+    ),
     (
         "compact, larger than a socket",
         hosts.TWO_SOCKETS_SMT, Strategy.COMPACT, 10, [1, 9, 4, 12, 5, 13, 6, 14, 7, 15], (1, 5, 2),
@@ -78,7 +83,23 @@ def test_a_cache_that_spans_nodes_does_not_draw_vcpus_off_their_node() -> None:
     # Sub-NUMA clustering: one L3 per socket, two nodes below it.
     cpus = [Cpu(number=n, core=n, siblings=frozenset({n}), l3=0, node=n // 4) for n in range(8)]
     host = Topology(cpus=tuple(cpus), allowed=frozenset(range(8)), memory_nodes=frozenset({0, 1}))
-    assert set(pin_plan(host, 4, 0).vcpu_nodes) == {1}, "node 0 has three CPUs left"
+    assert pin_plan(host, 3, 0).vcpus == (1, 2, 3)
+    assert pin_plan(host, 4, 0).vcpus == (4, 5, 6, 7), "node 0 has three CPUs left"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "guest"),
+    [
+        ([1, 9, 4, 12], (2, 1, 2)),
+        ([1, 4, 9, 12], (1, 4, 1)),  # siblings, but not in a row
+        ([1, 9, 2, 4], (1, 4, 1)),  # one pair among four, three in one package
+        ([1, 4, 2, 5], (1, 4, 1)),  # packages in turn
+    ],
+)
+def test_the_guest_sees_what_vcpus_in_a_row_share(
+    chosen: list[int], guest: tuple[int, int, int]
+) -> None:
+    assert guest_topology(hosts.TWO_SOCKETS_SMT, chosen) == guest
 
 
 def test_a_host_without_smt_refuses_siblings_with_the_remedy() -> None:

@@ -212,6 +212,89 @@ def test_the_cpu_mode_is_compared_where_one_was_asked() -> None:
     ]
 
 
+ASKED_PARTS = """
+<domain type="qemu"><memory unit="MiB">512</memory>
+  <memoryBacking><hugepages><page size="2048" unit="KiB"/></hugepages><nosharepages/><locked/>
+    <source type="memfd"/><access mode="shared"/></memoryBacking>
+  <numatune><memory mode="strict" nodeset="0-1"/>
+    <memnode cellid="0" mode="strict" nodeset="1"/></numatune>
+  <features><kvm><hint-dedicated state="on"/></kvm></features>
+  <cpu mode="custom" match="exact"><model fallback="forbid">Nehalem</model>
+    <topology sockets="1" cores="1" threads="2"/><cache level="3" mode="emulate"/>
+    <feature policy="require" name="aes"/><feature policy="optional" name="avx"/>
+    <feature policy="forbid" name="smep"/>
+    <numa><cell id="0" cpus="0-1" memory="512" unit="MiB"/></numa></cpu>
+  <clock><timer name="hpet" present="yes"/><timer name="kvmclock" present="no"/></clock>
+  <devices>
+    <disk><driver queues="4" packed="on"><iothreads><iothread id="1"/><iothread id="2"/></iothreads>
+      </driver><source file="/d"/><target dev="sda" bus="scsi"/></disk>
+    <controller type="scsi" index="0" model="virtio-scsi"><driver queues="2" iothread="1"/>
+    </controller>
+    <interface type="ethernet"><model type="virtio"/><driver name="vhost" queues="4"/></interface>
+    <memballoon model="none"/></devices></domain>
+"""
+LIVE_PARTS = (
+    ASKED_PARTS.replace('unit="MiB">512<', 'unit="KiB">524288<')
+    .replace('memory="512" unit="MiB"', 'memory="524288" unit="KiB"')
+    .replace('<topology sockets="1"', '<topology sockets="1" dies="1"')
+    .replace('policy="forbid"', 'policy="disable"')
+    .replace('<feature policy="optional" name="avx"/>', "")
+    .replace('"custom" match="exact"', '"custom" match="exact" check="full"')
+    .replace("<numa>", '<feature policy="require" name="hypervisor"/><numa>')
+    .replace('<interface type="ethernet">', '<interface type="ethernet"><target dev="vnet0"/>')
+)
+
+
+def test_what_libvirt_writes_otherwise_means_the_same() -> None:
+    assert live_mismatches(ASKED_PARTS, LIVE_PARTS) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "sentence"),
+    [
+        ('size="2048"', 'size="1048576"', "huge pages: asked was 2048 KiB, the domain has 1048576"),
+        ("<nosharepages/>", "", "nosharepages: asked was yes, the domain has none"),
+        ("<locked/>", "", "locked: asked was yes"),
+        ('type="memfd"', 'type="anonymous"', "memory source: asked was memfd"),
+        ('mode="shared"', 'mode="private"', "memory access: asked was shared"),
+        ('nodeset="0-1"', 'nodeset="0"', "memory policy: asked was strict from nodes 0-1"),
+        ('nodeset="1"', 'nodeset="0"', "memory policy of cell 0: asked was strict from nodes 1"),
+        ('state="on"', 'state="off"', "KVM feature hint-dedicated: asked was on"),
+        (">Nehalem<", ">Westmere<", "CPU model: asked was Nehalem, the domain has Westmere"),
+        ('cores="1"', 'cores="2"', "CPU sockets, cores, threads: asked was 1, 1, 2"),
+        ('level="3" mode="emulate"', 'mode="disable"', "CPU cache: asked was emulate"),
+        ('"require" name="aes"', '"disable" name="aes"', "CPU feature aes: asked was require"),
+        ('cpus="0-1"', 'cpus="0"', "cell 0: asked was vCPUs 0-1, 524288 KiB, the domain has vCPUs"),
+        ('name="hpet" present="yes"', 'name="hpet" present="no"', "timer hpet: asked was yes"),
+        ('<timer name="kvmclock" present="no"/>', "", "timer kvmclock: asked was no"),
+        ('queues="4" packed="on"', 'packed="on"', "disk sda queues: asked was 4"),
+        ('packed="on"', 'packed="off"', "disk sda packed: asked was on"),
+        ('<iothread id="2"/>', "", "disk sda iothreads: asked was 1, 2, the domain has 1"),
+        ('queues="2"', 'queues="1"', "SCSI controller 0 queues: asked was 2"),
+        ('model="virtio-scsi"', 'model="lsilogic"', "SCSI controller 0 model: asked was virtio-s"),
+        ('name="vhost"', 'name="qemu"', "network card 0 name: asked was vhost"),
+        ('type="ethernet"', 'type="user"', "network card 0 type: asked was ethernet"),
+        ('<model type="virtio"/>', '<model type="e1000e"/>', "network card 0 model: asked was vi"),
+        ('<memballoon model="none"/>', '<memballoon model="virtio"/>', "balloon: asked was none"),
+    ],
+)
+def test_each_thing_that_a_tuning_changes_is_compared(was: str, now: str, sentence: str) -> None:
+    assert was in LIVE_PARTS
+    said = live_mismatches(ASKED_PARTS, LIVE_PARTS.replace(was, now, 1))
+    assert len(said) == 1
+    assert sentence in said[0]
+
+
+def test_a_host_model_becomes_the_model_that_it_stands_for() -> None:
+    asked = "<domain><cpu mode='host-model'/></domain>"
+    live = "<domain><cpu mode='custom'><model>EPYC</model><feature name='vme'/></cpu></domain>"
+    assert live_mismatches(asked, live) == []
+    wrong = live.replace("custom", "host-passthrough")
+    assert live_mismatches(asked, wrong) == [
+        "CPU mode: asked was host-model, the domain has host-passthrough"
+    ]
+
+
 def test_vcpus_that_libvirt_groups_otherwise_are_equal() -> None:
     one = (
         "<domain><cputune><vcpusched vcpus='0-1' scheduler='fifo' priority='1'/></cputune></domain>"

@@ -96,6 +96,66 @@ def test_whole_files_are_kept(disk: DataDisk) -> None:
     assert (disk.path.read_bytes(), disk.path.stat().st_ino) == before
 
 
+@pytest.fixture
+def both(disk: DataDisk, monkeypatch: pytest.MonkeyPatch) -> DataDisk:
+    """The disk as raw and as what stands for a qcow2: a header before the same data."""
+
+    def convert(argv: list[Any], **_: Any) -> None:
+        assert argv[:3] == ["qemu-img", "convert", "-q"]
+        source, target = argv[-2:]
+        target.write_bytes(b"h" * 4096 + source.read_bytes())
+
+    monkeypatch.setattr(disks, "run", convert)
+    both = DataDisk(disk.folder, formats=frozenset({"raw", "qcow2"}))
+    both.make()
+    return both
+
+
+def test_a_qcow2_holds_what_the_raw_file_holds(both: DataDisk) -> None:
+    assert both.path_in("qcow2").read_bytes()[4096:] == both.path.read_bytes()
+    assert {path.name for path in both.folder.iterdir()} == {
+        *("data.img", "pristine.img", "data.qcow2", "pristine.qcow2")
+    }
+
+
+def test_a_disk_that_no_tuning_wants_as_qcow2_has_none(disk: DataDisk) -> None:
+    assert not disk.path_in("qcow2").exists()
+
+
+def test_a_reset_brings_back_all_formats_in_the_same_files(both: DataDisk) -> None:
+    before = [(both.path_in(f).read_bytes(), both.path_in(f).stat().st_ino) for f in both.formats]
+    for form in both.formats:
+        with open(both.path_in(form), "r+b") as file:
+            file.seek(SIZE // 2)
+            file.write(b"x" * 8192)
+    both.is_dirty = True
+    both.reset()
+    assert before == [
+        (both.path_in(f).read_bytes(), both.path_in(f).stat().st_ino) for f in both.formats
+    ]
+
+
+def test_a_qcow2_that_is_cut_off_is_made_anew(both: DataDisk) -> None:
+    whole = both.path_in("qcow2").read_bytes()
+    for name in ("data.qcow2", "pristine.qcow2"):
+        (both.folder / name).write_bytes(whole[: SIZE // 2])
+    DataDisk(both.folder, formats=both.formats).make()
+    assert both.path_in("qcow2").read_bytes() == whole
+
+
+def test_a_qcow2_that_cannot_be_made_leaves_no_half_file(
+    disk: DataDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(argv: list[Any], **_: Any) -> None:
+        argv[-1].write_bytes(b"half")
+        raise HostError("No space left on device")
+
+    monkeypatch.setattr(disks, "run", full)
+    with pytest.raises(HostError):
+        DataDisk(disk.folder, formats=frozenset({"raw", "qcow2"})).make()
+    assert {path.name for path in disk.folder.iterdir()} == {"data.img", "pristine.img"}
+
+
 def test_a_full_disk_is_said_with_a_remedy_and_leaves_no_half_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
