@@ -71,6 +71,21 @@ def t_interval(of: Spread, alpha: float) -> Interval | None:
     return Interval(of.mean - half, of.mean + half)
 
 
+def welch_interval(a: Spread, b: Spread, alpha: float) -> Interval | None:
+    """b's mean less a's, of samples that have nothing in common: the variances are not pooled, and
+    the degrees of freedom are Welch's and Satterthwaite's,
+    (v_a + v_b)^2 / (v_a^2 / (n_a - 1) + v_b^2 / (n_b - 1)) with v = sd^2 / n.
+
+    None where either side has one block, or neither shows a spread.
+    """
+    if min(a.n, b.n) < 2 or (a.sd == 0.0 and b.sd == 0.0):
+        return None
+    v_a, v_b = a.sd**2 / a.n, b.sd**2 / b.n
+    degrees = (v_a + v_b) ** 2 / (v_a**2 / (a.n - 1) + v_b**2 / (b.n - 1))
+    half = quantile(1 - alpha / 2, degrees) * math.sqrt(v_a + v_b)
+    return Interval(b.mean - a.mean - half, b.mean - a.mean + half)
+
+
 def smallest_visible(of: Spread, alpha: float) -> float | None:
     """The smallest effect that n blocks show with 80 % power:
     (t(1 - alpha/2) + t(0.8)) * sd / sqrt(n) (METHOD 20). None where there is no interval."""
