@@ -10,8 +10,9 @@ from labctl.analysis.checks import Checked
 from labctl.analysis.design import Design
 from labctl.analysis.model import Comparison, EffectKind, Role, RunCheck
 from labctl.analysis.verdicts import FEWEST_BLOCKS
-from labctl.analysis.words import counted, few, listed, sentence
+from labctl.analysis.words import few, listed, sentence
 from labctl.base.units import Better
+from labctl.base.wording import counted
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 

@@ -17,7 +17,7 @@ from labctl.analysis.effects import Effects, on_scale, paired
 from labctl.analysis.intervals import Interval, spread, t_interval
 from labctl.analysis.model import EffectKind, RunCheck
 from labctl.analysis.verdicts import FEWEST_BLOCKS
-from labctl.analysis.words import change, size, span
+from labctl.base.wording import change, change_interval, metric_title, size
 
 _RESOLUTION = 1e-9
 """Effects closer together than this count as tied."""
@@ -81,9 +81,9 @@ def _check(
     passed = interval.within(half)
     low, high = restored.shown(interval.low), restored.shown(interval.high)
     found = (
-        f"{test.primary.metric} {change(restored.shown(of.mean), restored.kind, '')} "
-        f"({span(low, high, restored.kind, '')}) against booted guests, where "
-        f"{size(restored.as_size(half), restored.kind, '')} is allowed"
+        f"{metric_title(test.primary.metric)} {change(restored.shown(of.mean))} "
+        f"({change_interval(low, high)}) against booted guests, where "
+        f"{size(restored.as_size(half))} is allowed"
     )
     verb = "has" if passed else "has not been shown to have"
     sentence = f"{where} {verb} the effect of a booted guest: {found}."

@@ -115,7 +115,7 @@ def main() -> None:
 
 
 def _say(message: str, hint: str | None) -> None:
-    from labctl.report.format import printable
+    from labctl.base.wording import printable
 
     click.echo(f"labctl: {printable(message)}", err=True)
     if hint:

@@ -84,7 +84,7 @@ class ProgressView:
             self._print(f"{event.done} of {event.planned} trials{invalid}: {told}")
 
     def _print(self, text: str) -> None:
-        from labctl.report.format import printable
+        from labctl.base.wording import printable
 
         # What a guest said may be in it.
         self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
