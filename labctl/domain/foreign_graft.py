@@ -242,7 +242,7 @@ def _graft_disks(
     if old is None or new is None:
         return
     before, after = old.find("driver"), new.find("driver")
-    if before is None or after is None:
+    if before is None or after is None or _same(before, after):
         return
     for disk in devices.iterfind("disk"):
         target = disk.find("target")
