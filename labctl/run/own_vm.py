@@ -47,6 +47,10 @@ class OwnVm:
         return False
 
     @property
+    def says_everything(self) -> bool:
+        return False
+
+    @property
     def programs(self) -> Mapping[str, str]:
         return {PurePosixPath(path).name: path for path in self.paths}
 

@@ -36,7 +36,7 @@ def test_what_a_run_must_know_of_a_domain_is_read() -> None:
 
 def test_vcpus_are_those_it_starts_with_and_units_of_memory_are_libvirts() -> None:
     domain = own()
-    assert (domain.vcpus, domain.memory_mib) == (2, 4 * 10**9 // 2**20)
+    assert (domain.vcpus, domain.memory_mib) == (2, -(-4 * 10**9 // 2**20))
     assert domain.disks[0] == OwnDisk("vda", Path("/dev/vg/web"), "raw")
 
 
@@ -211,12 +211,15 @@ def test_a_password_gets_nowhere() -> None:
 @pytest.mark.parametrize(
     ("element", "reason"),
     [
-        ("<hostdev mode='subsystem' type='pci'/>", "<hostdev type='pci'>: a device of the host"),
+        ("<hostdev mode='subsystem' type='pci'/>", "<hostdev type='pci'> (line 48): a device of"),
         ("<filesystem><source dir='/srv'/><target dir='t'/></filesystem>", "<filesystem>"),
-        ("<shmem name='s'/>", "<shmem>: it shares memory"),
+        ("<shmem name='s'/>", "<shmem> (line 48): it shares memory"),
         ("<lease/>", "<lease>"),
         ("<memory model='nvdimm'/>", "the file behind it"),
-        ("<disk type='network'><target dev='vde'/></disk>", "dev='vde'>: an overlay needs a file"),
+        (
+            "<disk type='network'><target dev='vde'/></disk>",
+            "dev='vde'> (line 48): an overlay needs a file",
+        ),
         ("<disk type='volume'><target dev='vde'/></disk>", "this is of type 'volume'"),
         ("<disk type='file' device='lun'><target dev='sde'/></disk>", "SCSI commands"),
         ("<disk type='file'><source file='x.img'/><target dev='vde'/></disk>", "names no file"),
@@ -234,7 +237,7 @@ def test_a_password_gets_nowhere() -> None:
 )
 def test_a_device_that_no_copy_can_have_is_refused_by_name(element: str, reason: str) -> None:
     domain = own_domain(BY_HAND.replace("<sound", f"{element}<sound"), "x")
-    with pytest.raises(UsageError, match=f"can't copy 'web': .*{re.escape(reason)}") as caught:
+    with pytest.raises(UsageError, match=f"can't copy 'web' .x.: .*{re.escape(reason)}") as caught:
         check_copyable(domain)
     assert "dumpxml" in str(caught.value.hint)
 
@@ -255,7 +258,7 @@ def test_a_device_that_no_copy_can_have_is_refused_by_name(element: str, reason:
     ],
 )
 def test_a_setting_that_no_copy_can_have_is_refused(before: str, after: str, reason: str) -> None:
-    with pytest.raises(UsageError, match=f"can't copy 'web': .*{reason}"):
+    with pytest.raises(UsageError, match=f"can't copy 'web' .x.: .*{reason}"):
         check_copyable(own_domain(BY_HAND.replace(before, after), "x"))
 
 
@@ -270,13 +273,19 @@ def test_everything_that_is_refused_is_told_at_once() -> None:
     [
         ("", "is no XML"),
         ("<domain", "is no XML"),
-        ("<network><name>default</name></network>", "no QEMU domain: its root is <network"),
-        ("<domain type='xen'/>", "no QEMU domain"),
+        (
+            "<network><name>default</name></network>",
+            "file 'x.xml' is no domain of QEMU's: its root is <network>",
+        ),
+        ("<domain type='xen'/>", "its root is <domain type='xen'>"),
         ("<domain type='kvm'/>", "has no <vcpu>|has no <memory>"),
-        (BY_HAND.replace("current='2'>8", ">many"), "<vcpu> on line"),
+        (BY_HAND.replace("current='2'>8", ">many"), "<vcpu.* .line 60.: 'many' is no number"),
         (BY_HAND.replace("unit='GB'>4", "unit='GB'>much"), "is no size of memory"),
         (BY_HAND.replace("unit='GB'>4", "unit='stone'>4"), "is no size of memory"),
-        (BY_HAND.replace("cpuset='4'", "cpuset='four'"), "<vcpupin>: not a CPU list"),
+        (
+            BY_HAND.replace("cpuset='4'", "cpuset='four'"),
+            "<vcpupin> .line 62.: cpuset: not a CPU list",
+        ),
     ],
 )
 def test_what_is_no_domain_is_refused(xml: str, sentence: str) -> None:
