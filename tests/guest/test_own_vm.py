@@ -1,10 +1,12 @@
-"""A VM that isn't labctl's, swept: what comes of it, and that nothing of it has changed."""
+"""VMs that aren't labctl's, swept: what comes of it, and that nothing of them has changed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,44 +15,48 @@ from typing import Any
 import pytest
 
 from labctl.guest.images import Image
-from tests.guest.conftest import Sandbox
+from labctl.host import cgroups
+from tests.guest.conftest import Sandbox, wait_for
 
 STUDY = Path(__file__).with_name("small.yaml")
-SWEEP = ("sweep", str(STUDY), "--seed=1", "--condition=quiet", "--accel=tcg")
+SWEEP = ("--seed=1", "--condition=quiet", "--accel=tcg")
+VIRT_INSTALL = Path(__file__).parents[1] / "unit/domain/fixtures/virt-install-4.1.0-own-direct.xml"
 
-XML = """\
+BY_HAND = """\
 <domain type='kvm'>
-  <!-- by hand: odd order, no addresses, pins of its own -->
+  <!-- by hand: odd order, odd units, no addresses, things that two guests can't share -->
   <devices>
     <graphics type='spice' autoport='yes'/>
     <disk device='cdrom' type='file'><target dev='sda' bus='sata'/><readonly/></disk>
-    <disk type='file'>
-      <target bus='virtio' dev='vdb'/>
-      <source file='{data}'/>
+    <disk {data}>
+      <target dev='vdb'/>
     </disk>
     <interface type='bridge'>
       <source bridge='br-of-production'/>
       <mac address='52:54:00:12:34:56'/>
-      <model type='virtio'/>
     </interface>
     <serial type='file'><source path='{log}'/></serial>
     <disk type='file' device='disk'>
       <driver name='qemu' type='qcow2' cache='writeback'/>
-      <source file='{root}'/>
-      <target dev='vda' bus='virtio'/>
+      <source file='{root}'><seclabel model='dac' relabel='no'/></source>
+      <target dev='vda'/>
+      <alias name='ua-root'/>
     </disk>
     <channel type='spicevmc'><target type='virtio' name='com.redhat.spice.0'/></channel>
+    <tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>
     <memballoon model='none'/>
   </devices>
-  <vcpu>1</vcpu>
-  <memory unit='GiB'>1</memory>
+  <vcpu cpuset='0-7,^3'>1</vcpu>
+  <memory unit='MB'>1100</memory>
   <os>
     <cmdline>{cmdline}</cmdline>
     <type>hvm</type>
     <kernel>{kernel}</kernel>
     <initrd>{initrd}</initrd>
   </os>
-  <cputune><emulatorpin cpuset='0'/></cputune>
+  <cputune><shares>2048</shares><emulatorpin cpuset='0'/></cputune>
+  <metadata><inv:tag xmlns:inv='http://example.com/inventory'>42</inv:tag></metadata>
+  <seclabel type='dynamic' model='apparmor' relabel='yes'/>
   <features><acpi/></features>
   <cpu mode='host-passthrough'/>
   <uuid>11111111-2222-4333-8444-555555555555</uuid>
@@ -58,22 +64,74 @@ XML = """\
 </domain>
 """
 
+_DEFINE = """\
+import sys, libvirt
+libvirt.virEventRegisterDefaultImpl()
+libvirt.open(sys.argv[1]).defineXML(open(sys.argv[2]).read())
+"""
+
+
+def snapshot(*paths: Path) -> dict[str, Any]:
+    """What must be the same afterwards."""
+    return {
+        path.name: (
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            path.stat().st_mtime_ns,
+            path.stat().st_uid,
+            path.stat().st_mode,
+        )
+        for path in paths
+    }
+
+
+def live_xml(run: Path) -> dict[str, str]:
+    """Tuning to what libvirt showed of its guest."""
+    return {
+        json.loads((path / "trial.json").read_text())["cell"]["tuning"]: (
+            path / "live.xml"
+        ).read_text()
+        for path in run.glob("trials/*")
+    }
+
+
+def qemu_img(*words: str | Path) -> None:
+    subprocess.run(["qemu-img", *map(str, words)], check=True, capture_output=True)
+
+
+@contextmanager
+def block_device(file: Path) -> Iterator[str]:
+    """The file as a block device, as a <disk>'s attributes and parts; as a file where the host
+    gives no loop device."""
+    made = subprocess.run(
+        ["losetup", "--find", "--show", str(file)], capture_output=True, text=True, check=False
+    )
+    device = made.stdout.strip()
+    if made.returncode != 0:
+        yield f"type='file'><source file='{file}'/"
+        return
+    try:
+        yield f"type='block'><source dev='{device}'/"
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
 
 class OwnVm:
-    """A VM whose root is a copy of the image as it was built: nothing of labctl's is in it."""
+    """A VM whose root is the image as it was built, below a snapshot: nothing of labctl's is in
+    it but what the image has."""
 
-    def __init__(self, folder: Path, image: Image) -> None:
+    def __init__(self, folder: Path, image: Image, data: str, data_file: Path) -> None:
+        self.base = folder / "base.qcow2"
         self.root = folder / "root.qcow2"
-        self.data = folder / "data.img"
+        self.data = data_file
         self.xml = folder / "production.xml"
         self.log = folder / "console.log"
-        self.root.write_bytes(image.disk.read_bytes())
-        self.data.write_bytes(b"\x5a" * (1 << 20))
+        self.base.write_bytes(image.disk.read_bytes())
+        qemu_img("create", "-f", "qcow2", "-F", "qcow2", "-b", self.base, self.root)
         self.log.write_text("what it said before\n")
         self.xml.write_text(
-            XML.format(
+            BY_HAND.format(
                 root=self.root,
-                data=self.data,
+                data=data,
                 log=self.log,
                 kernel=image.kernel,
                 initrd=image.initrd,
@@ -81,21 +139,27 @@ class OwnVm:
             )
         )
 
-    def state(self) -> dict[str, Any]:
-        return {
-            path.name: (
-                hashlib.sha256(path.read_bytes()).hexdigest(),
-                path.stat().st_mtime_ns,
-                path.stat().st_uid,
-                path.stat().st_mode,
-            )
-            for path in (self.root, self.data, self.xml, self.log)
-        }
+    def snapshot(self) -> dict[str, Any]:
+        return snapshot(self.base, self.root, self.data, self.xml, self.log)
+
+    def without(self, program: str) -> None:
+        """Take a program out of its guest."""
+        raw = self.root.with_suffix(".raw")
+        qemu_img("convert", "-O", "raw", self.root, raw)
+        subprocess.run(
+            ["debugfs", "-w", "-R", f"rm {program}", str(raw)], check=True, capture_output=True
+        )
+        raw.rename(self.root)
+        text = self.xml.read_text().replace(" type='qcow2' cache='writeback'", " type='raw'")
+        self.xml.write_text(text)
 
 
 @pytest.fixture
-def own(tmp_path: Path, image: Image) -> OwnVm:
-    return OwnVm(tmp_path, image)
+def own(tmp_path: Path, image: Image) -> Iterator[OwnVm]:
+    data = tmp_path / "data.img"
+    data.write_bytes(b"\x5a" * (1 << 20))
+    with block_device(data) as source:
+        yield OwnVm(tmp_path, image, source, data)
 
 
 @contextmanager
@@ -106,8 +170,11 @@ def in_use(disk: Path) -> Iterator[None]:
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         probe = ["qemu-img", "info", str(disk)]
-        while subprocess.run(probe, capture_output=True, check=False).returncode == 0:
-            assert process.poll() is None
+        wait_for(
+            lambda: subprocess.run(probe, capture_output=True, check=False).returncode,
+            60,
+            "the disk's lock",
+        )
         yield
     finally:
         process.kill()
@@ -117,37 +184,78 @@ def in_use(disk: Path) -> Iterator[None]:
 def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
     sandbox: Sandbox, own: OwnVm
 ) -> None:
-    before = own.state()
-    done = sandbox.labctl(*SWEEP, f"--domain={own.xml}", "--json")
+    before = own.snapshot()
+    done = sandbox.labctl("sweep", str(STUDY), *SWEEP, f"--domain={own.xml}", "--json")
     assert done.returncode == 0, done.stderr
-    assert own.state() == before
+    assert own.snapshot() == before
     assert sandbox.leftovers() == []
     report = json.loads(done.stdout)
     assert report["trials"]["planned"] == report["trials"]["done"] == 4
+    assert report["trials"]["invalid"] == 0
     assert {c["against"] for c in report["comparisons"]} == {"baseline"}
     (run,) = sandbox.runs()
     record = json.loads((run / "run.json").read_text())
     assert record["domain"]["name"] == "production"
     assert "not at hand natively" in record["skipped"]["native"]
-    assert "user network" in done.stderr
+    for note in ("user network", "<tpm> is left out", "spice", "<shares>"):
+        assert note in done.stderr
     # What ran is the VM's own: its pin beside the tuning's, its cache mode, its two disks.
-    live = {
-        json.loads((path / "trial.json").read_text())["cell"]["tuning"]: path / "live.xml"
-        for path in run.glob("trials/*")
-    }
-    baseline, pinned = (live[name].read_text() for name in ("baseline", "pinned+fifo"))
+    live = live_xml(run)
+    baseline, pinned = live["baseline"], live["pinned+fifo"]
     assert "cache='writeback'" in baseline
     assert "<emulatorpin cpuset='0'/>" in baseline
     assert "scheduler='fifo'" in pinned
     assert "scheduler='fifo'" not in baseline
-    assert str(own.data) not in baseline.partition("<backingStore")[0]
+    for original in ("production<", "11111111-2222", "52:54:00:12:34:56", str(own.log)):
+        assert not any(original in xml for xml in live.values())
+    for disk in ("vda", "vdb"):
+        assert f"-{disk}.qcow2'" in baseline
+
+
+def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
+    sandbox: Sandbox, image: Image, tmp_path: Path
+) -> None:
+    disk, xml = tmp_path / "root.qcow2", tmp_path / "direct1.xml"
+    disk.write_bytes(image.disk.read_bytes())
+    made = VIRT_INSTALL.read_text()
+    for was, now in (
+        ("/srv/direct1.qcow2", disk),
+        ("/srv/vmlinuz", image.kernel),
+        ("/srv/initrd.img", image.initrd),
+        ("root=/dev/sda1 console=ttyS0", image.command_line),
+    ):
+        assert was in made
+        made = made.replace(was, str(now))
+    xml.write_text(made)
+    theirs = sandbox.state / "theirs"
+    (theirs / "etc").mkdir(parents=True)
+    controllers = ", ".join(f'"{c}"' for c in cgroups.libvirt_controllers(cgroups.detect()))
+    (theirs / "etc/qemu.conf").write_text(
+        'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nnamespaces = []\n'
+        f'stdio_handler = "file"\ncgroup_controllers = [{controllers}]\n'
+    )
+    uri = f"qemu:///embed?root={theirs}"
+    subprocess.run([sys.executable, "-c", _DEFINE, uri, str(xml)], check=True)
+    (definition,) = theirs.glob("etc/**/direct1.xml")
+    before = snapshot(disk, definition)
+    done = sandbox.labctl("sweep", str(STUDY), *SWEEP, "--domain=direct1", f"--connect={uri}")
+    assert done.returncode == 0, done.stderr
+    assert snapshot(disk, definition) == before
+    assert sandbox.leftovers() == []
+    (run,) = sandbox.runs()
+    live = live_xml(run)
+    assert set(live) == {"baseline", "control", "handicap", "pinned+fifo"}
+    assert all("bus='scsi'" in xml and "type='user'" in xml for xml in live.values())
+    assert all("<graphics" not in xml for xml in live.values())
+    assert "scheduler='fifo'" in live["pinned+fifo"]
 
 
 def test_a_vm_that_runs_is_refused_before_anything_starts(sandbox: Sandbox, own: OwnVm) -> None:
-    with in_use(own.root):
-        done = sandbox.labctl(*SWEEP, f"--domain={own.xml}")
-    assert done.returncode == 3
-    assert "disk vda of 'production' is in use" in done.stderr
+    for disk in (own.root, own.base):
+        with in_use(disk):
+            done = sandbox.labctl("sweep", str(STUDY), *SWEEP, f"--domain={own.xml}")
+        assert done.returncode == 3
+        assert "disk vda of 'production' is in use" in done.stderr
     assert sandbox.runs() == []
 
 
@@ -158,22 +266,24 @@ def test_a_guest_that_lacks_a_program_is_told_how_to_get_it(
     text = STUDY.read_text().replace("program: sysbench-cpu", "program: cyclictest")
     text = text.replace("{max_prime: 2000}", "{}").replace("events_per_s", "latency_p95")
     study.write_text(text)
-    subprocess.run(
-        ["debugfs", "-w", "-R", "rm /usr/bin/cyclictest", str(raw_of(own.root))],
-        check=True,
-        capture_output=True,
-    )
-    own.xml.write_text(own.xml.read_text().replace(" type='qcow2'", " type='raw'"))
-    done = sandbox.labctl("sweep", str(study), "--accel=tcg", f"--domain={own.xml}")
+    own.without("/usr/bin/cyclictest")
+    done = sandbox.labctl("sweep", str(study), *SWEEP, f"--domain={own.xml}")
     assert done.returncode == 3
     assert "the guest lacks cyclictest" in done.stderr
     assert "apt install rt-tests" in done.stderr
     assert sandbox.leftovers() == []
 
 
-def raw_of(disk: Path) -> Path:
-    """The disk made a raw one, in its place."""
-    raw = disk.with_suffix(".raw")
-    subprocess.run(["qemu-img", "convert", "-O", "raw", str(disk), str(raw)], check=True)
-    raw.rename(disk)
-    return disk
+def test_a_guest_without_an_agent_ends_the_run_in_time_and_is_told_the_remedy(
+    sandbox: Sandbox, own: OwnVm, tmp_path: Path
+) -> None:
+    study = tmp_path / "short.yaml"
+    study.write_text(STUDY.read_text().replace("attempts: 3", "attempts: 3\n  boot_s: 20"))
+    own.without("/usr/sbin/qemu-ga")
+    started = time.monotonic()
+    done = sandbox.labctl("sweep", str(study), *SWEEP, f"--domain={own.xml}")
+    assert time.monotonic() - started < 90
+    assert done.returncode == 3
+    assert "no agent answers in the guest within 20 s" in done.stderr
+    assert "apt install qemu-guest-agent" in done.stderr
+    assert sandbox.leftovers() == []
