@@ -46,7 +46,7 @@ BY_HAND = """\
     <tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>
     <memballoon model='none'/>
   </devices>
-  <vcpu cpuset='0-7,^3'>1</vcpu>
+  <vcpu cpuset='0-1,^7'>1</vcpu>
   <memory unit='MB'>1100</memory>
   <os>
     <cmdline>{cmdline}</cmdline>
@@ -215,14 +215,16 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
 def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
     sandbox: Sandbox, image: Image, tmp_path: Path
 ) -> None:
-    disk, xml = tmp_path / "root.qcow2", tmp_path / "direct1.xml"
+    disk, data, xml = (tmp_path / name for name in ("root.qcow2", "data.img", "direct1.xml"))
     disk.write_bytes(image.disk.read_bytes())
+    data.write_bytes(b"\x5a" * (1 << 20))
     made = VIRT_INSTALL.read_text()
     for was, now in (
         ("/srv/direct1.qcow2", disk),
+        ("/srv/data.img", data),
         ("/srv/vmlinuz", image.kernel),
         ("/srv/initrd.img", image.initrd),
-        ("root=/dev/sda1 console=ttyS0", image.command_line),
+        ("root=/dev/vda1 console=ttyS0", image.command_line),
     ):
         assert was in made
         made = made.replace(was, str(now))
@@ -237,10 +239,10 @@ def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
     uri = f"qemu:///embed?root={theirs}"
     subprocess.run([sys.executable, "-c", _DEFINE, uri, str(xml)], check=True)
     (definition,) = theirs.glob("etc/**/direct1.xml")
-    before = snapshot(disk, definition)
+    before = snapshot(disk, data, definition)
     done = sandbox.labctl("sweep", str(STUDY), *SWEEP, "--domain=direct1", f"--connect={uri}")
     assert done.returncode == 0, done.stderr
-    assert snapshot(disk, definition) == before
+    assert snapshot(disk, data, definition) == before
     assert sandbox.leftovers() == []
     (run,) = sandbox.runs()
     live = live_xml(run)
