@@ -137,6 +137,17 @@ def is_written(disk: etree._Element) -> bool:
     return disk.get("device", "disk") in ("disk", "lun") and disk.find("readonly") is None
 
 
+def named_places(own: OwnDomain) -> tuple[CpuSet, CpuSet]:
+    """CPUs and NUMA nodes of the host that its XML names."""
+    root = parse(own.xml)
+    sets = [e.get("cpuset", "") for path in ("vcpu", "cputune/*") for e in root.iterfind(path)]
+    nodesets = [e.get("nodeset", "") for e in root.iterfind("numatune/*")]
+    return (
+        frozenset().union(*map(parse_cpus, sets)),
+        frozenset().union(*map(parse_cpus, nodesets)),
+    )
+
+
 def expected_threads(xml: str, vcpus: int, allowed: CpuSet) -> list[ExpectedThread]:
     """What each thread of a guest with this XML must show: its <cputune> says it all, whoever
     wrote it. `allowed`: where threads that nothing is said about may run.

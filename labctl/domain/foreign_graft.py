@@ -290,7 +290,9 @@ def _graft_controller(
     for own in _of_its_kind(devices, new):
         own_number = own.get("index")
         _graft_into(own, old, new)
-        if own_number is not None:
+        if own_number is None:
+            own.attrib.pop("index", None)
+        else:
             own.set("index", own_number)
 
 

@@ -17,7 +17,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError, UsageError
 from labctl.base.process import ProcessError, run
 from labctl.base.tuning import Kind, Strategy, Tuning
-from labctl.domain.foreign import OwnDisk, OwnDomain, check_copyable, own_domain
+from labctl.domain.foreign import OwnDisk, OwnDomain, check_copyable, named_places, own_domain
 from labctl.domain.foreign_graft import tuned
 from labctl.domain.pinplan import PinPlan
 from labctl.domain.session import Session
@@ -133,6 +133,23 @@ def check_room(domain: OwnDomain, topology: Topology) -> None:
             f"{format_cpus(topology.pinnable)} here: no plan can give each of them its own",
             hint="Take a host with as many CPUs, or give a copy of its XML with fewer in <vcpu>.",
         )
+
+
+def check_places(domain: OwnDomain, topology: Topology) -> None:
+    """Raises UsageError when the domain's own pins name what labctl can't use here: libvirt would
+    start no guest."""
+    cpus, nodes = named_places(domain)
+    for what, absent, here in (
+        ("CPU", cpus - topology.pinnable, topology.pinnable),
+        ("NUMA node", nodes - topology.memory_nodes, topology.memory_nodes),
+    ):
+        if absent:
+            raise UsageError(
+                f"'{domain.name}' is bound to {what} {format_cpus(absent)}, and labctl may use "
+                f"{format_cpus(here)} here",
+                hint="Take its host, or a copy of its XML with other sets in <vcpu>, <cputune> and "
+                "<numatune>.",
+            )
 
 
 def own_study(study: Study, own: OwnGuest, overrides: Overrides) -> Study:

@@ -20,6 +20,7 @@ from labctl.host.topology import Topology, read_rt_runtime_us, read_topology
 from labctl.run.guest_image import recipe_asked_for, recipe_of_run
 from labctl.run.own_domain import (
     OwnGuest,
+    check_places,
     check_room,
     misfits,
     own_of_run,
@@ -119,6 +120,7 @@ def _planned(
     topology = read_topology()
     if own is not None:
         check_room(own.domain, topology)
+        check_places(own.domain, topology)
     tunings = load_tunings(study.tunings)
     vcpus = study.guest.vcpus or default_vcpus(topology)
     recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)

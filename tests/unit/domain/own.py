@@ -12,7 +12,7 @@ from labctl.domain.foreign import OwnDomain, own_domain
 from labctl.domain.foreign_copy import Copied, CopyRequest, copied
 from tests.unit.domain import hosts
 
-VIRT_INSTALL = ("server", "old", "uefi")
+VIRT_INSTALL = ("server", "old", "uefi", "direct")
 """Domains that virt-install made: fixtures/README.md."""
 
 BY_HAND = """\

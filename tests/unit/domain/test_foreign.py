@@ -167,6 +167,43 @@ def test_a_copy_has_room_for_no_more_vcpus_than_it_starts_with() -> None:
     assert found(root, "cpu/topology") == []
 
 
+def test_what_is_said_of_absent_vcpus_goes_with_them() -> None:
+    pins = "<vcpupin vcpu='7' cpuset='5'/><vcpusched vcpus='1-7' scheduler='fifo' priority='1'/>"
+    text = BY_HAND.replace("<vcpupin", f"{pins}<vcpupin").replace("<vcpusched vcpus='1' s", "<x s")
+    root = copy_xml(own_domain(text, "x"))
+    assert found(root, "cputune/vcpupin/@vcpu") == ["0"]
+    assert found(root, "cputune/vcpusched/@vcpus") == ["1"]
+    assert found(root, "cpu/numa/cell/@cpus") == ["0-1"]
+
+
+def test_sizes_are_whole_mib_as_libvirt_starts_them() -> None:
+    root = copy_xml(own())
+    rounded = str(-(-3906250 // 1024) * 1024)
+    assert found(root, "memory") == [rounded]
+    assert found(root, "memory/@unit") == ["KiB"]
+    assert found(root, "cpu/numa/cell/@memory") == [rounded]
+    gigabyte = own_domain(BY_HAND.replace("size='1048576' unit='KiB'", "size='1' unit='G'"), "x")
+    assert found(copy_xml(gigabyte), "memoryBacking/hugepages/page/@*") == ["1048576", "KiB"]
+
+
+def test_limits_of_control_groups_are_left_out_and_told() -> None:
+    limits = "<shares>512</shares><quota>50000</quota><iothread_period>1000</iothread_period>"
+    text = BY_HAND.replace("<cputune>", f"<cputune>{limits}")
+    text = text.replace("<os>", "<blkiotune><weight>800</weight></blkiotune><os>")
+    copy = copy_of(own_domain(text, "x"))
+    root = parse(copy.xml)
+    assert found(root, "//shares | //quota | //iothread_period | //blkiotune") == []
+    assert found(root, "cputune/emulatorpin/@cpuset") == ["0-1,3"]
+    (note,) = (note for note in copy.notes if "limits" in note)
+    assert "<shares>, <quota>, <iothread_period>, <blkiotune>" in note
+
+
+def test_firmware_is_opened_read_only_whatever_is_said_of_it() -> None:
+    flash = "<os><loader type='pflash'>/usr/share/OVMF/OVMF_CODE.fd</loader>"
+    root = copy_xml(own_domain(BY_HAND.replace("<os>", flash), "x"))
+    assert found(root, "os/loader/@readonly") == ["yes"]
+
+
 def test_a_topology_that_fits_stays() -> None:
     assert found(copy_xml(own("server")), "cpu/topology/@threads") == ["2"]
 
@@ -251,6 +288,7 @@ def test_a_device_that_no_copy_can_have_is_refused_by_name(element: str, reason:
             "options",
         ),
         ("<genid>", "<launchSecurity type='sev'/><genid>", "encrypted"),
+        ("<os>", "<os><loader readonly='no' type='pflash'>/x</loader>", "firmware's own file"),
         ("placement='static'", "placement='auto'", "numad"),
         ("arch='x86_64'", "arch='aarch64'", "x86_64"),
         (">hvm<", ">xen<", "hvm"),

@@ -363,6 +363,24 @@ def test_a_domain_with_more_vcpus_than_the_host_has_cpus_is_refused(
 
 
 @pytest.mark.usefixtures("_two_cpus")
+@pytest.mark.parametrize(
+    ("was", "now", "sentence"),
+    [
+        ("<vcpu>", "<vcpu cpuset='0-7,^3'>", "'web' is bound to CPU 2,4-7, and labctl may use 0-1"),
+        ("<os>", "<cputune><emulatorpin cpuset='5'/></cputune><os>", "bound to CPU 5"),
+        ("<os>", "<numatune><memory mode='strict' nodeset='1'/></numatune><os>", "to NUMA node 1"),
+    ],
+)
+def test_a_domain_that_is_bound_to_what_this_host_lacks_is_refused(
+    tmp_path: Path, disk: Path, was: str, now: str, sentence: str
+) -> None:
+    path = written(disk)
+    path.write_text(path.read_text().replace(was, now))
+    with pytest.raises(UsageError, match=sentence):
+        planned(tmp_path, path)
+
+
+@pytest.mark.usefixtures("_two_cpus")
 @pytest.mark.parametrize("size", [{"vcpus": 2}, {"memory_mib": 512}])
 def test_a_domains_size_is_its_own(tmp_path: Path, disk: Path, size: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="has vCPUs and memory of its own"):
