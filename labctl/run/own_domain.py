@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from labctl.base import xmldiff
 from labctl.base.cpus import format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError, UsageError
@@ -214,7 +215,7 @@ def _misfit(
     if plan is None or not heads or heads - _OF_XML:
         return  # what it does to host or guest, or by being booted, needs nothing of the XML
     plain, changed = (tuned(domain, t, plan, baseline, accelerator) for t in (baseline, tuning))
-    if plain == changed:
+    if not xmldiff.changes(plain, changed):
         yield Unmet(
             text=f"'{domain.name}' has all of it already, or nothing that it would change",
             remedy=f"'labctl domain diff {baseline.name} {tuning.name}' shows what it is about.",
