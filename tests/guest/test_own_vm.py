@@ -98,6 +98,11 @@ def qemu_img(*words: str | Path) -> None:
     subprocess.run(["qemu-img", *map(str, words)], check=True, capture_output=True)
 
 
+def command_line(image: Image) -> str:
+    """As the image has it, without the first boot's provisioning: that is somebody else's VM."""
+    return f"{image.command_line} cloud-init=disabled"
+
+
 @contextmanager
 def block_device(file: Path) -> Iterator[str]:
     """The file as a block device, as a <disk>'s attributes and parts; as a file where the host
@@ -135,7 +140,7 @@ class OwnVm:
                 log=self.log,
                 kernel=image.kernel,
                 initrd=image.initrd,
-                cmdline=image.command_line,
+                cmdline=command_line(image),
             )
         )
 
@@ -224,7 +229,7 @@ def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
         ("/srv/data.img", data),
         ("/srv/vmlinuz", image.kernel),
         ("/srv/initrd.img", image.initrd),
-        ("root=/dev/vda1 console=ttyS0", image.command_line),
+        ("root=/dev/vda1 console=ttyS0", command_line(image)),
     ):
         assert was in made
         made = made.replace(was, str(now))
