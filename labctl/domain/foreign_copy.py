@@ -1,5 +1,7 @@
 """labctl's copy of the administrator's domain: the same machine, with nothing of the original's
 that two guests can't share, or that the guest could change. Pure.
+
+Its parts are in the order of the table in docs/own-vm.md.
 """
 
 from __future__ import annotations
