@@ -78,7 +78,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         states = readback.read_threads(pid, vcpus, iothreads)
         problems = [
             *readback.mismatches(expected, states),
-            *readback.live_mismatches(paused.asked_xml, live),
+            *readback.live_mismatches(paused.asked_xml, live, is_whole=lab.source.says_everything),
             *placement_problems(lab.layout, placement(pid)),
         ]
         channel = stack.enter_context(paused.answering())

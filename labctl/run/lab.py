@@ -40,6 +40,10 @@ class GuestSource(Protocol):
         """Whether native runs use the same programs."""
 
     @property
+    def says_everything(self) -> bool:
+        """Whether its XML leaves nothing for libvirt to fill in of what read-back compares."""
+
+    @property
     def programs(self) -> Mapping[str, str]:
         """Programs whose hashes are recorded, by name: their paths in the guest."""
 

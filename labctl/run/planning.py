@@ -18,7 +18,16 @@ from labctl.guest.recipe import Recipe
 from labctl.host.accelerator import Requested, known_accelerator
 from labctl.host.topology import Topology, read_rt_runtime_us, read_topology
 from labctl.run.guest_image import recipe_asked_for, recipe_of_run
-from labctl.run.own_domain import OwnGuest, misfits, own_of_run, own_study, read_own
+from labctl.run.own_domain import (
+    OwnGuest,
+    check_places,
+    check_room,
+    misfits,
+    own_of_run,
+    own_study,
+    read_own,
+    refuse_misfit,
+)
 from labctl.run.requirements import Offers, Unmet, read_offers, refuse, unmet
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
@@ -109,6 +118,9 @@ def _planned(
     request: SweepRequest, study: Study, seed: int, accelerator: str | None, own: OwnGuest | None
 ) -> Planned:
     topology = read_topology()
+    if own is not None:
+        check_room(own.domain, topology)
+        check_places(own.domain, topology)
     tunings = load_tunings(study.tunings)
     vcpus = study.guest.vcpus or default_vcpus(topology)
     recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)
@@ -128,9 +140,9 @@ def _planned(
     if own is not None:
         pin_plans, _ = _pin_plans(topology, vcpus, tunings.values())
         baseline = tunings[study.roles.baseline]
-        reasons = misfits(own, tunings, baseline, pin_plans, accelerator or "kvm")
-        for name in set(reasons) & set(asked_for):
-            refuse(tunings[name], reasons[name])
+        reasons = misfits(own.domain, tunings, baseline, pin_plans, accelerator or "kvm")
+        for name in (name for name in asked_for if name in reasons):
+            refuse_misfit(own.domain, tunings[name], reasons[name])
         skipped |= {name: "; ".join(r.text for r in found) for name, found in reasons.items()}
     _check_any_left(study, tunings, skipped)
     planned = {name: tuning for name, tuning in tunings.items() if name not in skipped}

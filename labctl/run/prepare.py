@@ -39,6 +39,10 @@ class ImageSource:
         return True
 
     @property
+    def says_everything(self) -> bool:
+        return True
+
+    @property
     def programs(self) -> Mapping[str, str]:
         return {name: str(record["path"]) for name, record in self.image.binaries.items()}
 
