@@ -146,7 +146,8 @@ def _result(name: str, lacking: Mapping[str, str], run: LoadedRun) -> TuningResu
         return TuningResult(name=name, state=NOT_HERE, why=lacking[name])
     tried = [trial.record for trial in run.trials if trial.record.cell.get("tuning") == name]
     done = {record.number for record in tried if record.status is TrialStatus.DONE}
-    if tried and all(record.number in done for record in tried):
+    failed = [record for record in tried if record.number not in done]
+    if tried and not failed:
         return TuningResult(name=name, state=RAN, why="")
-    why = "; ".join(tried[-1].reasons) if tried else _NO_RUN
+    why = "; ".join(failed[-1].reasons) if failed else _NO_RUN
     return TuningResult(name=name, state=FAILED, why=why)
