@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from labctl.run.planning import SweepRequest
     from labctl.store.run_folder import LoadedRun
 
-_SAME = ("workloads", "conditions", "guest", "blocks")
+_SAME = ("workloads", "conditions", "guest", "blocks", "limits")
 """Keys of a plan that must not differ, or the fresh numbers answer another question."""
 
 
