@@ -24,6 +24,7 @@ _COMMANDS = {
     "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
     "doctor": ("labctl.cli.doctor", "Check this host; tell whether a run's verdicts still hold."),
+    "selftest": ("labctl.cli.selftest", "Try all of labctl on this host; bundle what it prints."),
     "host": ("labctl.cli.host", "Facts of this host; undo what labctl changed on it."),
 }
 """Command to its module and its line in --help. Modules are loaded only when they run: numpy,

@@ -91,6 +91,10 @@ def _check_same(run: LoadedRun, plan: dict[str, Any]) -> None:
             hint="Give another --seed, or leave it out.",
         )
     differing = [key for key in _SAME if plan[key] != run.plan.get(key)]
+    # They decide which trials count. An older run knows fewer of them.
+    limits = dict(run.plan.get("limits") or {})
+    if {key: plan["limits"].get(key) for key in limits} != limits:
+        differing.append("limits")
     if differing:
         raise UsageError(
             f"the study of run '{run.name}' is not what it was: {', '.join(differing)} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ _POOLS = Path("/sys/kernel/mm/hugepages")
 _CPUINFO = "/proc/cpuinfo"
 _COMMAND_LINE = "/proc/cmdline"
 _RELEASE = "/proc/sys/kernel/osrelease"
+_STATUS = "/proc/self/status"
+_CAP_SYS_RESOURCE = 24
+"""Its bit in a capability set (linux/capability.h)."""
 
 _ISOLATING = ("isolcpus", "nohz_full")
 """Words of a guest's command line that take CPUs away from its own housekeeping."""
@@ -59,6 +63,8 @@ class Offers:
     command_line: tuple[str, ...] = ()
     paths: frozenset[str] = frozenset()
     programs: frozenset[str] = frozenset()
+    locks_memory: bool = True
+    """Whether QEMU may lock all of its memory."""
 
 
 def read_offers(
@@ -102,6 +108,7 @@ def read_offers(
         command_line=tuple((texts.get(_COMMAND_LINE) or "").split()),
         paths=frozenset(path for path in wanted_paths if Path(path).exists()),
         programs=frozenset(name for name in wanted_programs if shutil.which(name)),
+        locks_memory=_may_lock_memory(),
     )
 
 
@@ -115,6 +122,7 @@ def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
         *_missing(need, offers),
         *_huge_pages(need, offers),
         *_isolation(tuning, offers),
+        *_locking(tuning, offers),
     ]
 
 
@@ -239,6 +247,24 @@ def _isolation(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
             "guest's own housekeeping, and there is only one",
             remedy="Give the guest two vCPUs ('--vcpus 2').",
         )
+
+
+def _locking(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
+    if tuning.memory.locked and not offers.locks_memory:
+        yield Unmet(
+            text="it needs CAP_SYS_RESOURCE, or no limit on locked memory: labctl has neither here",
+            remedy="Start labctl from a root that may lift the limit ('ulimit -l unlimited').",
+        )
+
+
+def _may_lock_memory() -> bool:
+    """libvirt takes the limit away from a QEMU with <locked/> (virProcessSetMaxMemLock), which a
+    process without CAP_SYS_RESOURCE can't for another value than it has (setrlimit(2))."""
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[1] == resource.RLIM_INFINITY:
+        return True
+    status = Path(_STATUS).read_text(encoding="ascii", errors="replace")
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(found and int(found[1], 16) >> _CAP_SYS_RESOURCE & 1)
 
 
 def _free_huge_pages() -> dict[str, int]:
