@@ -3,100 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
+from labctl.base.cpus import format_cpus, parse_cpus
 from labctl.host.journal import Change
+from labctl.host.knob import (
+    Impossible,
+    Knob,
+    Place,
+    between,
+    check_writable,
+    file_change,
+    follower,
+    one_file,
+    one_number,
+)
 from labctl.host.tunables import CpuMask, FileValue
 
 HOUSEKEEPING = "housekeeping"
 """The value of a knob that keeps something off the isolated CPUs."""
 
+_GOVERNORS = ("performance", "powersave", "schedutil", "ondemand", "conservative", "userspace")
 _MIB = 1024 * 1024
 
-
-class Impossible(Exception):
-    """Why a knob can't be set on this host: a sentence without its full stop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where knobs are turned. `root`: of the host's files. `isolated`: the CPUs that are the
-    guests' vCPUs', `housekeeping`: those that stay the host's."""
-
-    root: Path = Path("/")
-    housekeeping: CpuSet = frozenset()
-    isolated: CpuSet = frozenset()
-
-    def files(self, pattern: str) -> list[Path]:
-        """What matches below the root, numbers in their order."""
-        return sorted(self.root.glob(pattern), key=_natural)
-
-    def text(self, path: str) -> str | None:
-        try:
-            return (self.root / path).read_text(encoding="utf-8").strip()
-        except OSError:
-            return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
-    """`values`: what it takes, in words; `accepts` says whether a value is one of them.
-    `changes` raises Impossible where this host can't have it."""
-
-    name: str
-    what: str
-    values: str
-    accepts: Callable[[str], bool]
-    changes: Callable[[str, Place], Sequence[Change]]
-
-
-def file_change(path: Path, value: str, *, optional: bool = False) -> Change:
-    """Raises Impossible when the file isn't there, or nobody may write to it."""
-    check_writable(path)
-    return Change(tunable=FileValue(str(path)), value=value, optional=optional)
-
-
-def follower(path: Path) -> list[Change]:
-    """A file that the kernel changes along with others; [] where it isn't there."""
-    return [Change(tunable=FileValue(str(path)), follows=True)] if path.exists() else []
-
-
-def check_writable(path: Path) -> None:
-    """Raises Impossible when the file isn't there, or nobody may write to it."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        raise Impossible(f"this kernel has no {path}") from None
-    if not mode & 0o222:
-        raise Impossible(f"this kernel lets nobody change {path}")
-
-
-def _one_file(name: str, what: str, path: str, *values: str) -> Knob:
-    return Knob(
-        name=name,
-        what=what,
-        values=_or(values),
-        accepts=lambda value: value in values,
-        changes=lambda value, place: [file_change(place.root / path, value)],
-    )
-
-
-def _one_number(name: str, what: str, path: str, low: int, high: int) -> Knob:
-    return Knob(
-        name=name,
-        what=what,
-        values=f"a number from {low} to {high}",
-        accepts=lambda value: _between(value, low, high),
-        changes=lambda value, place: [file_change(place.root / path, value)],
-    )
+_CPU = "sys/devices/system/cpu"
+_SMT = f"{_CPU}/smt/control"
+_GOVERNOR = f"{_CPU}/cpu[0-9]*/cpufreq/scaling_governor"
+_STATES = f"{_CPU}/cpu[0-9]*/cpuidle/state[0-9]*/disable"
+_INTERRUPTS = "proc/irq/[0-9]*/smp_affinity_list"
+_THP = "sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def _smt(value: str, place: Place) -> list[Change]:
-    control = place.root / "sys/devices/system/cpu/smt/control"
-    found = place.text("sys/devices/system/cpu/smt/control")
+    control = place.root / _SMT
+    found = place.text(_SMT)
     if found not in ("on", "off"):
         # forceoff: by the command line; notsupported, notimplemented (ABI/testing/sysfs-devices-
         # system-cpu).
@@ -108,9 +49,8 @@ def _smt(value: str, place: Place) -> list[Change]:
             "until it reboots"
         )
     # An interrupt whose last CPU goes offline is given to all others, and stays with them.
-    interrupts = place.files("proc/irq/[0-9]*/smp_affinity_list")
     return [
-        *(change for path in interrupts for change in follower(path)),
+        *(change for path in place.files(_INTERRUPTS) for change in follower(path)),
         file_change(control, value),
     ]
 
@@ -125,12 +65,14 @@ def _cpuset_v1(place: Place) -> bool:
     return False
 
 
-def _hugepages(size_kib: int) -> Callable[[str, Place], list[Change]]:
-    pool = f"sys/kernel/mm/hugepages/hugepages-{size_kib}kB"
+def _pool(size_kib: int) -> str:
+    return f"sys/kernel/mm/hugepages/hugepages-{size_kib}kB/nr_hugepages"
 
+
+def _hugepages(size_kib: int) -> Callable[[str, Place], list[Change]]:
     def changes(value: str, place: Place) -> list[Change]:
-        change = file_change(place.root / pool / "nr_hugepages", value)
-        more = int(value) - int(place.text(f"{pool}/nr_hugepages") or 0)
+        change = file_change(place.root / _pool(size_kib), value)
+        more = int(value) - int(place.text(_pool(size_kib)) or 0)
         free = re.search(r"^MemAvailable:\s+(\d+) kB", place.text("proc/meminfo") or "", re.M)
         if free and more * size_kib > int(free.group(1)):
             raise Impossible(
@@ -143,7 +85,7 @@ def _hugepages(size_kib: int) -> Callable[[str, Place], list[Change]]:
 
 def _governor(value: str, place: Place) -> list[Change]:
     changes: list[Change] = []
-    for path in place.files("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"):
+    for path in place.files(_GOVERNOR):
         available = place.text(f"{path.relative_to(place.root).parent}/scaling_available_governors")
         if available is not None and value not in available.split():
             raise Impossible(f"{path.parent} offers only the governors {available}")
@@ -156,18 +98,35 @@ def _governor(value: str, place: Place) -> list[Change]:
     return changes
 
 
+def _governors(place: Place) -> str | None:
+    found = {place.text(str(path.relative_to(place.root))) for path in place.files(_GOVERNOR)}
+    return ", ".join(sorted(filter(None, found))) or None
+
+
 def _c_states(value: str, place: Place) -> list[Change]:
-    states = place.files("sys/devices/system/cpu/cpu[0-9]*/cpuidle/state[0-9]*/disable")
+    states = place.files(_STATES)
     if not states:
         raise Impossible("the kernel has no idle states to choose from (no cpuidle)")
     changes = []
     for path in states:
-        latency = place.text(f"{path.relative_to(place.root).parent}/latency")
         if value == "all":
             changes.append(file_change(path, "0"))
-        elif int(latency or 0) > int(value):
+        elif _latency_us(path, place) > int(value):
             changes.append(file_change(path, "1"))
     return changes
+
+
+def _c_states_now(place: Place) -> str | None:
+    """The longest latency of a state that is allowed, or "all"."""
+    states = place.files(_STATES)
+    allowed = [path for path in states if place.text(str(path.relative_to(place.root))) == "0"]
+    if len(allowed) == len(states):
+        return "all" if states else None
+    return str(max((_latency_us(path, place) for path in allowed), default=0))
+
+
+def _latency_us(disable: Path, place: Place) -> int:
+    return int(place.text(f"{disable.relative_to(place.root).parent}/latency") or 0)
 
 
 def _thp(value: str, place: Place) -> list[Change]:
@@ -175,7 +134,7 @@ def _thp(value: str, place: Place) -> list[Change]:
     # set_recommended_min_free_kbytes); seen: 67584 kB with "madvise", 19832 kB with "never".
     return [
         *follower(place.root / "proc/sys/vm/min_free_kbytes"),
-        file_change(place.root / "sys/kernel/mm/transparent_hugepage/enabled", value),
+        file_change(place.root / _THP, value),
     ]
 
 
@@ -186,27 +145,41 @@ def _irq_affinity(value: str, place: Place) -> list[Change]:
     check_writable(Path(default.path))
     # New interrupts first, so that none is missed.
     changes = [Change(tunable=default, value=_off_isolated(default.read(), place))]
-    for path in place.files("proc/irq/[0-9]*/smp_affinity_list"):
-        tunable = FileValue(str(path))
-        try:
-            present = tunable.read()
-        except OSError:
-            continue
+    for tunable, present in _interrupts(place):
         # Timers, and queues that the driver has spread itself, can't be moved: EIO or EPERM.
         changes.append(Change(tunable=tunable, value=_off_isolated(present, place), optional=True))
     return changes
 
 
+def _interrupts(place: Place) -> Iterator[tuple[FileValue, str]]:
+    """Each interrupt's CPUs; without those that have ended meanwhile, or tell nobody."""
+    for path in place.files(_INTERRUPTS):
+        tunable = FileValue(str(path))
+        try:
+            yield tunable, tunable.read()
+        except OSError:
+            continue
+
+
 def _workqueues(value: str, place: Place) -> list[Change]:
-    folder = "sys/devices/virtual/workqueue"
     changes = []
-    for path in [*place.files(f"{folder}/cpumask"), *place.files(f"{folder}/*/cpumask")]:
-        check_writable(path)
-        tunable = CpuMask(str(path))
-        changes.append(Change(tunable=tunable, value=_off_isolated(tunable.read(), place)))
+    for tunable, present in _masks(place):
+        check_writable(Path(tunable.path))
+        changes.append(Change(tunable=tunable, value=_off_isolated(present, place)))
     if not changes:
         raise Impossible("this kernel has no mask for its work queues")
     return changes
+
+
+def _masks(place: Place) -> Iterator[tuple[CpuMask, str]]:
+    folder = "sys/devices/virtual/workqueue"
+    for path in [*place.files(f"{folder}/cpumask"), *place.files(f"{folder}/*/cpumask")]:
+        tunable = CpuMask(str(path))
+        yield tunable, tunable.read()
+
+
+def _together(found: Iterable[tuple[object, str]]) -> str | None:
+    return format_cpus(cpu for _, cpus in found for cpu in parse_cpus(cpus)) or None
 
 
 def _off_isolated(cpus: str, place: Place) -> str:
@@ -221,19 +194,6 @@ def _process_runs(place: Place, name: str) -> bool:
     )
 
 
-def _natural(path: Path) -> list[tuple[bool, int, str]]:
-    parts = re.findall(r"\d+|\D+", str(path))
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
-
-
-def _between(value: str, low: int, high: int) -> bool:
-    return bool(re.fullmatch(r"-?\d{1,18}", value)) and low <= int(value) <= high
-
-
-def _or(values: Sequence[str]) -> str:
-    return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} or {values[-1]}"
-
-
 TABLE: tuple[Knob, ...] = (
     # In the order in which they are turned, and undone in reverse.
     # SMT first: files of its CPUs go and come with it.
@@ -243,39 +203,41 @@ TABLE: tuple[Knob, ...] = (
         values="on or off",
         accepts=lambda value: value in ("on", "off"),
         changes=_smt,
+        now=lambda place: place.text(_SMT),
     ),
     # Then memory in one piece, the larger first, before anything else takes it apart.
     Knob(
         name="hugepages-1G",
         what="how many huge pages of 1 GiB are set aside",
         values="a number from 0 to 65536",
-        accepts=lambda value: _between(value, 0, 65536),
+        accepts=lambda value: between(value, 0, 65536),
         changes=_hugepages(1024 * 1024),
+        now=lambda place: place.text(_pool(1024 * 1024)),
     ),
     Knob(
         name="hugepages-2M",
         what="how many huge pages of 2 MiB are set aside",
         values="a number from 0 to 33554432",
-        accepts=lambda value: _between(value, 0, 32 * _MIB),
+        accepts=lambda value: between(value, 0, 32 * _MIB),
         changes=_hugepages(2048),
+        now=lambda place: place.text(_pool(2048)),
     ),
     # tuned comes here (labctl.host.knobs): single knobs have the last word over its profiles.
     Knob(
         name="governor",
         what="how the kernel chooses a CPU's frequency",
-        values="performance, powersave, schedutil, ondemand, conservative or userspace",
-        accepts=lambda value: (
-            value
-            in ("performance", "powersave", "schedutil", "ondemand", "conservative", "userspace")
-        ),
+        values=f"{', '.join(_GOVERNORS[:-1])} or {_GOVERNORS[-1]}",
+        accepts=lambda value: value in _GOVERNORS,
         changes=_governor,
+        now=_governors,
     ),
     Knob(
         name="c-states",
         what="how long a CPU may take to leave an idle state, in microseconds",
         values="'all', or a number from 0 to 1000000",
-        accepts=lambda value: value == "all" or _between(value, 0, 1_000_000),
+        accepts=lambda value: value == "all" or between(value, 0, 1_000_000),
         changes=_c_states,
+        now=_c_states_now,
     ),
     Knob(
         name="thp",
@@ -283,53 +245,52 @@ TABLE: tuple[Knob, ...] = (
         values="always, madvise or never",
         accepts=lambda value: value in ("always", "madvise", "never"),
         changes=_thp,
+        now=lambda place: place.value(_THP),
     ),
-    _one_file(
+    one_file(
         "thp-defrag",
         "how far the kernel goes to make a transparent huge page",
         "sys/kernel/mm/transparent_hugepage/defrag",
         *("always", "defer", "defer+madvise", "madvise", "never"),
     ),
-    _one_file(
+    one_file(
         "ksm",
         "whether equal pages are merged (2: stop, and take merged ones apart)",
         "sys/kernel/mm/ksm/run",
         *("0", "1", "2"),
     ),
-    _one_number(
-        "swappiness", "how readily memory is swapped out", "proc/sys/vm/swappiness", 0, 200
-    ),
-    _one_file(
+    one_number("swappiness", "how readily memory is swapped out", "proc/sys/vm/swappiness", 0, 200),
+    one_file(
         "numa-balancing",
         "whether memory follows its tasks between NUMA nodes (2: between tiers of memory)",
         "proc/sys/kernel/numa_balancing",
         *("0", "1", "2"),
     ),
-    _one_number(
+    one_number(
         "halt-poll-ns",
         "how long KVM waits for a halted vCPU before it lets its CPU go, in nanoseconds",
         "sys/module/kvm/parameters/halt_poll_ns",
         *(0, 10_000_000),
     ),
-    _one_number(
+    one_number(
         "rt-runtime-us",
         "how much of each second real-time tasks may take, in microseconds (-1: all)",
         "proc/sys/kernel/sched_rt_runtime_us",
         *(-1, 1_000_000),
     ),
-    _one_file(
+    one_file(
         "sched-autogroup",
         "whether a session's tasks weigh as one",
         "proc/sys/kernel/sched_autogroup_enabled",
         *("0", "1"),
     ),
-    _one_file(
+    one_file(
         "timer-migration",
         "whether timers move from idle CPUs to busy ones",
         "proc/sys/kernel/timer_migration",
         *("0", "1"),
     ),
-    _one_file(
+    one_file(
         "watchdog",
         "whether the kernel watches for CPUs that hang (soft and hard lockups)",
         # The master switch: it leaves soft_watchdog's and nmi_watchdog's own settings alone.
@@ -343,6 +304,7 @@ TABLE: tuple[Knob, ...] = (
         values=HOUSEKEEPING,
         accepts=lambda value: value == HOUSEKEEPING,
         changes=_workqueues,
+        now=lambda place: _together(_masks(place)),
     ),
     Knob(
         name="irq-affinity",
@@ -350,5 +312,6 @@ TABLE: tuple[Knob, ...] = (
         values=HOUSEKEEPING,
         accepts=lambda value: value == HOUSEKEEPING,
         changes=_irq_affinity,
+        now=lambda place: _together(_interrupts(place)),
     ),
 )
