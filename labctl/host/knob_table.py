@@ -24,6 +24,8 @@ from labctl.host.tunables import CpuMask, FileValue
 HOUSEKEEPING = "housekeeping"
 """The value of a knob that keeps something off the isolated CPUs."""
 
+RT_RUNTIME = "rt-runtime-us"
+
 _GOVERNORS = ("performance", "powersave", "schedutil", "ondemand", "conservative", "userspace")
 _MIB = 1024 * 1024
 
@@ -273,7 +275,7 @@ TABLE: tuple[Knob, ...] = (
         *(0, 10_000_000),
     ),
     one_number(
-        "rt-runtime-us",
+        RT_RUNTIME,
         "how much of each second real-time tasks may take, in microseconds (-1: all)",
         "proc/sys/kernel/sched_rt_runtime_us",
         *(-1, 1_000_000),

@@ -107,4 +107,5 @@ def _state(knob: Knob, place: Place) -> KnobState:
 
 def _any(knob: Knob) -> str:
     """A value that the knob takes, of a host that has it set to none of them."""
-    return next(value for value in ("0", "on", "performance", "all", "never") if knob.accepts(value))
+    values = ("0", "on", "performance", "all", "never")
+    return next(value for value in values if knob.accepts(value))
