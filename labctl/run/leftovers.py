@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from labctl.base.deadline import Deadline
-from labctl.base.events import Listener, Note
+from labctl.base.events import Listener, Note, Warned
 from labctl.base.places import StatePlaces
 from labctl.domain.session import NAME_PREFIX
 from labctl.host.journal import Journal
@@ -27,13 +27,22 @@ def clean_up(places: StatePlaces, listener: Listener) -> None:
     The caller holds the host's lock, so no labctl that lives owns any of it. Guests go first and
     before libvirt is opened: one that was stopped (SIGSTOP) would not answer libvirt's monitor.
     """
+    end_guests(places, listener)
+    for restored in Journal(places.journal).restore_all():
+        text = f"{restored.name}: {restored.outcome} ({restored.note})."
+        if restored.outcome.settles:
+            listener(Note(text=f"Undone: {text}"))
+        else:
+            listener(Warned(text=f"Not undone: {text} 'labctl host restore' tells what to do."))
+    if places.work.exists():
+        shutil.rmtree(places.work)
+
+
+def end_guests(places: StatePlaces, listener: Listener) -> None:
+    """End labctl's own guests without an owner; the caller holds the host's lock."""
     for name, pid in leftover_guests(places).items():
         _kill(pid)
         listener(Note(text=f"Ended the guest '{name}', which an interrupted labctl had left."))
-    for restored in Journal(places.journal).restore_all():
-        listener(Note(text=f"Undone: {restored.name}: {restored.outcome} ({restored.note})."))
-    if places.work.exists():
-        shutil.rmtree(places.work)
 
 
 def _kill(pid: int) -> None:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labctl.base.errors import HostError
+from labctl.base.errors import HostError, UsageError
 from labctl.base.tuning import Requires, Tuning
 from labctl.base.versions import is_older
+from labctl.host import knobs
 from labctl.host.facts import QEMU, libvirt_version, read_host_files, tool_version
+from labctl.host.kernel_line import booted_with, is_booted_with
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.host.topology import Topology
 
@@ -22,7 +24,6 @@ HUGE_PAGES = {"2M": 2 * MIB, "1G": 1024 * MIB}
 
 _POOLS = Path("/sys/kernel/mm/hugepages")
 _CPUINFO = "/proc/cpuinfo"
-_COMMAND_LINE = "/proc/cmdline"
 _RELEASE = "/proc/sys/kernel/osrelease"
 _STATUS = "/proc/self/status"
 _CAP_SYS_RESOURCE = 24
@@ -46,7 +47,8 @@ class Offers:
     """What this host has, as far as the tunings at hand ask for it.
 
     `accelerator` None: not known before a kernel is booted. `huge_pages`: free ones by size; a
-    size that the kernel doesn't have is not in it.
+    size that the kernel doesn't have is not in it. `knob_problems`: by tuning, why what it sets on
+    the host can't be set.
     """
 
     accelerator: str | None = None
@@ -65,6 +67,7 @@ class Offers:
     programs: frozenset[str] = frozenset()
     locks_memory: bool = True
     """Whether QEMU may lock all of its memory."""
+    knob_problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_offers(
@@ -77,17 +80,14 @@ def read_offers(
 ) -> Offers:
     """What this host has of what `tunings` ask for. Only reads, and only what is asked for: the
     versions of libvirt and QEMU cost a library and a process.
+
+    Raises UsageError naming the tuning for a knob of the host, or a value, that doesn't exist.
     """
     tunings = list(tunings)
     requires = [tuning.requires for tuning in tunings]
     wanted_paths = {path for need in requires for path in need.paths}
     wanted_programs = {program for need in requires for program in need.programs}
-    texts = read_host_files(
-        [
-            *([_CPUINFO] if any(need.cpu_flags for need in requires) else []),
-            *([_COMMAND_LINE] if any(need.command_line for need in requires) else []),
-        ]
-    )
+    texts = read_host_files([_CPUINFO] if any(need.cpu_flags for need in requires) else [])
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", texts.get(_CPUINFO) or "", re.MULTILINE)
     nodes = {topology.cpu(number).node for number in topology.pinnable} & topology.memory_nodes
     return Offers(
@@ -105,10 +105,11 @@ def read_offers(
         },
         cpu_flags=frozenset(flags.group(1).split() if flags else ()),
         huge_pages=_free_huge_pages(),
-        command_line=tuple((texts.get(_COMMAND_LINE) or "").split()),
+        command_line=tuple(booted_with()) if any(n.command_line for n in requires) else (),
         paths=frozenset(path for path in wanted_paths if Path(path).exists()),
         programs=frozenset(name for name in wanted_programs if shutil.which(name)),
         locks_memory=_may_lock_memory(),
+        knob_problems={tuning.name: _knob_problems(tuning) for tuning in tunings if tuning.host},
     )
 
 
@@ -119,10 +120,14 @@ def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
         *_accelerator(need, offers),
         *_versions(need, offers),
         *_counts(need, offers),
-        *_missing(need, offers),
+        *_missing(need, offers, tuning.name),
         *_huge_pages(need, offers),
         *_isolation(tuning, offers),
         *_locking(tuning, offers),
+        *(
+            Unmet(text=problem, remedy="'labctl host status' shows what can be set here.")
+            for problem in offers.knob_problems.get(tuning.name, ())
+        ),
     ]
 
 
@@ -186,7 +191,7 @@ def _counts(need: Requires, offers: Offers) -> Iterator[Unmet]:
         )
 
 
-def _missing(need: Requires, offers: Offers) -> Iterator[Unmet]:
+def _missing(need: Requires, offers: Offers, name: str) -> Iterator[Unmet]:
     if flags := [flag for flag in need.cpu_flags if flag not in offers.cpu_flags]:
         yield Unmet(
             text=f"it needs the CPU's {_and(flags)}, which /proc/cpuinfo does not list",
@@ -197,22 +202,17 @@ def _missing(need: Requires, offers: Offers) -> Iterator[Unmet]:
             text=f"it needs {_and(paths)}, which this host doesn't have",
             remedy="Load the kernel module, or boot the kernel, that brings it.",
         )
-    if programs := [name for name in need.programs if name not in offers.programs]:
+    if programs := [program for program in need.programs if program not in offers.programs]:
         yield Unmet(
-            text=f"it needs {_and([repr(name) for name in programs])}, not installed here",
+            text=f"it needs {_and([repr(program) for program in programs])}, not installed here",
             remedy="Install it.",
         )
-    words = [word for word in need.command_line if not _booted_with(word, offers.command_line)]
+    words = [word for word in need.command_line if not is_booted_with(word, offers.command_line)]
     if words:
         yield Unmet(
             text=f"it needs a host kernel booted with {_and([repr(word) for word in words])}",
-            remedy="Add that to the host's kernel command line and reboot.",
+            remedy=f"'labctl host tune {name}' prints how to boot it so; it changes nothing.",
         )
-
-
-def _booted_with(word: str, line: tuple[str, ...]) -> bool:
-    """`isolcpus` is there with whatever value, `isolcpus=1-3` only as it stands."""
-    return word in line or ("=" not in word and any(w.startswith(f"{word}=") for w in line))
 
 
 def _huge_pages(need: Requires, offers: Offers) -> Iterator[Unmet]:
@@ -265,6 +265,13 @@ def _may_lock_memory() -> bool:
     status = Path(_STATUS).read_text(encoding="ascii", errors="replace")
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
     return bool(found and int(found[1], 16) >> _CAP_SYS_RESOURCE & 1)
+
+
+def _knob_problems(tuning: Tuning) -> tuple[str, ...]:
+    try:
+        return tuple(knobs.problems(tuning.host))
+    except UsageError as error:
+        raise UsageError(f"tuning '{tuning.name}': {error.message}", hint=error.hint) from error
 
 
 def _free_huge_pages() -> dict[str, int]:
