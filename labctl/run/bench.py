@@ -22,7 +22,7 @@ from labctl.domain import readback
 from labctl.domain.render import guest_data_path
 from labctl.host.cgroups import placement, placement_problems
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
-from labctl.run import guest_side
+from labctl.run import cable, guest_side
 from labctl.run.boots import Boots, PausedGuest
 from labctl.run.handicap import handicapped
 from labctl.run.lab import Lab
@@ -52,6 +52,8 @@ class Bench:
     first_clock: ClockReading | None = None
     """A guest's clock when it was resumed."""
     vcpu_tids: tuple[int, ...] = ()
+    peer: str | None = None
+    """The address at which it finds the peers of workloads that have one."""
     cpus: CpuSet | None = None
     sched: Sched | None = None
     problems: tuple[str, ...] = ()
@@ -85,6 +87,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         if not restored:
             boots.settle(channel, tuning)
         inside = guest_side.set_up(channel, tuning.guest, guest_data_path(tuning.disk))
+        card = cable.look(lab, channel, tuning.network)
         first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
         stack.enter_context(handicapped(pid, tuning.handicap_percent))
 
@@ -110,12 +113,14 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             counters=counters,
             first_clock=first_clock,
             vcpu_tids=tuple(vcpus.values()),
-            problems=(*problems, *inside.problems),
+            peer=lab.link.guest.peer if lab.link else None,
+            problems=(*problems, *inside.problems, *card.problems),
             evidence={
                 "live.xml": live,
                 "threads.json": readback.to_json(states),
                 "placement.json": placement(pid),
                 **inside.evidence,
+                **card.evidence,
             },
             boot=boots.last,
             restored=restored,
@@ -134,6 +139,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
         runner_program=RUNNER,
         layout=lab.layout,
         journal=lab.journal,
+        network=lab.link.native_file if lab.link else None,
     ) as session:
         channel = native_channel(session)
         yield Bench(
@@ -146,6 +152,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             counters=lambda: {"oom_kills": session.oom_kills()},
             problems=tuple(placement_problems(lab.layout, session.placement())),
             evidence={"placement.json": session.placement()},
+            peer=lab.link.native.peer if lab.link else None,
             cpus=cpus,
             sched=tuning.vcpu_sched,
         )
