@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from labctl.base.errors import BrokenError
+from labctl.host.netdevices import NetworkNamespace, TapDevice
 from labctl.host.tunables import (
     CgroupControllers,
     CgroupFolder,
@@ -25,6 +26,8 @@ _KINDS: Mapping[str, type[Tunable]] = {
         CgroupControllers,
         ActiveProfile,
         ProfileFolder,
+        NetworkNamespace,
+        TapDevice,
     )
 }
 

@@ -35,7 +35,7 @@ from labctl.store.run_folder import RunFolder
 from labctl.study.plan import Plan, changed_tunings, make_plan
 from labctl.study.study import Overrides, Study, load_study
 from labctl.study.tunings import load_tunings
-from labctl.workloads.registry import checkers
+from labctl.workloads.registry import checkers, workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,16 @@ def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned
     own = _own_asked_for(request)
     if own is not None:
         study = own_study(study, own, request.overrides)
+        _check_no_peers(study)
     return _planned(request, study, seed, accelerator, own)
+
+
+def has_peers(what: Plan | Study) -> bool:
+    """Whether any of its workloads talks to a peer, so that its machines need a link to one."""
+    return any(
+        workload(declared.program).peer(declared.parameters) is not None
+        for declared in what.workloads.values()
+    )
 
 
 def _own_asked_for(request: SweepRequest) -> OwnGuest | None:
@@ -113,6 +122,15 @@ def _own_asked_for(request: SweepRequest) -> OwnGuest | None:
             hint="A domain boots what its own XML says: change a copy of that.",
         )
     return read_own(request.domain, connect=request.connect, keep_network=request.keep_network)
+
+
+def _check_no_peers(study: Study) -> None:
+    if has_peers(study):
+        raise UsageError(
+            f"study '{study.name}' has workloads that talk to a peer over labctl's own link, "
+            "which a copy of somebody's domain doesn't have",
+            hint="Leave --domain out, or choose other workloads with --workload.",
+        )
 
 
 def _planned(
