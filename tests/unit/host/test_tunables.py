@@ -7,10 +7,13 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.host.tunables import (
+    ABSENT,
+    PRESENT,
     CgroupControllers,
     CgroupFolder,
     FileAccess,
     FileValue,
+    Hugetlbfs,
     StillUsedError,
     Tunable,
     access,
@@ -91,3 +94,16 @@ def test_controllers_that_others_use_by_now_are_not_an_error_of_the_host(
     monkeypatch.setattr(FileValue, "write", busy)
     with pytest.raises(StillUsedError):
         CgroupControllers(str(path)).write("")
+
+
+def test_a_folder_that_nothing_is_mounted_on_is_no_hugetlbfs(tmp_path: Path) -> None:
+    asked = Hugetlbfs(str(tmp_path / "2M"), "2M")
+    assert asked.read() == ABSENT
+    assert rebuild(asked.kind, asked.arguments()) == asked
+    assert not asked.survives_reboot
+
+
+def test_a_size_that_the_kernel_has_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Invalid argument|Operation not permitted"):
+        Hugetlbfs(str(tmp_path / "3M"), "3M").write(PRESENT)
+    assert Hugetlbfs(str(tmp_path / "3M"), "3M").read() == ABSENT
