@@ -145,7 +145,7 @@ def _validated(
     from labctl.domain.pincheck import check
     from labctl.domain.pinplan import default_vcpus
     from labctl.domain.render import render
-    from labctl.domain.schema import validate
+    from labctl.domain.schema import covers, validate
     from labctl.host.facts import libvirt_version
     from labctl.host.topology import read_rt_runtime_us, read_topology
     from labctl.run.requirements import read_offers, unmet
@@ -167,7 +167,7 @@ def _validated(
             request = stand_in(tuning, topology, accel, vcpus, memory_mib)
             if tuning.kind == "guest":
                 xml = render(request)
-                if _in_schema(tuning, installed):
+                if covers(tuning, installed):
                     validate(xml)
         except UsageError as error:
             # A pin plan that this host has no CPUs or nodes for: what lacks says so already.
@@ -187,14 +187,6 @@ def _validated(
             }
         )
     return results
-
-
-def _in_schema(tuning: Tuning, installed: Any) -> bool:
-    """Whether the installed libvirt's schema knows all that the tuning asks for."""
-    from labctl.base.versions import is_older
-
-    needed = tuning.requires.libvirt
-    return needed is None or not isinstance(installed, str) or not is_older(installed, needed)
 
 
 def _as_json(tuning: Tuning) -> dict[str, Any]:

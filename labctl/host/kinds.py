@@ -12,6 +12,7 @@ from labctl.host.tunables import (
     CpuMask,
     FileAccess,
     FileValue,
+    Hugetlbfs,
     Tunable,
 )
 from labctl.host.tuned_state import ActiveProfile, ProfileFolder
@@ -24,6 +25,7 @@ _KINDS: Mapping[str, type[Tunable]] = {
         CpuMask,
         CgroupFolder,
         CgroupControllers,
+        Hugetlbfs,
         ActiveProfile,
         ProfileFolder,
         NetworkNamespace,

@@ -19,6 +19,7 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.host_threads import ThreadRef
 from labctl.domain import readback
+from labctl.domain.memory import memory_problems
 from labctl.domain.render import guest_data_path
 from labctl.host import knobs
 from labctl.host.cgroups import placement, placement_problems
@@ -86,6 +87,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         problems = [
             *readback.mismatches(expected, states),
             *readback.live_mismatches(paused.asked_xml, live, is_whole=lab.source.says_everything),
+            *memory_problems(tuning.memory, lab.memory_mib, pid),
             *placement_problems(lab.layout, placement(pid)),
         ]
         channel = stack.enter_context(paused.answering())

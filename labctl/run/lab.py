@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from labctl.host.journal import Journal
 from labctl.host.link import Link, link
 from labctl.host.topology import Topology
 from labctl.run.disks import RAW, DataDisk, Disks
+from labctl.run.huge_pages import hugetlbfs_mounted
 from labctl.run.planning import Planned, has_peers
 
 DOMAIN_NAME = f"{NAME_PREFIX}guest"
@@ -149,7 +150,10 @@ def open_lab(
     with ExitStack() as stack:
         work = stack.enter_context(_work_folder(places))
         stack.enter_context(cgroups.controllers_enabled(layout, journal))
-        session = stack.enter_context(_session(places, layout, connect))
+        # A daemon knows the mounts of its own host.
+        asking = () if connect else planned.tunings.values()
+        mounts = stack.enter_context(hugetlbfs_mounted(asking, places.hugetlbfs, journal))
+        session = stack.enter_context(_session(places, layout, connect, mounts))
         cables: AbstractContextManager[Link | None] = (
             link(journal, mac_of(_uuid(work))) if has_peers(planned.plan) else nullcontext()
         )
@@ -202,12 +206,14 @@ def _work_folder(places: StatePlaces) -> Iterator[Path]:
 
 
 @contextmanager
-def _session(places: StatePlaces, layout: cgroups.Layout, connect: str | None) -> Iterator[Session]:
+def _session(
+    places: StatePlaces, layout: cgroups.Layout, connect: str | None, hugetlbfs: Sequence[Path]
+) -> Iterator[Session]:
     if connect:
         opened = Session.connected(connect)
     else:
         controllers = cgroups.libvirt_controllers(layout)
-        opened = Session.embedded(places.libvirt_root, controllers)
+        opened = Session.embedded(places.libvirt_root, controllers, hugetlbfs)
     with opened as session:
         try:
             yield session

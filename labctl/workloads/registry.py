@@ -12,11 +12,19 @@ from labctl.workloads.iperf3 import IPERF3
 from labctl.workloads.model import Workload
 from labctl.workloads.sockperf import SOCKPERF
 from labctl.workloads.sysbench_cpu import SYSBENCH_CPU
+from labctl.workloads.sysbench_memory import SYSBENCH_MEMORY
 
 
 def checkers() -> Mapping[str, Workload]:
     """Every workload by its name: what a study's programs are checked against."""
-    known: tuple[Workload, ...] = (SYSBENCH_CPU, FIO_RANDOM, CYCLICTEST, SOCKPERF, IPERF3)
+    known: tuple[Workload, ...] = (
+        SYSBENCH_CPU,
+        SYSBENCH_MEMORY,
+        FIO_RANDOM,
+        CYCLICTEST,
+        SOCKPERF,
+        IPERF3,
+    )
     return {found.name: found for found in known}
 
 
