@@ -8,6 +8,7 @@ restored tuning would else be the restore's doing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -72,7 +73,7 @@ def _check(
             f"Whether {where} may be restored could not be checked: {len(both)} of the "
             f"{FEWEST_BLOCKS} blocks that it takes.",
         )
-    of = spread(by_block, _RESOLUTION)
+    of = spread(by_block, _RESOLUTION, math.hypot(restored.floor, booted.floor))
     # Two one-sided tests at alpha each: their interval has confidence 1 - 2 alpha.
     interval = t_interval(of, 2 * alpha)
     if interval is None:
