@@ -19,6 +19,11 @@ from labctl.store.trial import TrialStatus
 
 _FEW_SKIPPED = 3
 
+_TWO_KERNELS = (
+    "host and guest run different kernels: the native-versus-guest ratio is a stack difference, "
+    "not virtualization overhead"
+)
+
 
 def caveats(
     run: LoadedRun,
@@ -96,8 +101,7 @@ def _setting(run: LoadedRun) -> Iterator[str]:
             "not virtualization."
         )
     if run.run.get("same_kernel") is False:
-        kernels = str(run.run.get("kernel_sentence") or "host and guest run different kernels")
-        yield f"Native against guest is a stack difference, not overhead: {sentence(kernels)}"
+        yield sentence(str(run.run.get("kernel_sentence") or _TWO_KERNELS))
     if run.run.get("accelerator") == "kvm" and (text := verified.kvm_caveat()):
         yield text
 

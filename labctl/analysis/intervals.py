@@ -41,16 +41,18 @@ class Spread:
     sd: float
 
 
-def spread(effects: Collection[float], resolution: float) -> Spread:
+def spread(effects: Collection[float], resolution: float, floor: float = 0.0) -> Spread:
     """Mean and standard deviation; effects closer together than `resolution` count as tied.
 
-    Raises ValueError when there are none.
+    The deviation is at least `floor`, what rounding alone puts into it (METHOD 16). Raises
+    ValueError when there are no effects.
     """
     if not effects:
         raise ValueError("no effects")
     values = np.fromiter(effects, dtype=float)
     tied = len(values) < 2 or float(np.ptp(values)) <= resolution
-    return Spread(len(values), float(values.mean()), 0.0 if tied else float(values.std(ddof=1)))
+    sd = 0.0 if tied else float(values.std(ddof=1))
+    return Spread(len(values), float(values.mean()), max(sd, floor))
 
 
 def quantile(p: float, degrees: float) -> float:

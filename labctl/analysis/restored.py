@@ -8,6 +8,7 @@ restored tuning would else be the restore's doing. Where the two are found to di
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -107,7 +108,7 @@ def _check(
             f"Whether {where} may be restored could not be checked: {len(both)} of the "
             f"{FEWEST_BLOCKS} blocks that it takes.",
         )
-    of = spread(by_block, _RESOLUTION)
+    of = spread(by_block, _RESOLUTION, math.hypot(restored.floor, booted.floor))
     if licence is None or not licence.judges:
         return _checked(
             test,

@@ -123,7 +123,7 @@ def own_of_run(folder: RunFolder) -> OwnGuest | None:
         return None
     asked = str(recorded["asked"])
     domain = own_domain((folder.path / XML).read_bytes(), f"domain '{asked}'")
-    return _own_guest(asked, domain, bool(recorded["keep_network"]))
+    return _own_guest(asked, domain, bool(recorded.get("keep_network")))
 
 
 def check_room(domain: OwnDomain, topology: Topology) -> None:
