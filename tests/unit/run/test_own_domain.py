@@ -112,7 +112,7 @@ def test_a_file_that_holds_no_domain_is_named(tmp_path: Path, text: str, sentenc
 def test_what_a_copy_can_not_have_is_named_with_its_line(disk: Path) -> None:
     path = written(disk, more="<hostdev mode='subsystem' type='pci'/>")
     said = refused(path)
-    assert f"can't copy 'web' (the file '{path}'): <hostdev type='pci'> (line 12)" in said
+    assert f"can't copy the file '{path}': <hostdev type='pci'> (line 12)" in said
     assert "give the file" in said
 
 
