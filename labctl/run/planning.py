@@ -155,14 +155,16 @@ def _planned(
         accelerator=accelerator,
     )
     asked_for = request.overrides.tunings or ()
-    skipped, warnings = _fitted(tunings, offers, topology, asked_for)
+    reasons: Mapping[str, list[Unmet]] = {}
     if own is not None:
         pin_plans, _ = _pin_plans(topology, vcpus, tunings.values())
         baseline = tunings[study.roles.baseline]
         reasons = misfits(own.domain, tunings, baseline, pin_plans, accelerator or "kvm")
         for name in (name for name in asked_for if name in reasons):
             refuse_misfit(own.domain, tunings[name], reasons[name])
-        skipped |= {name: "; ".join(r.text for r in found) for name, found in reasons.items()}
+    fitting = {name: tuning for name, tuning in tunings.items() if name not in reasons}
+    skipped, warnings = _fitted(fitting, offers, topology, asked_for)
+    skipped |= {name: "; ".join(r.text for r in found) for name, found in reasons.items()}
     _check_any_left(study, tunings, skipped)
     planned = {name: tuning for name, tuning in tunings.items() if name not in skipped}
     pin_plans, _ = _pin_plans(topology, vcpus, planned.values())
