@@ -17,8 +17,8 @@ _HEAD = f"""\
 
 One file in `domains/` each: what it is, the keys that differ from the baseline, what it needs and \
 what it risks, and where that comes from. What can be checked of its needs is checked before a \
-run: a sweep leaves out what the host can't have and says why, and refuses it when it was asked for by \
-name. Tunings combine by their names (`vcpupin+cache-none`).
+run: a sweep leaves out what the host can't have and says why, and refuses it when it was asked \
+for by name. Tunings combine by their names (`vcpupin+cache-none`).
 
 A tuning that is *restored* starts from the boot that its block shares; one that is *booted* boots \
 for itself in each block, because a restored guest would not be what a booted one is \
