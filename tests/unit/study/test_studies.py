@@ -13,7 +13,6 @@ from labctl.study.study import load_study, study_names
 from labctl.study.tunings import load_tunings, tuning_names
 from labctl.workloads.registry import checkers
 
-
 JUDGING = [name for name in study_names() if name != "selftest"]
 """The self-test compares nothing: it has one block and no quick selection."""
 
