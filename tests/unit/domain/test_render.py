@@ -114,7 +114,7 @@ def test_all_policies_and_numbers_of_iothreads_are_valid() -> None:
     assert '<vcpusched vcpus="0-1" scheduler="batch"/>' in xml
     assert '<iothreadsched iothreads="1-3" scheduler="idle"/>' in xml
     assert '<emulatorsched scheduler="rr" priority="7"/>' in xml
-    assert 'cache="none" io="native" discard="unmap" iothread="1"' in xml
+    assert 'cache="none" io="native" discard="unmap" iothread="2"' in xml
 
 
 def test_the_ordinary_policy_is_left_to_the_kernel() -> None:
