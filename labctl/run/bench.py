@@ -19,12 +19,13 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.host_threads import ThreadRef
 from labctl.domain import readback
+from labctl.domain.memory import memory_problems
 from labctl.domain.render import guest_data_path
 from labctl.host import knobs
 from labctl.host.cgroups import placement, placement_problems
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
 from labctl.host.topology import read_topology
-from labctl.run import guest_side
+from labctl.run import cable, guest_side
 from labctl.run.boots import Boots, PausedGuest
 from labctl.run.handicap import handicapped
 from labctl.run.lab import Lab
@@ -54,6 +55,8 @@ class Bench:
     first_clock: ClockReading | None = None
     """A guest's clock when it was resumed."""
     vcpu_tids: tuple[int, ...] = ()
+    peer: str | None = None
+    """The address at which it finds the peers of workloads that have one."""
     cpus: CpuSet | None = None
     sched: Sched | None = None
     problems: tuple[str, ...] = ()
@@ -85,13 +88,15 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         states = readback.read_threads(pid, vcpus, iothreads)
         problems = [
             *readback.mismatches(expected, states),
-            *readback.live_mismatches(paused.asked_xml, live),
+            *readback.live_mismatches(paused.asked_xml, live, is_whole=lab.source.says_everything),
+            *memory_problems(tuning.memory, lab.memory_mib, pid),
             *placement_problems(lab.layout, placement(pid)),
         ]
         channel = stack.enter_context(paused.answering())
         if not restored:
             boots.settle(channel, tuning)
         inside = guest_side.set_up(channel, tuning.guest, guest_data_path(tuning.disk))
+        card = cable.look(lab, channel, tuning.network)
         first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
         stack.enter_context(handicapped(pid, tuning.handicap_percent))
 
@@ -117,13 +122,15 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             counters=counters,
             first_clock=first_clock,
             vcpu_tids=tuple(vcpus.values()),
-            problems=(*problems, *inside.problems),
+            peer=lab.link.guest.peer if lab.link else None,
+            problems=(*problems, *inside.problems, *card.problems),
             evidence={
                 "live.xml": live,
                 "threads.json": readback.to_json(states),
                 "placement.json": placement(pid),
                 **changed,
                 **inside.evidence,
+                **card.evidence,
             },
             boot=boots.last,
             restored=restored,
@@ -146,6 +153,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
                 runner_program=RUNNER,
                 layout=lab.layout,
                 journal=lab.journal,
+                network=lab.link.native_file if lab.link else None,
             )
         )
         channel = native_channel(session)
@@ -159,6 +167,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             counters=lambda: {"oom_kills": session.oom_kills()},
             problems=tuple(placement_problems(lab.layout, session.placement())),
             evidence={"placement.json": session.placement(), **changed},
+            peer=lab.link.native.peer if lab.link else None,
             cpus=cpus,
             sched=tuning.vcpu_sched,
         )
