@@ -1,0 +1,121 @@
+"""tuned inside a guest: a profile activated, and verified by tuned itself.
+
+tuned runs there without D-Bus, which a trimmed image doesn't have, and is asked through its own
+unix socket (JSON-RPC; tuned 2.20 has it). It goes on running, as it does wherever it is used: some
+of what a profile asks for, such as a latency of the CPUs, holds only as long as tuned lives.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.channel import Channel
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+
+_LOG = "/var/log/tuned/tuned.log"
+_START_S = 90
+"""A Python program that starts others, in a guest that may be emulated beside hogs."""
+
+# Without dynamic tuning a profile is the same in each trial. The guest is thrown away afterwards,
+# and with it what is written here.
+_START = f"""
+command -v tuned > /dev/null || {{ echo "tuned is not installed" >&2; exit 1; }}
+systemctl --quiet is-active tuned && systemctl stop tuned
+printf '%s\\n' 'dynamic_tuning = 0' 'enable_dbus = 0' 'enable_unix_socket = 1' \
+    > /etc/tuned/tuned-main.conf
+isolated=$(cat /sys/devices/system/cpu/isolated)
+[ -z "$isolated" ] || for file in /etc/tuned/*-variables.conf; do
+    printf 'isolated_cores=%s\\n' "$isolated" >> "$file"
+done
+mkdir -p /run/tuned
+setsid --fork tuned --profile "$1" --log={_LOG} > /dev/null 2>&1 < /dev/null
+"""
+
+_ASK = f"""
+import json, socket, time
+
+def ask(method):
+    asked = socket.socket(socket.AF_UNIX)
+    asked.settimeout({_START_S})
+    asked.connect("/run/tuned/tuned.sock")
+    asked.sendall(json.dumps({{"jsonrpc": "2.0", "method": method, "id": 1}}).encode())
+    asked.shutdown(socket.SHUT_WR)
+    answer = b""
+    while data := asked.recv(65536):
+        answer += data
+    return json.loads(answer).get("result")
+
+def log():
+    try:
+        return open("{_LOG}").read()
+    except OSError:
+        return ""
+
+end = time.monotonic() + {_START_S}
+profile, verified = None, False
+while time.monotonic() < end:
+    try:
+        # It listens before its profile is applied, and verifies nothing until then.
+        if "applied" in log():
+            profile = ask("active_profile")
+            verified = ask("verify_profile_ignore_missing")
+            break
+    except OSError:
+        pass
+    time.sleep(0.2)
+print(json.dumps({{"profile": profile, "verified": verified, "log": log()}}))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedState:
+    """What tuned says in a guest. `problems`: why the profile isn't in force, one sentence each;
+    its log is among the evidence."""
+
+    problems: tuple[str, ...]
+    evidence: dict[str, Any]
+
+
+def activate(channel: Channel, profile: str) -> TunedState:
+    """Activate a profile in a guest that answers, and have tuned verify it.
+
+    Raises BrokenError when the guest has no tuned.
+    """
+    _run(channel, "sh", "-c", _START, "sh", profile)
+    printed = _run(channel, "python3", "-c", _ASK)
+    try:
+        found = json.loads(printed)
+        active, verified, log = found["profile"], found["verified"], str(found["log"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokenError(f"tuned in the guest answered with {printed[:200]!r}") from error
+    problems = []
+    if active != profile:
+        found_instead = "has no profile" if active is None else f"has the profile '{active}'"
+        problems.append(
+            f"tuned in the guest {found_instead}, asked was '{profile}'{_errors(log, 'ERROR')}"
+        )
+    elif verified is not True:
+        problems.append(
+            f"tuned in the guest can't verify its profile '{profile}'{_errors(log, 'verify: failed')}"
+        )
+    return TunedState(problems=tuple(problems), evidence={**found, "log": log.splitlines()})
+
+
+def _errors(log: str, mark: str) -> str:
+    """What tuned's log has after `mark`, as the end of a sentence."""
+    said = [line.partition(mark)[2].strip(" :") for line in log.splitlines() if mark in line]
+    return f": {'; '.join(said)}" if said else ""
+
+
+def _run(channel: Channel, *argv: str) -> str:
+    result = channel.run(Command(argv=argv), seconds=_START_S + 30)
+    if result.returncode != 0:
+        said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise BrokenError(
+            f"tuned can't be used in the guest: {' '.join(said)}",
+            hint="An image gets tuned by its recipe's 'packages'.",
+        )
+    return result.stdout.decode(errors="replace")
