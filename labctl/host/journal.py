@@ -1,78 +1,52 @@
 """The undo journal: what labctl changed on the host, written down before it is changed.
 
-A file of JSON lines that only grows until nothing is left to undo; then it is emptied. A change
-is `change` (fsynced before the first side effect), then `changed` once it was read back, then
-`restored` or `dropped`. See docs/decisions/undo-journal.md.
+What a run changes it undoes itself; what a dead run left is undone by the next one. What
+`labctl host tune` changed stays until `labctl host restore`. See docs/decisions/undo-journal.md.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.signals import cleaning_up
-from labctl.host.processes import boot_id, is_alive, start_time
-from labctl.host.tunables import StillUsedError, Tunable, rebuild
+from labctl.host.journal_file import (
+    Entry,
+    JournalFile,
+    Outcome,
+    Restored,
+    change_record,
+    changed_record,
+    kept_record,
+    locked,
+)
+from labctl.host.kinds import rebuild
+from labctl.host.processes import boot_id, start_time
+from labctl.host.tunables import Tunable
+from labctl.host.undo import Standing, State, outlives_boot, read_until, settled, standings, undone
 
-_READ_BACK_S = 1.0
-"""Some settings take effect a moment after write(2) has returned."""
-
-
-class Outcome(StrEnum):
-    RESTORED = "restored"
-    DROPPED = "dropped"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One change that is not undone yet. `pid` with `pid_start` names its owner beyond doubt."""
-
-    id: str
-    name: str
-    kind: str
-    arguments: Mapping[str, str]
-    old: str
-    new: str
-    pid: int
-    pid_start: int
-    boot_id: str
-    time: str
-
-    def owner_lives(self) -> bool:
-        return self.boot_id == boot_id() and is_alive(self.pid, self.pid_start)
-
-    def to_json(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {"op": "change", **fields, "arguments": dict(self.arguments)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Entry:
-        return cls(**{name: data[name] for name in cls.__slots__})
+__all__ = ["Change", "Changes", "Entry", "Journal", "Outcome", "Restored", "Standing", "State"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """What became of one entry. A failed one stays in the journal."""
+class Change:
+    """A knob and the value that it shall have.
 
-    name: str
-    old: str
-    outcome: Outcome
-    note: str
+    `value` None: what becomes of it is seen afterwards, because a tool changes it, or (`follows`)
+    the kernel does, when the others are changed or put back. A change that comes before another
+    is put back after it. `optional`: where the kernel refuses, it is left as it was.
+    """
 
-    def to_json(self) -> dict[str, str]:
-        return {name: str(getattr(self, name)) for name in self.__slots__}
+    tunable: Tunable
+    value: str | None = None
+    follows: bool = False
+    optional: bool = False
 
 
 class Journal:
@@ -88,215 +62,227 @@ class Journal:
         Raises HostError when it can't be read or changed (then nothing is changed), BrokenError
         when it can't be put back (then the entry stays for `restore_all`).
         """
-        try:
-            old = tunable.read()
-        except OSError as error:
-            raise HostError(f"cannot read {tunable.name}: {error.strerror}") from error
-        if old == value:
+        with self.changing() as changes:
+            changes.make([Change(tunable=tunable, value=value)])
             yield
-            return
-        entry = Entry(
-            id=uuid.uuid4().hex,
-            name=tunable.name,
-            kind=tunable.kind,
-            arguments=tunable.arguments(),
-            old=old,
-            new=value,
-            pid=os.getpid(),
-            pid_start=start_time(os.getpid()) or 0,
-            boot_id=boot_id(),
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        self._append(entry.to_json())
+
+    @contextmanager
+    def changing(self) -> Iterator[Changes]:
+        """Changes that are made in the block and undone after it, unless they are kept.
+
+        Raises BrokenError when one can't be put back, or was changed by someone else meanwhile:
+        its entry stays for `restore_all`.
+        """
+        changes = Changes(self)
         try:
-            _change(tunable, value)
-            self._append({"op": "changed", "id": entry.id})
-            yield
+            yield changes
         finally:
-            with cleaning_up(), self._locked() as file:
-                result = _undo(entry, tunable)
-                file.settle(entry, result)
-            if result.outcome is Outcome.FAILED:
-                raise BrokenError(
-                    f"cannot put {entry.name} back to '{entry.old}': {result.note}",
-                    hint="Run 'labctl host restore' once the cause is gone.",
-                )
+            with cleaning_up():
+                results = [] if changes.kept else self._undo(changes)
+            _raise_unless_settled(results)
 
     def pending(self) -> list[Entry]:
         """The changes that are not undone, oldest first; raises BrokenError naming a bad line."""
-        if not self.path.exists():
+        try:
+            with locked(self.path, reading=True) as file:
+                return file.pending()
+        except FileNotFoundError:
             return []
-        with self._locked() as file:
-            return file.pending()
 
-    def restore_all(self) -> list[Restored]:
+    def standing(self) -> list[Standing]:
+        """How each pending change stands now, oldest first. Only reads."""
+        return standings(self.pending())
+
+    def restore_all(
+        self, *, kept: bool = False, force: bool = False, accept: bool = False
+    ) -> list[Restored]:
         """Undo what owners that are dead left behind, the newest change first.
 
-        Changes of a living labctl are left alone: it undoes them itself. Entries that fail stay.
+        `kept`: and what `host tune` changed. Changes of a living labctl are left alone: it undoes
+        them itself. What someone else changed since is left as it is: with `force` it is put back
+        as well, with `accept` it is forgotten. What can't be undone stays in the journal.
         """
         if not self.path.exists():
             return []
-        results: list[Restored] = []
-        with self._locked() as file:
-            for entry in reversed(file.pending()):
-                if entry.owner_lives():
-                    continue
-                tunable = rebuild(entry.kind, entry.arguments)
-                if entry.boot_id != boot_id() and not tunable.survives_reboot:
-                    result = _settled(entry, Outcome.DROPPED, "gone with the host's last boot")
-                else:
-                    result = _undo(entry, tunable)
-                file.settle(entry, result)
-                results.append(result)
+        with locked(self.path, undoing=True) as file:
+            pending = file.pending()
+            due = [
+                entry
+                for entry in reversed(pending)
+                if entry.left_behind() or (entry.kept and (kept or not outlives_boot(entry)))
+            ]
+            ours = [(entry, rebuild(entry.kind, entry.arguments)) for entry in due]
+            results = undone(ours, pending, force=force, accept=accept)
+            file.settle(results)
+            if results and not file.writable:
+                raise HostError(
+                    f"the host's settings are put back as far as they could be, but the undo "
+                    f"journal {self.path} can't be written",
+                    hint="Make its file system writable, then run 'labctl host restore' again.",
+                )
+        return [result for _, result in results]
+
+    def _append_changes(self, entries: Sequence[Entry]) -> None:
+        with locked(self.path) as file:
+            file.append(map(change_record, entries))
+
+    def _append_changed(self, entries: Sequence[Entry]) -> None:
+        with locked(self.path) as file:
+            file.append(map(changed_record, entries))
+
+    def _append_kept(self, entries: Sequence[Entry], asked: str) -> None:
+        with locked(self.path) as file:
+            file.append([kept_record(entries, asked)])
+
+    def _settle(self, results: Sequence[tuple[Entry, Restored]]) -> None:
+        with locked(self.path) as file:
+            file.settle(results)
+
+    def _undo(self, changes: Changes) -> list[tuple[Entry, Restored]]:
+        """Undo our own, the newest first, even where the journal can't be opened any more."""
+        if not changes.entries:
+            return []
+        with ExitStack() as stack:
+            file: JournalFile | None
+            try:
+                file = stack.enter_context(locked(self.path, undoing=True))
+            except OSError:
+                file = None
+            ours = [(entry, changes.tunables[entry.id]) for entry in reversed(changes.entries)]
+            results = undone(ours, changes.entries)
+            if file is not None:
+                file.settle(results)
         return results
 
-    def _append(self, record: Mapping[str, Any]) -> None:
-        with self._locked() as file:
-            file.append(record)
 
-    @contextmanager
-    def _locked(self) -> Iterator[_JournalFile]:
-        """The open file, for us alone: an image build and a run may both write to it."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            is_new = not self.path.exists()
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        except OSError as error:
-            raise HostError(
-                f"cannot open the undo journal {self.path}: {error.strerror}",
-                hint="Run labctl as root, or give a folder that you may write with --state-dir.",
-            ) from error
-        try:
-            if is_new:
-                _sync_folder(self.path.parent)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield _JournalFile(self.path, descriptor)
-        finally:
-            os.close(descriptor)
+class Changes:
+    """Changes of the host that belong together (`Journal.changing`)."""
 
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.entries: list[Entry] = []
+        """Those made so far that there is something to undo of, oldest first."""
+        self.tunables: dict[str, Tunable] = {}
+        """By the entry's id."""
+        self.kept = False
 
-class _JournalFile:
-    """The journal while we hold its lock."""
+    def make(self, changes: Sequence[Change], act: Callable[[], object] | None = None) -> list[str]:
+        """Make the changes in order, then `act`, all of them written down before the first.
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self._path = path
-        self._descriptor = descriptor
-
-    def pending(self) -> list[Entry]:
-        entries: dict[str, Entry] = {}
-        for number, record in self._records():
+        Returns what the kernel refused of the optional ones: sentences. Raises HostError when one
+        can't be read or changed.
+        """
+        refused: list[str] = []
+        todo: list[tuple[Change, Entry]] = []
+        for change in changes:
             try:
-                if record["op"] == "change":
-                    entry = Entry.from_json(record)
-                    entries[entry.id] = entry
-                elif record["op"] in (Outcome.RESTORED, Outcome.DROPPED):
-                    entries.pop(record["id"], None)
-            except (KeyError, TypeError) as error:
-                raise self._bad_line(number) from error
-        return list(entries.values())
+                old = change.tunable.read()
+            except OSError as error:
+                if not change.optional:
+                    raise HostError(
+                        f"cannot read {change.tunable.name}: {error.strerror}"
+                    ) from error
+                refused.append(_refusal(change, error.strerror))
+                continue
+            if old != change.value:
+                todo.append((change, _entry(change, old)))
+        if act is None and all(change.value is None for change, _ in todo):
+            return refused  # nothing to do, so nothing follows either
+        if todo:
+            self._journal._append_changes([entry for _, entry in todo])
+            self.tunables |= {entry.id: change.tunable for change, entry in todo}
+            self.entries += [entry for _, entry in todo]
+        for change, _ in todo:
+            if change.value is not None and (problem := _change(change)):
+                refused.append(_refusal(change, problem))
+        if act is not None:
+            act()
+        self._read_back(todo)
+        return refused
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        size = self._whole_size()
-        try:
-            # What a crash left of a line must not become the head of this one.
-            os.ftruncate(self._descriptor, size)
-            data = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-            if os.write(self._descriptor, data) != len(data):
-                raise OSError(0, "only a part could be written")
-            os.fsync(self._descriptor)
-        except OSError as error:
-            os.ftruncate(self._descriptor, size)
-            raise HostError(
-                f"cannot write the undo journal {self._path}: {error.strerror}",
-                hint="Nothing was changed. Free some space there.",
-            ) from error
+    def keep(self, asked: str) -> None:
+        """From now on these changes are in force until `labctl host restore`.
 
-    def settle(self, entry: Entry, result: Restored) -> None:
-        if result.outcome is Outcome.FAILED:
-            return
-        record = {"op": str(result.outcome), "id": entry.id, "note": result.note}
-        if {other.id for other in self.pending()} <= {entry.id}:
-            os.ftruncate(self._descriptor, 0)
-            os.fsync(self._descriptor)
-        else:
-            self.append(record)
+        All of them or, where we die before, none: then they are undone as a dead run's are.
+        """
+        if self.entries:
+            self._journal._append_kept(self.entries, asked)
+        self.kept = True
 
-    def _bytes(self) -> bytes:
-        return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
-
-    def _whole_size(self) -> int:
-        """The size without a last line that a crash cut off."""
-        return self._bytes().rfind(b"\n") + 1
-
-    def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        lines = self._bytes().splitlines()
-        for number, line in enumerate(lines, start=1):
+    def _read_back(self, todo: Sequence[tuple[Change, Entry]]) -> None:
+        """Note what became of each change, and forget those that nothing became of."""
+        done: list[Entry] = []
+        nothing: list[tuple[Entry, Restored]] = []
+        for change, entry in todo:
             try:
-                record = json.loads(line)
-                if not isinstance(record, dict):
-                    raise ValueError(line)
-            except ValueError as error:
-                if number == len(lines):
-                    # A crash while it was written. Its change was never made (that waits for the
-                    # fsync), or it only said that an earlier one is done, which is asked again.
-                    return
-                raise self._bad_line(number) from error
-            yield number, record
-
-    def _bad_line(self, number: int) -> BrokenError:
-        return BrokenError(
-            f"{self._path}:{number}: not a line of an undo journal; nothing was restored",
-            hint="Look at the line: repair it if it can be read, else delete that line alone. "
-            "Then run 'labctl host restore'.",
-        )
+                found = change.tunable.read()
+            except OSError:
+                continue  # it is not done, and restoring says what is wrong with it
+            if found == entry.old and not change.follows:
+                nothing.append((entry, settled(entry, Outcome.RESTORED, "was never changed")))
+            elif change.value in (None, found):
+                done.append(replace(entry, done=True, new=found))
+        if done:
+            self._journal._append_changed(done)
+        if nothing:
+            self._journal._settle(nothing)
+        now = {entry.id: entry for entry in done}
+        gone = {entry.id for entry, _ in nothing}
+        self.entries = [now.get(e.id, e) for e in self.entries if e.id not in gone]
 
 
-def _change(tunable: Tunable, value: str) -> None:
+def _entry(change: Change, old: str) -> Entry:
+    return Entry(
+        id=uuid.uuid4().hex,
+        name=change.tunable.name,
+        kind=change.tunable.kind,
+        arguments=change.tunable.arguments(),
+        old=old,
+        new=change.value,
+        pid=os.getpid(),
+        pid_start=start_time(os.getpid()) or 0,
+        boot_id=boot_id(),
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _change(change: Change) -> str:
+    """Write and read back. Returns why an optional one was refused, "" when it was done."""
+    tunable, value = change.tunable, change.value
+    assert value is not None
     try:
         tunable.write(value)
-        found = _read_until(tunable, value)
+        # Refused ones are many (interrupts), so there is no waiting for them.
+        found = tunable.read() if change.optional else read_until(tunable, value)
     except OSError as error:
+        if change.optional:
+            return error.strerror or str(error)
         raise HostError(
             f"cannot set {tunable.name} to '{value}': {error.strerror}",
             hint="Run labctl as root." if isinstance(error, PermissionError) else None,
         ) from error
-    if found != value:
-        raise HostError(f"{tunable.name} was set to '{value}' but reads '{found}'")
+    if found == value:
+        return ""
+    if change.optional:
+        return f"it reads '{found}'"
+    raise HostError(f"{tunable.name} was set to '{value}' but reads '{found}'")
 
 
-def _undo(entry: Entry, tunable: Tunable) -> Restored:
-    """Put the old value back, whatever the present one is, and say what was found."""
-    try:
-        found = tunable.read()
-        if found == entry.old:
-            return _settled(entry, Outcome.RESTORED, "had its old value already")
-        tunable.write(entry.old)
-        now = _read_until(tunable, entry.old)
-    except FileNotFoundError:
-        return _settled(entry, Outcome.DROPPED, "it is no longer there")
-    except StillUsedError as error:
-        return _settled(entry, Outcome.DROPPED, f"left at '{entry.new}': {error}")
-    except OSError as error:
-        return _settled(entry, Outcome.FAILED, error.strerror or str(error))
-    if now != entry.old:
-        return _settled(entry, Outcome.FAILED, f"it still reads '{now}'")
-    return _settled(entry, Outcome.RESTORED, f"was '{found}'")
+def _refusal(change: Change, why: str | None) -> str:
+    return f"{change.tunable.name} is left as it is: {why}"
 
 
-def _settled(entry: Entry, outcome: Outcome, note: str) -> Restored:
-    return Restored(name=entry.name, old=entry.old, outcome=outcome, note=note)
-
-
-def _read_until(tunable: Tunable, value: str) -> str:
-    deadline = time.monotonic() + _READ_BACK_S
-    while (found := tunable.read()) != value and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return found
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _raise_unless_settled(results: Sequence[tuple[Entry, Restored]]) -> None:
+    for entry, result in results:
+        if result.outcome is Outcome.FAILED:
+            raise BrokenError(
+                f"cannot put {entry.name} back to '{entry.old}': {result.note}",
+                hint="Run 'labctl host restore' once the cause is gone.",
+            )
+        if result.outcome is Outcome.FOREIGN:
+            raise BrokenError(
+                f"{entry.name} was '{entry.old}' and labctl set it to '{entry.new}', but "
+                f"{result.note}",
+                hint="It is left so. 'labctl host restore --force' puts the old value back, "
+                "'--accept' leaves it for good.",
+            )

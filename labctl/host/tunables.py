@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
 import stat
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from labctl.base.errors import BrokenError
+from labctl.base.cpus import format_cpus, parse_cpus
 
 ABSENT = "absent"
 PRESENT = "present"
@@ -32,7 +32,7 @@ class Tunable(Protocol):
     """One knob. `read` returns what `write` takes, so that a saved value can be put back.
 
     Both raise OSError; `read` raises FileNotFoundError when what it belongs to is gone.
-    `kind` and `arguments` are enough for `rebuild` to make an equal one.
+    `kind` and `arguments` are enough for `labctl.host.kinds.rebuild` to make an equal one.
     """
 
     kind: ClassVar[str]
@@ -73,15 +73,34 @@ class FileValue(_PathTunable):
     kind: ClassVar[str] = "file-value"
 
     def read(self) -> str:
-        return selected(Path(self.path).read_text(encoding="utf-8"))
+        return selected(_text(self.path))
 
     def write(self, value: str) -> None:
         # No O_CREAT and no O_TRUNC: the kernel's files need neither, and a missing one is an error.
         descriptor = os.open(self.path, os.O_WRONLY)
         try:
-            os.write(descriptor, value.encode())
+            # write(2) of nothing is no write: a value that is empty is set by an empty line.
+            os.write(descriptor, (value or "\n").encode())
         finally:
             os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuMask(_PathTunable):
+    """A file of the kernel that holds CPUs as a hexadecimal mask; read as a CPU list ("0-3,8")."""
+
+    kind: ClassVar[str] = "cpu-mask"
+
+    def read(self) -> str:
+        mask = int(_text(self.path).strip().replace(",", ""), 16)
+        return format_cpus(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
+
+    def write(self, value: str) -> None:
+        digits = f"{sum(1 << cpu for cpu in parse_cpus(value)):x}"
+        # bitmap_parse() in the kernel's lib/bitmap-str.c wants groups of 32 bits.
+        digits = digits.zfill(-(-len(digits) // 8) * 8)
+        groups = [digits[start : start + 8] for start in range(0, len(digits), 8)]
+        FileValue(self.path).write(",".join(groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,23 +187,6 @@ class CgroupControllers(_PathTunable):
             FileValue(self.path).write(sign + controller)
 
 
-_KINDS: Mapping[str, type[FileValue | FileAccess | CgroupFolder | CgroupControllers]] = {
-    tunable.kind: tunable for tunable in (FileValue, FileAccess, CgroupFolder, CgroupControllers)
-}
-
-
-def rebuild(kind: str, arguments: Mapping[str, str]) -> Tunable:
-    """The tunable that a journal's entry speaks of; raises BrokenError for one that is unknown."""
-    try:
-        return _KINDS[kind](**arguments)
-    except (KeyError, TypeError) as error:
-        raise BrokenError(
-            f"the undo journal speaks of a '{kind}' with {dict(arguments)}, which this labctl "
-            "does not know",
-            hint="Run 'labctl host restore' of the labctl that wrote it.",
-        ) from error
-
-
 def selected(text: str) -> str:
     """The value in the text of a setting's file: the bracketed word of "always [madvise] never"."""
     chosen = re.search(r"\[([^\]\s]+)\]", text)
@@ -194,6 +196,24 @@ def selected(text: str) -> str:
 def access(uid: int, gid: int, mode: int) -> str:
     """The value of a FileAccess."""
     return f"{uid}:{gid}:{mode:04o}"
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        # Its files vanish while a CPU is offline and come back with it: that is not "gone".
+        cpu = re.search(r"^(.*/devices/system/cpu/cpu\d+)/", path)
+        if cpu and _is_offline(Path(cpu.group(1))):
+            raise OSError(errno.ENXIO, f"{Path(cpu.group(1)).name} is offline", path) from None
+        raise
+
+
+def _is_offline(cpu: Path) -> bool:
+    try:
+        return (cpu / "online").read_text(encoding="ascii").strip() == "0"
+    except OSError:
+        return False
 
 
 def _kill(pid: int) -> None:

@@ -15,11 +15,12 @@ import labctl.base.runner_program
 from labctl.base.channel import Channel, ClockReading
 from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError
+from labctl.base.errors import BrokenError, HostError
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.host_threads import ThreadRef
 from labctl.domain import readback
 from labctl.domain.render import guest_data_path
+from labctl.host import knobs
 from labctl.host.cgroups import placement, placement_problems
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
 from labctl.run import guest_side
@@ -66,6 +67,10 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
     """A guest with the tuning in force: restored from boot `boot`, or booted for itself."""
     restored = tuning.restore and not fresh
     with ExitStack() as stack:
+        if restored:
+            # On the host as it is: every other tuning is restored from this boot as well.
+            boots.saved(boot)
+        changed = stack.enter_context(_host_changed(lab, tuning))
         paused: PausedGuest = stack.enter_context(
             boots.restored(boot, tuning) if restored else boots.booted(tuning)
         )
@@ -115,6 +120,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
                 "live.xml": live,
                 "threads.json": readback.to_json(states),
                 "placement.json": placement(pid),
+                **changed,
                 **inside.evidence,
             },
             boot=boots.last,
@@ -127,14 +133,17 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
     """The image's tree on the host, with as many CPUs and as much memory as the guest has."""
     pinned = tuning.pin.vcpus is not None
     cpus = lab.pin_plan_for(tuning).vcpu_cpus if pinned else lab.topology.usable
-    with native_session(
-        lab.image.tree,
-        data_folder=lab.data.folder,
-        memory_bytes=lab.memory_mib * MIB,
-        runner_program=RUNNER,
-        layout=lab.layout,
-        journal=lab.journal,
-    ) as session:
+    with (
+        _host_changed(lab, tuning) as changed,
+        native_session(
+            lab.image.tree,
+            data_folder=lab.data.folder,
+            memory_bytes=lab.memory_mib * MIB,
+            runner_program=RUNNER,
+            layout=lab.layout,
+            journal=lab.journal,
+        ) as session,
+    ):
         channel = native_channel(session)
         yield Bench(
             tuning=tuning,
@@ -145,10 +154,39 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             threads=list,
             counters=lambda: {"oom_kills": session.oom_kills()},
             problems=tuple(placement_problems(lab.layout, session.placement())),
-            evidence={"placement.json": session.placement()},
+            evidence={"placement.json": session.placement(), **changed},
             cpus=cpus,
             sched=tuning.vcpu_sched,
         )
+
+
+@contextmanager
+def _host_changed(lab: Lab, tuning: Tuning) -> Iterator[dict[str, Any]]:
+    """The host as the tuning asks for it; as it was afterwards. Yields the evidence.
+
+    Raises BrokenError for a knob that can't be turned: then it is this tuning whose trials are
+    invalid, and the run goes on.
+    """
+    if not tuning.host:
+        yield {}
+        return
+    plan = lab.pin_plan_for(tuning)
+    before = {entry.id for entry in lab.journal.pending()}
+    with ExitStack() as stack:
+        try:
+            refused = stack.enter_context(
+                knobs.host_changed(tuning.host, lab.journal, plan.housekeeping, plan.vcpu_cpus)
+            )
+        except HostError as error:
+            raise BrokenError(error.message, hint=error.hint) from error
+        changed = [entry for entry in lab.journal.pending() if entry.id not in before]
+        yield {
+            "host-knobs.json": {
+                "asked": dict(tuning.host),
+                "changed": [{"name": e.name, "before": e.old, "now": e.new} for e in changed],
+                "refused": refused,
+            }
+        }
 
 
 def native_channel(session: NativeSession) -> Channel:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from labctl.base.deadline import Deadline
-from labctl.base.events import Listener, Note
+from labctl.base.events import Listener, Note, Warned
 from labctl.base.places import StatePlaces
 from labctl.domain.session import NAME_PREFIX
 from labctl.host.journal import Journal
@@ -31,7 +31,11 @@ def clean_up(places: StatePlaces, listener: Listener) -> None:
         _kill(pid)
         listener(Note(text=f"Ended the guest '{name}', which an interrupted labctl had left."))
     for restored in Journal(places.journal).restore_all():
-        listener(Note(text=f"Undone: {restored.name}: {restored.outcome} ({restored.note})."))
+        text = f"{restored.name}: {restored.outcome} ({restored.note})."
+        if restored.outcome.settles:
+            listener(Note(text=f"Undone: {text}"))
+        else:
+            listener(Warned(text=f"Not undone: {text} 'labctl host restore' tells what to do."))
     if places.work.exists():
         shutil.rmtree(places.work)
 

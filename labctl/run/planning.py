@@ -16,6 +16,7 @@ from labctl.domain.pinplan import PinPlan, default_vcpus, pin_plan
 from labctl.guest.images import find
 from labctl.guest.recipe import Recipe
 from labctl.host.accelerator import Requested, known_accelerator
+from labctl.host.knob_table import RT_RUNTIME
 from labctl.host.topology import Topology, read_rt_runtime_us, read_topology
 from labctl.run.guest_image import recipe_asked_for, recipe_of_run
 from labctl.run.own_domain import OwnGuest, misfits, own_of_run, own_study, read_own
@@ -180,9 +181,15 @@ def fits(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> d
         else:
             lacking += _same_place(tuning, pin_plans)
             pins = pin_plans[strategy]
-            crowding = pincheck.check(tuning, pins, topology, read_rt_runtime_us())
+            crowding = pincheck.check(tuning, pins, topology, _rt_runtime_us(tuning))
         found[name] = Fit(lacking=tuple(lacking), crowding=tuple(crowding))
     return found
+
+
+def _rt_runtime_us(tuning: Tuning) -> int:
+    """What real-time tasks may take of each second while the tuning is in force."""
+    value = tuning.host.get(RT_RUNTIME)
+    return read_rt_runtime_us() if value is None else int(value)
 
 
 def _fitted(

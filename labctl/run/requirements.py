@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labctl.base.errors import HostError
+from labctl.base.errors import HostError, UsageError
 from labctl.base.tuning import Requires, Tuning
 from labctl.base.versions import is_older
+from labctl.host import knobs
 from labctl.host.facts import QEMU, libvirt_version, read_host_files, tool_version
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.host.topology import Topology
@@ -42,7 +43,8 @@ class Offers:
     """What this host has, as far as the tunings at hand ask for it.
 
     `accelerator` None: not known before a kernel is booted. `huge_pages`: free ones by size; a
-    size that the kernel doesn't have is not in it.
+    size that the kernel doesn't have is not in it. `knob_problems`: by tuning, why what it sets on
+    the host can't be set.
     """
 
     accelerator: str | None = None
@@ -59,6 +61,7 @@ class Offers:
     command_line: tuple[str, ...] = ()
     paths: frozenset[str] = frozenset()
     programs: frozenset[str] = frozenset()
+    knob_problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_offers(
@@ -71,6 +74,8 @@ def read_offers(
 ) -> Offers:
     """What this host has of what `tunings` ask for. Only reads, and only what is asked for: the
     versions of libvirt and QEMU cost a library and a process.
+
+    Raises UsageError naming the tuning for a knob of the host, or a value, that doesn't exist.
     """
     tunings = list(tunings)
     requires = [tuning.requires for tuning in tunings]
@@ -102,6 +107,7 @@ def read_offers(
         command_line=tuple((texts.get(_COMMAND_LINE) or "").split()),
         paths=frozenset(path for path in wanted_paths if Path(path).exists()),
         programs=frozenset(name for name in wanted_programs if shutil.which(name)),
+        knob_problems={tuning.name: _knob_problems(tuning) for tuning in tunings if tuning.host},
     )
 
 
@@ -112,9 +118,13 @@ def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
         *_accelerator(need, offers),
         *_versions(need, offers),
         *_counts(need, offers),
-        *_missing(need, offers),
+        *_missing(need, offers, tuning.name),
         *_huge_pages(need, offers),
         *_isolation(tuning, offers),
+        *(
+            Unmet(text=problem, remedy="'labctl host status' shows what can be set here.")
+            for problem in offers.knob_problems.get(tuning.name, ())
+        ),
     ]
 
 
@@ -178,7 +188,7 @@ def _counts(need: Requires, offers: Offers) -> Iterator[Unmet]:
         )
 
 
-def _missing(need: Requires, offers: Offers) -> Iterator[Unmet]:
+def _missing(need: Requires, offers: Offers, name: str) -> Iterator[Unmet]:
     if flags := [flag for flag in need.cpu_flags if flag not in offers.cpu_flags]:
         yield Unmet(
             text=f"it needs the CPU's {_and(flags)}, which /proc/cpuinfo does not list",
@@ -189,16 +199,16 @@ def _missing(need: Requires, offers: Offers) -> Iterator[Unmet]:
             text=f"it needs {_and(paths)}, which this host doesn't have",
             remedy="Load the kernel module, or boot the kernel, that brings it.",
         )
-    if programs := [name for name in need.programs if name not in offers.programs]:
+    if programs := [program for program in need.programs if program not in offers.programs]:
         yield Unmet(
-            text=f"it needs {_and([repr(name) for name in programs])}, not installed here",
+            text=f"it needs {_and([repr(program) for program in programs])}, not installed here",
             remedy="Install it.",
         )
     words = [word for word in need.command_line if not _booted_with(word, offers.command_line)]
     if words:
         yield Unmet(
             text=f"it needs a host kernel booted with {_and([repr(word) for word in words])}",
-            remedy="Add that to the host's kernel command line and reboot.",
+            remedy=f"'labctl host tune {name}' prints how to boot it so; it changes nothing.",
         )
 
 
@@ -239,6 +249,13 @@ def _isolation(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
             "guest's own housekeeping, and there is only one",
             remedy="Give the guest two vCPUs ('--vcpus 2').",
         )
+
+
+def _knob_problems(tuning: Tuning) -> tuple[str, ...]:
+    try:
+        return tuple(knobs.problems(tuning.host))
+    except UsageError as error:
+        raise UsageError(f"tuning '{tuning.name}': {error.message}", hint=error.hint) from error
 
 
 def _free_huge_pages() -> dict[str, int]:

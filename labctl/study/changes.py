@@ -13,7 +13,7 @@ Key = tuple[str, ...]
 """A key of a tuning file: ("disk", "cache") is written `disk: {cache: …}`."""
 
 _GROUPS = ("pin", "cpu", "kvm", "memory", "disk", "network", "guest")
-_MAPPINGS = (("timers",), ("cpu", "features"), ("guest", "sysfs"))
+_MAPPINGS = (("timers",), ("host",), ("cpu", "features"), ("guest", "sysfs"))
 """Whose entries are keys of their own. A pin's mapping of numbers is one value."""
 _VALUES = ("vcpu_sched", "emulator_sched", "iothread_sched", "iothreads", "handicap_percent")
 
@@ -60,7 +60,7 @@ def values(tuning: Tuning) -> dict[Key, Any]:
     for group in _GROUPS:
         part = getattr(tuning, group)
         found |= {(group, item.name): getattr(part, item.name) for item in fields(part)}
-    names = ("timers", *_VALUES)
+    names = ("timers", "host", *_VALUES)
     found |= {(name,): getattr(tuning, name) for name in names}
     return {key: value for item in found.items() for key, value in _entries(*item)}
 
@@ -85,6 +85,8 @@ def group(tuning: Tuning, baseline: Tuning) -> str:
     if tuning.kind is Kind.NATIVE:
         return NATIVE_GROUP
     heads = {key[0] for key in changes(tuning, baseline)}
+    if "host" in heads or tuning.requires.command_line:
+        return "Host"
     if heads <= {"handicap_percent"}:
         return "Baseline and its checks"
     for head in ("guest", "memory", "network"):

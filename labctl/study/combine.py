@@ -156,14 +156,18 @@ def _higher(name: str, ours: Any, theirs: Any, parts: Sequence[Tuning]) -> Any:
 
 
 def _twin(tuning: Tuning, natives: Iterable[Tuning]) -> str | None:
-    """The native tuning with the guest's placement and policy; None where there
-    is none."""
+    """The native tuning with the guest's placement and policy, on a host that is set up as the
+    guest's is; else on one as it is; None where there is none."""
     matching = [
         native
         for native in natives
         if native.kind is Kind.NATIVE and _placement(native) == _placement(tuning)
     ]
-    return matching[0].name if matching else None
+    for host in (tuning.host, {}):
+        for native in matching:
+            if native.host == host:
+                return native.name
+    return None
 
 
 def _placement(tuning: Tuning) -> tuple[object, ...]:

@@ -34,6 +34,11 @@ def _numbered_pins(value: object) -> object:
     return {number: None if cpus is None else _cpus(cpus) for number, cpus in value.items()}
 
 
+def _knob_value(value: object) -> object:
+    """`swappiness: 10` is a number in YAML; a knob's value is a text."""
+    return str(value) if type(value) is int else value
+
+
 class PinFile(FileModel):
     vcpus: Annotated[Any, BeforeValidator(_numbered_pins)] = None
     emulator: Annotated[Any, BeforeValidator(_one_pin)] = None
@@ -137,5 +142,6 @@ class TuningFile(FileModel):
     memory: MemoryFile | None = None
     disk: DiskFile | None = None
     network: NetworkFile | None = None
+    host: dict[str, Annotated[str | None, BeforeValidator(_knob_value)]] | None = None
     guest: GuestSideFile | None = None
     handicap_percent: Annotated[float, Field(ge=0, lt=100)] | None = None

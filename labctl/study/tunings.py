@@ -192,6 +192,7 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
         memory=_value(Memory, values.get("memory")),
         disk=_value(Disk, values.get("disk")),
         network=_value(Network, values.get("network")),
+        host={knob: value for knob, value in values.get("host", {}).items() if value is not None},
         guest=_value(GuestSide, values.get("guest")),
         handicap_percent=float(values.get("handicap_percent", 0)),
     )

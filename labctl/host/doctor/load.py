@@ -81,7 +81,7 @@ def leftovers(reader: Reader, scope: Scope) -> Result:
         pending = Journal(reader.path(scope.journal)).pending()
     except BrokenError as error:
         return warn(error.message, error.hint or "labctl host journal")
-    dead = [entry for entry in pending if not entry.owner_lives()]
+    dead = [entry for entry in pending if entry.left_behind()]
     ours = [guest for guest in scope.activity.machines if guest.is_ours]
     running = labctl_running(reader, scope).value is not None
     value = {"changes": [entry.name for entry in dead], "guests": [guest.pid for guest in ours]}

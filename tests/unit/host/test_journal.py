@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.host.journal import Journal, Outcome
+from labctl.host.journal import Journal, Outcome, State
 from labctl.host.processes import boot_id, is_alive, start_time
 from labctl.host.tunables import PRESENT, CgroupFolder, FileAccess, FileValue
 
@@ -92,7 +92,7 @@ def test_the_entry_is_on_disk_before_the_change(journal: Journal, setting: Path)
 def test_a_setting_that_reads_back_differently_is_an_error_and_undone(
     journal: Journal, setting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labctl.host.journal._READ_BACK_S", 0.0)
+    monkeypatch.setattr("labctl.host.undo._READ_BACK_S", 0.0)
 
     class Clamping(FileValue):
         def write(self, value: str) -> None:
@@ -165,12 +165,63 @@ def test_a_pid_that_another_process_has_got_since_does_not_protect_an_entry(
     assert setting.read_text() == "60"
 
 
-def test_a_value_that_someone_else_changed_meanwhile_is_put_back_and_told(
+def test_a_change_that_was_not_read_back_is_undone_whatever_is_found(
     journal: Journal, setting: Path
 ) -> None:
+    """It may have been made in part: 500 huge pages instead of 512."""
     write_journal(journal, entry_of_a_dead_owner(setting))
     setting.write_text("33")
     assert journal.restore_all()[0].note == "was '33'"
+    assert setting.read_text() == "60"
+
+
+def test_a_value_that_someone_else_set_since_is_shown_and_left(
+    journal: Journal, setting: Path
+) -> None:
+    write_journal(journal, entry_of_a_dead_owner(setting), {"op": "changed", "id": "a"})
+    setting.write_text("33")
+    [standing] = journal.standing()
+    assert (standing.state, standing.present) == (State.FOREIGN, "33")
+    [result] = journal.restore_all()
+    assert (result.outcome, result.note) == (
+        Outcome.FOREIGN,
+        "someone else has set it to '33' since",
+    )
+    assert setting.read_text() == "33"
+    assert len(journal.pending()) == 1
+
+
+@pytest.mark.parametrize(("how", "left"), [("force", "60"), ("accept", "33")])
+def test_what_someone_else_set_can_be_overwritten_or_accepted(
+    journal: Journal, setting: Path, how: str, left: str
+) -> None:
+    write_journal(journal, entry_of_a_dead_owner(setting), {"op": "changed", "id": "a"})
+    setting.write_text("33")
+    assert journal.restore_all(force=how == "force", accept=how == "accept")[0].outcome.settles
+    assert setting.read_text() == left
+    assert journal.pending() == []
+
+
+def test_what_someone_else_set_inside_the_block_is_an_error_after_it(
+    journal: Journal, setting: Path
+) -> None:
+    with (
+        pytest.raises(BrokenError, match="set it to '10', but someone else has set it to '33'"),
+        journal.changed(FileValue(str(setting)), "10"),
+    ):
+        setting.write_text("33")
+    assert setting.read_text() == "33"
+
+
+def test_a_value_that_an_earlier_change_of_ours_made_is_not_someone_elses(
+    journal: Journal, setting: Path
+) -> None:
+    first = entry_of_a_dead_owner(setting, id="a")
+    second = entry_of_a_dead_owner(setting, id="b", old="10", new="20")
+    done = ({"op": "changed", "id": id_} for id_ in "ab")
+    write_journal(journal, first, second, *done)
+    setting.write_text("10")
+    assert {result.outcome for result in journal.restore_all()} == {Outcome.RESTORED}
     assert setting.read_text() == "60"
 
 
@@ -212,7 +263,7 @@ def test_a_value_that_cannot_be_put_back_stays_in_the_journal(
 def test_leaving_the_block_fails_loudly_when_the_old_value_cannot_be_had_back(
     journal: Journal, setting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labctl.host.journal._READ_BACK_S", 0.0)
+    monkeypatch.setattr("labctl.host.undo._READ_BACK_S", 0.0)
 
     class Stuck(FileValue):
         def write(self, value: str) -> None:
@@ -275,8 +326,8 @@ def test_a_full_disk_stops_the_change(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("labctl.host.journal.os.fsync", full)
-        patched.setattr("labctl.host.journal._sync_folder", lambda folder: None)
+        patched.setattr("labctl.host.journal_file.os.fsync", full)
+        patched.setattr("labctl.host.journal_file._sync_folder", lambda folder: None)
         with (
             pytest.raises(HostError, match="No space left"),
             journal.changed(FileValue(str(setting)), "10"),

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
+from labctl.host.kinds import rebuild
 from labctl.host.tunables import (
     CgroupControllers,
     CgroupFolder,
+    CpuMask,
     FileAccess,
     FileValue,
     StillUsedError,
     Tunable,
     access,
-    rebuild,
     selected,
 )
 
@@ -39,6 +40,7 @@ def test_the_selected_word_is_the_value(text: str, value: str) -> None:
     [
         FileValue("/proc/sys/vm/swappiness"),
         FileAccess("/dev/kvm"),
+        CpuMask("/proc/irq/default_smp_affinity"),
         CgroupFolder("/sys/fs/cgroup/memory/labctl-native-1"),
         CgroupControllers("/sys/fs/cgroup/cgroup.subtree_control"),
     ],
@@ -91,3 +93,45 @@ def test_controllers_that_others_use_by_now_are_not_an_error_of_the_host(
     monkeypatch.setattr(FileValue, "write", busy)
     with pytest.raises(StillUsedError):
         CgroupControllers(str(path)).write("")
+
+
+def test_an_empty_value_is_written_as_a_line(tmp_path: Path) -> None:
+    setting = tmp_path / "cpus"
+    setting.write_text("")
+    FileValue(str(setting)).write("")
+    assert setting.read_text() == "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("3\n", "0-1"),
+        ("ffffffff,fffffffe\n", "1-63"),
+        ("1,00000000,00000001\n", "0,64"),
+        ("0\n", ""),
+    ],
+)
+def test_a_mask_is_read_as_cpus_and_written_in_groups_of_32_bits(
+    tmp_path: Path, text: str, cpus: str
+) -> None:
+    path = tmp_path / "cpumask"
+    path.write_text(text)
+    mask = CpuMask(str(path))
+    assert mask.read() == cpus
+    path.write_text("")
+    mask.write(cpus)
+    assert mask.read() == cpus
+    assert all(len(group) <= 8 for group in path.read_text().split(","))
+
+
+def test_the_files_of_a_cpu_that_is_offline_are_not_gone(tmp_path: Path) -> None:
+    cpu = tmp_path / "devices/system/cpu/cpu3"
+    cpu.mkdir(parents=True)
+    governor = FileValue(str(cpu / "cpufreq/scaling_governor"))
+    (cpu / "online").write_text("1")
+    with pytest.raises(FileNotFoundError):
+        governor.read()
+    (cpu / "online").write_text("0")
+    with pytest.raises(OSError, match="cpu3 is offline") as raised:
+        governor.read()
+    assert not isinstance(raised.value, FileNotFoundError)

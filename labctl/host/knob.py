@@ -1,0 +1,117 @@
+"""A knob of the host as tunings name it, and the place where it is turned."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.cpus import CpuSet
+from labctl.host.journal import Change
+from labctl.host.tunables import FileValue
+
+
+class Impossible(Exception):
+    """Why a knob can't be set on this host: a sentence without its full stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where knobs are turned. `root`: of the host's files. `isolated`: the CPUs that are the
+    guests' vCPUs', `housekeeping`: those that stay the host's."""
+
+    root: Path = Path("/")
+    housekeeping: CpuSet = frozenset()
+    isolated: CpuSet = frozenset()
+
+    def files(self, pattern: str) -> list[Path]:
+        """What matches below the root, numbers in their order."""
+        return sorted(self.root.glob(pattern), key=_natural)
+
+    def text(self, path: str) -> str | None:
+        try:
+            return (self.root / path).read_text(encoding="utf-8").strip()
+        except OSError:
+            return None
+
+    def value(self, path: str) -> str | None:
+        """A setting's value; None where it can't be read."""
+        try:
+            return FileValue(str(self.root / path)).read()
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """`values`: what it takes, in words; `accepts` says whether a value is one of them.
+
+    `changes`: what has to be changed for a value; raises Impossible where this host can't have it.
+    `now`: its value in a word or a few; None where this host doesn't have it.
+    """
+
+    name: str
+    what: str
+    values: str
+    accepts: Callable[[str], bool]
+    changes: Callable[[str, Place], Sequence[Change]]
+    now: Callable[[Place], str | None]
+
+
+def file_change(path: Path, value: str, *, optional: bool = False) -> Change:
+    """Raises Impossible when the file isn't there, or nobody may write to it."""
+    check_writable(path)
+    return Change(tunable=FileValue(str(path)), value=value, optional=optional)
+
+
+def follower(path: Path) -> list[Change]:
+    """A file that the kernel changes along with others; [] where it isn't there."""
+    return [Change(tunable=FileValue(str(path)), follows=True)] if path.exists() else []
+
+
+def check_writable(path: Path) -> None:
+    """Raises Impossible when the file isn't there, or nobody may write to it."""
+    try:
+        mode, mount = path.stat().st_mode, os.statvfs(path)
+    except OSError:
+        raise Impossible(f"this kernel has no {path}") from None
+    if not mode & 0o222:
+        raise Impossible(f"this kernel lets nobody change {path}")
+    if mount.f_flag & os.ST_RDONLY:  # in a container
+        raise Impossible(f"{path} is on a file system that is mounted read-only")
+
+
+def one_file(name: str, what: str, path: str, *values: str) -> Knob:
+    """A knob that is one file with a few values."""
+    listed = values[0] if len(values) == 1 else f"{', '.join(values[:-1])} or {values[-1]}"
+    return Knob(
+        name=name,
+        what=what,
+        values=listed,
+        accepts=lambda value: value in values,
+        changes=lambda value, place: [file_change(place.root / path, value)],
+        now=lambda place: place.value(path),
+    )
+
+
+def one_number(name: str, what: str, path: str, low: int, high: int) -> Knob:
+    """A knob that is one file with a number in it."""
+    return Knob(
+        name=name,
+        what=what,
+        values=f"a number from {low} to {high}",
+        accepts=lambda value: between(value, low, high),
+        changes=lambda value, place: [file_change(place.root / path, value)],
+        now=lambda place: place.value(path),
+    )
+
+
+def between(value: str, low: int, high: int) -> bool:
+    return bool(re.fullmatch(r"-?\d{1,18}", value)) and low <= int(value) <= high
+
+
+def _natural(path: Path) -> list[tuple[bool, int, str]]:
+    parts = re.findall(r"\d+|\D+", str(path))
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

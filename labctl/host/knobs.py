@@ -1,0 +1,111 @@
+"""The host as a tuning asks for it: its knobs checked, turned, and turned back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from labctl.base.cpus import CpuSet
+from labctl.base.errors import HostError, UsageError
+from labctl.base.yamlfile import nearest
+from labctl.host.journal import Changes, Journal
+from labctl.host.knob import Impossible, Knob, Place
+from labctl.host.knob_table import HOUSEKEEPING, TABLE
+
+_KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in TABLE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobState:
+    """A knob as it is. `now` None: this host doesn't have it. `problem`: why it can't be set."""
+
+    name: str
+    what: str
+    values: str
+    now: str | None
+    problem: str | None
+
+
+def knob_names() -> list[str]:
+    """The knobs that a tuning's `host:` may name, in the order in which they are turned."""
+    return list(_KNOBS)
+
+
+def check_knobs(host: Mapping[str, str]) -> None:
+    """Raises UsageError for a knob that doesn't exist, or a value that it doesn't take."""
+    for name, value in host.items():
+        if name not in _KNOBS:
+            raise UsageError(f"'host.{name}' is no knob of a host", hint=nearest(name, _KNOBS))
+        if not _KNOBS[name].accepts(value):
+            raise UsageError(f"'host.{name}' is '{value}'", hint=f"It takes {_KNOBS[name].values}.")
+
+
+def problems(host: Mapping[str, str], place: Place | None = None) -> list[str]:
+    """Why this host can't have these values, as sentences' parts; [] when it can. Only reads."""
+    place = place or Place()
+    found = []
+    for knob, value in _in_order(host):
+        try:
+            knob.changes(value, place)
+        except Impossible as reason:
+            found.append(f"'{knob.name}' can't be '{value}': {reason}")
+    return found
+
+
+def states(place: Place | None = None) -> list[KnobState]:
+    """Every knob as it is now. Only reads."""
+    return [_state(knob, place or Place()) for knob in TABLE]
+
+
+def turn(host: Mapping[str, str], place: Place, changes: Changes) -> list[str]:
+    """Give the knobs these values; returns what the kernel refused of it: sentences.
+
+    Raises HostError for one that can't be turned. What was turned is undone with `changes`.
+    """
+    refused = []
+    for knob, value in _in_order(host):
+        try:
+            # Each after those before it: its files may come and go with them.
+            wanted = knob.changes(value, place)
+        except Impossible as reason:
+            raise HostError(f"'{knob.name}' can't be '{value}': {reason}") from reason
+        refused += changes.make(wanted)
+    return refused
+
+
+@contextmanager
+def host_changed(
+    host: Mapping[str, str], journal: Journal, housekeeping: CpuSet, isolated: CpuSet
+) -> Iterator[list[str]]:
+    """The knobs have these values inside the block, and their old ones after it, in reverse.
+
+    `isolated`: the CPUs of the guest's vCPUs, `housekeeping`: the host's own. Yields what the
+    kernel refused of it. Raises HostError when a knob can't be turned (then none is), BrokenError
+    when one can't be turned back.
+    """
+    with journal.changing() as changes:
+        yield turn(host, Place(housekeeping=housekeeping, isolated=isolated), changes)
+
+
+def _in_order(host: Mapping[str, str]) -> list[tuple[Knob, str]]:
+    check_knobs(host)
+    return [(knob, host[knob.name]) for knob in TABLE if knob.name in host]
+
+
+def _state(knob: Knob, place: Place) -> KnobState:
+    now = knob.now(place)
+    tried = HOUSEKEEPING if knob.accepts(HOUSEKEEPING) else now
+    problem = None
+    try:
+        # Whether it could be turned, asked for a value that changes nothing.
+        knob.changes(tried if tried and knob.accepts(tried) else _any(knob), place)
+    except Impossible as reason:
+        problem = str(reason)
+    return KnobState(name=knob.name, what=knob.what, values=knob.values, now=now, problem=problem)
+
+
+def _any(knob: Knob) -> str:
+    """A value that the knob takes, of a host that has it set to none of them."""
+    values = ("0", "on", "performance", "all", "never")
+    return next(value for value in values if knob.accepts(value))

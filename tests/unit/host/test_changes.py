@@ -1,0 +1,324 @@
+"""Several changes of the host at once, kept ones, and a death at any of their system calls."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base.errors import BrokenError, HostError
+from labctl.host import journal_file
+from labctl.host.journal import Change, Journal, Outcome, State
+from labctl.host.processes import boot_id
+from labctl.host.tunables import FileValue
+
+BEFORE = {"a": "01", "b": "02", "c": "03"}
+"""As long as the values after: unlike the kernel's files, these keep what isn't written over."""
+
+AFTER = {"a": "10", "b": "20", "c": "30"}
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "state" / "journal.jsonl")
+
+
+@pytest.fixture
+def knobs(tmp_path: Path) -> Path:
+    folder = tmp_path / "knobs"
+    folder.mkdir()
+    for name, value in BEFORE.items():
+        (folder / name).write_text(value)
+    return folder
+
+
+def all_values(knobs: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(knobs.iterdir())}
+
+
+def wanted(knobs: Path) -> list[Change]:
+    return [Change(tunable=FileValue(str(knobs / n)), value=value) for n, value in AFTER.items()]
+
+
+class Refusing(FileValue):
+    def write(self, value: str) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def in_a_child(act: Callable[[], object]) -> int:
+    """What os.waitpid says of a process that did it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            act()
+            os._exit(0)
+        except BaseException:  # whatever it is, this process is a copy of pytest
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitpid(pid, 0)[1]
+
+
+def killed_at_call(number: int, act: Callable[[], object]) -> bool:
+    """Whether a process that did it lived to its `number`th call that changes a file; it was
+    killed before that."""
+    calls = 0
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments)
+
+        return counting
+
+    def patched() -> None:
+        for name in ("write", "fsync", "ftruncate", "mkdir"):
+            setattr(os, name, counted(getattr(os, name)))
+        act()
+
+    status = in_a_child(patched)
+    assert status in (0, signal.SIGKILL)
+    return status != 0
+
+
+def tune(journal: Journal, knobs: Path) -> None:
+    with journal.changing() as changes:
+        changes.make(wanted(knobs))
+        changes.keep("several")
+
+
+def test_all_are_written_down_before_the_first_is_made(journal: Journal, knobs: Path) -> None:
+    seen: list[int] = []
+
+    class Watched(FileValue):
+        def write(self, value: str) -> None:
+            seen.append(len(journal.path.read_text().splitlines()))
+            super().write(value)
+
+    with journal.changing() as changes:
+        changes.make([Change(tunable=Watched(str(knobs / n)), value=v) for n, v in AFTER.items()])
+        assert all_values(knobs) == AFTER
+    assert seen[:3] == [3, 3, 3]
+    assert all_values(knobs) == BEFORE
+    assert journal.pending() == []
+
+
+def test_one_that_is_refused_undoes_those_before_it(journal: Journal, knobs: Path) -> None:
+    changes = [*wanted(knobs)[:2], Change(tunable=Refusing(str(knobs / "c")), value="30")]
+    with (
+        pytest.raises(HostError, match="cannot set .*c to '30': Operation not permitted"),
+        journal.changing() as changing,
+    ):
+        changing.make(changes)
+    assert all_values(knobs) == BEFORE
+    assert journal.pending() == []
+
+
+def test_an_optional_one_that_is_refused_is_left_and_told(journal: Journal, knobs: Path) -> None:
+    refusing = Change(tunable=Refusing(str(knobs / "b")), value="20", optional=True)
+    gone = Change(tunable=FileValue(str(knobs / "z")), value="20", optional=True)
+    with journal.changing() as changes:
+        refused = changes.make([wanted(knobs)[0], refusing, gone])
+        assert [text.rpartition("knobs/")[2] for text in refused] == [
+            "z is left as it is: No such file or directory",
+            "b is left as it is: Operation not permitted",
+        ]
+        assert [entry.name[-1] for entry in journal.pending()] == ["a"]
+    assert all_values(knobs) == BEFORE
+
+
+def test_what_a_tool_changes_is_undone_without_it(journal: Journal, knobs: Path) -> None:
+    seen = [Change(tunable=FileValue(str(knobs / name))) for name in BEFORE]
+    with journal.changing() as changes:
+        changes.make(seen, act=lambda: (knobs / "b").write_text("22"))
+        assert [(e.old, e.new) for e in journal.pending()] == [("02", "22")]
+    assert all_values(knobs) == BEFORE
+
+
+def test_what_the_kernel_changes_along_is_put_back_last(journal: Journal, knobs: Path) -> None:
+    """khugepaged's switch sets min_free_kbytes, whichever way it is turned."""
+
+    class Dragging(FileValue):
+        def write(self, value: str) -> None:
+            super().write(value)
+            (knobs / "b").write_text(f"{int(value) + 5}")
+
+    with journal.changing() as changes:
+        changes.make(
+            [
+                Change(tunable=FileValue(str(knobs / "b")), follows=True),
+                Change(tunable=Dragging(str(knobs / "a")), value="10"),
+            ]
+        )
+        assert all_values(knobs) == {"a": "10", "b": "15", "c": "03"}
+    assert all_values(knobs) == BEFORE
+
+
+def test_followers_alone_are_nothing_to_write_down(journal: Journal, knobs: Path) -> None:
+    follower = Change(tunable=FileValue(str(knobs / "b")), follows=True)
+    with journal.changing() as changes:
+        changes.make([follower, Change(tunable=FileValue(str(knobs / "a")), value="01")])
+    assert not journal.path.exists()
+
+
+def test_what_is_kept_stays_until_it_is_asked_back(journal: Journal, knobs: Path) -> None:
+    tune(journal, knobs)
+    assert journal.restore_all() == []
+    assert all_values(knobs) == AFTER
+    assert {entry.kept for entry in journal.pending()} == {"several"}
+    assert [standing.state for standing in journal.standing()] == [State.IN_FORCE] * 3
+    assert {r.outcome for r in journal.restore_all(kept=True)} == {Outcome.RESTORED}
+    assert all_values(knobs) == BEFORE
+    assert journal.path.read_text() == ""
+
+
+def test_a_run_on_top_of_what_is_kept_puts_back_only_its_own(journal: Journal, knobs: Path) -> None:
+    tune(journal, knobs)
+    with journal.changed(FileValue(str(knobs / "a")), "99"):
+        pass
+    assert all_values(knobs) == AFTER
+    journal.restore_all(kept=True)
+    assert all_values(knobs) == BEFORE
+
+
+def test_a_death_at_any_system_call_of_tuning_is_undone(journal: Journal, knobs: Path) -> None:
+    number = 1
+    while killed_at_call(number, lambda: tune(journal, knobs)):
+        assert all(entry.left_behind() or entry.kept for entry in journal.pending())
+        journal.restore_all()
+        assert all_values(knobs) in (BEFORE, AFTER)  # all of it is kept, or nothing
+        journal.restore_all(kept=True)
+        assert all_values(knobs) == BEFORE
+        assert journal.pending() == []
+        number += 1
+    assert number > 10
+    assert all_values(knobs) == AFTER
+
+
+def test_a_death_at_any_system_call_of_restoring_is_made_up_for(
+    journal: Journal, knobs: Path
+) -> None:
+    number = 1
+    while True:
+        assert in_a_child(lambda: tune(journal, knobs)) == 0
+        killed = killed_at_call(number, lambda: journal.restore_all(kept=True))
+        assert {r.outcome for r in journal.restore_all(kept=True)} <= {Outcome.RESTORED}
+        assert all_values(knobs) == BEFORE
+        assert journal.pending() == []
+        if not killed:
+            break
+        number += 1
+    assert number > 4
+
+
+def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    really = os.open
+
+    def refusing(path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR) and str(path).endswith(".jsonl"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return really(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refusing)
+
+
+def test_nothing_is_changed_where_the_journal_is_on_a_read_only_file_system(
+    journal: Journal, knobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_only(monkeypatch)
+    with pytest.raises(HostError, match="Read-only file system"):
+        tune(journal, knobs)
+    assert all_values(knobs) == BEFORE
+
+
+def test_a_file_system_that_has_become_read_only_keeps_no_setting_from_being_put_back(
+    journal: Journal, knobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(journal, knobs)
+    with monkeypatch.context() as patched:
+        read_only(patched)
+        with pytest.raises(HostError, match="put back as far as they could be"):
+            journal.restore_all(kept=True)
+        assert all_values(knobs) == BEFORE
+        assert len(journal.pending()) == 3
+    assert {r.note for r in journal.restore_all(kept=True)} == {"had its old value already"}
+    assert journal.pending() == []
+
+
+def test_a_block_is_undone_although_its_journal_has_become_read_only(
+    journal: Journal, knobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, journal.changed(FileValue(str(knobs / "a")), "10"):
+        read_only(patched)
+    assert all_values(knobs) == BEFORE
+
+
+def test_a_knob_that_vanished_does_not_keep_the_others_from_being_put_back(
+    journal: Journal, knobs: Path
+) -> None:
+    tune(journal, knobs)
+    (knobs / "b").unlink()
+    assert [s.state for s in journal.standing()] == [State.IN_FORCE, State.GONE, State.IN_FORCE]
+    outcomes = [result.outcome for result in journal.restore_all(kept=True)]
+    assert outcomes == [Outcome.RESTORED, Outcome.DROPPED, Outcome.RESTORED]
+    assert all_values(knobs) == {"a": "01", "c": "03"}
+    assert journal.pending() == []
+
+
+def test_after_a_reboot_what_was_kept_of_the_kernels_settings_is_forgotten_by_itself(
+    journal: Journal, knobs: Path
+) -> None:
+    tune(journal, knobs)
+    lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
+    for line in lines:
+        if line["op"] == "change":
+            line["boot_id"] = "earlier"
+    lines[0]["arguments"] = {"path": "/proc/sys/vm/swappiness"}
+    journal.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [s.state for s in journal.standing()] == [
+        State.REBOOTED,
+        State.IN_FORCE,
+        State.IN_FORCE,
+    ]
+    assert [result.outcome for result in journal.restore_all()] == [Outcome.DROPPED]
+    assert len(journal.pending()) == 2
+    assert boot_id() != "earlier"
+
+
+def test_a_journal_that_stays_for_weeks_does_not_grow_for_ever(
+    journal: Journal, knobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_file, "_LARGE_BYTES", 4000)
+    tune(journal, knobs)
+    sizes = []
+    for _ in range(20):
+        with journal.changed(FileValue(str(knobs / "a")), "99"):
+            sizes.append(journal.path.stat().st_size)
+    assert max(sizes) < 6000
+    assert journal.path.stat().st_mode & 0o777 == 0o600
+    assert {entry.kept for entry in journal.pending()} == {"several"}
+    journal.restore_all(kept=True)
+    assert all_values(knobs) == BEFORE
+
+
+def test_a_foreign_value_among_several_stays_and_the_others_are_put_back(
+    journal: Journal, knobs: Path
+) -> None:
+    def meddled_with() -> None:
+        with journal.changing() as changes:
+            changes.make(wanted(knobs))
+            (knobs / "b").write_text("77")
+
+    with pytest.raises(BrokenError, match="someone else"):
+        meddled_with()
+    assert all_values(knobs) == {"a": "01", "b": "77", "c": "03"}
+    assert [entry.name[-1] for entry in journal.pending()] == ["b"]
