@@ -8,6 +8,7 @@ of what a profile asks for, such as a latency of the CPUs, holds only as long as
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +17,19 @@ from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 
 _LOG = "/var/log/tuned/tuned.log"
+_ISOLATED = "/sys/devices/system/cpu/isolated"
 _START_S = 90
 """A Python program that starts others, in a guest that may be emulated beside hogs."""
 
-# Without dynamic tuning a profile is the same in each trial. The guest is thrown away afterwards,
-# and with it what is written here.
+# Without dynamic tuning a profile is the same in each trial. Real-time profiles have to be told
+# which CPUs the kernel has isolated: their own guess is all but one of each socket, and a guest's
+# vCPUs are sockets of their own. What is written here is thrown away with the guest.
 _START = f"""
 command -v tuned > /dev/null || {{ echo "tuned is not installed" >&2; exit 1; }}
 systemctl --quiet is-active tuned && systemctl stop tuned
 printf '%s\\n' 'dynamic_tuning = 0' 'enable_dbus = 0' 'enable_unix_socket = 1' \
     > /etc/tuned/tuned-main.conf
-isolated=$(cat /sys/devices/system/cpu/isolated)
+isolated=$(cat {_ISOLATED})
 [ -z "$isolated" ] || for file in /etc/tuned/*-variables.conf; do
     printf 'isolated_cores=%s\\n' "$isolated" >> "$file"
 done
@@ -66,7 +69,10 @@ while time.monotonic() < end:
     except OSError:
         pass
     time.sleep(0.2)
-print(json.dumps({{"profile": profile, "verified": verified, "log": log()}}))
+isolated = open("{_ISOLATED}").read().strip()
+print(json.dumps(
+    {{"profile": profile, "verified": verified, "isolated_cores": isolated, "log": log()}}
+))
 """
 
 
@@ -89,25 +95,32 @@ def activate(channel: Channel, profile: str) -> TunedState:
     try:
         found = json.loads(printed)
         active, verified, log = found["profile"], found["verified"], str(found["log"])
+        isolated = str(found["isolated_cores"])
     except (ValueError, KeyError, TypeError) as error:
         raise BrokenError(f"tuned in the guest answered with {printed[:200]!r}") from error
     problems = []
+    failed = _said(log, "verify: failed: ")
+    left = [line for line in failed if not _is_other_spelling(line, isolated)]
     if active != profile:
-        found_instead = "has no profile" if active is None else f"has the profile '{active}'"
-        problems.append(
-            f"tuned in the guest {found_instead}, asked was '{profile}'{_errors(log, 'ERROR')}"
-        )
-    elif verified is not True:
-        problems.append(
-            f"tuned in the guest can't verify its profile '{profile}'{_errors(log, 'verify: failed')}"
-        )
+        instead = "has no profile" if active is None else f"has the profile '{active}'"
+        said = "".join(f": {error}" for error in _said(log, "ERROR")[-1:])
+        problems.append(f"tuned in the guest {instead}, asked was '{profile}'{said}")
+    elif verified is not True and (left or not failed):
+        named = "; ".join(left) or "it does not say what"
+        problems.append(f"tuned in the guest can't verify its profile '{profile}': {named}")
     return TunedState(problems=tuple(problems), evidence={**found, "log": log.splitlines()})
 
 
-def _errors(log: str, mark: str) -> str:
-    """What tuned's log has after `mark`, as the end of a sentence."""
-    said = [line.partition(mark)[2].strip(" :") for line in log.splitlines() if mark in line]
-    return f": {'; '.join(said)}" if said else ""
+def _said(log: str, mark: str) -> list[str]:
+    """What stands after `mark` in the log's lines."""
+    return [line.partition(mark)[2].strip() for line in log.splitlines() if mark in line]
+
+
+def _is_other_spelling(failed: str, isolated: str) -> bool:
+    """Whether tuned misses only that a word of the kernel's command line names the last CPU by its
+    number rather than by N (kernel-parameters.rst, "cpu lists")."""
+    words = re.fullmatch(r"cmdline arg '(.*)', expected '(.*)'", failed)
+    return words is not None and re.sub(r"\d+-N\b", isolated, words[1]) == words[2]
 
 
 def _run(channel: Channel, *argv: str) -> str:
