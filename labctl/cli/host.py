@@ -1,4 +1,4 @@
-"""`labctl host`: facts, the accelerator, and the undo journal."""
+"""`labctl host`: facts, the accelerator, its settings, and the undo journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labctl.base.errors import BrokenError, HostError
+from labctl.base.errors import HostError
+from labctl.cli import host_tune
 from labctl.cli.common import console, print_json, state_places
 
 if TYPE_CHECKING:
@@ -18,7 +19,11 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group("host")
 def command() -> None:
-    """Facts of this host; undo what labctl changed on it."""
+    """Facts and settings of this host; what labctl changed on it, and back again."""
+
+
+for member in (host_tune.tune, host_tune.status, host_tune.restore):
+    command.add_command(member)
 
 
 @command.command()
@@ -40,39 +45,6 @@ def facts(context: click.Context, as_json: bool) -> None:
 @command.command()
 @_json
 @click.pass_context
-def restore(context: click.Context, as_json: bool) -> None:
-    """Put back what a labctl that was killed has left changed."""
-    from labctl.host.journal import Journal, Outcome
-
-    journal = Journal(state_places(context).journal)
-    results = journal.restore_all()
-    pending = journal.pending()
-    if as_json:
-        print_json(
-            {
-                "results": [result.to_json() for result in results],
-                "pending": [entry.to_json() for entry in pending],
-            }
-        )
-    else:
-        for result in results:
-            click.echo(f"{result.outcome}: {result.name} = {result.old} ({result.note})")
-        if not results:
-            click.echo("nothing to restore")
-        running = {entry.pid for entry in pending if entry.owner_lives()}
-        for pid in sorted(running):
-            click.echo(f"left alone: what labctl {pid} changed, as it still runs")
-    failed = [result for result in results if result.outcome is Outcome.FAILED]
-    if failed:
-        raise BrokenError(
-            f"{len(failed)} of {len(results)} changes could not be put back",
-            hint="They stay in the journal: run 'labctl host restore' once the cause is gone.",
-        )
-
-
-@command.command()
-@_json
-@click.pass_context
 def journal(context: click.Context, as_json: bool) -> None:
     """List what labctl has changed on this host and not yet put back."""
     from rich.table import Table
@@ -89,7 +61,7 @@ def journal(context: click.Context, as_json: bool) -> None:
     table = Table("what", "now", "before", "since", "by")
     for entry in pending:
         owner = "running" if entry.owner_lives() else "ended"
-        table.add_row(entry.name, entry.new, entry.old, entry.time, f"{entry.pid} ({owner})")
+        table.add_row(entry.name, entry.new or "?", entry.old, entry.time, f"{entry.pid} ({owner})")
     console().print(table)
 
 

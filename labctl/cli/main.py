@@ -24,7 +24,7 @@ _COMMANDS = {
     "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
     "doctor": ("labctl.cli.doctor", "Check this host; tell whether a run's verdicts still hold."),
-    "host": ("labctl.cli.host", "Facts of this host; undo what labctl changed on it."),
+    "host": ("labctl.cli.host", "Facts and settings of this host; put back what was changed."),
 }
 """Command to its module and its line in --help. Modules are loaded only when they run: numpy,
 lxml and libvirt together take longer than --help may."""
@@ -82,6 +82,25 @@ class _Commands(click.Group):
 def cli(context: click.Context, state_dir: Path | None, debug: bool) -> None:
     """Measure what each virtualization tuning really does on this host."""
     context.obj = {"state_dir": state_dir, "debug": debug}
+    if context.invoked_subcommand != "host":
+        _tell_pending(context)
+
+
+def _tell_pending(context: click.Context) -> None:
+    """Say what labctl has changed on this host and nobody has put back."""
+    from labctl.cli.common import state_places
+
+    places = state_places(context)
+    try:
+        if places.journal.stat().st_size == 0:
+            return
+    except OSError:
+        return
+    from labctl.run.pending import pending_note
+
+    note = pending_note(places)
+    if note is not None:
+        _say(note, "'labctl host status' shows it, 'labctl host restore' puts it back.")
 
 
 def main() -> None:

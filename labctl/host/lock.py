@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +14,17 @@ from labctl.base.errors import BusyError, HostError
 
 
 @contextmanager
-def host_locked(path: Path, *, what: str, run_folder: Path | None = None) -> Iterator[None]:
+def host_locked(
+    path: Path,
+    *,
+    what: str,
+    run_folder: Path | None = None,
+    waiting: Callable[[BusyError], None] | None = None,
+) -> Iterator[None]:
     """Hold the host's lock (`places.host_lock()`) for a block.
 
-    The kernel lets go of it however the holder ends, so a stale file never blocks. Raises
-    BusyError telling who holds it and since when.
+    The kernel lets go of it however the holder ends, so a stale file never blocks. Where it is
+    held, raises BusyError telling by whom and since when; or tells `waiting`, and waits.
     """
     try:
         # O_NOFOLLOW: without root the file lies in /tmp, where others may put links.
@@ -30,7 +36,12 @@ def host_locked(path: Path, *, what: str, run_folder: Path | None = None) -> Ite
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _busy(file.read()) from None
+            busy = _busy(file.read())
+            if waiting is None:
+                raise busy from None
+            waiting(busy)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
         holder = {
             "pid": os.getpid(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -92,7 +92,11 @@ class CpuMask(_PathTunable):
     kind: ClassVar[str] = "cpu-mask"
 
     def read(self) -> str:
-        mask = int(_text(self.path).strip().replace(",", ""), 16)
+        text = _text(self.path).strip()
+        try:
+            mask = int(text.replace(",", ""), 16)
+        except ValueError:
+            raise OSError(errno.EINVAL, f"it holds '{text}', which is no mask", self.path) from None
         return format_cpus(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
     def write(self, value: str) -> None:

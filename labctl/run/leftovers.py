@@ -27,9 +27,7 @@ def clean_up(places: StatePlaces, listener: Listener) -> None:
     The caller holds the host's lock, so no labctl that lives owns any of it. Guests go first and
     before libvirt is opened: one that was stopped (SIGSTOP) would not answer libvirt's monitor.
     """
-    for name, pid in leftover_guests(places).items():
-        _kill(pid)
-        listener(Note(text=f"Ended the guest '{name}', which an interrupted labctl had left."))
+    end_guests(places, listener)
     for restored in Journal(places.journal).restore_all():
         text = f"{restored.name}: {restored.outcome} ({restored.note})."
         if restored.outcome.settles:
@@ -38,6 +36,13 @@ def clean_up(places: StatePlaces, listener: Listener) -> None:
             listener(Warned(text=f"Not undone: {text} 'labctl host restore' tells what to do."))
     if places.work.exists():
         shutil.rmtree(places.work)
+
+
+def end_guests(places: StatePlaces, listener: Listener) -> None:
+    """End labctl's own guests without an owner; the caller holds the host's lock."""
+    for name, pid in leftover_guests(places).items():
+        _kill(pid)
+        listener(Note(text=f"Ended the guest '{name}', which an interrupted labctl had left."))
 
 
 def _kill(pid: int) -> None:

@@ -13,6 +13,7 @@ from labctl.base.tuning import Requires, Tuning
 from labctl.base.versions import is_older
 from labctl.host import knobs
 from labctl.host.facts import QEMU, libvirt_version, read_host_files, tool_version
+from labctl.host.kernel_line import booted_with, is_booted_with
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.host.topology import Topology
 
@@ -22,7 +23,6 @@ HUGE_PAGES = {"2M": 2 * MIB, "1G": 1024 * MIB}
 
 _POOLS = Path("/sys/kernel/mm/hugepages")
 _CPUINFO = "/proc/cpuinfo"
-_COMMAND_LINE = "/proc/cmdline"
 _RELEASE = "/proc/sys/kernel/osrelease"
 
 _ISOLATING = ("isolcpus", "nohz_full")
@@ -81,12 +81,7 @@ def read_offers(
     requires = [tuning.requires for tuning in tunings]
     wanted_paths = {path for need in requires for path in need.paths}
     wanted_programs = {program for need in requires for program in need.programs}
-    texts = read_host_files(
-        [
-            *([_CPUINFO] if any(need.cpu_flags for need in requires) else []),
-            *([_COMMAND_LINE] if any(need.command_line for need in requires) else []),
-        ]
-    )
+    texts = read_host_files([_CPUINFO] if any(need.cpu_flags for need in requires) else [])
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", texts.get(_CPUINFO) or "", re.MULTILINE)
     nodes = {topology.cpu(number).node for number in topology.pinnable} & topology.memory_nodes
     return Offers(
@@ -104,7 +99,7 @@ def read_offers(
         },
         cpu_flags=frozenset(flags.group(1).split() if flags else ()),
         huge_pages=_free_huge_pages(),
-        command_line=tuple((texts.get(_COMMAND_LINE) or "").split()),
+        command_line=tuple(booted_with()) if any(n.command_line for n in requires) else (),
         paths=frozenset(path for path in wanted_paths if Path(path).exists()),
         programs=frozenset(name for name in wanted_programs if shutil.which(name)),
         knob_problems={tuning.name: _knob_problems(tuning) for tuning in tunings if tuning.host},
@@ -204,17 +199,12 @@ def _missing(need: Requires, offers: Offers, name: str) -> Iterator[Unmet]:
             text=f"it needs {_and([repr(program) for program in programs])}, not installed here",
             remedy="Install it.",
         )
-    words = [word for word in need.command_line if not _booted_with(word, offers.command_line)]
+    words = [word for word in need.command_line if not is_booted_with(word, offers.command_line)]
     if words:
         yield Unmet(
             text=f"it needs a host kernel booted with {_and([repr(word) for word in words])}",
             remedy=f"'labctl host tune {name}' prints how to boot it so; it changes nothing.",
         )
-
-
-def _booted_with(word: str, line: tuple[str, ...]) -> bool:
-    """`isolcpus` is there with whatever value, `isolcpus=1-3` only as it stands."""
-    return word in line or ("=" not in word and any(w.startswith(f"{word}=") for w in line))
 
 
 def _huge_pages(need: Requires, offers: Offers) -> Iterator[Unmet]:

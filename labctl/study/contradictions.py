@@ -36,6 +36,16 @@ def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
             f"'pin.strategy' is '{tuning.pin.strategy}', and 'pin.vcpus' takes no CPUs of a plan.",
             "Write 'pin: {vcpus: plan}' as well.",
         )
+    if tuning.host.get("smt") == "off" and PLAN in (
+        tuning.pin.vcpus,
+        tuning.pin.emulator,
+        tuning.pin.iothreads,
+    ):
+        yield Contradiction(
+            (("host", "smt"), ("pin", "vcpus"), ("pin", "emulator"), ("pin", "iothreads")),
+            "'host.smt' takes hardware threads away that the pin plan has given to threads.",
+            "Switch SMT off for the whole run: 'labctl host tune smt-off', then the sweep.",
+        )
     yield from _requirements(tuning)
     if tuning.kind is Kind.GUEST:
         yield from _iothreads(tuning)

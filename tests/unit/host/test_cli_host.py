@@ -16,6 +16,12 @@ def labctl_host(state: Path, *arguments: str) -> Result:
     return CliRunner().invoke(command, arguments, obj={"state_dir": state})
 
 
+@pytest.fixture(autouse=True)
+def _no_real_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests change nothing of the host, whoever measures on it."""
+    monkeypatch.setattr("labctl.run.host_tuning.host_lock", lambda: tmp_path / "lock")
+
+
 @pytest.fixture
 def left_behind(tmp_path: Path) -> Path:
     """A setting that a labctl which is no more had changed from 60 to 10."""

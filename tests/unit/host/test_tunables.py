@@ -135,3 +135,10 @@ def test_the_files_of_a_cpu_that_is_offline_are_not_gone(tmp_path: Path) -> None
     with pytest.raises(OSError, match="cpu3 is offline") as raised:
         governor.read()
     assert not isinstance(raised.value, FileNotFoundError)
+
+
+def test_a_file_that_holds_no_mask_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "cpumask"
+    path.write_text("all\n")
+    with pytest.raises(OSError, match="it holds 'all', which is no mask"):
+        CpuMask(str(path)).read()

@@ -1,0 +1,215 @@
+"""`labctl host tune`, `status` and `restore`: the host's settings, in and out again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.base.errors import BrokenError
+from labctl.cli.common import console, print_json, state_places
+
+if TYPE_CHECKING:
+    from labctl.base.events import Event
+    from labctl.host.journal import Restored, Standing
+    from labctl.report.advice_steps import Step
+    from labctl.run.host_tuning import Tuned
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="TUNING...")
+@click.option("--vcpus", type=click.IntRange(1), help="vCPUs of the guest that it is for.")
+@_json
+@click.pass_context
+def tune(context: click.Context, names: Sequence[str], vcpus: int | None, as_json: bool) -> None:
+    """Set this host up as TUNINGs ask, until 'labctl host restore'.
+
+    What needs a reboot is planned and printed, never done.
+    """
+    from labctl.run.host_tuning import Tuned, asked_for
+    from labctl.run.host_tuning import tune as carry_out
+
+    asked = asked_for(names, vcpus)
+    places = state_places(context)
+    tuned = carry_out(asked, places, _tell) if asked.host else Tuned(changed=(), refused=())
+    steps = _reboot_steps(" ".join(names), asked.words)
+    if as_json:
+        print_json(
+            {
+                "changed": [_changed(entry) for entry in tuned.changed],
+                "refused": list(tuned.refused),
+                "risks": list(asked.risks),
+                "needs_reboot": [
+                    {
+                        "words": list(asked.words),
+                        "path": step.file.path if step.file else None,
+                        "text": step.file.text if step.file else None,
+                        "commands": [list(command.argv) for command in step.commands],
+                    }
+                    for step in steps
+                ],
+            }
+        )
+        return
+    if asked.host:
+        _show(tuned)
+    for risk in asked.risks:
+        click.echo(f"risk: {risk}")
+    for step in steps:
+        _show_step(step)
+    if not asked.host and not steps:
+        click.echo("nothing to do: the host's kernel was booted so")
+
+
+@click.command()
+@_json
+@click.pass_context
+def status(context: click.Context, as_json: bool) -> None:
+    """Show every setting that tunings can turn, and what labctl has changed."""
+    from labctl.host.journal import Journal
+    from labctl.host.knobs import states
+
+    found = states()
+    standing = Journal(state_places(context).journal).standing()
+    if as_json:
+        print_json(
+            {
+                "knobs": [{n: getattr(s, n) for n in s.__slots__} for s in found],
+                "pending": [_standing(item) for item in standing],
+            }
+        )
+        return
+    from rich.table import Table
+
+    table = Table("setting", "now", "takes", box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
+    for state in found:
+        takes = state.values if state.problem is None else f"can't be set: {state.problem}"
+        table.add_row(state.name, state.now or "-", takes)
+    out = console()
+    out.print(table, markup=False)
+    if not standing:
+        click.echo("\nlabctl has changed nothing here")
+        return
+    click.echo()
+    changed = Table("changed", "before", "by labctl", "now", "for", box=None, pad_edge=False)
+    changed.columns[0].overflow = "fold"
+    for item in standing:
+        entry = item.entry
+        now = f"{'' if item.present is None else item.present} ({item.state})".strip()
+        changed.add_row(entry.name, entry.old, entry.new or "?", now, _for(item))
+    out.print(changed, markup=False)
+    click.echo("\n'labctl host restore' puts them back")
+
+
+@click.command()
+@click.option("--force", is_flag=True, help="Put back what someone else has changed since as well.")
+@click.option("--accept", is_flag=True, help="Leave what someone else has changed for good.")
+@_json
+@click.pass_context
+def restore(context: click.Context, force: bool, accept: bool, as_json: bool) -> None:
+    """Put back what 'labctl host tune', or a labctl that was killed, has changed.
+
+    Waits until no labctl measures here.
+    """
+    from labctl.host.journal import Journal, Outcome
+    from labctl.run.host_tuning import restore as carry_out
+
+    if force and accept:
+        raise click.UsageError("--force and --accept contradict each other")
+    places = state_places(context)
+    results = carry_out(places, _tell, force=force, accept=accept)
+    pending = Journal(places.journal).pending()
+    if as_json:
+        print_json(
+            {
+                "results": [result.to_json() for result in results],
+                "pending": [entry.to_json() for entry in pending],
+            }
+        )
+    else:
+        for result in results:
+            click.echo(f"{result.outcome}: {result.name} = {result.old} ({result.note})")
+        if not results:
+            click.echo("nothing to restore")
+        for pid in sorted({entry.pid for entry in pending if entry.owner_lives()}):
+            click.echo(f"left alone: what labctl {pid} changed, as it still runs")
+    _fail_unless_settled(results, Outcome.FOREIGN)
+
+
+def _fail_unless_settled(results: Sequence[Restored], foreign: str) -> None:
+    left = [result for result in results if not result.outcome.settles]
+    if not left:
+        return
+    if all(result.outcome == foreign for result in left):
+        raise BrokenError(
+            f"{len(left)} of {len(results)} changes are left: someone else has changed "
+            f"{', '.join(result.name for result in left)} since",
+            hint="'labctl host restore --force' puts the old values back, '--accept' leaves them "
+            "as they are for good.",
+        )
+    raise BrokenError(
+        f"{len(left)} of {len(results)} changes could not be put back",
+        hint="They stay in the journal: run 'labctl host restore' once the cause is gone.",
+    )
+
+
+def _show(tuned: Tuned) -> None:
+    for entry in tuned.changed:
+        if entry.new != entry.old:
+            click.echo(f"{entry.name}: {entry.old} -> {entry.new}")
+    for sentence in tuned.refused:
+        click.echo(sentence)
+    if tuned.changed:
+        click.echo("in force until 'labctl host restore'")
+    else:
+        click.echo("nothing was changed" if tuned.refused else "nothing to do: the host is so")
+
+
+def _reboot_steps(name: str, words: Sequence[str]) -> list[Step]:
+    if not words:
+        return []
+    from labctl.report.advice_host import host_steps
+
+    return list(host_steps(name.replace(" ", "+"), {}, {"command_line": words}))
+
+
+def _show_step(step: Step) -> None:
+    click.echo(f"\nNot done, as it needs a reboot of the host. {step.title}:")
+    if step.file is not None:
+        click.echo(f"  write {step.file.path}:")
+        for line in step.file.text.splitlines():
+            click.echo(f"    {line}")
+    for command in step.commands:
+        click.echo(f"  run: {' '.join(command.argv)}")
+    click.echo("  run: reboot")
+
+
+def _changed(entry: Any) -> dict[str, str | None]:
+    return {"name": entry.name, "before": entry.old, "now": entry.new}
+
+
+def _standing(item: Standing) -> dict[str, Any]:
+    return {
+        **item.entry.to_json(),
+        "present": item.present,
+        "state": str(item.state),
+        "owner_lives": item.entry.owner_lives(),
+    }
+
+
+def _for(item: Standing) -> str:
+    """On whose behalf it was changed."""
+    if item.entry.kept:
+        return f"host tune {item.entry.kept}"
+    return f"labctl {item.entry.pid} ({'running' if item.entry.owner_lives() else 'was killed'})"
+
+
+def _tell(event: Event) -> None:
+    """To standard error: standard output may be JSON."""
+    text = getattr(event, "text", "")
+    if text:
+        click.echo(text, err=True)

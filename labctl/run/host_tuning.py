@@ -1,0 +1,145 @@
+"""`labctl host tune` and `restore`: the host as tunings ask for it, until it is asked back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from labctl.base.errors import BusyError, HostError, UsageError
+from labctl.base.events import Listener, Note
+from labctl.base.places import StatePlaces, host_lock
+from labctl.base.signals import ending_signals_interrupt
+from labctl.base.tuning import Tuning
+from labctl.base.yamlfile import nearest
+from labctl.domain.pinplan import default_vcpus, pin_plan
+from labctl.host import knobs
+from labctl.host.journal import Entry, Journal, Restored
+from labctl.host.kernel_line import booted_with, in_full, is_booted_with
+from labctl.host.knob import Place
+from labctl.host.lock import host_locked
+from labctl.host.topology import read_topology
+from labctl.run.leftovers import clean_up, end_guests, leftover_guests
+from labctl.study.combine import JOINT
+from labctl.study.tunings import load_tuning, tuning_names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What was asked of the host. `words`: those of its kernel's command line that the running
+    kernel was not booted with. `place`: where, with the CPUs of the guest that it is for."""
+
+    names: tuple[str, ...]
+    host: Mapping[str, str]
+    words: tuple[str, ...]
+    risks: tuple[str, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """`changed`: what is different now, and will be put back. `refused`: what of it the kernel
+    didn't take, as sentences."""
+
+    changed: Sequence[Entry]
+    refused: Sequence[str]
+
+
+def asked_for(names: Sequence[str], vcpus: int | None = None) -> Asked:
+    """What tunings ask of the host; a name that is none is a profile of tuned.
+
+    `vcpus` of the guest that CPUs are kept free for; None takes what a sweep would. Only reads.
+    Raises UsageError for a name that is neither, for two that contradict each other, and for one
+    that asks nothing of the host; HostError when this host can't have it.
+    """
+    host: dict[str, str] = {}
+    words: list[str] = []
+    risks: list[str] = []
+    by: dict[str, str] = {}
+    tunings = [_tuning(name) for name in names]
+    for tuning in tunings:
+        for knob, value in tuning.host.items():
+            if host.setdefault(knob, value) != value:
+                raise UsageError(
+                    f"'{by[knob]}' and '{tuning.name}' contradict each other: 'host.{knob}' is "
+                    f"{host[knob]} in one and {value} in the other"
+                )
+            by.setdefault(knob, tuning.name)
+        words += tuning.requires.command_line
+        risks += tuning.risks
+    place = _place(tunings, vcpus)
+    knobs.check_knobs(host)
+    if problems := knobs.problems(host, place):
+        raise HostError(
+            f"this host can't have that: {'; '.join(problems)}",
+            hint="'labctl host status' shows what can be set here.",
+        )
+    line = booted_with()
+    lacking = [word for word in dict.fromkeys(words) if not is_booted_with(word, line)]
+    return Asked(
+        names=tuple(names),
+        host=host,
+        words=tuple(in_full(lacking, place.isolated)),
+        risks=tuple(dict.fromkeys(risks)),
+        place=place,
+    )
+
+
+def tune(asked: Asked, places: StatePlaces, listener: Listener) -> Tuned:
+    """Turn the knobs, and have them stay so until `restore`: all of them, or none.
+
+    Raises BusyError while a labctl measures here, HostError when a knob can't be turned.
+    """
+    what = f"labctl host tune {' '.join(asked.names)}"
+    journal = Journal(places.journal)
+    with ending_signals_interrupt(), host_locked(host_lock(), what=what):
+        clean_up(places, listener)
+        with journal.changing() as changes:
+            refused = knobs.turn(asked.host, asked.place, changes)
+            changes.keep(" ".join(asked.names))
+            return Tuned(changed=tuple(changes.entries), refused=refused)
+
+
+def restore(
+    places: StatePlaces, listener: Listener, *, force: bool = False, accept: bool = False
+) -> list[Restored]:
+    """Put back what `tune` and labctls that were killed have changed; what became of it.
+
+    Waits until no labctl measures here, and ends the guests that a killed one has left. What
+    someone else has changed since stays: with `force` it is put back as well, with `accept` it is
+    left for good.
+    """
+    journal = Journal(places.journal)
+    if not leftover_guests(places) and all(_is_owned(entry) for entry in journal.pending()):
+        return []
+
+    def waiting(busy: BusyError) -> None:
+        listener(Note(text=f"Waiting, as {busy.message}."))
+
+    with host_locked(host_lock(), what="labctl host restore", waiting=waiting):
+        end_guests(places, listener)
+        return journal.restore_all(kept=True, force=force, accept=accept)
+
+
+def _is_owned(entry: Entry) -> bool:
+    return not entry.kept and not entry.left_behind()
+
+
+def _tuning(name: str) -> Tuning:
+    known = tuning_names()
+    if name not in known and JOINT not in name:
+        raise UsageError(f"no tuning '{name}'", hint=nearest(name, known))
+    tuning = load_tuning(name)
+    if not tuning.host and not tuning.requires.command_line:
+        raise UsageError(
+            f"'{name}' asks nothing of the host: it is about the guest",
+            hint="'labctl domain list' has those of the host under 'Host'.",
+        )
+    return tuning
+
+
+def _place(tunings: Iterable[Tuning], vcpus: int | None) -> Place:
+    """The CPUs of a guest as a sweep would have it, and the host's own."""
+    topology = read_topology()
+    strategy = next(tuning.pin.strategy for tuning in tunings)
+    plan = pin_plan(topology, vcpus or default_vcpus(topology), 1, strategy)
+    return Place(housekeeping=plan.housekeeping, isolated=plan.vcpu_cpus)

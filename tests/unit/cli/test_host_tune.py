@@ -1,0 +1,215 @@
+"""`labctl host tune`, `status` and `restore`, on files that stand for the kernel's."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base.places import StatePlaces
+from labctl.cli import host_tune
+from labctl.host import knobs
+from labctl.host.journal import Journal
+from labctl.host.knob import Place
+from labctl.host.lock import host_locked
+from labctl.host.tunables import FileValue
+from labctl.run import host_tuning
+from tests.unit.cli.conftest import Labctl, Said
+from tests.unit.domain import hosts
+from tests.unit.host import fake_host
+
+
+class Host:
+    """labctl on a host of its own."""
+
+    def __init__(self, labctl: Labctl, root: Path, state: Path, lock: Path) -> None:
+        self._labctl = labctl
+        self.root, self.state, self.lock = root, state, lock
+        self.swappiness = root / "proc/sys/vm/swappiness"
+
+    def __call__(self, *words: str) -> Said:
+        return self._labctl("--state-dir", str(self.state), *words)
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self(*words, "--json").out)
+
+
+@pytest.fixture
+def host(labctl: Labctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    root = fake_host.make(tmp_path / "host")
+
+    def place(tunings: object, vcpus: int | None) -> Place:
+        return Place(root=root, housekeeping=frozenset({0, 1}), isolated=frozenset({2, 3}))
+
+    def write(self: FileValue, value: str) -> None:
+        Path(self.path).write_text(value)
+
+    monkeypatch.setattr(FileValue, "write", write)
+    monkeypatch.setattr(host_tuning, "_place", place)
+    monkeypatch.setattr(host_tuning, "host_lock", lambda: tmp_path / "lock")
+    monkeypatch.setattr(host_tuning, "booted_with", lambda: ["ro", "quiet"])
+    really = knobs.states
+    monkeypatch.setattr(knobs, "states", lambda: really(Place(root=root)))
+    return Host(labctl, root, tmp_path / "state", tmp_path / "lock")
+
+
+def test_a_tuning_is_in_force_until_it_is_asked_back(host: Host) -> None:
+    said = host("host", "tune", "swappiness-10")
+    assert said.code == 0
+    assert f"{host.swappiness}: 60 -> 10\n" in said.out
+    assert "in force until 'labctl host restore'" in said.out
+    assert "risk: less page cache" in said.out
+    assert host.swappiness.read_text() == "10"
+    assert host("host", "restore").out == f"restored: {host.swappiness} = 60 (was '10')\n"
+    assert host.swappiness.read_text() == "60"
+    assert host("host", "restore").out == "nothing to restore\n"
+
+
+def test_what_is_so_already_needs_no_undoing(host: Host) -> None:
+    said = host("host", "tune", "thp-madvise")
+    assert "nothing to do: the host is so" in said.out
+    assert Journal(StatePlaces(host.state).journal).pending() == []
+
+
+def test_other_commands_say_what_is_in_force(host: Host) -> None:
+    assert host("domain", "list").err == ""
+    host("host", "tune", "swappiness-10", "thp-never")
+    said = host("domain", "list", "--json")
+    assert "'labctl host tune swappiness-10 thp-never' is in force on this host" in said.err
+    assert json.loads(said.out)
+    assert host("host", "status").err == ""
+
+
+def test_status_shows_every_knob_and_how_a_change_stands(host: Host) -> None:
+    host("host", "tune", "swappiness-10", "governor-performance")
+    host.swappiness.write_text("33\n")
+    status = host.json("host", "status")
+    now = {knob["name"]: knob["now"] for knob in status["knobs"]}
+    assert list(now) == knobs.knob_names()
+    assert (now["swappiness"], now["governor"]) == ("33", "performance")
+    states = {item["name"]: (item["state"], item["present"]) for item in status["pending"]}
+    assert states[str(host.swappiness)] == ("changed by someone else", "33")
+    assert {state for state, _ in states.values()} == {
+        "in force",
+        "has its old value",
+        "changed by someone else",
+    }
+    assert "host tune" in host("host", "status").out
+
+
+def test_what_someone_else_set_is_left_without_force(host: Host) -> None:
+    host("host", "tune", "swappiness-10")
+    host.swappiness.write_text("33")
+    refused = host("host", "restore")
+    assert refused.code == 4
+    assert "someone else has set it to '33' since" in refused.out
+    assert "--force" in refused.err
+    assert host.swappiness.read_text() == "33"
+    assert host("host", "restore", "--force", "--accept").code == 2
+    assert host("host", "restore", "--force").code == 0
+    assert host.swappiness.read_text() == "60"
+
+
+def test_what_someone_else_set_can_be_left_for_good(host: Host) -> None:
+    host("host", "tune", "swappiness-10")
+    host.swappiness.write_text("33")
+    assert host("host", "restore", "--accept").code == 0
+    assert host.swappiness.read_text() == "33"
+    assert host("host", "restore").out == "nothing to restore\n"
+
+
+def test_what_needs_a_reboot_is_planned_and_not_done(host: Host) -> None:
+    before = fake_host.values(host.root)
+    said = host("host", "tune", "isolcpus", "nohz-full")
+    assert said.code == 0
+    words = "isolcpus=managed_irq,domain,2-3 nohz_full=2-3 rcu_nocbs=2-3"
+    assert "Not done, as it needs a reboot" in said.out
+    assert "/etc/default/grub.d/90-labctl-isolcpus+nohz-full.cfg" in said.out
+    assert f'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT {words}"' in said.out
+    assert "run: update-grub\n  run: reboot" in said.out
+    assert fake_host.values(host.root) == before
+    assert not (host.state / "journal.jsonl").exists()
+    [step] = host.json("host", "tune", "mitigations-off")["needs_reboot"]
+    assert step["words"] == ["mitigations=off"]
+    assert step["commands"] == [["update-grub"]]
+
+
+def test_a_kernel_that_was_booted_so_needs_no_plan(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_tuning, "booted_with", lambda: ["isolcpus=2-3", "mitigations=off"])
+    said = host("host", "tune", "isolcpus", "mitigations-off")
+    assert "nothing to do: the host's kernel was booted so" in said.out
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "message"),
+    [
+        (["vcpupin"], 2, "'vcpupin' asks nothing of the host"),
+        (["swapiness-10"], 2, "no tuning 'swapiness-10'"),
+        (["thp-never", "thp-always"], 2, "'thp-never' and 'thp-always' contradict each other"),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_host_is_named(
+    host: Host, names: list[str], code: int, message: str
+) -> None:
+    said = host("host", "tune", *names)
+    assert (said.code, message in said.err) == (code, True), said.err
+
+
+def test_what_this_host_cannot_have_is_told_and_nothing_is_changed(host: Host) -> None:
+    (host.root / "sys/module/kvm/parameters/halt_poll_ns").chmod(0o444)
+    said = host("host", "tune", "swappiness-10", "halt-poll-off")
+    assert said.code == 3
+    assert "this kernel lets nobody change" in said.err
+    assert host.swappiness.read_text() == "60\n"
+
+
+def test_a_host_that_measures_is_not_tuned(host: Host) -> None:
+    with host_locked(host.lock, what="labctl sweep pinning"):
+        said = host("host", "tune", "swappiness-10")
+    assert said.code == 3
+    assert "'labctl sweep pinning'" in said.err
+    assert host.swappiness.read_text() == "60\n"
+
+
+def test_restoring_waits_until_nobody_measures(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host("host", "tune", "swappiness-10")
+    over = threading.Event()
+    waited = threading.Event()
+    held = threading.Event()
+
+    def measure() -> None:
+        with host_locked(host.lock, what="labctl sweep pinning"):
+            held.set()
+            over.wait(10)
+            assert host.swappiness.read_text() == "10"
+
+    def tell(event: Any) -> None:
+        if "Waiting, as this host is in use" in event.text:
+            waited.set()
+            over.set()
+
+    monkeypatch.setattr(host_tune, "_tell", tell)
+    thread = threading.Thread(target=measure)
+    thread.start()
+    assert held.wait(10)
+    try:
+        assert host("host", "restore").code == 0
+    finally:
+        over.set()
+        thread.join()
+    assert waited.is_set()
+    assert host.swappiness.read_text() == "60"
+
+
+def test_the_cpus_of_the_guest_are_those_of_the_pin_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_tuning, "read_topology", lambda: hosts.TWO_CPUS)
+    monkeypatch.setattr(knobs, "problems", lambda host, place: [])
+    place = host_tuning.asked_for(["irq-affinity"]).place
+    assert place.isolated == {1}
+    assert place.housekeeping == {0}
