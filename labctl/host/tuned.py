@@ -37,6 +37,9 @@ from labctl.host.tuned_state import ActiveProfile, ProfileFolder, chosen, daemon
 APPLIED = "labctl-applied"
 """The profile of ours that stands for the one that is asked for."""
 
+TUNED = "tuned"
+"""The knob's name."""
+
 USUAL = ("virtual-host", "realtime-virtual-host", "cpu-partitioning", "latency-performance")
 """Profiles of tuned's own that labctl's tunings name, be it installed or not."""
 
@@ -57,7 +60,7 @@ class Application:
 def knob() -> Knob:
     """tuned's profiles as a knob of the host."""
     return Knob(
-        name="tuned",
+        name=TUNED,
         what="the profile of tuned(8) that the host is set up with",
         values="the name of a profile ('tuned-adm list')",
         accepts=lambda value: value in USUAL or value in known_profiles(),
@@ -65,6 +68,12 @@ def knob() -> Knob:
         turned=_turned,
         now=_now,
     )
+
+
+def kernel_words(name: str, place: Place) -> list[str]:
+    """What profile `name` adds to the kernel's command line; raises HostError for one that can't
+    be read."""
+    return [word for part in application(name, place).left_out for word in part.planned.split()]
 
 
 def _turned(value: str, place: Place, changes: Changes) -> list[str]:

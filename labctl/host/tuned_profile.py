@@ -17,21 +17,20 @@ FOLDERS = ("etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib
 _DEPTH = 10
 """Of profiles that include each other; deeper is a circle."""
 
-_UNIT_KEYS = frozenset(
-    ("type", "enabled", "replace", "drop", "priority", "devices", "devices_udev_regex")
-    + ("cpuinfo_regex", "uname_regex")
-)
+_CONDITIONS = frozenset(("devices", "devices_udev_regex", "cpuinfo_regex", "uname_regex"))
+_UNIT_KEYS = _CONDITIONS | {"type", "enabled", "replace", "drop", "priority"}
 """Keys of a section that set nothing (tuned.profiles.unit)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     """A section with the options that any of the profile's files has for it: more than tuned will
-    apply perhaps, never less."""
+    apply perhaps, never less. `conditional`: it is meant for some machines or devices only."""
 
     name: str
     type: str
     options: Mapping[str, str]
+    conditional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +92,7 @@ def read_profile(
             name=section,
             type=options.get("type", section),
             options={key: value for key, value in options.items() if key not in _UNIT_KEYS},
+            conditional=not _CONDITIONS.isdisjoint(options),
         )
         for section, options in sections.items()
         if section not in ("main", "variables")

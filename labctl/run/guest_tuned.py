@@ -17,6 +17,7 @@ from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 
 _LOG = "/var/log/tuned/tuned.log"
+_PRINTED = "/run/tuned/printed"
 _ISOLATED = "/sys/devices/system/cpu/isolated"
 _START_S = 90
 """A Python program that starts others, in a guest that may be emulated beside hogs."""
@@ -34,7 +35,7 @@ isolated=$(cat {_ISOLATED})
     printf 'isolated_cores=%s\\n' "$isolated" >> "$file"
 done
 mkdir -p /run/tuned
-setsid --fork tuned --profile "$1" --log={_LOG} > /dev/null 2>&1 < /dev/null
+setsid --fork tuned --profile "$1" --log={_LOG} > {_PRINTED} 2>&1 < /dev/null
 """
 
 _ASK = f"""
@@ -51,9 +52,9 @@ def ask(method):
         answer += data
     return json.loads(answer).get("result")
 
-def log():
+def text(path):
     try:
-        return open("{_LOG}").read()
+        return open(path).read()
     except OSError:
         return ""
 
@@ -62,17 +63,20 @@ profile, verified = None, False
 while time.monotonic() < end:
     try:
         # It listens before its profile is applied, and verifies nothing until then.
-        if "applied" in log():
+        if "applied" in text("{_LOG}"):
             profile = ask("active_profile")
             verified = ask("verify_profile_ignore_missing")
             break
     except OSError:
         pass
     time.sleep(0.2)
-isolated = open("{_ISOLATED}").read().strip()
-print(json.dumps(
-    {{"profile": profile, "verified": verified, "isolated_cores": isolated, "log": log()}}
-))
+print(json.dumps({{
+    "profile": profile,
+    "verified": verified,
+    "isolated_cores": text("{_ISOLATED}").strip(),
+    "log": text("{_LOG}"),
+    "printed": text("{_PRINTED}"),
+}}))
 """
 
 
@@ -95,7 +99,7 @@ def activate(channel: Channel, profile: str) -> TunedState:
     try:
         found = json.loads(printed)
         active, verified, log = found["profile"], found["verified"], str(found["log"])
-        isolated = str(found["isolated_cores"])
+        isolated, words = str(found["isolated_cores"]), str(found["printed"])
     except (ValueError, KeyError, TypeError) as error:
         raise BrokenError(f"tuned in the guest answered with {printed[:200]!r}") from error
     problems = []
@@ -103,8 +107,9 @@ def activate(channel: Channel, profile: str) -> TunedState:
     left = [line for line in failed if not _is_other_spelling(line, isolated)]
     if active != profile:
         instead = "has no profile" if active is None else f"has the profile '{active}'"
-        said = "".join(f": {error}" for error in _said(log, "ERROR")[-1:])
-        problems.append(f"tuned in the guest {instead}, asked was '{profile}'{said}")
+        said = [*_said(log, "ERROR"), *words.strip().splitlines()]
+        why = "".join(f": {line}" for line in said[-1:])
+        problems.append(f"tuned in the guest {instead}, asked was '{profile}'{why}")
     elif verified is not True and (left or not failed):
         named = "; ".join(left) or "it does not say what"
         problems.append(f"tuned in the guest can't verify its profile '{profile}': {named}")
