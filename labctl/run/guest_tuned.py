@@ -19,7 +19,7 @@ from labctl.base.errors import BrokenError
 _LOG = "/var/log/tuned/tuned.log"
 _PRINTED = "/run/tuned/printed"
 _ISOLATED = "/sys/devices/system/cpu/isolated"
-_START_S = 90
+_START_S = 240
 """A Python program that starts others, in a guest that may be emulated beside hogs."""
 
 # Without dynamic tuning a profile is the same in each trial. Real-time profiles have to be told
