@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.cpus import CpuSet
-from labctl.host.journal import Change
+from labctl.host.journal import Change, Changes
 from labctl.host.tunables import FileValue
 
 
@@ -49,7 +49,8 @@ class Knob:
     """`values`: what it takes, in words; `accepts` says whether a value is one of them.
 
     `changes`: what has to be changed for a value; raises Impossible where this host can't have it.
-    `now`: its value in a word or a few; None where this host doesn't have it.
+    `now`: its value in a word or a few; None where this host doesn't have it. `turned`: gives it a
+    value where a tool does that, and returns what is left as it was; else `changes` are made.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Knob:
     accepts: Callable[[str], bool]
     changes: Callable[[str, Place], Sequence[Change]]
     now: Callable[[Place], str | None]
+    turned: Callable[[str, Place, Changes], list[str]] | None = None
 
 
 def file_change(path: Path, value: str, *, optional: bool = False) -> Change:

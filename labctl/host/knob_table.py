@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from labctl.base.cpus import format_cpus, parse_cpus
+from labctl.host import tuned
 from labctl.host.journal import Change
 from labctl.host.knob import (
     Impossible,
@@ -224,7 +225,8 @@ TABLE: tuple[Knob, ...] = (
         changes=_hugepages(2048),
         now=lambda place: place.text(_pool(2048)),
     ),
-    # tuned comes here (labctl.host.knobs): single knobs have the last word over its profiles.
+    # Single knobs have the last word over tuned's profiles.
+    tuned.knob(),
     Knob(
         name="governor",
         what="how the kernel chooses a CPU's frequency",

@@ -67,10 +67,12 @@ def turn(host: Mapping[str, str], place: Place, changes: Changes) -> list[str]:
     for knob, value in _in_order(host):
         try:
             # Each after those before it: its files may come and go with them.
-            wanted = knob.changes(value, place)
+            if knob.turned is not None:
+                refused += knob.turned(value, place, changes)
+            else:
+                refused += changes.make(knob.changes(value, place))
         except Impossible as reason:
             raise HostError(f"'{knob.name}' can't be '{value}': {reason}") from reason
-        refused += changes.make(wanted)
     return refused
 
 
@@ -107,5 +109,5 @@ def _state(knob: Knob, place: Place) -> KnobState:
 
 def _any(knob: Knob) -> str:
     """A value that the knob takes, of a host that has it set to none of them."""
-    values = ("0", "on", "performance", "all", "never")
+    values = ("0", "on", "performance", "all", "never", "virtual-host")
     return next(value for value in values if knob.accepts(value))

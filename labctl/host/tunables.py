@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from labctl.base.cpus import format_cpus, parse_cpus
+from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 
 ABSENT = "absent"
 PRESENT = "present"
@@ -101,11 +101,7 @@ class CpuMask(_PathTunable):
         return format_cpus(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
     def write(self, value: str) -> None:
-        digits = f"{sum(1 << cpu for cpu in parse_cpus(value)):x}"
-        # bitmap_parse() in the kernel's lib/bitmap-str.c wants groups of 32 bits.
-        digits = digits.zfill(-(-len(digits) // 8) * 8)
-        groups = [digits[start : start + 8] for start in range(0, len(digits), 8)]
-        FileValue(self.path).write(",".join(groups))
+        FileValue(self.path).write(cpu_mask(parse_cpus(value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +235,13 @@ def selected(text: str) -> str:
     """The value in the text of a setting's file: the bracketed word of "always [madvise] never"."""
     chosen = re.search(r"\[([^\]\s]+)\]", text)
     return chosen.group(1) if chosen else text.strip()
+
+
+def cpu_mask(cpus: CpuSet) -> str:
+    """CPUs in hexadecimal, in groups of 32 bits as the kernel's lib/bitmap-str.c wants them."""
+    digits = f"{sum(1 << cpu for cpu in cpus):x}"
+    digits = digits.zfill(-(-len(digits) // 8) * 8)
+    return ",".join(digits[start : start + 8] for start in range(0, len(digits), 8))
 
 
 def access(uid: int, gid: int, mode: int) -> str:

@@ -55,6 +55,10 @@ class ActiveProfile:
             return AUTOMATIC
         return f"{_MANUAL}{profile}" if profile else NO_PROFILE
 
+    def profiles(self) -> list[str]:
+        """The profiles that the daemon has applied, one after the other."""
+        return self._path("active_profile").read_text(encoding="utf-8").split()
+
     def write(self, value: str) -> None:
         profile = value.removeprefix(_MANUAL)
         if daemon_runs(Path(self.pid_file)):

@@ -176,7 +176,7 @@ def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
         if (folder / name).resolve().is_relative_to(folder) and (folder / name).is_file():
             source = (folder / name).read_text(encoding="utf-8")
             template = Template(source, undefined=StrictUndefined)
-            text = template.render(housekeeping_mask=_mask(cpus.others))
+            text = template.render(not_isolated_mask=_mask(cpus.others))
             yield Step(
                 title=f"Bring labctl's profile '{profile}' to tuned",
                 place=Place.HOST,

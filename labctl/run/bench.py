@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from labctl.domain.render import guest_data_path
 from labctl.host import knobs
 from labctl.host.cgroups import placement, placement_problems
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
+from labctl.host.topology import read_topology
 from labctl.run import cable, guest_side
 from labctl.run.boots import Boots, PausedGuest
 from labctl.run.handicap import handicapped
@@ -74,6 +75,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             # On the host as it is: every other tuning is restored from this boot as well.
             boots.saved(boot)
         changed = stack.enter_context(_host_changed(lab, tuning))
+        lab = _with_cpus_of_now(lab, tuning)
         paused: PausedGuest = stack.enter_context(
             boots.restored(boot, tuning) if restored else boots.booted(tuning)
         )
@@ -138,20 +140,22 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
 @contextmanager
 def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
     """The image's tree on the host, with as many CPUs and as much memory as the guest has."""
-    pinned = tuning.pin.vcpus is not None
-    cpus = lab.pin_plan_for(tuning).vcpu_cpus if pinned else lab.topology.usable
-    with (
-        _host_changed(lab, tuning) as changed,
-        native_session(
-            lab.image.tree,
-            data_folder=lab.data.folder,
-            memory_bytes=lab.memory_mib * MIB,
-            runner_program=RUNNER,
-            layout=lab.layout,
-            journal=lab.journal,
-            network=lab.link.native_file if lab.link else None,
-        ) as session,
-    ):
+    with ExitStack() as stack:
+        changed = stack.enter_context(_host_changed(lab, tuning))
+        lab = _with_cpus_of_now(lab, tuning)
+        pinned = tuning.pin.vcpus is not None
+        cpus = lab.pin_plan_for(tuning).vcpu_cpus if pinned else lab.topology.usable
+        session = stack.enter_context(
+            native_session(
+                lab.image.tree,
+                data_folder=lab.data.folder,
+                memory_bytes=lab.memory_mib * MIB,
+                runner_program=RUNNER,
+                layout=lab.layout,
+                journal=lab.journal,
+                network=lab.link.native_file if lab.link else None,
+            )
+        )
         channel = native_channel(session)
         yield Bench(
             tuning=tuning,
@@ -196,6 +200,11 @@ def _host_changed(lab: Lab, tuning: Tuning) -> Iterator[dict[str, Any]]:
                 "refused": refused,
             }
         }
+
+
+def _with_cpus_of_now(lab: Lab, tuning: Tuning) -> Lab:
+    """With SMT switched off, threads that aren't pinned may run on fewer CPUs."""
+    return replace(lab, topology=read_topology()) if "smt" in tuning.host else lab
 
 
 def native_channel(session: NativeSession) -> Channel:

@@ -12,6 +12,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.tuning import GuestSide
 from labctl.host.tunables import selected
+from labctl.run import guest_tuned
 
 RAW = "guest-side.json"
 
@@ -25,7 +26,7 @@ _TOOK_EFFECT = {
 stays empty (kernel-parameters.txt; sysfs-devices-system-cpu)."""
 
 _SECONDS = 60.0
-"""For one setting: tuned is a Python program, and the guest may be emulated."""
+"""For one setting, in a guest that may be emulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,9 @@ def set_up(channel: Channel, asked: GuestSide, data_path: str) -> GuestState:
         problems += _command_line_problems(channel, asked.command_line, found["command_line"])
     # First: a profile sets what the other keys may mean to set differently.
     if asked.tuned is not None:
-        found["tuned"] = _tuned(channel, asked.tuned)
+        state = guest_tuned.activate(channel, asked.tuned)
+        found["tuned"] = state.evidence
+        problems += state.problems
     wanted = dict(asked.sysfs)
     if asked.elevator is not None:
         wanted[f"/sys/block/{_disk(channel, data_path)}/queue/scheduler"] = asked.elevator
@@ -111,10 +114,6 @@ def _command_line_problems(channel: Channel, words: tuple[str, ...], line: str) 
         # sysfs prints "(null)" for no CPU in nohz_full.
         if effect is not None and _text(channel, effect) in ("", "(null)"):
             yield f"the guest's kernel ignores '{word}': {effect} names no CPU"
-
-
-def _tuned(channel: Channel, profile: str) -> dict[str, str]:
-    raise BrokenError("not built")
 
 
 def _output(channel: Channel, *argv: str) -> str:

@@ -9,10 +9,10 @@ from labctl.base.errors import BusyError, HostError, UsageError
 from labctl.base.events import Listener, Note
 from labctl.base.places import StatePlaces, host_lock
 from labctl.base.signals import ending_signals_interrupt
-from labctl.base.tuning import Tuning
+from labctl.base.tuning import Kind, Tuning
 from labctl.base.yamlfile import nearest
 from labctl.domain.pinplan import default_vcpus, pin_plan
-from labctl.host import knobs
+from labctl.host import knobs, tuned
 from labctl.host.journal import Entry, Journal, Restored
 from labctl.host.kernel_line import booted_with, in_full, is_booted_with
 from labctl.host.knob import Place
@@ -73,6 +73,8 @@ def asked_for(names: Sequence[str], vcpus: int | None = None) -> Asked:
             f"this host can't have that: {'; '.join(problems)}",
             hint="'labctl host status' shows what can be set here.",
         )
+    if tuned.TUNED in host:
+        words += tuned.kernel_words(host[tuned.TUNED], place)
     line = booted_with()
     lacking = [word for word in dict.fromkeys(words) if not is_booted_with(word, line)]
     return Asked(
@@ -126,8 +128,15 @@ def _is_owned(entry: Entry) -> bool:
 
 def _tuning(name: str) -> Tuning:
     known = tuning_names()
+    if name not in known and name in {*tuned.USUAL, *tuned.known_profiles()}:
+        return Tuning(
+            name=name,
+            description="A profile of tuned.",
+            kind=Kind.GUEST,
+            host={tuned.TUNED: name},
+        )
     if name not in known and JOINT not in name:
-        raise UsageError(f"no tuning '{name}'", hint=nearest(name, known))
+        raise UsageError(f"no tuning '{name}', nor a profile of tuned", hint=nearest(name, known))
     tuning = load_tuning(name)
     if not tuning.host and not tuning.requires.command_line:
         raise UsageError(

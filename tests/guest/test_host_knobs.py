@@ -108,7 +108,10 @@ def test_settings_are_in_force_in_their_own_trials_only(
 def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
     sandbox: Sandbox, study: Path, as_it_was: tuple[str, str]
 ) -> None:
-    arguments = ("--seed=1", "--condition=quiet", "--accel=tcg", "--duration=20", "--quiet")
+    arguments = (
+        *("--tuning=swappiness-10", "--seed=1", "--condition=quiet", "--accel=tcg"),
+        *("--duration=20", "--quiet"),
+    )
     process = sandbox.start("sweep", str(study), *arguments)
 
     def a_guest_runs_with_the_setting() -> bool:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
+from labctl.base.errors import HostError
 from labctl.host.doctor.model import Check, Result, Scope, fine, some, unknown, warn
 from labctl.host.doctor.reader import Reader
 from labctl.host.tunables import selected
+from labctl.host.tuned_profile import read_profile
 
 GROUP = "tuned"
-_FOLDERS = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned")
 _ACTIVE = "/etc/tuned/active_profile"
-_DEPTH = 10
-"""Of profiles that include each other; deeper is a circle."""
-
 _SETTINGS = {
     ("vm", "transparent_hugepages"): "/sys/kernel/mm/transparent_hugepage/enabled",
     ("vm", "transparent_hugepage"): "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -39,8 +36,11 @@ def drift(reader: Reader, scope: Scope) -> Result:
     if not name:
         return fine("no profile is active", [])
     wanted: dict[str, str] = {}
-    for profile in name.split():
-        wanted |= _settings(reader, profile, _DEPTH)
+    try:
+        for profile in name.split():
+            wanted |= _settings(reader, profile)
+    except HostError as error:
+        return unknown(error.message)
     differing = {
         path: (value, found)
         for path, value in sorted(wanted.items())
@@ -60,47 +60,20 @@ def drift(reader: Reader, scope: Scope) -> Result:
     return warn(f"{shown} (profile '{name}')", f"tuned-adm profile {name}", value)
 
 
-def _settings(reader: Reader, profile: str, depth: int) -> dict[str, str]:
+def _settings(reader: Reader, profile: str) -> dict[str, str]:
     """File to value of what a profile and those that it includes set: tuned.conf(5).
 
-    What a profile computes (variables, functions) and what it sets only if larger (">") is left
-    out.
+    What a profile computes (variables, functions), what it sets only if larger (">"), and what is
+    for some machines only is left out.
     """
-    text = next(
-        (
-            text
-            for folder in _FOLDERS
-            if (text := reader.text(f"{folder}/{profile}/tuned.conf")) is not None
-        ),
-        None,
-    )
-    if text is None or depth == 0:
-        return {}
-    sections = _sections(text)
-    found: dict[str, str] = {}
-    for parent in re.split(r"[,;\s]+", sections.get("main", {}).get("include", "")):
-        if parent and "$" not in parent:
-            found |= _settings(reader, parent.lstrip("-"), depth - 1)
-    for section, options in sections.items():
-        for option, value in options.items():
-            path = _file_of(section, option)
-            if path is not None and not re.search(r"[$<>*?\[]", path + value):
-                found[path] = value
-    return found
-
-
-def _sections(text: str) -> Mapping[str, Mapping[str, str]]:
-    """Section to option to value. No configparser: tuned's values may hold what it forbids."""
-    sections: dict[str, dict[str, str]] = {}
-    here: dict[str, str] = {}
-    for line in text.splitlines():
-        line = line.strip()
-        if header := re.fullmatch(r"\[([^\]]+)\]", line):
-            here = sections.setdefault(header[1], {})
-        elif line[:1] not in ("", "#", ";"):
-            option, _, value = line.partition("=")
-            here[option.strip()] = value.strip().strip('"')
-    return sections
+    return {
+        path: value.strip('"')
+        for unit in read_profile(profile, reader.root).units
+        for option, value in unit.options.items()
+        if not unit.conditional
+        and (path := _file_of(unit.type, option)) is not None
+        and not re.search(r"[$<>*?\[]", path + value)
+    }
 
 
 def _file_of(section: str, option: str) -> str | None:

@@ -78,7 +78,7 @@ def test_a_profile_of_the_labs_is_brought_to_tuned_before_it_is_chosen(
 ) -> None:
     own = tmp_path / "templates/tuned/ours"
     own.mkdir(parents=True)
-    (own / "tuned.conf.j2").write_text("[sysfs]\n/sys/x/cpumask={{ housekeeping_mask }}\n")
+    (own / "tuned.conf.j2").write_text("[sysfs]\n/sys/x/cpumask={{ not_isolated_mask }}\n")
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
     profile, switch = host(tuned="ours")
     assert profile.file is not None

@@ -1,75 +1,173 @@
-"""What a tuning needs and a host lacks: each with its remedy."""
+"""What a host lacks for a tuning, said before anything starts."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.run.requirements import Offers, refuse, unmet
-from labctl.study.tunings import load_tuning
-
-GIB = 1024**3
-HOST = Offers(
-    accelerator="tcg",
-    cpus=4,
-    nodes=1,
-    smt=False,
-    vcpus=2,
-    guest_memory_bytes=GIB,
-    memory_bytes=4 * GIB,
-    versions={"libvirt": "9.0.0", "qemu": "7.2.22", "kernel": "6.1.0-1"},
-    cpu_flags=frozenset({"pdpe1gb"}),
-    huge_pages={"2M": 0, "1G": 0},
-)
+from labctl.base.tuning import GuestSide, Kind, Requires, Tuning
+from labctl.run.requirements import MIB, Offers, Unmet, read_offers, refuse, unmet
+from tests.unit.domain import hosts
 
 
-def lacking(name: str, host: Offers) -> list[str]:
-    return [problem.text for problem in unmet(load_tuning(name), host)]
-
-
-def test_huge_pages_can_be_made_of_free_memory() -> None:
-    assert lacking("hugepages-2M", HOST) == []
-    assert lacking("hugepages-1G", HOST) == []
-
-
-def test_huge_pages_that_are_free_already_need_no_other_memory() -> None:
-    reserved = replace(HOST, memory_bytes=0, huge_pages={"2M": 512})
-    assert lacking("memory-hugetlb", reserved) == []
-
-
-def test_huge_pages_that_memory_can_not_hold_are_refused_with_a_remedy() -> None:
-    full = replace(HOST, memory_bytes=GIB, huge_pages={"2M": 511})
-    tuning = load_tuning("hugepages-2M")
-    with pytest.raises(HostError, match="it needs 512 huge pages of 2M") as caught:
-        refuse(tuning, unmet(tuning, full))
-    assert "hugepagesz=2M hugepages=512" in (caught.value.hint or "")
-
-
-def test_a_size_that_the_kernel_has_not_is_named() -> None:
-    assert lacking("hugepages-1G", replace(HOST, huge_pages={"2M": 512})) == [
-        "it needs huge pages of 1G, which this host's CPU or kernel doesn't have"
-    ]
-
-
-def test_a_guest_smaller_than_a_page_is_refused() -> None:
-    assert lacking("hugepages-1G", replace(HOST, guest_memory_bytes=GIB // 4)) == [
-        "it needs a guest with at least the 1G of one huge page, this one has 256 MiB"
-    ]
-
-
-def test_mapped_iothreads_are_refused_by_name_with_what_to_install() -> None:
-    tuning = load_tuning("iothreads-4-mapped")
-    with pytest.raises(HostError) as caught:
-        refuse(tuning, unmet(tuning, HOST))
-    assert caught.value.message == (
-        "this host can't have 'iothreads-4-mapped': it needs libvirt 10.0, this host has 9.0.0; "
-        "it needs QEMU 9.0, this host has 7.2.22"
+def tuning(requires: Requires | None = None, **fields: Any) -> Tuning:
+    return Tuning(
+        name="wanted",
+        description="A tuning.",
+        kind=Kind.GUEST,
+        requires=requires or Requires(),
+        **fields,
     )
-    assert "Install libvirt 10.0 or newer." in (caught.value.hint or "")
 
 
-def test_newer_versions_have_mapped_iothreads() -> None:
-    newer = replace(HOST, versions={"libvirt": "10.0.0", "qemu": "9.0.2"})
-    assert lacking("iothreads-4-mapped", newer) == []
+def offers(**found: Any) -> Offers:
+    """A host with four CPUs and nothing special."""
+    usual: dict[str, Any] = {
+        "accelerator": "kvm",
+        "cpus": 4,
+        "nodes": 1,
+        "smt": False,
+        "vcpus": 2,
+        "guest_memory_bytes": 1024 * MIB,
+        "memory_bytes": 8192 * MIB,
+        "versions": {"libvirt": "9.0.0", "qemu": "7.2.22", "kernel": "6.1.0-18-amd64"},
+        "huge_pages": {"2M": 0},
+    }
+    return Offers(**{**usual, **found})
+
+
+def texts(requires: Requires, **found: Any) -> list[str]:
+    return [lack.text for lack in unmet(tuning(requires), offers(**found))]
+
+
+def test_a_tuning_that_asks_for_nothing_lacks_nothing() -> None:
+    assert unmet(tuning(), offers()) == []
+
+
+@pytest.mark.parametrize(
+    ("requires", "text"),
+    [
+        (Requires(libvirt="10.0"), "it needs libvirt 10.0, this host has 9.0.0"),
+        (Requires(qemu="9.0"), "it needs QEMU 9.0, this host has 7.2.22"),
+        (Requires(kernel="6.4"), "it needs Linux 6.4, this host has 6.1.0-18-amd64"),
+        (Requires(cpus=5), "it needs 5 usable CPUs, this host has 4"),
+        (Requires(nodes=2), "it needs 2 NUMA nodes"),
+        (Requires(smt=True), "two usable hardware threads"),
+        (Requires(cpu_flags=("avx",)), "the CPU's avx"),
+        (Requires(paths=("/dev/vhost-net",)), "it needs /dev/vhost-net"),
+        (Requires(programs=("tuned",)), "it needs 'tuned', not installed here"),
+        (Requires(command_line=("isolcpus",)), "booted with 'isolcpus'"),
+        (Requires(hugepages="1G"), "huge pages of 1G, which this host's CPU or kernel"),
+    ],
+)
+def test_what_is_lacking_is_named_with_what_was_found(requires: Requires, text: str) -> None:
+    (said,) = texts(requires)
+    assert text in said
+
+
+@pytest.mark.parametrize(
+    "requires",
+    [
+        Requires(libvirt="9.0"),
+        Requires(libvirt="9.0.0", qemu="7.2", kernel="6.1"),
+        Requires(cpus=4, nodes=1),
+    ],
+)
+def test_versions_and_counts_are_met_by_as_much(requires: Requires) -> None:
+    assert texts(requires) == []
+
+
+def test_a_version_that_nobody_knows_is_no_version_that_will_do() -> None:
+    (said,) = texts(Requires(qemu="9.0"), versions={})
+    assert "not known" in said
+
+
+@pytest.mark.parametrize(("accelerator", "lacks"), [("kvm", False), ("tcg", True), (None, False)])
+def test_kvm_is_lacking_only_where_it_is_known_not_to_work(
+    accelerator: str | None, lacks: bool
+) -> None:
+    assert bool(texts(Requires(accelerator="kvm"), accelerator=accelerator)) is lacks
+
+
+def test_every_lack_is_said_at_once() -> None:
+    assert len(texts(Requires(libvirt="10.0", cpus=9, programs=("tuned",)))) == 3
+
+
+@pytest.mark.parametrize(
+    ("word", "line", "booted"),
+    [
+        ("isolcpus", ("isolcpus=2-3",), True),
+        ("isolcpus=2-3", ("isolcpus=2-3",), True),
+        ("isolcpus=2-3", ("isolcpus=2",), False),
+        ("nohz", ("nohz_full=2",), False),
+    ],
+)
+def test_a_word_of_the_command_line_is_found_with_or_without_its_value(
+    word: str, line: tuple[str, ...], booted: bool
+) -> None:
+    assert (texts(Requires(command_line=(word,)), command_line=line) == []) is booted
+
+
+@pytest.mark.parametrize(
+    ("free", "memory_mib", "lacks"),
+    [
+        (512, 0, False),  # enough of them are free
+        (511, 1024, True),  # they aren't, nor is there room for QEMU beside them
+        (0, 8192, False),  # they can be made
+    ],
+)
+def test_huge_pages_are_free_or_there_is_memory_to_make_them_of(
+    free: int, memory_mib: int, lacks: bool
+) -> None:
+    found = texts(Requires(hugepages="2M"), huge_pages={"2M": free}, memory_bytes=memory_mib * MIB)
+    assert bool(found) is lacks
+
+
+def test_a_reason_holds_nothing_that_changes_from_minute_to_minute() -> None:
+    """It is part of the plan, which is the same bytes each time."""
+    few, fewer = (
+        texts(Requires(hugepages="2M"), huge_pages={"2M": free}, memory_bytes=free * MIB)
+        for free in (40, 30)
+    )
+    assert few == fewer != []
+
+
+@pytest.mark.parametrize("word", ["isolcpus=domain,1-N", "nohz_full=1-N"])
+def test_a_guest_with_one_vcpu_has_none_to_isolate(word: str) -> None:
+    isolating = tuning(guest=GuestSide(command_line=(word,)), restore=False)
+    assert "there is only one" in unmet(isolating, offers(vcpus=1))[0].text
+    assert unmet(isolating, offers(vcpus=2)) == []
+
+
+def test_a_refusal_names_the_tuning_every_lack_and_each_remedy_once() -> None:
+    lacks = [
+        Unmet(text="it needs KVM", remedy="Load kvm."),
+        Unmet(text="it needs a flag", remedy="Load kvm."),
+    ]
+    with pytest.raises(
+        HostError, match="this host can't have 'wanted': it needs KVM; it needs a flag"
+    ) as caught:
+        refuse(tuning(), lacks)
+    assert caught.value.hint == "Load kvm."
+    refuse(tuning(), [])
+
+
+def test_this_hosts_offers_are_read_as_far_as_they_are_asked_for() -> None:
+    asked = Requires(
+        paths=("/proc/cmdline", "/proc/no-such-file"),
+        programs=("sh", "no-such-program"),
+        kernel="2.6",
+    )
+    found = read_offers(
+        [tuning(asked)], hosts.FOUR_CORES_SMT, vcpus=2, memory_mib=1024, accelerator="tcg"
+    )
+    assert (found.cpus, found.nodes, found.smt) == (8, 1, True)
+    assert found.paths == {"/proc/cmdline"}
+    assert found.programs == {"sh"}
+    assert set(found.versions) == {"kernel"}
+    assert found.command_line == ()
+    (paths, programs) = (lack.text for lack in unmet(tuning(asked), found))
+    assert "/proc/no-such-file" in paths
+    assert "no-such-program" in programs
