@@ -99,7 +99,7 @@ def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned
     own = _own_asked_for(request)
     if own is not None:
         study = own_study(study, own, request.overrides)
-        _check_no_peers(study)
+        check_no_peers(study)
     return _planned(request, study, seed, accelerator, own)
 
 
@@ -124,7 +124,8 @@ def _own_asked_for(request: SweepRequest) -> OwnGuest | None:
     return read_own(request.domain, connect=request.connect, keep_network=request.keep_network)
 
 
-def _check_no_peers(study: Study) -> None:
+def check_no_peers(study: Study) -> None:
+    """Raises UsageError for a study whose guests must have labctl's link."""
     if has_peers(study):
         raise UsageError(
             f"study '{study.name}' has workloads that talk to a peer over labctl's own link, "
