@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import ExitCode, UsageError
-from labctl.cli.common import console, print_json
+from labctl.cli.common import Group, console, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ _PLACE = Path("/var/lib/labctl")
 _UUID = "00000000-0000-4000-8000-000000000000"
 
 
-@click.group("domain")
+@click.group("domain", cls=Group)
 def command() -> None:
     """List, show, compare, render or validate tunings (the files in domains/)."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.cli.common import console, print_json, state_places
+from labctl.cli.common import Group, console, print_json, state_places
 
 if TYPE_CHECKING:
     from labctl.base.places import StatePlaces
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group("host")
+@click.group("host", cls=Group)
 def command() -> None:
     """Facts of this host; undo what labctl changed on it."""
 
