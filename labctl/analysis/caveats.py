@@ -123,7 +123,7 @@ def _invalid(run: LoadedRun) -> Iterator[str]:
     if not invalid:
         return
     reasons = Counter(reason for record in invalid for reason in record.reasons)
-    named = [f"{reason} ({count}x)" for reason, count in reasons.most_common()]
+    named = [f"{reason.rstrip('.')} ({count}×)" for reason, count in reasons.most_common()]
     why = "; ".join(few(named)) or "no reason given"
     yield f"{counted(len(invalid), 'invalid trial')}: {why}."
 

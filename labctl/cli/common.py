@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labctl.base.errors import UsageError
 from labctl.base.places import StatePlaces
 
 if TYPE_CHECKING:
@@ -20,6 +21,35 @@ def state_places(context: click.Context) -> StatePlaces:
     """Where state lies: --state-dir, else the default."""
     chosen = (context.find_root().obj or {}).get("state_dir")
     return StatePlaces(chosen.resolve()) if chosen else StatePlaces.default()
+
+
+class Group(click.Group):
+    """Commands whose lines in --help are whole sentences, and a nearest name for one that isn't
+    there."""
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0].startswith("-") or args[0] in self.list_commands(context):
+            return super().resolve_command(context, args)
+        from labctl.base.yamlfile import nearest
+
+        raise UsageError(
+            f"{context.command_path} has no command '{args[0]}'",
+            hint=nearest(args[0], self.list_commands(context)),
+        )
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.line(context, name)) for name in self.list_commands(context)]
+            )
+
+    def line(self, context: click.Context, name: str) -> str:
+        """What --help says of a command: the first sentence of its own help."""
+        command = self.get_command(context, name)
+        assert command is not None
+        return command.get_short_help_str(limit=1000)
 
 
 def recorded_words(run: LoadedRun) -> list[str]:

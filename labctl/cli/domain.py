@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import ExitCode, UsageError
-from labctl.cli.common import console, print_json
+from labctl.cli.common import Group, console, print_json
 from labctl.cli.domain_diff import diff
 from labctl.cli.stand_in import host_options, stand_in
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from labctl.base.tuning import Tuning
 
 
-@click.group("domain")
+@click.group("domain", cls=Group)
 def command() -> None:
     """List, show, compare, render or validate tunings (the files in domains/)."""
 

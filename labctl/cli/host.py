@@ -9,7 +9,7 @@ import click
 
 from labctl.base.errors import HostError
 from labctl.cli import host_tune
-from labctl.cli.common import console, print_json, state_places
+from labctl.cli.common import Group, console, print_json, state_places
 
 if TYPE_CHECKING:
     from labctl.base.places import StatePlaces
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group("host")
+@click.group("host", cls=Group)
 def command() -> None:
     """Facts and settings of this host; what labctl changed on it, and back again."""
 

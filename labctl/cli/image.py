@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import ExitCode, LabctlError, UsageError
-from labctl.cli.common import console, print_json, state_places
+from labctl.cli.common import Group, console, print_json, state_places
 
 if TYPE_CHECKING:
     from labctl.base.events import Event
@@ -19,7 +19,7 @@ DEFAULT = "debian-12"
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group("image")
+@click.group("image", cls=Group)
 def command() -> None:
     """Fetch, build, list, verify or remove guest images."""
 

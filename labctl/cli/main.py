@@ -14,6 +14,7 @@ import click
 
 from labctl import __version__
 from labctl.base.errors import ExitCode, LabctlError
+from labctl.cli.common import Group
 
 _COMMANDS = {
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
@@ -45,7 +46,7 @@ _HOST_HINTS = {
 """What the host may refuse to any of our files."""
 
 
-class _Commands(click.Group):
+class _Commands(Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return list(_COMMANDS)
 
@@ -68,9 +69,8 @@ class _Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.DONE
 
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+    def line(self, context: click.Context, name: str) -> str:
+        return _COMMANDS[name][1]
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.tuning import Strategy
-from labctl.cli.common import print_json
+from labctl.cli.common import Group, print_json
 
 if TYPE_CHECKING:
     from labctl.domain.pinplan import PinPlan
     from labctl.host.topology import Topology
 
 
-@click.group("pin")
+@click.group("pin", cls=Group)
 def command() -> None:
     """Plan which thread runs on which CPU."""
 
@@ -83,6 +83,8 @@ def _topology(sysfs: Path | None, cpus: str | None) -> Topology:
 
 
 def _explain(planned: PinPlan) -> None:
+    from textwrap import fill
+
     from labctl.base.cpus import format_cpus
 
     sockets, cores, threads = planned.guest_topology
@@ -94,4 +96,4 @@ def _explain(planned: PinPlan) -> None:
         if sentences:
             click.echo(f"\n{title}:")
             for sentence in sentences:
-                click.echo(f"  {sentence}")
+                click.echo(fill(sentence, initial_indent="  ", subsequent_indent="    ", width=79))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
-from labctl.cli.common import console, print_json
+from labctl.cli.common import Group, console, print_json
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import LoadedRun, RunFolder
@@ -22,7 +22,7 @@ _results = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group("run")
+@click.group("run", cls=Group)
 def command() -> None:
     """List, show, reparse or remove runs."""
 

@@ -244,7 +244,7 @@ def test_every_trial_invalid() -> None:
     )
     judgement = judge(replace(run, trials=trials))
     assert "no valid trial" in judgement.answer
-    assert any("160 invalid trials: it slept (160x)" in w for w in judgement.warnings)
+    assert any("160 invalid trials: it slept (160×)" in w for w in judgement.warnings)
 
 
 def test_no_plan() -> None:

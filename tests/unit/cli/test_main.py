@@ -168,7 +168,6 @@ def test_a_finding_is_exit_code_1(labctl: Labctl, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "words",
     [
-        ["nosuch"],
         ["--nosuch"],
         ["sweep", "--nosuch"],
         ["sweep", "--accel", "xen"],
@@ -238,3 +237,24 @@ def test_each_command_in_the_help_has_its_module() -> None:
     for name, (path, _) in module._COMMANDS.items():
         assert path.startswith("labctl.cli.")
         assert cli.get_command(click.Context(cli), name) is not None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "near"),
+    [
+        (["swep"], "labctl has no command 'swep'", "sweep"),
+        (["run", "lst"], "labctl run has no command 'lst'", "list"),
+    ],
+)
+def test_an_unknown_command_is_refused_with_the_nearest_name(
+    labctl: Labctl, words: list[str], said: str, near: str
+) -> None:
+    said_by = labctl(*words)
+    assert said_by.code == 2
+    assert said in said_by.err
+    assert f"Did you mean '{near}'?" in said_by.err
+
+
+@pytest.mark.parametrize("group", ["domain", "image", "run"])
+def test_no_line_of_a_groups_help_is_cut_off(labctl: Labctl, group: str) -> None:
+    assert "..." not in labctl(group, "--help").out.partition("Commands:")[2]

@@ -18,6 +18,11 @@ def plan(*arguments: object) -> Result:
     return CliRunner().invoke(command, ["plan", *map(str, arguments)])
 
 
+def words(result: Result) -> str:
+    """What was printed, without where its lines were folded."""
+    return " ".join(result.output.split())
+
+
 @pytest.fixture
 def epyc(tmp_path: Path) -> Path:
     hosts.machine("epyc-7451-2s", tmp_path)
@@ -32,7 +37,7 @@ def test_a_copy_of_sysfs_is_planned_for_whatever_this_host_is(epyc: Path) -> Non
 
 
 def test_the_strategy_and_what_the_guest_may_see_are_told(epyc: Path) -> None:
-    output = plan("--sysfs", epyc, "--vcpus", 4, "--strategy", "siblings").output
+    output = words(plan("--sysfs", epyc, "--vcpus", 4, "--strategy", "siblings"))
     assert "Strategy 'siblings': vCPUs on NUMA node 0." in output
     assert "To the guest: sockets 1, cores 2, threads 2." in output
     assert "On this host 'siblings' places these threads just as 'compact' does." in output
