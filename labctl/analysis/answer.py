@@ -9,7 +9,8 @@ from labctl.analysis.cells import Place
 from labctl.analysis.effects import on_scale
 from labctl.analysis.model import Comparison, EffectKind, Role, Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS
-from labctl.analysis.words import capital, counted, effect, few, listed, size
+from labctl.analysis.words import capital, effect, few, listed, size_text
+from labctl.base.wording import counted, metric_title, size
 
 NEIGHBOUR_METRIC = "neighbour_ops_per_s"
 
@@ -112,18 +113,22 @@ def _places(of: Sequence[Comparison]) -> str:
 
 
 def _effects(of: Sequence[Comparison]) -> str:
-    return listed([f"{Place(c.workload, c.condition)} ({c.metric} {effect(c)})" for c in of])
+    return listed(
+        [f"{Place(c.workload, c.condition)} ({metric_title(c.metric)} {effect(c)})" for c in of]
+    )
 
 
 def _margin(c: Comparison) -> str:
-    return "" if c.margin is None else size(c.margin, c.kind, c.unit)
+    return "" if c.margin is None else size_text(c.margin, c.kind, c.unit)
 
 
 def _unclear(c: Comparison) -> str:
     """What an inconclusive comparison could have shown, and what it would take."""
     facts = []
     if c.smallest_visible is not None:
-        facts.append(f"{size(c.smallest_visible, c.kind, c.unit)} could have been seen")
+        facts.append(
+            f"an effect of {size_text(c.smallest_visible, c.kind, c.unit)} could have been seen"
+        )
     if c.blocks_needed is not None:
         facts.append(f"{_margin(c)} would take {c.blocks_needed} blocks")
     place = str(Place(c.workload, c.condition))
@@ -146,4 +151,4 @@ def _bill(best: Sequence[Comparison], comparisons: Sequence[Comparison]) -> list
     if not losses:
         return []
     most = "up to " if len(losses) > 1 else ""
-    return [f"costs the neighbour {most}{size(max(losses), EffectKind.RATIO, '')}"]
+    return [f"costs the neighbour {most}{size(max(losses))}"]

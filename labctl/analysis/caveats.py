@@ -10,15 +10,19 @@ from labctl.analysis.checks import Checked
 from labctl.analysis.design import Design
 from labctl.analysis.model import Comparison, EffectKind, Role, RunCheck
 from labctl.analysis.verdicts import FEWEST_BLOCKS
-from labctl.analysis.words import counted, few, listed, sentence
+from labctl.analysis.words import few, listed, sentence
+from labctl.base import verified
 from labctl.base.units import Better
+from labctl.base.wording import counted
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
 _FEW_SKIPPED = 3
 
-KVM_VERIFIED_ON: tuple[str, ...] = ()
-"""Hosts with working KVM and a PMU whose raw tool output our tests parse."""
+_TWO_KERNELS = (
+    "host and guest run different kernels: the native-versus-guest ratio is a stack difference, "
+    "not virtualization overhead"
+)
 
 
 def caveats(
@@ -97,13 +101,9 @@ def _setting(run: LoadedRun) -> Iterator[str]:
             "not virtualization."
         )
     if run.run.get("same_kernel") is False:
-        kernels = str(run.run.get("kernel_sentence") or "host and guest run different kernels")
-        yield f"Native against guest is a stack difference, not overhead: {sentence(kernels)}"
-    if run.run.get("accelerator") == "kvm" and not KVM_VERIFIED_ON:
-        yield (
-            "KVM figures are unverified on hardware: labctl's own tests have seen no host where "
-            "KVM and a PMU work."
-        )
+        yield sentence(str(run.run.get("kernel_sentence") or _TWO_KERNELS))
+    if run.run.get("accelerator") == "kvm" and (text := verified.kvm_caveat()):
+        yield text
 
 
 def _restored(run: LoadedRun, restored: Sequence[RunCheck]) -> Iterator[str]:

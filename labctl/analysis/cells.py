@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from labctl.analysis.model import MissingMetric
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialStatus
+
+BIN_WIDTH = "bin_width"
+"""No metric of its own: how coarsely a percentile was read (METHOD 16)."""
 
 
 class Place(NamedTuple):
@@ -38,10 +41,13 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The values of one metric in one cell by block; `sample` is one of them, for its names."""
+    """The values of one metric in one cell by block; `sample` is one of them, for its names.
+
+    `bin_widths`: of a percentile, the width of its histogram's bin over its middle, by block."""
 
     sample: Sample
     values: Mapping[int, float]
+    bin_widths: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -147,10 +153,15 @@ def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str
     first: dict[str, Sample] = {}
     named: dict[tuple[Cell, str], Sample] = {}
     values: defaultdict[tuple[Cell, str], dict[int, float]] = defaultdict(dict)
+    widths: defaultdict[tuple[Cell, str], dict[int, float]] = defaultdict(dict)
     refused: Counter[str] = Counter()
     for (cell, block), trial in chosen.items():
         for reading in trial.readings:
             if not isinstance(reading, Sample):
+                continue
+            if (of := _percentile_of(reading)) is not None:
+                if math.isfinite(reading.value):
+                    widths[cell, of][block] = reading.value
                 continue
             key = reading.key
             like = first.setdefault(key, reading)
@@ -163,8 +174,18 @@ def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str
                 values[cell, key][block] = reading.value
     series: defaultdict[Cell, dict[str, Series]] = defaultdict(dict)
     for (cell, key), by_block in values.items():
-        series[cell][key] = Series(named[cell, key], dict(sorted(by_block.items())))
+        series[cell][key] = Series(
+            named[cell, key], dict(sorted(by_block.items())), dict(widths[cell, key])
+        )
     return dict(series), refused
+
+
+def _percentile_of(reading: Sample) -> str | None:
+    """The key of the metric whose bin's width this is; None of anything else."""
+    if reading.metric != BIN_WIDTH or "of" not in reading.labels:
+        return None
+    others = {name: value for name, value in reading.labels.items() if name != "of"}
+    return replace(reading, metric=reading.labels["of"], labels=others).key
 
 
 @dataclass(slots=True)

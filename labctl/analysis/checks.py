@@ -16,8 +16,9 @@ from labctl.analysis.effects import Effects, on_scale, paired, towards_better
 from labctl.analysis.intervals import Interval, t_interval
 from labctl.analysis.model import RunCheck
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
-from labctl.analysis.words import change, size, span
-from labctl.base.units import Better
+from labctl.analysis.words import change_text, ends_text, size_text
+from labctl.base.units import Better, Unit
+from labctl.base.wording import metric_title
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ def _check_control(
     if reach > on_scale(primary.margin, arm.effects.kind):
         sentence = (
             f"The control in {place} shows no difference, {found}, but leaves one larger than "
-            f"the threshold of {size(primary.margin, arm.effects.kind, arm.unit)} open: only "
-            f"effects beyond {size(arm.effects.as_size(reach), arm.effects.kind, arm.unit)} "
+            f"the threshold of {size_text(primary.margin, arm.effects.kind, arm.unit)} open: only "
+            f"effects beyond {size_text(arm.effects.as_size(reach), arm.effects.kind, arm.unit)} "
             "get a verdict there."
         )
         return arm.checked("control", None, sentence), True, reach
@@ -88,7 +89,8 @@ class _Arm:
     place: Place
     metric: str
     better: Better
-    unit: str
+    unit: Unit
+    """Of a side without values, of which nothing is shown, any."""
     effects: Effects | None
     interval: Interval | None
     excuse: str | None
@@ -110,16 +112,17 @@ class _Arm:
             place=place,
             metric=primary.metric,
             better=side.sample.better if side else Better.NEITHER,
-            unit=str(side.sample.unit) if side else "",
+            unit=side.sample.unit if side else Unit.COUNT,
             effects=effects,
             interval=interval,
             excuse=_excuse(primary.metric, effects, interval),
         )
 
     def quoted(self, effects: Effects, interval: Interval) -> str:
-        estimate = change(effects.shown(effects.spread.mean), effects.kind, self.unit)
+        estimate = change_text(effects.shown(effects.spread.mean), effects.kind, self.unit)
         low, high = effects.shown(interval.low), effects.shown(interval.high)
-        return f"{self.metric} {estimate} ({span(low, high, effects.kind, self.unit)})"
+        ends = ends_text(low, high, effects.kind, self.unit)
+        return f"{metric_title(self.metric)} {estimate} ({ends})"
 
     def checked(self, name: str, passed: bool | None, sentence: str) -> RunCheck:
         effects, interval = self.effects, self.interval

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from labctl.store.run_folder import LoadedRun
 
 ALPHA = 0.05
 """Chance of any false verdict in a run (METHOD 19), and of a false interval elsewhere."""
+
+_KINDS = ("guest", "native")
 
 NATIVE = "native"
 """The tuning without a guest and without placement (the design's words)."""
@@ -79,6 +82,7 @@ def read_design(run: LoadedRun) -> Design:
         problems.append("The run has no plan, so nothing says what to compare.")
     elif baseline is None:
         problems.append("The run has no baseline, so no tuning can be judged.")
+    problems += _strangers(plan, tunings, known)
     guests = [name for name, entry in tunings.items() if entry.get("kind") == "guest"]
     restored_as = {n: tunings[n]["restored_as"] for n in guests if tunings[n].get("restored_as")}
     instruments = (baseline, control, handicap, *restored_as)
@@ -98,6 +102,27 @@ def read_design(run: LoadedRun) -> Design:
     )
 
 
+def _strangers(
+    plan: Mapping[str, Any], tunings: Mapping[str, Mapping[str, Any]], known: Sequence[Cell]
+) -> Iterator[str]:
+    """Names and kinds in the plan that nothing else in it knows."""
+    if not plan:
+        return
+    for role in ("baseline", "control", "handicap"):
+        if (name := plan.get(role)) is not None and name not in tunings:
+            yield f"The plan's {role} is '{name}', which is none of its tunings."
+    for name, entry in tunings.items():
+        if entry["kind"] not in _KINDS:
+            yield (
+                f"Tuning '{name}' is of kind '{entry['kind']}' where {' or '.join(_KINDS)} "
+                "belongs: it is not judged."
+            )
+        if (other := entry.get("restored_as")) is not None and other not in tunings:
+            yield f"Tuning '{name}' is there for '{other}', which is none of the plan's tunings."
+    for name in dict.fromkeys(cell.tuning for cell in known if cell.tuning not in tunings):
+        yield f"Trials of '{name}' are not judged: the plan has no such tuning."
+
+
 def _arm(plan: Mapping[str, Any], name: str, tunings: Mapping[str, Any]) -> str | None:
     arm = plan.get(name)
     return arm if arm in tunings else None
@@ -107,7 +132,7 @@ def _primaries(plan: Mapping[str, Any], problems: list[str]) -> dict[str, Primar
     primaries = {}
     for workload, entry in (plan.get("workloads") or {}).items():
         metric, margin = entry.get("primary"), entry.get("margin")
-        if not metric or not isinstance(margin, int | float) or margin <= 0:
+        if not metric or margin is None or not 0 < margin < math.inf:
             problems.append(
                 f"Workload '{workload}' declares no primary metric with a margin above 0, "
                 "so nothing is judged under it."

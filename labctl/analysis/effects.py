@@ -36,6 +36,8 @@ class Effects:
     fallback: bool
     by_block: Mapping[int, float]
     spread: Spread
+    floor: float = 0.0
+    """The least standard deviation that histograms this coarse allow to believe in."""
 
     def shown(self, value: float) -> float:
         """A value of this scale as reports show it: a ratio, or a difference."""
@@ -78,12 +80,33 @@ def paired(tuning: Series, references: Sequence[Series], *, against_native: bool
         block: y(tuning, block) - sum(y(side, block) for side in references) / len(references)
         for block in blocks
     }
+    floor = _floor(sides, blocks, kind)
     return Effects(
         kind=kind,
         fallback=fallback,
         by_block=by_block,
-        spread=spread(by_block.values(), resolution),
+        spread=spread(by_block.values(), resolution, floor),
+        floor=floor,
     )
+
+
+def _floor(sides: Sequence[Series], blocks: Sequence[int], kind: EffectKind) -> float:
+    """(bin width) / sqrt(6): the standard deviation of the difference of two values, each
+    rounded to the middle of its bin (METHOD 16). 0 for what is no percentile of a histogram.
+
+    The width is that of the coarsest side, as the root mean square over its blocks: a side that
+    ties in every block has no spread of its own to tell. On the log scale it is relative to the
+    bin's middle.
+    """
+    return max(
+        math.sqrt(math.fsum(_width(side, block, kind) ** 2 for block in blocks) / len(blocks))
+        for side in sides
+    ) / math.sqrt(6)
+
+
+def _width(side: Series, block: int, kind: EffectKind) -> float:
+    relative = side.bin_widths.get(block, 0.0)
+    return relative if kind is EffectKind.RATIO else relative * abs(side.values[block])
 
 
 def towards_better(interval: Interval, better: Better) -> Interval:

@@ -41,16 +41,18 @@ class Spread:
     sd: float
 
 
-def spread(effects: Collection[float], resolution: float) -> Spread:
+def spread(effects: Collection[float], resolution: float, floor: float = 0.0) -> Spread:
     """Mean and standard deviation; effects closer together than `resolution` count as tied.
 
-    Raises ValueError when there are none.
+    The deviation is at least `floor`, what rounding alone puts into it (METHOD 16). Raises
+    ValueError when there are no effects.
     """
     if not effects:
         raise ValueError("no effects")
     values = np.fromiter(effects, dtype=float)
     tied = len(values) < 2 or float(np.ptp(values)) <= resolution
-    return Spread(len(values), float(values.mean()), 0.0 if tied else float(values.std(ddof=1)))
+    sd = 0.0 if tied else float(values.std(ddof=1))
+    return Spread(len(values), float(values.mean()), max(sd, floor))
 
 
 def quantile(p: float, degrees: float) -> float:
@@ -69,6 +71,21 @@ def t_interval(of: Spread, alpha: float) -> Interval | None:
         return None
     half = quantile(1 - alpha / 2, of.n - 1) * of.sd / math.sqrt(of.n)
     return Interval(of.mean - half, of.mean + half)
+
+
+def welch_interval(a: Spread, b: Spread, alpha: float) -> Interval | None:
+    """b's mean less a's, of samples that have nothing in common: the variances are not pooled, and
+    the degrees of freedom are Welch's and Satterthwaite's,
+    (v_a + v_b)^2 / (v_a^2 / (n_a - 1) + v_b^2 / (n_b - 1)) with v = sd^2 / n.
+
+    None where either side has one block, or neither shows a spread.
+    """
+    if min(a.n, b.n) < 2 or (a.sd == 0.0 and b.sd == 0.0):
+        return None
+    v_a, v_b = a.sd**2 / a.n, b.sd**2 / b.n
+    degrees = (v_a + v_b) ** 2 / (v_a**2 / (a.n - 1) + v_b**2 / (b.n - 1))
+    half = quantile(1 - alpha / 2, degrees) * math.sqrt(v_a + v_b)
+    return Interval(b.mean - a.mean - half, b.mean - a.mean + half)
 
 
 def smallest_visible(of: Spread, alpha: float) -> float | None:

@@ -15,7 +15,7 @@ from labctl.analysis.checks import check
 from labctl.analysis.compare import comparisons, levels
 from labctl.analysis.design import read_design
 from labctl.analysis.model import Judgement
-from labctl.analysis.restored import restore_checks
+from labctl.analysis.restored import restore_answer, restore_checks
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -35,7 +35,12 @@ def judge(run: LoadedRun) -> Judgement:
     }
     licences = {place: c.licence for place, c in checked.items()}
     compared = tuple(comparisons(design, cells, licences))
-    restored = tuple(restore_checks(design, cells))
+    restored = tuple(restore_checks(design, cells, licences))
+    answered = answer(
+        compared,
+        why_not=next(hindrances(design, cells), None),
+        emulated=run.run.get("accelerator") == "tcg",
+    )
     return Judgement(
         comparisons=compared,
         levels=tuple(levels(cells)),
@@ -43,11 +48,7 @@ def judge(run: LoadedRun) -> Judgement:
         handicap=tuple(c.handicap for c in checked.values()),
         unavailable=cells.missing,
         warnings=tuple(caveats(run, design, cells, tuple(checked.values()), compared, restored)),
-        answer=answer(
-            compared,
-            why_not=next(hindrances(design, cells), None),
-            emulated=run.run.get("accelerator") == "tcg",
-        ),
+        answer=" ".join(filter(None, (restore_answer(restored), answered))),
         blocks=cells.blocks,
         boots=cells.boots,
         planned=design.planned,

@@ -3,12 +3,13 @@
 Where a plan holds a tuning and the baseline both restored and booted, the tuning's effect must be
 the same either way. The interaction (T - B restored) - (T - B booted), block by block on the scale
 of effects, has to be equivalent within half the practical threshold, for what a verdict says of a
-restored tuning would else be the restore's doing.
+restored tuning would else be the restore's doing. Where the two are found to differ, booting wins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labctl.analysis.cells import Cells, Place, Series
@@ -16,18 +17,26 @@ from labctl.analysis.design import ALPHA, Design, Primary
 from labctl.analysis.effects import Effects, on_scale, paired
 from labctl.analysis.intervals import Interval, spread, t_interval
 from labctl.analysis.model import EffectKind, RunCheck
-from labctl.analysis.verdicts import FEWEST_BLOCKS
-from labctl.analysis.words import change, size, span
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
+from labctl.analysis.words import capital, few, listed
+from labctl.base.wording import change, change_interval, metric_title, size
 
 _RESOLUTION = 1e-9
 """Effects closer together than this count as tied."""
 
 
-def restore_checks(design: Design, cells: Cells) -> Iterator[RunCheck]:
+_DIFFERS = "does not have"
+"""Stands in the sentence of a check whose interval excludes that both ways are the same."""
+
+
+def restore_checks(
+    design: Design, cells: Cells, licences: Mapping[Place, Licence]
+) -> Iterator[RunCheck]:
     """One check for each tuning that the plan holds both ways, per workload and condition.
 
     `passed`: equivalent, which each check may call with a chance of ALPHA over their number to be
-    wrong (two one-sided tests); False where it was not shown; None where it can't be.
+    wrong (two one-sided tests); False where it was not shown; None where it can't be. As with any
+    verdict, the control and the handicap say whether the run may call things equal (METHOD 5, 18).
     """
     booted_baseline = next((b for b, r in design.restored_as.items() if r == design.baseline), None)
     if booted_baseline is None:
@@ -40,7 +49,29 @@ def restore_checks(design: Design, cells: Cells) -> Iterator[RunCheck]:
         if booted != booted_baseline
     ]
     for test in tests:
-        yield _check(test, design, cells, booted_baseline, ALPHA / len(tests))
+        licence = licences.get(test.place)
+        yield _check(test, design, cells, booted_baseline, ALPHA / len(tests), licence)
+
+
+def restore_answer(checks: Sequence[RunCheck]) -> str:
+    """What all the checks say together, in a sentence; "" where there are none."""
+    if not checks:
+        return ""
+    differing = [check for check in checks if _DIFFERS in check.sentence]
+    unknown = [check for check in checks if check.passed is not True and check not in differing]
+    parts = []
+    if differing:
+        parts.append(f"restoring changes what {_named(differing)} does: booted guests are right")
+    if unknown:
+        parts.append(f"it was not shown that {_named(unknown)} does restored what it does booted")
+    if not parts:
+        parts.append(f"restored guests do what booted ones do, within limits: {_named(checks)}")
+    return capital(f"{'; '.join(parts)}.")
+
+
+def _named(checks: Sequence[RunCheck]) -> str:
+    names = (f"'{c.name}' ({c.workload} under '{c.condition}')" for c in checks)
+    return listed(few(list(names)), limit=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +83,12 @@ class _Test:
 
 
 def _check(
-    test: _Test, design: Design, cells: Cells, booted_baseline: str, alpha: float
+    test: _Test,
+    design: Design,
+    cells: Cells,
+    booted_baseline: str,
+    alpha: float,
+    licence: Licence | None,
 ) -> RunCheck:
     def series(*names: str | None) -> list[Series]:
         found = (cells.get(name, test.place, test.primary.metric) for name in names)
@@ -72,7 +108,13 @@ def _check(
             f"Whether {where} may be restored could not be checked: {len(both)} of the "
             f"{FEWEST_BLOCKS} blocks that it takes.",
         )
-    of = spread(by_block, _RESOLUTION)
+    of = spread(by_block, _RESOLUTION, math.hypot(restored.floor, booted.floor))
+    if licence is None or not licence.judges:
+        return _checked(
+            test,
+            None,
+            f"Whether {where} may be restored could not be checked: the control there forbids it.",
+        )
     # Two one-sided tests at alpha each: their interval has confidence 1 - 2 alpha.
     interval = t_interval(of, 2 * alpha)
     if interval is None:
@@ -81,11 +123,24 @@ def _check(
     passed = interval.within(half)
     low, high = restored.shown(interval.low), restored.shown(interval.high)
     found = (
-        f"{test.primary.metric} {change(restored.shown(of.mean), restored.kind, '')} "
-        f"({span(low, high, restored.kind, '')}) against booted guests, where "
-        f"{size(restored.as_size(half), restored.kind, '')} is allowed"
+        f"{metric_title(test.primary.metric)} {change(restored.shown(of.mean))} "
+        f"({change_interval(low, high)}) against booted guests, where "
+        f"{size(restored.as_size(half))} is allowed"
     )
-    verb = "has" if passed else "has not been shown to have"
+    if passed and not (
+        licence.sees and licence.reach <= on_scale(test.primary.margin, restored.kind)
+    ):
+        return _checked(
+            test,
+            None,
+            f"Whether {where} may be restored could not be checked: {found}, but control and "
+            "handicap do not let this run call things equal.",
+            restored.shown(of.mean),
+            Interval(low, high),
+        )
+    apart = t_interval(of, alpha)
+    differs = apart is not None and (apart.low > 0 or apart.high < 0)
+    verb = "has" if passed else _DIFFERS if differs else "has not been shown to have"
     sentence = f"{where} {verb} the effect of a booted guest: {found}."
     return _checked(test, passed, sentence, restored.shown(of.mean), Interval(low, high))
 

@@ -1,39 +1,43 @@
-"""Numbers and lists as people read them in sentences."""
+"""What of a comparison, and lists of names, as people read them: in sentences and in tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from labctl.analysis.model import Comparison, EffectKind
+from labctl.base.units import Unit
+from labctl.base.wording import change, change_interval, difference, difference_interval, size
 
 
-def change(value: float, kind: EffectKind, unit: str) -> str:
-    """A ratio as a signed percentage, a difference with its unit: '+12 %', '-0.03 CPU-s/s'."""
-    if kind is EffectKind.DIFFERENCE:
-        return f"{value:+.3g} {unit}" if unit != "1" else f"{value:+.3g}"
-    percent = 100 * (value - 1)
-    if abs(percent) >= 10_000:
-        return f"x{value:.3g}"
-    return f"{percent:+.0f} %" if abs(percent) >= 10 else f"{percent:+.1f} %"
+def change_text(value: float, kind: EffectKind, unit: Unit) -> str:
+    """A ratio as a change, a difference with its unit: "+12 %", "×2.73", "−1.20 ms"."""
+    return change(value) if kind is EffectKind.RATIO else difference(value, unit)
 
 
-def span(low: float, high: float, kind: EffectKind, unit: str) -> str:
-    return f"{change(low, kind, unit)} to {change(high, kind, unit)}"
+def ends_text(low: float | None, high: float | None, kind: EffectKind, unit: Unit) -> str:
+    """An interval's ends: "−31…−14 %"; "" where there is none."""
+    if kind is EffectKind.RATIO:
+        return change_interval(low, high)
+    return difference_interval(low, high, unit)
+
+
+def effect_text(of: Comparison) -> str:
+    return change_text(of.estimate, of.kind, of.unit)
+
+
+def interval_text(of: Comparison) -> str:
+    return ends_text(of.low, of.high, of.kind, of.unit)
 
 
 def effect(of: Comparison) -> str:
-    """Estimate and interval of a comparison: '+173 %, interval +121 % to +238 %'."""
-    text = change(of.estimate, of.kind, of.unit)
-    if of.low is None or of.high is None:
-        return text
-    return f"{text}, interval {span(of.low, of.high, of.kind, of.unit)}"
+    """Estimate and interval of a comparison: "×2.73, interval ×2.21…3.38"."""
+    interval = interval_text(of)
+    return f"{effect_text(of)}, interval {interval}" if interval else effect_text(of)
 
 
-def size(value: float, kind: EffectKind, unit: str) -> str:
-    """A margin or a smallest effect, without sign: '5 %', '0.1 CPU-s/s'."""
-    if kind is EffectKind.RATIO:
-        return f"{100 * value:.2g} %" if value < 0.1 else f"{100 * value:.0f} %"
-    return f"{value:.3g} {unit}" if unit != "1" else f"{value:.3g}"
+def size_text(value: float, kind: EffectKind, unit: Unit) -> str:
+    """A margin or a smallest effect, without sign: "5 %", "0.100 CPU"."""
+    return size(value) if kind is EffectKind.RATIO else difference(value, unit).lstrip("+")
 
 
 def listed(items: Sequence[str], limit: int = 3) -> str:
@@ -43,11 +47,6 @@ def listed(items: Sequence[str], limit: int = 3) -> str:
     if len(items) < 2:
         return "".join(items)
     return f"{', '.join(items[:-1])} and {items[-1]}"
-
-
-def counted(number: int, noun: str) -> str:
-    """'1 trial', '2 trials'."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def few(items: Sequence[str], limit: int = 3) -> list[str]:

@@ -104,6 +104,11 @@ class StatePlaces:
         return self.root / "lv"
 
     @property
+    def hugetlbfs(self) -> Path:
+        """Where labctl mounts file systems of huge pages for its guests."""
+        return self.root / "hugetlbfs"
+
+    @property
     def journal(self) -> Path:
         return self.root / "journal.jsonl"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,11 +13,21 @@ from labctl.base.places import StatePlaces
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from labctl.store.run_folder import LoadedRun
+
 
 def state_places(context: click.Context) -> StatePlaces:
     """Where state lies: --state-dir, else the default."""
     chosen = (context.find_root().obj or {}).get("state_dir")
     return StatePlaces(chosen.resolve()) if chosen else StatePlaces.default()
+
+
+def recorded_words(run: LoadedRun) -> list[str]:
+    """The words of the command that made a run; [] of one that was edited into no command."""
+    try:
+        return shlex.split(str(run.run.get("command") or ""))
+    except ValueError:  # a quote that isn't closed
+        return []
 
 
 def print_json(value: Any) -> None:

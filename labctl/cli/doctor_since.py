@@ -6,7 +6,6 @@ other; only a command may know both.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -15,6 +14,7 @@ from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Verdict
 from labctl.base.errors import LabctlError, UsageError
 from labctl.base.places import StatePlaces
+from labctl.cli.common import recorded_words
 from labctl.host.accelerator import Requested
 from labctl.host.doctor.since import Change, Fact, compare, rests_on, voided_by
 from labctl.host.facts import host_facts
@@ -137,7 +137,7 @@ def _accelerator(run: LoadedRun, places: StatePlaces) -> str | None:
 
 def _requested(run: LoadedRun) -> Requested:
     """What the run's command line asked for."""
-    words = shlex.split(str(run.run.get("command") or ""))
+    words = recorded_words(run)
     asked = words[words.index("--accel") + 1 :][:1] if "--accel" in words else []
     choices: dict[str, Requested] = {choice: choice for choice in get_args(Requested)}
     return choices.get("".join(asked), "auto")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from labctl.base.wording import counted, metric_title, printable
 from labctl.host.doctor.model import Finding, Status
 from labctl.host.doctor.since import EVERYTHING, Rests, difference
-from labctl.report.format import counted, metric_title, printable
 
 if TYPE_CHECKING:
     from labctl.cli.doctor_since import Since, Standing

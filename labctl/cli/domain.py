@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from labctl.base.errors import ExitCode, UsageError
 from labctl.cli.common import console, print_json
+from labctl.cli.domain_diff import diff
+from labctl.cli.stand_in import host_options, stand_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from labctl.base.tuning import Tuning
-    from labctl.domain.render import DomainRequest
-    from labctl.host.topology import Topology
-
-_PLACE = Path("/var/lib/labctl")
-_UUID = "00000000-0000-4000-8000-000000000000"
 
 
 @click.group("domain")
@@ -27,22 +23,7 @@ def command() -> None:
     """List, show, compare, render or validate tunings (the files in domains/)."""
 
 
-def host_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    options = (
-        click.option(
-            "--accel",
-            type=click.Choice(["kvm", "tcg"]),
-            help="Accelerator. Default: what the tuning needs, else kvm where /dev/kvm exists, "
-            "else tcg. That is a guess, which a sweep checks by booting a kernel.",
-        ),
-        click.option("--vcpus", type=click.IntRange(1), help="vCPUs. Default: from the topology."),
-        click.option(
-            "--memory-mib", type=click.IntRange(64), default=1024, show_default=True, help="Memory."
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+command.add_command(diff)
 
 
 @command.command("list")
@@ -164,7 +145,7 @@ def _validated(
     from labctl.domain.pincheck import check
     from labctl.domain.pinplan import default_vcpus
     from labctl.domain.render import render
-    from labctl.domain.schema import validate
+    from labctl.domain.schema import covers, validate
     from labctl.host.facts import libvirt_version
     from labctl.host.topology import read_rt_runtime_us, read_topology
     from labctl.run.requirements import read_offers, unmet
@@ -186,7 +167,7 @@ def _validated(
             request = stand_in(tuning, topology, accel, vcpus, memory_mib)
             if tuning.kind == "guest":
                 xml = render(request)
-                if _in_schema(tuning, installed):
+                if covers(tuning, installed):
                     validate(xml)
         except UsageError as error:
             # A pin plan that this host has no CPUs or nodes for: what lacks says so already.
@@ -206,43 +187,6 @@ def _validated(
             }
         )
     return results
-
-
-def _in_schema(tuning: Tuning, installed: Any) -> bool:
-    """Whether the installed libvirt's schema knows all that the tuning asks for."""
-    from labctl.base.versions import is_older
-
-    needed = tuning.requires.libvirt
-    return needed is None or not isinstance(installed, str) or not is_older(installed, needed)
-
-
-def stand_in(
-    tuning: Tuning, topology: Topology, accel: str | None, vcpus: int, memory_mib: int
-) -> DomainRequest:
-    """A tuning's domain for this host, with paths that stand for those of a run."""
-    from labctl.domain.pinplan import pin_plan
-    from labctl.domain.render import DomainRequest
-
-    here = "kvm" if Path("/dev/kvm").exists() else "tcg"
-    running = _PLACE / "running"
-    return DomainRequest(
-        name="labctl-guest",
-        uuid=_UUID,
-        tuning=tuning,
-        plan=pin_plan(topology, vcpus, tuning.iothreads, tuning.pin.strategy),
-        accelerator=accel or tuning.requires.accelerator or here,
-        vcpus=vcpus,
-        memory_mib=memory_mib,
-        kernel=_PLACE / "images/vmlinuz",
-        initrd=_PLACE / "images/initrd.img",
-        cmdline=" ".join(["root=/dev/vda console=ttyS0", *tuning.guest.command_line]),
-        root_disk=running / "root.qcow2",
-        data_disk=running / f"data.{tuning.disk.format}",
-        seed_disk=None,
-        console_log=running / "console.log",
-        runner_socket=running / "runner.sock",
-        agent_socket=running / "agent.sock",
-    )
 
 
 def _as_json(tuning: Tuning) -> dict[str, Any]:

@@ -172,9 +172,10 @@ def _show(tuned: Tuned) -> None:
 def _reboot_steps(name: str, words: Sequence[str]) -> list[Step]:
     if not words:
         return []
-    from labctl.report.advice_host import host_steps
+    from labctl.report.advice_host import Cpus, host_steps
 
-    return list(host_steps(name.replace(" ", "+"), {}, {"command_line": words}))
+    no_cpus = Cpus(online=frozenset(), vcpus=frozenset())  # of no meaning to words alone
+    return list(host_steps(name.replace(" ", "+"), {}, {"command_line": words}, no_cpus))
 
 
 def _show_step(step: Step) -> None:

@@ -24,6 +24,7 @@ _COMMANDS = {
     "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
     "doctor": ("labctl.cli.doctor", "Check this host; tell whether a run's verdicts still hold."),
+    "selftest": ("labctl.cli.selftest", "Try all of labctl on this host; bundle what it prints."),
     "host": ("labctl.cli.host", "Facts and settings of this host; put back what was changed."),
 }
 """Command to its module and its line in --help. Modules are loaded only when they run: numpy,
@@ -134,7 +135,7 @@ def main() -> None:
 
 
 def _say(message: str, hint: str | None) -> None:
-    from labctl.report.format import printable
+    from labctl.base.wording import printable
 
     click.echo(f"labctl: {printable(message)}", err=True)
     if hint:

@@ -37,9 +37,11 @@ class ProgressView:
         )
         self._task = self._bar.add_task("starting", total=None, left="")
         self._next_line = 0
+        # A dumb terminal can't be drawn on: rich would show nothing at all.
+        self._draws = console.is_terminal and not console.is_dumb_terminal
 
     def __enter__(self) -> ProgressView:
-        if self._console.is_terminal:
+        if self._draws:
             self._bar.start()
         return self
 
@@ -50,7 +52,7 @@ class ProgressView:
         trace: TracebackType | None,
     ) -> None:
         # A bar that was never drawn would still print its closing line.
-        if self._console.is_terminal:
+        if self._draws:
             self._bar.stop()
 
     def listen(self, event: Event) -> None:
@@ -66,7 +68,7 @@ class ProgressView:
 
     def _progress(self, event: Progress) -> None:
         left = "" if event.left_s is None else f"{_duration(event.left_s)} left"
-        if self._console.is_terminal:
+        if self._draws:
             self._bar.update(
                 self._task,
                 total=event.planned,
@@ -82,7 +84,7 @@ class ProgressView:
             self._print(f"{event.done} of {event.planned} trials{invalid}: {told}")
 
     def _print(self, text: str) -> None:
-        from labctl.report.format import printable
+        from labctl.base.wording import printable
 
         # What a guest said may be in it.
         self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

@@ -66,8 +66,8 @@ def list_runs(as_json: bool, results: Path | None) -> None:
 @_results
 def show(run_name: str, as_json: bool, results: Path | None) -> None:
     """Show what RUN is; what it found is said by 'labctl report RUN'."""
+    from labctl.base.wording import printable
     from labctl.report.appendix import invalid_trials
-    from labctl.report.format import printable
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(_results_folder(results), run_name)
@@ -205,7 +205,7 @@ def _print_table(titles: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from labctl.report.format import printable
+    from labctl.base.wording import printable
 
     table = Table(*titles, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for row in rows:

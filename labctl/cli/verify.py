@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import console, print_json
+from labctl.cli.common import console, print_json, recorded_words
 
 if TYPE_CHECKING:
     from labctl.report.advice import Advice
@@ -69,7 +69,7 @@ def _request(
     from labctl.cli.sweep import command as sweep_command
     from labctl.cli.sweep import request_of
 
-    words = shlex.split(str(run.run.get("command") or ""))
+    words = recorded_words(run)
     if words[:2] != ["labctl", "sweep"] or "--resume" in words:
         raise UsageError(
             f"run '{run.name}' does not say which study made it",
@@ -91,6 +91,10 @@ def _check_same(run: LoadedRun, plan: dict[str, Any]) -> None:
             hint="Give another --seed, or leave it out.",
         )
     differing = [key for key in _SAME if plan[key] != run.plan.get(key)]
+    # They decide which trials count. An older run knows fewer of them.
+    limits = dict(run.plan.get("limits") or {})
+    if {key: plan["limits"].get(key) for key in limits} != limits:
+        differing.append("limits")
     if differing:
         raise UsageError(
             f"the study of run '{run.name}' is not what it was: {', '.join(differing)} "

@@ -18,7 +18,7 @@ from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 
-ROLES = ("vcpu", "emulator", "iothread", "vhost", "neighbour", "labctl")
+ROLES = ("vcpu", "emulator", "iothread", "vhost", "neighbour", "peer", "labctl")
 
 # Only these lines of /proc/stat and of status are kept: a run has thousands of snapshots, and the
 # interrupts' line alone is kilobytes.
@@ -353,7 +353,7 @@ def _cpu(role: str, value: float, source: str) -> Sample:
         metric="host_cpu",
         value=value,
         unit=Unit.CPUS,
-        better=Better.NEITHER if role in ("neighbour", "labctl", "other") else Better.LOWER,
+        better=Better.NEITHER if role in ("neighbour", "peer", "labctl", "other") else Better.LOWER,
         labels={"thread": role},
         source=source,
     )

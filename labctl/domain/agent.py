@@ -129,10 +129,10 @@ class GuestAgent:
             )
         if missing:
             names = [f"{name} (3.9 or later)" if name == "python3" else name for name in missing]
-            raise HostError(
-                f"the guest lacks {', '.join(names)}",
-                hint=install_hint(self._distribution(), missing),
-            )
+            hint = install_hint(self._distribution(), missing)
+            if "python3" not in missing:
+                hint += " Or measure other workloads: --workload."
+            raise HostError(f"the guest lacks {', '.join(names)}", hint=hint)
 
     def _distribution(self) -> str:
         try:

@@ -15,23 +15,10 @@ from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse, tag_of, text_of
 from labctl.domain.readback import EMULATOR, IOTHREAD, VCPU, ExpectedThread
+from labctl.domain.xmlfacts import UNITS
 
 FORMATS = ("raw", "qcow2")
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
-
-_UNITS = {
-    "b": 1,
-    "bytes": 1,
-    **dict.fromkeys(("k", "KiB"), 1 << 10),
-    **dict.fromkeys(("M", "MiB"), 1 << 20),
-    **dict.fromkeys(("G", "GiB"), 1 << 30),
-    **dict.fromkeys(("T", "TiB"), 1 << 40),
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-}
-"""https://libvirt.org/formatdomain.html#memory-allocation"""
 
 _REFUSED = {
     "devices/hostdev": "a device of the host that is passed through can't be saved and restored",
@@ -40,6 +27,7 @@ _REFUSED = {
     "devices/lease": "it takes a lock that the original needs",
     "devices/memory[@model='nvdimm']": "the guest would write to the file behind it",
     "devices/memory[@model='virtio-pmem']": "the guest would write to the file behind it",
+    "os/loader[@readonly='no']": "the guest would write to the firmware's own file",
     "launchSecurity": "an encrypted guest can't be saved and restored",
     f"{{{QEMU_NAMESPACE}}}commandline": "labctl can't tell what QEMU options open or write to",
     "vcpu[@placement='auto']": "numad would place each start of it differently",
@@ -47,6 +35,10 @@ _REFUSED = {
 }
 """What a copy can't have, with the reason."""
 
+_WITH_CPU_SETS = ("vcpu", "cputune/*", "numatune/*", "cpu/numa/cell", "memoryBacking//page")
+"""Elements with sets of CPUs or nodes."""
+
+_GIVE = "Give what 'virsh dumpxml --inactive NAME' prints."
 _REMEDY = "Take that out of a copy of its XML ('virsh dumpxml --inactive'), and give the file."
 
 
@@ -61,10 +53,11 @@ class OwnDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDomain:
-    """A domain as its owner has it. `xml`: with CPU sets as labctl writes them. `memory_mib` is
-    rounded down."""
+    """A domain as its owner has it. `what`: the file or name that it comes from, for errors.
+    `xml`: with CPU sets as labctl writes them. `memory_mib`: rounded up, as libvirt does."""
 
     name: str
+    what: str
     xml: str
     vcpus: int
     memory_mib: int
@@ -76,17 +69,22 @@ class OwnDomain:
     """Types of its network interfaces."""
     has_command_line: bool
     """Whether its kernel is booted directly, so that the XML says the kernel's command line."""
+    refused: tuple[str, ...]
+    """Every element that a copy can't have: its line, and why."""
 
 
 def own_domain(xml: str | bytes, what: str) -> OwnDomain:
     """The domain that `xml` describes; `what` names it in errors. Raises UsageError for what is
     no domain of QEMU."""
-    root = parse(xml, what)
+    try:
+        root = parse(xml, what)
+    except UsageError as error:
+        raise UsageError(error.message, hint=_GIVE) from error
     if root.tag != "domain" or root.get("type") not in ("kvm", "qemu"):
-        raise UsageError(
-            f"{what} is no QEMU domain: its root is <{tag_of(root)} type={root.get('type')!r}>",
-            hint="Give what 'virsh dumpxml --inactive NAME' prints.",
-        )
+        kind = root.get("type")
+        found = f"<{tag_of(root)}{f' type={kind!r}' if kind is not None else ''}>"
+        raise UsageError(f"{what} is no domain of QEMU's: its root is {found}", hint=_GIVE)
+    refused = (*_refused(root), *_refused_disks(root))
     _rewrite_cpu_sets(root, what)
     for graphics in root.iterfind("devices/graphics"):
         graphics.attrib.pop("passwd", None)  # run folders are passed on
@@ -95,38 +93,59 @@ def own_domain(xml: str | bytes, what: str) -> OwnDomain:
     is_efi = root.find("os[@firmware='efi']") is not None
     return OwnDomain(
         name=root.findtext("name", "").strip() or what,
+        what=what,
         xml=etree.tostring(root, encoding="unicode"),
         vcpus=_vcpus(root, what),
-        memory_mib=memory_kib(_needed(root, "memory", what)) // 1024,
+        memory_mib=-(-memory_kib(_needed(root, "memory", what), what) // 1024),
         disks=tuple(_own_disk(disk) for disk in _written_disks(root)),
         is_uefi=nvram is not None or is_flash or is_efi,
         nvram=_nvram_path(nvram) if nvram is not None else None,
         networks=frozenset(str(i.get("type")) for i in root.iterfind("devices/interface")),
         has_command_line=root.find("os/kernel") is not None,
+        refused=refused,
     )
 
 
 def check_copyable(own: OwnDomain) -> None:
-    """Raises UsageError naming every element that a copy can't have, and why."""
-    root = parse(own.xml)
-    refused = [*_refused(root), *_refused_disks(root)]
-    if refused:
-        raise UsageError(f"labctl can't copy '{own.name}': {'; '.join(refused)}", hint=_REMEDY)
-
-
-def memory_kib(element: etree._Element) -> int:
-    """A size of memory in KiB; libvirt's unit is KiB where none is said."""
-    try:
-        return int(text_of(element)) * _UNITS[element.get("unit", "KiB")] // 1024
-    except (ValueError, KeyError) as error:
+    """Raises UsageError naming every element that a copy can't have, its line, and why."""
+    if own.refused:
+        refused = "; ".join(own.refused)
+        raise UsageError(f"labctl can't copy '{own.name}' ({own.what}): {refused}", hint=_REMEDY)
+    if not own.disks and not own.has_command_line:
         raise UsageError(
-            f"<{tag_of(element)}> on line {element.sourceline} is no size of memory"
+            f"'{own.name}' ({own.what}) has no disk of its own to boot from",
+            hint="Give a domain that is installed, with its <disk device='disk'>.",
+        )
+
+
+def memory_kib(element: etree._Element, what: str, attribute: str | None = None) -> int:
+    """A size of memory in KiB: the element's text, or an attribute of it. libvirt's unit is KiB
+    where none is said. `what` names the XML in errors."""
+    text = text_of(element) if attribute is None else element.get(attribute, "")
+    try:
+        return int(text) * UNITS[element.get("unit", "KiB")] // 1024
+    except (ValueError, KeyError) as error:
+        unit = element.get("unit", "")
+        raise UsageError(
+            f"{what}: {_named(element)}: '{f'{text} {unit}'.strip()}' is no size of memory",
+            hint="Say it as 'virsh dumpxml' does: <memory unit='KiB'>1048576</memory>.",
         ) from error
 
 
 def is_written(disk: etree._Element) -> bool:
     """Whether the guest writes to this <disk>."""
     return disk.get("device", "disk") in ("disk", "lun") and disk.find("readonly") is None
+
+
+def named_places(own: OwnDomain) -> tuple[CpuSet, CpuSet]:
+    """CPUs and NUMA nodes of the host that its XML names."""
+    root = parse(own.xml)
+    sets = [e.get("cpuset", "") for path in ("vcpu", "cputune/*") for e in root.iterfind(path)]
+    nodesets = [e.get("nodeset", "") for e in root.iterfind("numatune/*")]
+    return (
+        frozenset().union(*map(parse_cpus, sets)),
+        frozenset().union(*map(parse_cpus, nodesets)),
+    )
 
 
 def expected_threads(xml: str, vcpus: int, allowed: CpuSet) -> list[ExpectedThread]:
@@ -164,8 +183,8 @@ def expected_threads(xml: str, vcpus: int, allowed: CpuSet) -> list[ExpectedThre
 
 def _rewrite_cpu_sets(root: etree._Element, what: str) -> None:
     """libvirt's sets may take numbers out again ("0-3,^2"); the kernel's can't."""
-    for element in (*root.iterfind("vcpu"), *root.iterfind("cputune/*")):
-        for key in ("cpuset", "vcpus", "iothreads"):
+    for element in (e for path in _WITH_CPU_SETS for e in root.iterfind(path)):
+        for key in ("cpuset", "vcpus", "iothreads", "nodeset", "cpus"):
             if (text := element.get(key)) is None:
                 continue
             parts = text.replace(" ", "").split(",")
@@ -173,7 +192,10 @@ def _rewrite_cpu_sets(root: etree._Element, what: str) -> None:
                 kept = parse_cpus(",".join(part for part in parts if part[:1] != "^"))
                 out = parse_cpus(",".join(part[1:] for part in parts if part[:1] == "^"))
             except ValueError as error:
-                raise UsageError(f"{what}: {_named(element)}: {error}") from error
+                raise UsageError(
+                    f"{what}: {_named(element)}: {key}: {error}",
+                    hint="Write it as in 0-3,8 or 0-7,^2.",
+                ) from error
             element.set(key, format_cpus(kept - out))
 
 
@@ -189,7 +211,8 @@ def _refused(root: etree._Element) -> Iterator[str]:
     kind = root.find("os/type")
     arch = kind.get("arch", "x86_64") if kind is not None else None
     if root.findtext("os/type", "").strip() != "hvm" or arch not in ("x86_64", "i686"):
-        yield "<os><type>: labctl's tunings are for hvm guests on x86_64"
+        of = f"'{root.findtext('os/type', '').strip()}' on '{arch}'"
+        yield f"<os><type> says {of}: labctl's tunings are for 'hvm' on 'x86_64'"
     ids = [iothread.get("id") for iothread in root.iterfind("iothreadids/iothread")]
     if ids != [str(number) for number in range(1, len(ids) + 1)]:
         yield "<iothreadids>: tunings number iothreads from 1"
@@ -227,9 +250,9 @@ def _named(element: etree._Element) -> str:
     target = element.find("target")
     dev = target.get("dev") if target is not None else None
     name = tag_of(element)
-    kind = element.get("type") or element.get("placement")
-    words = [name, *([f"type='{kind}'"] if kind else []), *([f"dev='{dev}'"] if dev else [])]
-    return f"<{' '.join(words)}>"
+    said = {"type": element.get("type"), "placement": element.get("placement"), "dev": dev}
+    words = [name, *(f"{key}='{value}'" for key, value in said.items() if value)]
+    return f"<{' '.join(words)}> (line {element.sourceline})"
 
 
 def _written_disks(root: etree._Element) -> list[etree._Element]:
@@ -265,13 +288,16 @@ def _nvram_path(nvram: etree._Element) -> Path | None:
 
 def _vcpus(root: etree._Element, what: str) -> int:
     vcpu = _needed(root, "vcpu", what)
-    try:
-        return int(vcpu.get("current") or text_of(vcpu))
-    except ValueError as error:
-        raise UsageError(f"{what}: <vcpu> on line {vcpu.sourceline} is no number") from error
+    text = vcpu.get("current") or text_of(vcpu)
+    if not text.isdecimal() or int(text) == 0:
+        raise UsageError(
+            f"{what}: {_named(vcpu)}: '{text}' is no number of vCPUs",
+            hint="Write it as in <vcpu>2</vcpu>.",
+        )
+    return int(text)
 
 
 def _needed(root: etree._Element, tag: str, what: str) -> etree._Element:
     if (element := root.find(tag)) is None:
-        raise UsageError(f"{what} has no <{tag}>")
+        raise UsageError(f"{what} has no <{tag}>", hint=_GIVE)
     return element

@@ -1,5 +1,7 @@
 """labctl's copy of the administrator's domain: the same machine, with nothing of the original's
 that two guests can't share, or that the guest could change. Pure.
+
+Its parts are in the order of the table in docs/own-vm.md.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from lxml import etree
 
-from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.xmldiff import parse, tag_of, text_of
 from labctl.domain.foreign import OwnDomain, is_written, memory_kib
 from labctl.domain.render import AGENT_PORT, DOMAIN_TYPES, RUNNER_PORT
@@ -18,6 +20,26 @@ from labctl.domain.render import AGENT_PORT, DOMAIN_TYPES, RUNNER_PORT
 _HEAD = ("genid", "resource", "seclabel", "on_poweroff", "on_reboot", "on_crash", "on_lockfailure")
 """Left out: an identity that changes with each restore; a cgroup among those of the host's own
 guests; labels; what libvirt does when a guest ends."""
+
+_WHO = ("global", "emulator", "iothread")
+
+_SIZES = (
+    ("memory", None, 1024),
+    ("currentMemory", None, 1),
+    ("maxMemory", None, 1024),
+    ("cpu/numa/cell", "memory", 1024),
+    ("memoryBacking/hugepages/page", "size", 1),
+)
+"""Elements with a size of memory: where it stands (None: the text), and the KiB that libvirt
+rounds it up to."""
+
+_CGROUP_LIMITS = (
+    *(f"cputune/{tag}" for tag in ("shares", "period", "quota")),
+    *(f"cputune/{who}_{tag}" for who in _WHO for tag in ("period", "quota")),
+    *("blkiotune", "memtune"),
+)
+"""Left out: a share is one among the host's own guests, a cap is no part of the machine, and where
+the kernel keeps real-time policies out of cpu cgroups libvirt starts no domain that has one."""
 
 _DEVICES = {
     "tpm": "its state is the original's: a guest whose disk is sealed to it won't boot",
@@ -80,7 +102,9 @@ def copied(own: OwnDomain, request: CopyRequest) -> Copied:
     if devices is None:
         devices = etree.SubElement(root, "devices")
     _name(root, request)
+    _memory(root, own)
     notes = [
+        *_limits(root),
         *_processors(root, own, request),
         *_emulated(root, request),
         *_disks(devices, request),
@@ -98,18 +122,37 @@ def _name(root: etree._Element, request: CopyRequest) -> None:
     root.attrib.pop("id", None)
     _set_text(root, "name", request.name)
     _set_text(root, "uuid", request.uuid)
-    for path in _HEAD:
+    for path in (*_HEAD, "devices//seclabel"):
         _remove_all(root, path)
     # libvirt refuses a system UUID that isn't the domain's.
     for entry in root.iterfind("sysinfo/system/entry[@name='uuid']"):
         entry.text = request.uuid
-    for tag in ("memory", "currentMemory", "maxMemory"):
-        for element in root.iterfind(tag):
-            element.text = str(memory_kib(element))
-            element.set("unit", "KiB")
     # QEMU runs as root, so that libvirt has no reason to give the original's files another owner.
     label = etree.SubElement(root, "seclabel", type="static", model="dac", relabel="no")
     etree.SubElement(label, "label").text = "+0:+0"
+
+
+def _memory(root: etree._Element, own: OwnDomain) -> None:
+    """Sizes in KiB, and in whole MiB where libvirt would round them up when it starts the domain:
+    what runs is compared with what was asked."""
+    for path, attribute, step in _SIZES:
+        for element in root.iterfind(path):
+            size = -(-memory_kib(element, own.what, attribute) // step) * step
+            if attribute is None:
+                element.text = str(size)
+            else:
+                element.set(attribute, str(size))
+            element.set("unit", "KiB")
+
+
+def _limits(root: etree._Element) -> Iterator[str]:
+    """Shares and caps of control groups."""
+    doomed = [e for path in _CGROUP_LIMITS for e in root.iterfind(path)]
+    for element in doomed:
+        _remove(element)
+    if doomed:
+        tags = dict.fromkeys(f"<{tag_of(element)}>" for element in doomed)
+        yield f"shares and limits among the host's guests are left out: {', '.join(tags)}"
 
 
 def _processors(root: etree._Element, own: OwnDomain, request: CopyRequest) -> Iterator[str]:
@@ -120,11 +163,29 @@ def _processors(root: etree._Element, own: OwnDomain, request: CopyRequest) -> I
         topology = root.find("cpu/topology")
         if topology is not None and _product(topology) != own.vcpus:
             _remove(topology)
+        _forget_absent(root, frozenset(range(own.vcpus)))
     vcpu.text = str(own.vcpus)
     vcpu.attrib.pop("current", None)
     _remove_all(root, "vcpus")
     if request.confined_to is not None and vcpu.get("cpuset") is None:
         vcpu.set("cpuset", format_cpus(request.confined_to))
+
+
+def _forget_absent(root: etree._Element, present: CpuSet) -> None:
+    """What is said of vCPUs that the copy hasn't: libvirt refuses it."""
+    for path, key in (
+        ("cputune/vcpupin", "vcpu"),
+        ("cputune/vcpusched", "vcpus"),
+        ("cpu/numa/cell", "cpus"),
+    ):
+        for element in list(root.iterfind(path)):
+            left = parse_cpus(element.get(key, "")) & present
+            if left:
+                element.set(key, format_cpus(left))
+            elif path == "cpu/numa/cell":
+                element.attrib.pop(key, None)  # its memory stays
+            else:
+                _remove(element)
 
 
 def _product(topology: etree._Element) -> int:
@@ -244,6 +305,8 @@ def _opens_a_port(graphics: etree._Element) -> bool:
 
 def _firmware(root: etree._Element, request: CopyRequest) -> None:
     """The UEFI variables are a file that the guest writes to: the copy has a copy."""
+    for loader in root.iterfind("os/loader[@type='pflash']"):
+        loader.set("readonly", "yes")
     system = root.find("os")
     if system is None or request.nvram is None:
         return

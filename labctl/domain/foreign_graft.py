@@ -146,7 +146,7 @@ def _graft(
 
 def _graft_into(own: etree._Element, old: etree._Element | None, new: etree._Element) -> None:
     _make_room(own, old, new)
-    for key in {*(old.attrib if old is not None else ()), *new.attrib}:
+    for key in dict.fromkeys([*(old.attrib if old is not None else ()), *new.attrib]):
         wanted = new.get(key)
         if old is not None and old.get(key) == wanted:
             continue
@@ -242,7 +242,7 @@ def _graft_disks(
     if old is None or new is None:
         return
     before, after = old.find("driver"), new.find("driver")
-    if before is None or after is None:
+    if before is None or after is None or _same(before, after):
         return
     for disk in devices.iterfind("disk"):
         target = disk.find("target")
@@ -252,8 +252,10 @@ def _graft_disks(
         driver = disk.find("driver")
         if driver is None:
             driver = etree.SubElement(disk, "driver", name="qemu", type="raw")
-        for key in {*before.attrib, *after.attrib} - {"name", "type"}:
-            if before.get(key) == after.get(key) or (key in _OF_VIRTIO and not is_virtio):
+        for key in dict.fromkeys([*before.attrib, *after.attrib]):
+            if key in ("name", "type") or (key in _OF_VIRTIO and not is_virtio):
+                continue
+            if before.get(key) == after.get(key):
                 continue
             if (wanted := after.get(key)) is None:
                 driver.attrib.pop(key, None)
@@ -288,7 +290,9 @@ def _graft_controller(
     for own in _of_its_kind(devices, new):
         own_number = own.get("index")
         _graft_into(own, old, new)
-        if own_number is not None:
+        if own_number is None:
+            own.attrib.pop("index", None)
+        else:
             own.set("index", own_number)
 
 

@@ -248,16 +248,19 @@ def _kernel_vhosts(pid: int, proc_root: Path) -> list[int]:
     return sorted(found)
 
 
-def live_mismatches(asked_xml: str, live_xml: str) -> list[str]:
+def live_mismatches(asked_xml: str, live_xml: str, *, is_whole: bool = True) -> list[str]:
     """A sentence for each thing that runs differently from what was asked; [] when all agree.
 
     Compared is what `xmlfacts.facts` names. What libvirt fills in by itself is no mismatch.
-    Raises BrokenError when either text is no XML.
+    `is_whole`: what is asked says everything else that is compared; False for XML of somebody
+    else's, where libvirt also fills in buses, models and controllers. Raises BrokenError when
+    either text is no XML.
     """
     asked, live = facts(asked_xml, "asked"), facts(live_xml, "live")
     return [
         f"{what}: asked was {asked.get(what, 'none')}, the domain has {live.get(what, 'none')}"
         for what in sorted(asked.keys() | live.keys())
         if asked.get(what) != live.get(what)
+        and (is_whole or what in asked)
         and not is_filled_in(what, asked.get(what), live.get(what))
     ]

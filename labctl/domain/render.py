@@ -54,6 +54,8 @@ class DomainRequest:
     console_log: Path
     runner_socket: Path
     agent_socket: Path
+    tap: str | None = None
+    """The tap device that its network card is plugged into; None: a network of QEMU's own."""
 
     @property
     def mac(self) -> str:
@@ -61,8 +63,13 @@ class DomainRequest:
 
         52:54:00 is the prefix that QEMU and libvirt use.
         """
-        digits = self.uuid.replace("-", "")[:6].lower()
-        return ":".join(["52:54:00", *(digits[at : at + 2] for at in (0, 2, 4))])
+        return mac_of(self.uuid)
+
+
+def mac_of(uuid: str) -> str:
+    """The MAC address of the network card of a domain with that UUID."""
+    digits = uuid.replace("-", "")[:6].lower()
+    return ":".join(["52:54:00", *(digits[at : at + 2] for at in (0, 2, 4))])
 
 
 def guest_data_path(disk: Disk) -> str:

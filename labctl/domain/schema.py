@@ -8,6 +8,8 @@ from pathlib import Path
 from lxml import etree
 
 from labctl.base.errors import HostError, UsageError
+from labctl.base.tuning import Tuning
+from labctl.base.versions import is_older
 
 SCHEMA_FOLDERS = (Path("/usr/share/libvirt/schemas"), Path("/usr/local/share/libvirt/schemas"))
 
@@ -21,6 +23,13 @@ def schema_path() -> Path:
         f"libvirt's schema domain.rng is in none of {', '.join(map(str, SCHEMA_FOLDERS))}",
         hint="Run 'make setup', which installs libvirt (on Debian: apt install libvirt0).",
     )
+
+
+def covers(tuning: Tuning, installed: object) -> bool:
+    """Whether the schema of libvirt `installed` ("9.0.0"; no text: unknown, so assumed) knows all
+    that the tuning asks for."""
+    needed = tuning.requires.libvirt
+    return needed is None or not isinstance(installed, str) or not is_older(installed, needed)
 
 
 def validate(xml: str, *, what: str = "the domain XML") -> None:

@@ -17,7 +17,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ namespaces = []
 # No "cpu" where RT_GROUP_SCHED would refuse SCHED_FIFO in a child cgroup.
 cgroup_controllers = [{controllers}]
 stdio_handler = "file"
-save_image_format = "raw"
+{hugetlbfs}save_image_format = "raw"
 """
 
 _BEING_REMOVED = "already being removed"
@@ -97,13 +97,19 @@ class Session:
 
     @classmethod
     @contextmanager
-    def embedded(cls, root: Path, controllers: Sequence[str]) -> Iterator[Session]:
-        """The QEMU driver in this process, with its own configuration under `root`."""
+    def embedded(
+        cls, root: Path, controllers: Sequence[str], hugetlbfs: Sequence[Path] = ()
+    ) -> Iterator[Session]:
+        """The QEMU driver in this process, with its own configuration under `root`.
+
+        `hugetlbfs`: mounts that guests take huge pages from; without any, libvirt looks for them.
+        """
         _start_event_loop()
         adopt_orphans()
         (root / "etc").mkdir(parents=True, exist_ok=True, mode=0o755)
-        quoted = ", ".join(f'"{name}"' for name in controllers)
-        (root / "etc" / "qemu.conf").write_text(_QEMU_CONF.format(controllers=quoted))
+        mounts = f"hugetlbfs_mount = [{_quoted(map(str, hugetlbfs))}]\n" if hugetlbfs else ""
+        text = _QEMU_CONF.format(controllers=_quoted(controllers), hugetlbfs=mounts)
+        (root / "etc" / "qemu.conf").write_text(text)
         with cls.connected(f"qemu:///embed?root={root}") as session:
             yield session
 
@@ -295,6 +301,10 @@ class RunningGuest:
             except libvirt.libvirtError:
                 pass
             time.sleep(0.005)
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return ", ".join(f'"{word}"' for word in words)
 
 
 def _end(domain: libvirt.virDomain) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from labctl.base.errors import BrokenError
+from labctl.host.netdevices import NetworkNamespace, TapDevice
 from labctl.host.tunables import (
     CgroupControllers,
     CgroupFolder,
     CpuMask,
     FileAccess,
     FileValue,
+    Hugetlbfs,
     Tunable,
 )
 from labctl.host.tuned_state import ActiveProfile, ProfileFolder
@@ -23,8 +25,11 @@ _KINDS: Mapping[str, type[Tunable]] = {
         CpuMask,
         CgroupFolder,
         CgroupControllers,
+        Hugetlbfs,
         ActiveProfile,
         ProfileFolder,
+        NetworkNamespace,
+        TapDevice,
     )
 }
 

@@ -33,13 +33,15 @@ def in_tree(
     *,
     mounts: Mapping[Path, str] | None = None,
     cpus: CpuSet | None = None,
+    network: Path | None = None,
 ) -> list[str]:
     """The argv that runs `argv` chrooted into a tree, in a private mount namespace.
 
     It execs all the way: the pid that is started is the pid of `argv`. `mounts`: what else
-    appears at which path of the root or of /run, files read-only. /tmp and /run are empty and its
-    own. It dies with the thread that starts it: if labctl is killed no hog is left behind, and
-    so it must not be started from a thread that ends early (prctl(2), PR_SET_PDEATHSIG).
+    appears at which path of the root or of /run, files read-only. `network`: the network namespace
+    that it is in. /tmp and /run are empty and its own. It dies with the thread that starts it: if
+    labctl is killed no hog is left behind, and so it must not be started from a thread that ends
+    early (prctl(2), PR_SET_PDEATHSIG).
     """
     arguments = [str(tree)]
     for source, target in (mounts or {}).items():
@@ -50,6 +52,8 @@ def in_tree(
         *("sh", str(_SCRIPT), *arguments, "--"),
         *("env", "-i", f"PATH={_PATH}", "HOME=/root", "LC_ALL=C.UTF-8", *argv),
     ]
+    if network is not None:
+        command = ["nsenter", f"--net={network}", *command]
     return ["taskset", "--cpu-list", format_cpus(cpus), *command] if cpus else command
 
 
@@ -94,10 +98,12 @@ def native_session(
     runner_program: Path,
     layout: Layout,
     journal: Journal,
+    network: Path | None = None,
 ) -> Iterator[NativeSession]:
     """A runner in the tree: own session, memory cgroup of the guest's size, equal cpu weight.
 
-    CPUs and policy are each command's own (the runner sets them after the fork). Raises
+    `network`: its network namespace, else the host's. CPUs and policy are each command's own (the
+    runner sets them after the fork). Raises
     HostError without root, when the tree is not there, or when the host lacks memory cgroups.
     """
     check_tree(tree)
@@ -114,7 +120,7 @@ def native_session(
         with theirs:
             process = stack.enter_context(
                 running(
-                    in_tree(tree, argv, mounts=mounts),
+                    in_tree(tree, argv, mounts=mounts, network=network),
                     stderr=stderr,
                     pass_fds=(theirs.fileno(),),
                 )

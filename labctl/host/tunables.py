@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -185,6 +186,49 @@ class CgroupControllers(_PathTunable):
     def _apply(self, sign: str, controllers: set[str]) -> None:
         for controller in sorted(controllers):
             FileValue(self.path).write(sign + controller)
+
+
+@dataclass(frozen=True, slots=True)
+class Hugetlbfs(_PathTunable):
+    """A hugetlbfs mount of ours, "present" or "absent", and the folder that it is on. `size`: of
+    its pages, as mount(8) takes it ("2M")."""
+
+    size: str
+    kind: ClassVar[str] = "hugetlbfs"
+
+    @property
+    def name(self) -> str:
+        return f"hugetlbfs {self.path}"
+
+    @property
+    def survives_reboot(self) -> bool:
+        return False
+
+    def read(self) -> str:
+        return PRESENT if os.path.ismount(self.path) else ABSENT
+
+    def write(self, value: str) -> None:
+        if value == PRESENT:
+            os.makedirs(self.path, mode=0o755, exist_ok=True)
+            options = f"pagesize={self.size}".encode()
+            try:
+                _called("mount", b"labctl", os.fsencode(self.path), b"hugetlbfs", 0, options)
+            except OSError:
+                os.rmdir(self.path)
+                raise
+        else:
+            _called("umount2", os.fsencode(self.path), 0)
+            os.rmdir(self.path)
+
+
+def _called(name: str, *arguments: bytes | int) -> None:
+    """A function of the C library that returns 0 or sets errno; raises OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    # An int is 32 bits wide to ctypes, and mount(2) takes its flags as a long.
+    passed = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
+    if getattr(library, name)(*passed) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def selected(text: str) -> str:

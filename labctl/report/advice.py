@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.analysis.answer import rank, recommendable
-from labctl.analysis.model import Comparison, EffectKind, Judgement, Verdict
-from labctl.analysis.words import size
+from labctl.analysis.model import Comparison, Judgement, Verdict
+from labctl.analysis.words import effect_text
 from labctl.base.errors import UsageError
+from labctl.base.wording import metric_title, size
 from labctl.report.advice_card import Card, card
 from labctl.report.advice_cost import Cost, cost
 from labctl.report.advice_means import Means, means
-from labctl.report.format import metric_title
-from labctl.report.view import View, effect_text, scene_of
+from labctl.report.view import View, scene_of
 from labctl.store.run_folder import LoadedRun
 
 RULE = (
@@ -141,7 +141,7 @@ def _headline(view: View, advised: Sequence[Advised]) -> str:
     where = ", under emulation" if _emulated(view) else ""
     loss = first.cost.neighbour_loss
     most = "up to " if len(first.cost.bill) > 1 else ""
-    bill = f"; costs the neighbour {most}{size(loss, EffectKind.RATIO, '')}" if loss else ""
+    bill = f"; costs the neighbour {most}{size(loss)}" if loss else ""
     return f"Roll out '{first.tuning}'{where}: {'; '.join(gains)}{bill}."
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -95,6 +96,14 @@ def _as_many_vcpus(vcpus: int) -> Iterator[Task]:
 def _tasks_of(step: Step, register: str) -> Iterator[Task]:
     title = _literal(step.title)
     if step.file is not None:
+        yield {
+            "name": f"{title}: its folder",
+            "ansible.builtin.file": {
+                "path": _literal(str(PurePosixPath(step.file.path).parent)),
+                "state": "directory",
+                "mode": "0755",
+            },
+        }
         yield {
             "name": title,
             "ansible.builtin.copy": {

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.analysis.model import Comparison
+from labctl.analysis.words import effect_text, interval_text
+from labctl.base.wording import metric_title, share
 from labctl.report.advice_cost import Cost, bill_lines, worse_text
-from labctl.report.format import metric_title, share
-from labctl.report.view import View, effect_text, interval_text, mapping, scene_of, sequence
+from labctl.report.view import View, mapping, scene_of, sequence
 
 NOT_RECORDED = "not recorded"
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.analysis.model import Comparison, EffectKind, Role
+from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better
+from labctl.base.wording import metric_title
 from labctl.base.xmldiff import parse
 from labctl.report.advice_domain import domain_text
-from labctl.report.format import metric_title
 from labctl.report.view import (
     Column,
     Scene,
     View,
-    effect_text,
-    interval_text,
     mapping,
     scene_of,
     sequence,

@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from labctl.base.errors import UsageError
 from labctl.base.places import data_folders
+from labctl.base.wording import printable
 from labctl.report.advice import Advice, Advised
 from labctl.report.advice_ansible import tasks
 from labctl.report.advice_steps import (
@@ -20,7 +21,6 @@ from labctl.report.advice_steps import (
     backup_path,
     quoted,
 )
-from labctl.report.format import printable
 from labctl.store.jsonfile import write_bytes
 
 UNNAMED = "NAME"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import StrictUndefined, Template
+
+from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.places import data_folders
 from labctl.report.advice_steps import Command, Done, InForce, Place, Step, TextFile
 from labctl.report.view import mapping, sequence
 
@@ -14,11 +20,98 @@ _PREFIX = "90-labctl-"
 _HEAD = "# Of labctl's tuning '{tuning}'. Remove this file to undo it.\n"
 
 
-def host_steps(tuning: str, host: Mapping[str, str], requires: Mapping[str, Any]) -> Iterator[Step]:
-    """What a tuning needs of the host: knobs to their values, words of its command line."""
+_SYSCTL = {
+    "swappiness": "vm.swappiness",
+    "numa-balancing": "kernel.numa_balancing",
+    "rt-runtime-us": "kernel.sched_rt_runtime_us",
+    "sched-autogroup": "kernel.sched_autogroup_enabled",
+    "timer-migration": "kernel.timer_migration",
+    "watchdog": "kernel.watchdog",
+}
+_HALT_POLL = "halt-poll-ns"
+_SYSFS = {
+    "smt": "/sys/devices/system/cpu/smt/control",
+    "hugepages-1G": "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages",
+    "hugepages-2M": "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+    "governor": "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+    "thp": "/sys/kernel/mm/transparent_hugepage/enabled",
+    "thp-defrag": "/sys/kernel/mm/transparent_hugepage/defrag",
+    "ksm": "/sys/kernel/mm/ksm/run",
+    _HALT_POLL: "/sys/module/kvm/parameters/halt_poll_ns",
+}
+"""Knob of the host, as tunings name it, to where it is."""
+
+_BOOT = ("mitigations", "isolcpus", "nohz_full", "rcu_nocbs")
+"""Knobs that are words of the kernel's command line."""
+
+_SPECIAL = ("tuned", "c-states", "workqueues", "irq-affinity")
+KNOBS = (*_SYSCTL, *_SYSFS, *_BOOT, *_SPECIAL)
+"""The knobs that can be made to last; a test holds this list to labctl.host's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cpus:
+    """The CPUs that the run's host had online, and those of the vCPUs."""
+
+    online: CpuSet
+    vcpus: CpuSet
+
+    @property
+    def others(self) -> CpuSet:
+        return self.online - self.vcpus or self.online
+
+
+def host_steps(
+    tuning: str, host: Mapping[str, str], requires: Mapping[str, Any], cpus: Cpus
+) -> Iterator[Step]:
+    """What a tuning needs of the host: knobs to their values, words of its command line.
+
+    Knobs that `not_lasting` names are left out.
+    """
+    host = {name: value for name, value in host.items() if name not in not_lasting(host, cpus)}
     words = [str(word) for word in sequence(requires.get("command_line"))]
+    words += [f"{name}={host[name]}" for name in _BOOT if name in host]
+    words = list(dict.fromkeys(words))
+    if "irq-affinity" in host:
+        # Interrupts keep no affinity over a reboot, but the kernel's default lasts.
+        words.append(f"irqaffinity={format_cpus(cpus.others)}")
     if words:
         yield _command_line(tuning, words, Place.HOST)
+    if "tuned" in host:
+        # First: a profile sets what single knobs may mean to set differently.
+        yield from _own_profile(host["tuned"], cpus)
+        yield _tuned(host["tuned"], Place.HOST)
+    if settings := {_SYSCTL[name]: host[name] for name in _SYSCTL if name in host}:
+        yield _sysctl(tuning, settings)
+    files = {_SYSFS[name]: host[name] for name in _SYSFS if name in host}
+    if "workqueues" in host:
+        mask = _mask(cpus.others)
+        files["/sys/devices/virtual/workqueue/cpumask"] = mask
+        files["/sys/devices/virtual/workqueue/*/cpumask"] = mask
+    if files:
+        yield _written_at_boot(tuning, files, Place.HOST)
+    if _HALT_POLL in host:
+        yield Step(
+            title=f"Load the module kvm with halt_poll_ns={host[_HALT_POLL]}",
+            place=Place.HOST,
+            in_force=InForce.HOST_REBOOT,
+            file=TextFile(
+                f"/etc/modprobe.d/{_PREFIX}{tuning}.conf",
+                _HEAD.format(tuning=tuning) + f"options kvm halt_poll_ns={host[_HALT_POLL]}\n",
+            ),
+        )
+    if "c-states" in host:
+        yield _idle_states(tuning, host["c-states"])
+
+
+def not_lasting(host: Mapping[str, str], cpus: Cpus) -> list[str]:
+    """Knobs that no step is known for, or for which the run has not recorded enough."""
+    unknown = {name for name in host if name not in KNOBS}
+    if not cpus.online:
+        unknown |= {"workqueues", "irq-affinity"}
+    if not re.fullmatch(r"all|\d+", host.get("c-states", "all")):
+        unknown.add("c-states")
+    return [name for name in host if name in unknown]
 
 
 def guest_steps(tuning: str, guest: Mapping[str, Any], words: Sequence[str]) -> Iterator[Step]:
@@ -64,6 +157,69 @@ def _command_line(tuning: str, words: Sequence[str], place: Place) -> Step:
     )
 
 
+def _sysctl(tuning: str, settings: Mapping[str, str]) -> Step:
+    path = f"/etc/sysctl.d/{_PREFIX}{tuning}.conf"
+    lines = [f"{name} = {value}\n" for name, value in settings.items()]
+    return Step(
+        title="Set " + ", ".join(f"{name} = {value}" for name, value in settings.items()),
+        place=Place.HOST,
+        in_force=InForce.AT_ONCE,
+        file=TextFile(path, _HEAD.format(tuning=tuning) + "".join(lines)),
+        commands=(Command(argv=("sysctl", "--load", path)),),
+    )
+
+
+def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
+    """A profile that labctl brings has to be where tuned looks for it."""
+    name = f"tuned/{profile}/tuned.conf.j2"
+    for folder in data_folders("templates"):
+        if (folder / name).resolve().is_relative_to(folder) and (folder / name).is_file():
+            source = (folder / name).read_text(encoding="utf-8")
+            template = Template(source, undefined=StrictUndefined)
+            text = template.render(not_isolated_mask=_mask(cpus.others))
+            yield Step(
+                title=f"Bring labctl's profile '{profile}' to tuned",
+                place=Place.HOST,
+                in_force=InForce.AT_ONCE,
+                file=TextFile(f"/etc/tuned/{profile}/tuned.conf", text.rstrip() + "\n"),
+            )
+            return
+
+
+def _idle_states(tuning: str, value: str) -> Step:
+    """cpupower-idle-set(1): -D switches off what takes its number of microseconds or more."""
+    action = "--enable-all" if value == "all" else f"--disable-by-latency {int(value) + 1}"
+    unit = f"labctl-{tuning}.service"
+    return Step(
+        title="Allow all idle states" if value == "all" else f"Allow idle states up to {value} µs",
+        place=Place.HOST,
+        in_force=InForce.AT_ONCE,
+        file=TextFile(
+            f"/etc/systemd/system/{unit}",
+            _HEAD.format(tuning=tuning)
+            + "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
+            + f"ExecStart=/usr/bin/cpupower idle-set {action}\n"
+            + "[Install]\nWantedBy=multi-user.target\n",
+        ),
+        commands=(
+            Command(argv=("systemctl", "daemon-reload")),
+            Command(argv=("systemctl", "enable", unit)),
+            Command(argv=("systemctl", "restart", unit)),
+        ),
+    )
+
+
+def _mask(cpus: CpuSet) -> str:
+    """As the kernel has masks: hexadecimal, a comma before each 32 bits."""
+    bits = sum(1 << cpu for cpu in cpus)
+    words: list[int] = []
+    while bits or not words:
+        words.append(bits & 0xFFFFFFFF)
+        bits >>= 32
+    first, *rest = reversed(words)
+    return ",".join([f"{first:x}", *(f"{word:08x}" for word in rest)])
+
+
 def _tuned(profile: str, place: Place) -> Step:
     return Step(
         title=f"Switch tuned to the profile '{profile}'",
@@ -86,7 +242,7 @@ def _written_at_boot(tuning: str, files: Mapping[str, str], place: Place) -> Ste
     path = f"/etc/tmpfiles.d/{_PREFIX}{tuning}.conf"
     lines = [f"w- {name} - - - - {value}\n" for name, value in files.items()]
     return Step(
-        title="Write " + ", ".join(f"{value} to {name}" for name, value in files.items()),
+        title="Write to files of /sys, now and at each boot",
         place=place,
         in_force=InForce.AT_ONCE,
         file=TextFile(path, _HEAD.format(tuning=tuning) + "".join(lines)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labctl.base.cpus import parse_cpus
 from labctl.base.xmldiff import Change
 from labctl.report.advice_domain import (
     added_words,
@@ -18,7 +19,7 @@ from labctl.report.advice_domain import (
     live_pins,
     new_format,
 )
-from labctl.report.advice_host import guest_steps, host_steps
+from labctl.report.advice_host import Cpus, guest_steps, host_steps, not_lasting
 from labctl.report.advice_steps import Command, Place, Step
 from labctl.report.view import View, mapping
 
@@ -50,8 +51,14 @@ def means(view: View, tuning: str, folder: Path) -> Means:
     settings, former = mapping(recorded.get(tuning)), mapping(recorded.get(view.baseline))
     host = _added(mapping(settings.get("host")), mapping(former.get("host")))
     requires = mapping(settings.get("requires"))
-    steps = list(host_steps(tuning, host, requires))
+    cpus = _cpus(view, settings)
+    steps = list(host_steps(tuning, host, requires, cpus))
     notes = list(_not_recorded(before, after, settings))
+    notes += [
+        f"How to make '{name}: {host[name]}' of the host last is not known here; 'labctl host tune "
+        f"{tuning}' sets it until it is restored."
+        for name in not_lasting(host, cpus)
+    ]
     changed: list[Change] = []
     disk = DEFAULT_DISK
     if before is not None and after is not None:
@@ -67,6 +74,11 @@ def means(view: View, tuning: str, folder: Path) -> Means:
                 f"'qemu-img convert -O {image}', then 'virt-xml --edit --disk driver.type={image}'."
             )
         steps += guest_steps(tuning, mapping(settings.get("guest")), added_words(before, after))
+    if any(step.file is not None and "/grub.d/" in step.file.path for step in steps):
+        notes.append(
+            "The kernel's command line is set as Debian and Ubuntu do it; with Fedora and RHEL "
+            "'grubby --update-kernel=ALL --args=…' does it."
+        )
     return Means(
         steps=tuple(steps),
         live=tuple(live_pins(before, after)) if before and after else (),
@@ -85,6 +97,20 @@ def _added(host: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, str]
         for name, value in host.items()
         if value is not None and former.get(name) != value
     }
+
+
+def _cpus(view: View, settings: Mapping[str, Any]) -> Cpus:
+    """By the pin plan that the tuning used, or by the only one that the run has."""
+    strategy = str(mapping(settings.get("pin")).get("strategy"))
+    plans = mapping(view.run.run.get("pin_plans"))
+    plan = mapping(plans.get(strategy)) or mapping(view.run.run.get("pin_plan"))
+    data = mapping(plan.get("data"))
+    vcpus = {cpu for cpu in mapping(data.get("vcpus")).values() if isinstance(cpu, int)}
+    try:
+        online = parse_cpus(str(data.get("online") or ""))
+    except ValueError:
+        online = frozenset()
+    return Cpus(online, frozenset(vcpus))
 
 
 def _by_vcpu(path: str) -> bool:

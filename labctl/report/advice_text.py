@@ -11,13 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from labctl.analysis.model import Comparison
+from labctl.analysis.words import effect_text, interval_text
+from labctl.base.wording import counted, metric_title, printable
 from labctl.report.advice import RULE, Advice, Advised
 from labctl.report.advice_card import NOT_RECORDED
 from labctl.report.advice_cost import Cost, bill_lines, worse_text
 from labctl.report.advice_files import UNNAMED, Names
 from labctl.report.advice_steps import Command, Place, Step, backup_path
-from labctl.report.format import counted, metric_title, printable
-from labctl.report.view import effect_text, interval_text, scene_of, verdict_text
+from labctl.report.view import scene_of, verdict_text
 
 _MOST_WORSE = 4
 

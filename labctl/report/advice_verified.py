@@ -13,11 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from labctl.analysis.model import Comparison, Judgement, Verdict
+from labctl.analysis.words import effect_text, interval_text
+from labctl.base.wording import metric_title, printable
 from labctl.report.advice import Advised
 from labctl.report.advice_card import NOT_RECORDED, Fact, holds_while
-from labctl.report.format import metric_title, printable
 from labctl.report.json_report import comparison_json
-from labctl.report.view import View, effect_text, interval_text, scene_of, verdict_text
+from labctl.report.view import View, scene_of, verdict_text
 from labctl.store.run_folder import LoadedRun
 
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from labctl.analysis.model import Comparison, EffectKind
+from labctl.analysis.words import effect_text
 from labctl.base.units import Better, Unit
-from labctl.report.format import change, difference
-from labctl.report.view import Scene, View, effect_text, verdict_text
+from labctl.base.wording import change, difference
+from labctl.report.view import Scene, View, verdict_text
 
 ROW_HEIGHT = 48
 AXIS_HEIGHT = 34

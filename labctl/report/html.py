@@ -10,16 +10,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from labctl.analysis.model import Comparison, Judgement, Level
+from labctl.analysis.words import effect_text, interval_text
 from labctl.base.places import data_folders
+from labctl.base.wording import counted, metric_title, printable, quantity, share
 from labctl.report import appendix, sentences
 from labctl.report.forest import Forest, forest
-from labctl.report.format import counted, metric_title, printable, quantity, share
 from labctl.report.view import (
     Price,
     Scene,
     View,
-    effect_text,
-    interval_text,
     mapping,
     sequence,
     verdict_text,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labctl.analysis.model import Comparison, Verdict
-from labctl.report.format import metric_title, quantity, share
+from labctl.analysis.words import size_text
+from labctl.base.wording import metric_title, share
 from labctl.report.view import Scene, View
 
 
@@ -63,7 +64,7 @@ def inconclusive(view: View, scene: Scene) -> Iterator[str]:
                 continue
             text = (
                 f"{tuning} is inconclusive: only effects over "
-                f"{_on_margins_scale(item, item.smallest_visible)} would have shown"
+                f"{size_text(item.smallest_visible, item.kind, item.unit)} would have shown"
             )
             if item.blocks_needed is not None:
                 text += f"; {margin(item)} would take {item.blocks_needed} blocks"
@@ -71,8 +72,6 @@ def inconclusive(view: View, scene: Scene) -> Iterator[str]:
 
 
 def margin(item: Comparison) -> str:
-    return _on_margins_scale(item, item.margin) if item.margin is not None else "the threshold"
-
-
-def _on_margins_scale(item: Comparison, value: float) -> str:
-    return share(value) if item.kind == "ratio" else quantity(value, item.unit)
+    if item.margin is None:
+        return "the threshold"
+    return size_text(item.margin, item.kind, item.unit)

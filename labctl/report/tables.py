@@ -13,14 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from labctl.analysis.model import Comparison, Judgement, Verdict
+from labctl.analysis.words import effect_text, interval_text
+from labctl.base.wording import NOT_AVAILABLE, counted, printable, quantity
 from labctl.report import sentences
-from labctl.report.format import NOT_AVAILABLE, counted, printable, quantity
 from labctl.report.view import (
     Column,
     Scene,
     View,
-    effect_text,
-    interval_text,
     mapping,
     verdict_text,
 )

@@ -12,20 +12,14 @@ from typing import Any, TypeVar
 from labctl.analysis.design import ALPHA
 from labctl.analysis.model import (
     Comparison,
-    EffectKind,
     Judgement,
     Level,
     Role,
     RunCheck,
     Verdict,
 )
-from labctl.report.format import (
-    change,
-    change_interval,
-    difference,
-    difference_interval,
-    metric_title,
-)
+from labctl.analysis.words import effect_text
+from labctl.base.wording import change, metric_title
 from labctl.store.run_folder import LoadedRun
 
 K = TypeVar("K")
@@ -103,19 +97,6 @@ def verdict_text(verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
     return "no verdict" if verdict is Verdict.DEMONSTRATION else str(verdict)
-
-
-def effect_text(item: Comparison) -> str:
-    if item.kind is EffectKind.DIFFERENCE:
-        return difference(item.estimate, item.unit)
-    return change(item.estimate)
-
-
-def interval_text(item: Comparison) -> str:
-    """The interval's ends; "" where there is none."""
-    if item.kind is EffectKind.DIFFERENCE:
-        return difference_interval(item.low, item.high, item.unit)
-    return change_interval(item.low, item.high)
 
 
 class View:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.host_threads import ThreadRef
 from labctl.domain import readback
+from labctl.domain.memory import memory_problems
 from labctl.domain.render import guest_data_path
 from labctl.host import knobs
 from labctl.host.cgroups import placement, placement_problems
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
-from labctl.run import guest_side
+from labctl.host.topology import read_topology
+from labctl.run import cable, guest_side
 from labctl.run.boots import Boots, PausedGuest
 from labctl.run.handicap import handicapped
 from labctl.run.lab import Lab
@@ -53,6 +55,8 @@ class Bench:
     first_clock: ClockReading | None = None
     """A guest's clock when it was resumed."""
     vcpu_tids: tuple[int, ...] = ()
+    peer: str | None = None
+    """The address at which it finds the peers of workloads that have one."""
     cpus: CpuSet | None = None
     sched: Sched | None = None
     problems: tuple[str, ...] = ()
@@ -71,6 +75,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             # On the host as it is: every other tuning is restored from this boot as well.
             boots.saved(boot)
         changed = stack.enter_context(_host_changed(lab, tuning))
+        lab = _with_cpus_of_now(lab, tuning)
         paused: PausedGuest = stack.enter_context(
             boots.restored(boot, tuning) if restored else boots.booted(tuning)
         )
@@ -83,13 +88,15 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         states = readback.read_threads(pid, vcpus, iothreads)
         problems = [
             *readback.mismatches(expected, states),
-            *readback.live_mismatches(paused.asked_xml, live),
+            *readback.live_mismatches(paused.asked_xml, live, is_whole=lab.source.says_everything),
+            *memory_problems(tuning.memory, lab.memory_mib, pid),
             *placement_problems(lab.layout, placement(pid)),
         ]
         channel = stack.enter_context(paused.answering())
         if not restored:
             boots.settle(channel, tuning)
         inside = guest_side.set_up(channel, tuning.guest, guest_data_path(tuning.disk))
+        card = cable.look(lab, channel, tuning.network)
         first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
         stack.enter_context(handicapped(pid, tuning.handicap_percent))
 
@@ -115,13 +122,15 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             counters=counters,
             first_clock=first_clock,
             vcpu_tids=tuple(vcpus.values()),
-            problems=(*problems, *inside.problems),
+            peer=lab.link.guest.peer if lab.link else None,
+            problems=(*problems, *inside.problems, *card.problems),
             evidence={
                 "live.xml": live,
                 "threads.json": readback.to_json(states),
                 "placement.json": placement(pid),
                 **changed,
                 **inside.evidence,
+                **card.evidence,
             },
             boot=boots.last,
             restored=restored,
@@ -131,19 +140,22 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
 @contextmanager
 def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
     """The image's tree on the host, with as many CPUs and as much memory as the guest has."""
-    pinned = tuning.pin.vcpus is not None
-    cpus = lab.pin_plan_for(tuning).vcpu_cpus if pinned else lab.topology.usable
-    with (
-        _host_changed(lab, tuning) as changed,
-        native_session(
-            lab.image.tree,
-            data_folder=lab.data.folder,
-            memory_bytes=lab.memory_mib * MIB,
-            runner_program=RUNNER,
-            layout=lab.layout,
-            journal=lab.journal,
-        ) as session,
-    ):
+    with ExitStack() as stack:
+        changed = stack.enter_context(_host_changed(lab, tuning))
+        lab = _with_cpus_of_now(lab, tuning)
+        pinned = tuning.pin.vcpus is not None
+        cpus = lab.pin_plan_for(tuning).vcpu_cpus if pinned else lab.topology.usable
+        session = stack.enter_context(
+            native_session(
+                lab.image.tree,
+                data_folder=lab.data.folder,
+                memory_bytes=lab.memory_mib * MIB,
+                runner_program=RUNNER,
+                layout=lab.layout,
+                journal=lab.journal,
+                network=lab.link.native_file if lab.link else None,
+            )
+        )
         channel = native_channel(session)
         yield Bench(
             tuning=tuning,
@@ -155,6 +167,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             counters=lambda: {"oom_kills": session.oom_kills()},
             problems=tuple(placement_problems(lab.layout, session.placement())),
             evidence={"placement.json": session.placement(), **changed},
+            peer=lab.link.native.peer if lab.link else None,
             cpus=cpus,
             sched=tuning.vcpu_sched,
         )
@@ -187,6 +200,11 @@ def _host_changed(lab: Lab, tuning: Tuning) -> Iterator[dict[str, Any]]:
                 "refused": refused,
             }
         }
+
+
+def _with_cpus_of_now(lab: Lab, tuning: Tuning) -> Lab:
+    """With SMT switched off, threads that aren't pinned may run on fewer CPUs."""
+    return replace(lab, topology=read_topology()) if "smt" in tuning.host else lab
 
 
 def native_channel(session: NativeSession) -> Channel:

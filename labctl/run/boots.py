@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from labctl.base.events import Note
 from labctl.base.tuning import Tuning
 from labctl.domain.render import guest_data_path
 from labctl.domain.session import RunningGuest
+from labctl.run import cable
 from labctl.run.disks import Disks, make_overlays, remove_disks
 from labctl.run.guests import RESTORE_S, answering, guest_xml
+from labctl.run.huge_pages import huge_pages, placed_memory
 from labctl.run.lab import DOMAIN_NAME, Lab
 
 
@@ -76,8 +78,10 @@ class Boots:
         saved = self.saved(planned)
         disks = self._overlays(saved.disks, "restored")
         xml = guest_xml(self._lab, tuning, disks)
-        running = self._lab.session.restore(saved.memory, xml, DOMAIN_NAME)
-        yield from self._paused(running, xml, disks, RESTORE_S, is_booting=False)
+        with self._memory_for(tuning), cable.cabled(self._lab, tuning) as plug:
+            running = self._lab.session.restore(saved.memory, xml, DOMAIN_NAME)
+            plug(running)
+            yield from self._paused(running, xml, disks, RESTORE_S, is_booting=False)
 
     @contextmanager
     def booted(self, tuning: Tuning) -> Iterator[PausedGuest]:
@@ -85,8 +89,15 @@ class Boots:
         self.last += 1
         disks = self._overlays(self._disks, "booted")
         xml = guest_xml(self._lab, tuning, disks)
-        running = self._lab.session.start(xml)
-        yield from self._paused(running, xml, disks, self._lab.boot_s, is_booting=True)
+        with self._memory_for(tuning), cable.cabled(self._lab, tuning) as plug:
+            running = self._lab.session.start(xml)
+            plug(running)
+            yield from self._paused(running, xml, disks, self._lab.boot_s, is_booting=True)
+
+    def _memory_for(self, tuning: Tuning) -> AbstractContextManager[None]:
+        lab = self._lab
+        memory = placed_memory(tuning, lab.pin_plan_for(tuning), lab.memory_mib)
+        return huge_pages(tuning, memory, lab.journal)
 
     def _overlays(self, disks: Disks, stem: str) -> Disks:
         self._lab.source.check()
@@ -105,6 +116,7 @@ class Boots:
         """Bring a guest that booted with that tuning to where a saved one is."""
         settle_boot(channel, self._lab.boot_s)
         self._lab.source.quieten(channel)
+        cable.configure(self._lab, channel)
         self._settle(channel, guest_data_path(tuning.disk))
 
     def _boot_and_save(self, planned: int) -> SavedBoot:
@@ -120,12 +132,15 @@ class Boots:
         memory = self._lab.work / f"boot-{number}.save"
         disks = self._overlays(self._disks, f"boot-{number}")
         started = time.monotonic()
-        running = self._lab.session.start(guest_xml(self._lab, self._baseline, disks))
-        with answering(self._lab, running, self._lab.boot_s, is_booting=True) as channel:
-            seconds = time.monotonic() - started
-            self.seconds[number] = seconds
-            self.settle(channel, self._baseline)
-            running.save(memory)
+        baseline = self._baseline
+        with self._memory_for(baseline), cable.cabled(self._lab, baseline) as plug:
+            running = self._lab.session.start(guest_xml(self._lab, baseline, disks))
+            plug(running)
+            with answering(self._lab, running, self._lab.boot_s, is_booting=True) as channel:
+                seconds = time.monotonic() - started
+                self.seconds[number] = seconds
+                self.settle(channel, self._baseline)
+                running.save(memory)
         return SavedBoot(planned, number, memory, disks)
 
 

@@ -21,8 +21,9 @@ from labctl.host.doctor.model import Finding, Scope, Status, some
 from labctl.host.doctor.reader import Reader
 from labctl.host.topology import Topology, read_topology
 from labctl.run.disks import disk_bytes_needed
+from labctl.run.huge_pages import MIB
 from labctl.run.planning import fits
-from labctl.run.requirements import MIB, read_offers
+from labctl.run.requirements import read_offers
 from labctl.study.study import Study, load_study
 from labctl.study.tunings import load_tuning, tuning_names
 from labctl.workloads.registry import checkers

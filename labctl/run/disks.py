@@ -61,7 +61,8 @@ def disk_bytes_needed(memory_bytes: int, *, image_is_built: bool) -> int:
 
 
 def make_overlay(backing: Path, path: Path, backing_format: str = "qcow2") -> None:
-    """A thin qcow2 at `path` over `backing`, which must not change from now on."""
+    """A thin qcow2 at `path` over `backing`, which must not change from now on. A relative
+    `backing` is so from the folder of `path`."""
     path.unlink(missing_ok=True)
     run(
         ["qemu-img", "create", "-q", "-f", "qcow2", "-F", backing_format, "-b", backing, path],

@@ -32,7 +32,7 @@ def recipe_of_run(name: str, folder: RunFolder) -> Recipe:
     recorded = folder.read_run().get("kernel")
     if recorded is None:
         return load_recipe(name)
-    kernel, initrd = Path(recorded["file"]), recorded["initrd"]
+    kernel, initrd = Path(recorded["file"]), recorded.get("initrd")
     try:
         found = read_kernel(kernel, Path(initrd) if initrd else None)
     except UsageError as error:

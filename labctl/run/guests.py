@@ -49,6 +49,8 @@ def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None 
             console_log=lab.console_log,
             runner_socket=lab.runner_socket,
             agent_socket=lab.sockets / "agent.sock",
+            # The first boot, which has a seed, is for cloud-init alone.
+            tap=lab.link.tap if lab.link and seed_disk is None else None,
         )
     )
     validate(xml)

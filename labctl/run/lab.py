@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,14 +18,17 @@ from labctl.base.signals import cleaning_up
 from labctl.base.tuning import Strategy, Tuning
 from labctl.domain.pinplan import PinPlan
 from labctl.domain.readback import ExpectedThread
+from labctl.domain.render import mac_of
 from labctl.domain.session import NAME_PREFIX, RunningGuest, Session
 from labctl.guest.images import Image
 from labctl.host import cgroups
 from labctl.host.accelerator import Accelerator
 from labctl.host.journal import Journal
+from labctl.host.link import Link, link
 from labctl.host.topology import Topology
 from labctl.run.disks import RAW, DataDisk, Disks
-from labctl.run.planning import Planned
+from labctl.run.huge_pages import hugetlbfs_mounted
+from labctl.run.planning import Planned, has_peers
 
 DOMAIN_NAME = f"{NAME_PREFIX}guest"
 """A restore can't rename a domain, and a host has one run at a time: one name serves."""
@@ -38,6 +41,10 @@ class GuestSource(Protocol):
     @property
     def has_native_side(self) -> bool:
         """Whether native runs use the same programs."""
+
+    @property
+    def says_everything(self) -> bool:
+        """Whether its XML leaves nothing for libvirt to fill in of what read-back compares."""
 
     @property
     def programs(self) -> Mapping[str, str]:
@@ -92,6 +99,8 @@ class Lab:
     boot_s: float
     """What a guest may take to its first answer."""
     data: DataDisk
+    link: Link | None
+    """What workloads that have a peer reach it over; None in a run that has no such workload."""
     listener: Listener
 
     def pin_plan_for(self, tuning: Tuning) -> PinPlan:
@@ -99,8 +108,13 @@ class Lab:
         return self.pin_plans[tuning.pin.strategy]
 
     @property
+    def pin_plan(self) -> PinPlan:
+        """The one that tunings use unless they say otherwise."""
+        return self.pin_plans[Strategy.COMPACT]
+
+    @property
     def domain_uuid(self) -> str:
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"labctl:{self.work}"))
+        return _uuid(self.work)
 
     @property
     def runner_socket(self) -> Path:
@@ -136,7 +150,13 @@ def open_lab(
     with ExitStack() as stack:
         work = stack.enter_context(_work_folder(places))
         stack.enter_context(cgroups.controllers_enabled(layout, journal))
-        session = stack.enter_context(_session(places, layout, connect))
+        # A daemon knows the mounts of its own host.
+        asking = () if connect else planned.tunings.values()
+        mounts = stack.enter_context(hugetlbfs_mounted(asking, places.hugetlbfs, journal))
+        session = stack.enter_context(_session(places, layout, connect, mounts))
+        cables: AbstractContextManager[Link | None] = (
+            link(journal, mac_of(_uuid(work))) if has_peers(planned.plan) else nullcontext()
+        )
         lab = Lab(
             places=places,
             work=work,
@@ -156,12 +176,17 @@ def open_lab(
                 places.root / "data",
                 formats=frozenset({RAW, *(t.disk.format for t in planned.tunings.values())}),
             ),
+            link=stack.enter_context(cables),
             listener=listener,
         )
         lab.sockets.mkdir(mode=0o700)
         os.chown(lab.sockets, *session.qemu_user())
         lab.data.make()
         yield lab
+
+
+def _uuid(work: Path) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"labctl:{work}"))
 
 
 @contextmanager
@@ -181,12 +206,14 @@ def _work_folder(places: StatePlaces) -> Iterator[Path]:
 
 
 @contextmanager
-def _session(places: StatePlaces, layout: cgroups.Layout, connect: str | None) -> Iterator[Session]:
+def _session(
+    places: StatePlaces, layout: cgroups.Layout, connect: str | None, hugetlbfs: Sequence[Path]
+) -> Iterator[Session]:
     if connect:
         opened = Session.connected(connect)
     else:
         controllers = cgroups.libvirt_controllers(layout)
-        opened = Session.embedded(places.libvirt_root, controllers)
+        opened = Session.embedded(places.libvirt_root, controllers, hugetlbfs)
     with opened as session:
         try:
             yield session

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from labctl.base import xmldiff
+from labctl.base.cpus import format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError, UsageError
 from labctl.base.process import ProcessError, run
-from labctl.base.tuning import GuestSide, Kind, Strategy, Tuning
-from labctl.domain.foreign import OwnDisk, OwnDomain, check_copyable, own_domain
+from labctl.base.tuning import Kind, Strategy, Tuning
+from labctl.domain.foreign import OwnDisk, OwnDomain, check_copyable, named_places, own_domain
 from labctl.domain.foreign_graft import tuned
 from labctl.domain.pinplan import PinPlan
 from labctl.domain.session import Session
+from labctl.host.topology import Topology
 from labctl.run.requirements import Unmet
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
+from labctl.study.changes import changes, dotted, word
 from labctl.study.study import Overrides, Study
 
 XML = "domain.xml"
 """The owner's XML in the run's folder: a resumed run takes the domain from there."""
+
+_OF_XML = frozenset(
+    ("pin", "vcpu_sched", "emulator_sched", "iothread_sched", "iothreads")
+    + ("cpu", "kvm", "timers", "memory", "disk", "network")
+)
+"""Keys of a tuning that are said in the domain's XML."""
 
 _LOCKED = "lock"
 """In what qemu-img says of a file that another QEMU writes to."""
@@ -112,7 +123,34 @@ def own_of_run(folder: RunFolder) -> OwnGuest | None:
         return None
     asked = str(recorded["asked"])
     domain = own_domain((folder.path / XML).read_bytes(), f"domain '{asked}'")
-    return _own_guest(asked, domain, bool(recorded["keep_network"]))
+    return _own_guest(asked, domain, bool(recorded.get("keep_network")))
+
+
+def check_room(domain: OwnDomain, topology: Topology) -> None:
+    """Raises UsageError when the domain has more vCPUs than labctl may pin to CPUs of its own."""
+    if domain.vcpus > len(topology.pinnable):
+        raise UsageError(
+            f"'{domain.name}' has {domain.vcpus} vCPUs, and labctl may use CPUs "
+            f"{format_cpus(topology.pinnable)} here: no plan can give each of them its own",
+            hint="Take a host with as many CPUs, or give a copy of its XML with fewer in <vcpu>.",
+        )
+
+
+def check_places(domain: OwnDomain, topology: Topology) -> None:
+    """Raises UsageError when the domain's own pins name what labctl can't use here: libvirt would
+    start no guest."""
+    cpus, nodes = named_places(domain)
+    for what, absent, here in (
+        ("CPU", cpus - topology.pinnable, topology.pinnable),
+        ("NUMA node", nodes - topology.memory_nodes, topology.memory_nodes),
+    ):
+        if absent:
+            raise UsageError(
+                f"'{domain.name}' is bound to {what} {format_cpus(absent)}, and labctl may use "
+                f"{format_cpus(here)} here",
+                hint="Take its host, or a copy of its XML with other sets in <vcpu>, <cputune> and "
+                "<numatune>.",
+            )
 
 
 def own_study(study: Study, own: OwnGuest, overrides: Overrides) -> Study:
@@ -128,7 +166,7 @@ def own_study(study: Study, own: OwnGuest, overrides: Overrides) -> Study:
 
 
 def misfits(
-    own: OwnGuest,
+    domain: OwnDomain,
     tunings: Mapping[str, Tuning],
     baseline: Tuning,
     pin_plans: Mapping[Strategy, PinPlan],
@@ -137,50 +175,58 @@ def misfits(
     """Tunings that the domain can't be measured with, and why."""
     found = {}
     for name, tuning in tunings.items():
-        if reasons := list(_misfit(own, tuning, baseline, pin_plans, accelerator)):
+        if reasons := list(_misfit(domain, tuning, baseline, pin_plans, accelerator)):
             found[name] = reasons
     return found
 
 
+def refuse_misfit(domain: OwnDomain, tuning: Tuning, reasons: Sequence[Unmet]) -> None:
+    """Raises UsageError for a tuning that was asked for by name and doesn't fit; nothing when
+    `reasons` is empty."""
+    if reasons:
+        raise UsageError(
+            f"'{domain.name}' can't be measured with '{tuning.name}': "
+            + "; ".join(reason.text for reason in reasons),
+            hint=" ".join(dict.fromkeys(reason.remedy for reason in reasons)),
+        )
+
+
 def _misfit(
-    own: OwnGuest,
+    domain: OwnDomain,
     tuning: Tuning,
     baseline: Tuning,
     pin_plans: Mapping[Strategy, PinPlan],
     accelerator: str,
 ) -> Iterator[Unmet]:
-    name = own.domain.name
     if tuning.kind is Kind.NATIVE:
         yield Unmet(
-            text=f"the file system of '{name}' is not at hand natively",
+            text=f"the file system of '{domain.name}' is not at hand natively",
             remedy="Compare with its own baseline.",
         )
         return
-    if tuning.guest.command_line and not own.domain.has_command_line:
+    if tuning.guest.command_line and not domain.has_command_line:
         words = " ".join(tuning.guest.command_line)
         yield Unmet(
-            text=f"the boot loader of '{name}' says its kernel's command line",
+            text=f"the boot loader of '{domain.name}' says its kernel's command line",
             remedy=f"Add '{words}' in the guest, and measure it as one more domain.",
         )
-    if tuning.guest != GuestSide() or tuning.handicap_percent:
-        return
-    if not _changes_more(tuning, baseline):
-        return
     plan = pin_plans.get(tuning.pin.strategy)
-    if plan is not None and tuned(own.domain, tuning, plan, baseline, accelerator) == tuned(
-        own.domain, baseline, plan, baseline, accelerator
-    ):
+    heads = {key[0] for key in changes(tuning, baseline)}
+    if plan is None or not heads or heads - _OF_XML:
+        return  # what it does to host or guest, or by being booted, needs nothing of the XML
+    plain, changed = (tuned(domain, t, plan, baseline, accelerator) for t in (baseline, tuning))
+    if not xmldiff.changes(plain, changed):
         yield Unmet(
-            text=f"'{name}' has all of it already, or nothing that it would change",
-            remedy="Compare others.",
+            text=f"'{domain.name}' has all of it already, or nothing that it would change",
+            remedy=f"'labctl domain diff {baseline.name} {tuning.name}' shows what it is about.",
         )
 
 
-def _changes_more(tuning: Tuning, baseline: Tuning) -> bool:
-    """Whether it is another tuning than the baseline, which the control is once more."""
-    return replace(tuning, name="", description="", sources=()) != replace(
-        baseline, name="", description="", sources=()
-    )
+def outside_xml(tuning: Tuning, baseline: Tuning) -> list[str]:
+    """What a tuning changes on the host or in the guest rather than in the domain's XML, one
+    `key: value` each."""
+    changed = changes(tuning, baseline).items()
+    return [f"{dotted(key)}: {word(value)}" for key, value in changed if key[0] not in _OF_XML]
 
 
 def _own_guest(asked: str, domain: OwnDomain, keep_network: bool) -> OwnGuest:
@@ -194,12 +240,13 @@ def _own_guest(asked: str, domain: OwnDomain, keep_network: bool) -> OwnGuest:
 
 def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> None:
     """Raises HostError while another process writes to the disk: QEMU's own locks tell of QEMUs,
-    on other hosts of a shared file system as well; O_EXCL tells of mounts (open(2))."""
+    on other hosts of a shared file system as well; O_EXCL tells of mounts (open(2)). Raises
+    UsageError for a disk that isn't what the XML says, or that lacks a part."""
     try:
         if stat.S_ISBLK(disk.path.stat().st_mode):
             os.close(os.open(disk.path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
-        run(
-            ["qemu-img", "info", "-f", disk.format, disk.path],
+        told = run(
+            ["qemu-img", "info", "--backing-chain", "--output=json", "-f", disk.format, disk.path],
             deadline=Deadline.after(30, f"looking at {disk.path}"),
         )
     except OSError as error:
@@ -207,15 +254,32 @@ def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> None:
             raise _in_use(domain, disk) from error
         raise UsageError(
             f"cannot open disk {disk.name} of '{domain.name}', {disk.path}: {error.strerror}",
-            hint="labctl copies domains whose disks lie on this host.",
+            hint="labctl copies domains whose disks lie on this host; mend <source> in a copy of "
+            "its XML if they lie elsewhere.",
         ) from error
     except ProcessError as error:
         if _LOCKED in error.completed.stderr:
             raise _in_use(domain, disk) from error
         raise UsageError(
-            f"disk {disk.name} of '{domain.name}' is no {disk.format}: {error.message}",
-            hint="Say its format in the domain's XML: <driver type=…/>.",
+            f"disk {disk.name} of '{domain.name}', {disk.path}, is no {disk.format} that can be "
+            f"read: {error.completed.stderr.strip()}",
+            hint="Say its format in the domain's XML (<driver type=…/>), and keep the files that "
+            "it is based on where it names them.",
         ) from error
+    _check_chain(domain, disk, json.loads(told.stdout))
+
+
+def _check_chain(domain: OwnDomain, disk: OwnDisk, chain: Sequence[Mapping[str, Any]]) -> None:
+    """libvirt opens no file whose format it would have to guess: a guest could have written a
+    header into a raw one."""
+    for layer in chain:
+        base = layer.get("full-backing-filename", layer.get("backing-filename"))
+        if base is not None and "backing-filename-format" not in layer:
+            raise UsageError(
+                f"{layer['filename']}, of disk {disk.name} of '{domain.name}', doesn't say of "
+                f"which format the file is that it is based on, {base}",
+                hint=f"Say it: qemu-img rebase -u -F FORMAT -b {base} {layer['filename']}",
+            )
 
 
 def _in_use(domain: OwnDomain, disk: OwnDisk) -> HostError:

@@ -1,4 +1,4 @@
-"""Guests that are copies of the administrator's own domain."""
+"""Guests that are copies of the administrator's own domain (docs/own-vm.md)."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ class OwnVm:
 
     @property
     def has_native_side(self) -> bool:
+        return False
+
+    @property
+    def says_everything(self) -> bool:
         return False
 
     @property

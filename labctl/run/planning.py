@@ -19,14 +19,23 @@ from labctl.host.accelerator import Requested, known_accelerator
 from labctl.host.knob_table import RT_RUNTIME
 from labctl.host.topology import Topology, read_rt_runtime_us, read_topology
 from labctl.run.guest_image import recipe_asked_for, recipe_of_run
-from labctl.run.own_domain import OwnGuest, misfits, own_of_run, own_study, read_own
+from labctl.run.own_domain import (
+    OwnGuest,
+    check_places,
+    check_room,
+    misfits,
+    own_of_run,
+    own_study,
+    read_own,
+    refuse_misfit,
+)
 from labctl.run.requirements import Offers, Unmet, read_offers, refuse, unmet
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
 from labctl.study.plan import Plan, changed_tunings, make_plan
 from labctl.study.study import Overrides, Study, load_study
 from labctl.study.tunings import load_tunings
-from labctl.workloads.registry import checkers
+from labctl.workloads.registry import checkers, workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +99,16 @@ def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned
     own = _own_asked_for(request)
     if own is not None:
         study = own_study(study, own, request.overrides)
+        _check_no_peers(study)
     return _planned(request, study, seed, accelerator, own)
+
+
+def has_peers(what: Plan | Study) -> bool:
+    """Whether any of its workloads talks to a peer, so that its machines need a link to one."""
+    return any(
+        workload(declared.program).peer(declared.parameters) is not None
+        for declared in what.workloads.values()
+    )
 
 
 def _own_asked_for(request: SweepRequest) -> OwnGuest | None:
@@ -106,10 +124,22 @@ def _own_asked_for(request: SweepRequest) -> OwnGuest | None:
     return read_own(request.domain, connect=request.connect, keep_network=request.keep_network)
 
 
+def _check_no_peers(study: Study) -> None:
+    if has_peers(study):
+        raise UsageError(
+            f"study '{study.name}' has workloads that talk to a peer over labctl's own link, "
+            "which a copy of somebody's domain doesn't have",
+            hint="Leave --domain out, or choose other workloads with --workload.",
+        )
+
+
 def _planned(
     request: SweepRequest, study: Study, seed: int, accelerator: str | None, own: OwnGuest | None
 ) -> Planned:
     topology = read_topology()
+    if own is not None:
+        check_room(own.domain, topology)
+        check_places(own.domain, topology)
     tunings = load_tunings(study.tunings)
     vcpus = study.guest.vcpus or default_vcpus(topology)
     recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)
@@ -129,9 +159,9 @@ def _planned(
     if own is not None:
         pin_plans, _ = _pin_plans(topology, vcpus, tunings.values())
         baseline = tunings[study.roles.baseline]
-        reasons = misfits(own, tunings, baseline, pin_plans, accelerator or "kvm")
-        for name in set(reasons) & set(asked_for):
-            refuse(tunings[name], reasons[name])
+        reasons = misfits(own.domain, tunings, baseline, pin_plans, accelerator or "kvm")
+        for name in (name for name in asked_for if name in reasons):
+            refuse_misfit(own.domain, tunings[name], reasons[name])
         skipped |= {name: "; ".join(r.text for r in found) for name, found in reasons.items()}
     _check_any_left(study, tunings, skipped)
     planned = {name: tuning for name, tuning in tunings.items() if name not in skipped}

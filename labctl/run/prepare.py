@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,10 @@ class ImageSource:
 
     @property
     def has_native_side(self) -> bool:
+        return True
+
+    @property
+    def says_everything(self) -> bool:
         return True
 
     @property
@@ -96,7 +101,8 @@ def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
     seed_disk = lab.work / "seed.iso"
     seed.write_seed(seed_disk, files)
     disk = lab.image.prepared_dir / f".{prepared.name}.new"
-    make_overlay(lab.image.disk, disk)
+    # By a relative name, so that the state folder may be moved, or be known by another path.
+    make_overlay(Path(os.path.relpath(lab.image.disk, disk.parent)), disk)
     try:
         running = lab.session.start(image_xml(lab, baseline, disk, seed_disk))
         with answering(lab, running, lab.boot_s * _FIRST_BOOT, is_booting=True) as channel:

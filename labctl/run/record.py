@@ -91,7 +91,10 @@ def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[s
             ("the kernel", *(facts["host"].get("kernel_release") for facts in (record, now))),
             ("QEMU", *(facts["host"].get("qemu") for facts in (record, now))),
             ("the CPU", *(facts["host"].get("cpu_model") for facts in (record, now))),
-            ("the image", *(facts["image"]["digest"][:12] for facts in (record, now))),
+            (
+                "the image",
+                *(facts.get("image", {}).get("digest", "")[:12] for facts in (record, now)),
+            ),
             ("the domain", *(_domain_digest(facts) for facts in (record, now))),
         )
         if before != after

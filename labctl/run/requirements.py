@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,19 +12,19 @@ from pathlib import Path
 from labctl.base.errors import HostError, UsageError
 from labctl.base.tuning import Requires, Tuning
 from labctl.base.versions import is_older
+from labctl.domain.guestcpu import PAGE_KIB
 from labctl.host import knobs
 from labctl.host.facts import QEMU, libvirt_version, read_host_files, tool_version
 from labctl.host.kernel_line import booted_with, is_booted_with
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.host.topology import Topology
+from labctl.run.huge_pages import KIB, MIB, free_pages
 
-MIB = 1024 * 1024
-HUGE_PAGES = {"2M": 2 * MIB, "1G": 1024 * MIB}
-"""Size by its name in a tuning, in bytes."""
-
-_POOLS = Path("/sys/kernel/mm/hugepages")
 _CPUINFO = "/proc/cpuinfo"
 _RELEASE = "/proc/sys/kernel/osrelease"
+_STATUS = "/proc/self/status"
+_CAP_SYS_RESOURCE = 24
+"""Its bit in a capability set (linux/capability.h)."""
 
 _ISOLATING = ("isolcpus", "nohz_full")
 """Words of a guest's command line that take CPUs away from its own housekeeping."""
@@ -61,6 +62,8 @@ class Offers:
     command_line: tuple[str, ...] = ()
     paths: frozenset[str] = frozenset()
     programs: frozenset[str] = frozenset()
+    locks_memory: bool = True
+    """Whether QEMU may lock all of its memory."""
     knob_problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -98,10 +101,11 @@ def read_offers(
             if any(getattr(need, name) for need in requires)
         },
         cpu_flags=frozenset(flags.group(1).split() if flags else ()),
-        huge_pages=_free_huge_pages(),
+        huge_pages={s: free for s in PAGE_KIB if (free := free_pages(s)) is not None},
         command_line=tuple(booted_with()) if any(n.command_line for n in requires) else (),
         paths=frozenset(path for path in wanted_paths if Path(path).exists()),
         programs=frozenset(name for name in wanted_programs if shutil.which(name)),
+        locks_memory=_may_lock_memory(),
         knob_problems={tuning.name: _knob_problems(tuning) for tuning in tunings if tuning.host},
     )
 
@@ -116,6 +120,7 @@ def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
         *_missing(need, offers, tuning.name),
         *_huge_pages(need, offers),
         *_isolation(tuning, offers),
+        *_locking(tuning, offers),
         *(
             Unmet(text=problem, remedy="'labctl host status' shows what can be set here.")
             for problem in offers.knob_problems.get(tuning.name, ())
@@ -210,13 +215,20 @@ def _missing(need: Requires, offers: Offers, name: str) -> Iterator[Unmet]:
 def _huge_pages(need: Requires, offers: Offers) -> Iterator[Unmet]:
     if need.hugepages is None:
         return
-    size = HUGE_PAGES[need.hugepages]
+    size = PAGE_KIB[need.hugepages] * KIB
     count = -(-offers.guest_memory_bytes // size)
     if need.hugepages not in offers.huge_pages:
         yield Unmet(
             text=f"it needs huge pages of {need.hugepages}, which this host's CPU or kernel "
             "doesn't have",
             remedy="Take a host that has them.",
+        )
+    elif offers.guest_memory_bytes < size:
+        # QEMU: "memory size must be equal to or larger than page size".
+        yield Unmet(
+            text=f"it needs a guest with at least the {need.hugepages} of one huge page, this one "
+            f"has {offers.guest_memory_bytes // MIB} MiB",
+            remedy=f"Give the guest {size // MIB} MiB or more ('--memory').",
         )
     elif offers.huge_pages[need.hugepages] < count and not _room_for(count * size, offers):
         yield Unmet(
@@ -241,26 +253,29 @@ def _isolation(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
         )
 
 
+def _locking(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
+    if tuning.memory.locked and not offers.locks_memory:
+        yield Unmet(
+            text="it needs CAP_SYS_RESOURCE, or no limit on locked memory: labctl has neither here",
+            remedy="Start labctl from a root that may lift the limit ('ulimit -l unlimited').",
+        )
+
+
+def _may_lock_memory() -> bool:
+    """libvirt takes the limit away from a QEMU with <locked/> (virProcessSetMaxMemLock), which a
+    process without CAP_SYS_RESOURCE can't for another value than it has (setrlimit(2))."""
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[1] == resource.RLIM_INFINITY:
+        return True
+    status = Path(_STATUS).read_text(encoding="ascii", errors="replace")
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(found and int(found[1], 16) >> _CAP_SYS_RESOURCE & 1)
+
+
 def _knob_problems(tuning: Tuning) -> tuple[str, ...]:
     try:
         return tuple(knobs.problems(tuning.host))
     except UsageError as error:
         raise UsageError(f"tuning '{tuning.name}': {error.message}", hint=error.hint) from error
-
-
-def _free_huge_pages() -> dict[str, int]:
-    """Free pages that nobody has reserved, by size (hugetlbpage.rst)."""
-    found = {}
-    for name, size in HUGE_PAGES.items():
-        pool = _POOLS / f"hugepages-{size // 1024}kB"
-        try:
-            free, reserved = (
-                int((pool / file).read_text()) for file in ("free_hugepages", "resv_hugepages")
-            )
-        except (OSError, ValueError):
-            continue
-        found[name] = free - reserved
-    return found
 
 
 def _tool_version(argv: list[str]) -> str | None:

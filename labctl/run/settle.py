@@ -11,6 +11,7 @@ from labctl.base.errors import BrokenError
 from labctl.host.machine_facts import machine_facts, same_kernel
 from labctl.run.calibrate import Calibrations
 from labctl.run.lab import Lab
+from labctl.run.peer import serving
 from labctl.run.trial import WINDOW_S
 from labctl.study.plan import Plan
 from labctl.workloads.model import Setting
@@ -45,8 +46,10 @@ class Settler:
                 vcpus=self._lab.vcpus,
                 duration_s=declared.duration_s,
                 data_path=data_path,
+                peer=self._lab.link.guest.peer if self._lab.link else None,
             )
-            result = channel.run(program.warmup_command(setting, WINDOW_S, None), seconds=60)
+            with serving(self._lab, program, setting.parameters):
+                result = channel.run(program.warmup_command(setting, WINDOW_S, None), seconds=60)
             if result.returncode != 0:
                 said = result.stderr.decode(errors="replace").strip()[-400:]
                 raise BrokenError(f"{declared.program} fails in the guest: {said}")

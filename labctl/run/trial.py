@@ -28,6 +28,7 @@ from labctl.run.calibrate import Calibrations
 from labctl.run.counting import pmu_counting
 from labctl.run.lab import Lab
 from labctl.run.neighbours import Neighbours, neighbours
+from labctl.run.peer import RAW, RunningPeer, serving
 from labctl.run.threads import labctl_threads, tree_threads
 from labctl.run.warmup import WINDOWS, is_settled
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
@@ -116,6 +117,7 @@ def _measure(
         vcpus=lab.vcpus,
         duration_s=request.declared.duration_s,
         data_path=bench.data_path,
+        peer=bench.peer,
     )
     reasons: list[str] = []
     with ExitStack() as stack:
@@ -125,6 +127,7 @@ def _measure(
             deadline = Deadline.after(60, "dropping the data disk from the caches")
             bench.channel.forget(bench.data_path, deadline)
             lab.data.forget()
+        peer = stack.enter_context(serving(lab, workload, setting.parameters))
         warmed = _warm_up(bench, workload, setting, request)
         folder.write_raw_json("warmup.json", warmed)
         times["warmup_s"] = warmed["seconds"]
@@ -136,8 +139,10 @@ def _measure(
         hogs = Neighbours()
         if request.planned.cell["condition"] == "neighbour":
             hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
-        result = _measured_window(lab, bench, workload, setting, hogs, folder, stack)
+        result = _measured_window(lab, bench, workload, setting, hogs, peer, folder)
         times["measured_s"] = result.duration_s
+        if peer is not None:
+            folder.write_raw(RAW, peer.output())
     calibrations.store(folder, bench, request.declared)
     _store(folder, result, hogs)
     if result.returncode != 0:
@@ -154,8 +159,8 @@ def _measured_window(
     workload: Workload,
     setting: Setting,
     hogs: Neighbours,
+    peer: RunningPeer | None,
     folder: TrialFolder,
-    stack: ExitStack,
 ) -> CommandResult:
     with bench.channel.prepared(
         workload.command(setting),
@@ -167,10 +172,10 @@ def _measured_window(
             _check_native_placement(execution.pid, bench.cpus, bench.sched)
         # perf takes its time to attach and to end: the snapshots are inside of that.
         with pmu_counting(bench, execution.pid, folder):
-            before = _snapshot(lab, bench, hogs)
+            before = _snapshot(lab, bench, hogs, peer)
             execution.go()
             execution.wait_exited()
-            after = _snapshot(lab, bench, hogs)
+            after = _snapshot(lab, bench, hogs, peer)
         result = execution.result()
     hogs.stop()
     folder.write_raw_json(
@@ -187,8 +192,8 @@ def _measured_window(
     return result
 
 
-def _snapshot(lab: Lab, bench: Bench, hogs: Neighbours) -> dict[str, Any]:
-    threads = [*bench.threads(), *labctl_threads()]
+def _snapshot(lab: Lab, bench: Bench, hogs: Neighbours, peer: RunningPeer | None) -> dict[str, Any]:
+    threads = [*bench.threads(), *labctl_threads(), *(peer.threads() if peer else ())]
     for pid in hogs.pids:
         threads += tree_threads(pid, "neighbour")
     return {**host_threads.snapshot(threads), **bench.counters()}

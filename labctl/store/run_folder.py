@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.yamlfile import nearest
-from labctl.store.jsonfile import read_json, write_json
+from labctl.store.jsonfile import canonical, read_json, write_json
 from labctl.store.samples import Reading
+from labctl.store.shapes import PLAN, RUN, Shape, fitting
 from labctl.store.trial import TrialFolder, TrialRecord
 
 SCHEMA = 1
@@ -68,6 +70,17 @@ class RunFolder:
         write_json(self.path / "run.json", {"schema": SCHEMA, **data})
 
     def read_run(self) -> dict[str, Any]:
+        """run.json; raises BrokenError naming the first place where it isn't what was written."""
+        data = self._read_record()
+        _, unfit = fitting(data, RUN)
+        if unfit:
+            raise BrokenError(
+                f"{self.path / 'run.json'} is not whole: {unfit[0]}",
+                hint="Put it right, or start a new run.",
+            )
+        return data
+
+    def _read_record(self) -> dict[str, Any]:
         data = read_json(self.path / "run.json")
         if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
             raise BrokenError(f"{self.path / 'run.json'} is no run record")
@@ -120,17 +133,34 @@ class RunFolder:
                 problems.append(error.message)
                 continue
             trials.append(LoadedTrial(record, tuple(readings), folder))
-        try:
-            plan: Mapping[str, Any] = self.read_plan()
-        except BrokenError as error:
-            problems.append(error.message)
-            plan = {}
-        try:
-            run: Mapping[str, Any] = self.read_run()
-        except BrokenError as error:
-            problems.append(error.message)
-            run = {}
+        plan = self._as_far_as_whole(self.read_plan, "plan.json", PLAN, problems)
+        run = self._as_far_as_whole(self._read_record, "run.json", RUN, problems)
         return LoadedRun(self.name, run, plan, tuple(trials), tuple(problems))
+
+    def _as_far_as_whole(
+        self, read: Callable[[], dict[str, Any]], name: str, shape: Shape, problems: list[str]
+    ) -> Mapping[str, Any]:
+        try:
+            data = read()
+        except BrokenError as error:
+            problems.append(error.message)
+            return {}
+        fits: Mapping[str, Any]
+        fits, unfit = fitting(data, shape)
+        problems += [f"{self.path / name}: {text}; it is left out" for text in unfit]
+        if name == "plan.json" and not unfit and not _is_as_made(data):
+            problems.append(
+                f"{self.path / name} was changed after it was made (its digest is another): what "
+                "is judged here need not be what was planned"
+            )
+        return fits
 
     def remove(self) -> None:
         shutil.rmtree(self.path)
+
+
+def _is_as_made(plan: Mapping[str, Any]) -> bool:
+    """Whether a plan's digest is that of all else in it; an old plan may have none."""
+    content = {key: value for key, value in plan.items() if key not in ("schema", "digest")}
+    digest = plan.get("digest")
+    return digest is None or digest == hashlib.sha256(canonical(content).encode()).hexdigest()

@@ -11,6 +11,7 @@ from typing import Any
 from labctl.base.errors import BrokenError
 from labctl.store.jsonfile import read_json, write_bytes, write_json
 from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.shapes import SAMPLES, TRIAL, Shape, fitting
 
 
 class TrialStatus(StrEnum):
@@ -112,14 +113,14 @@ class TrialFolder:
         write_json(self.path / "trial.json", record.to_json())
 
     def read_record(self) -> TrialRecord:
+        """Raises BrokenError naming the place where trial.json isn't what was written."""
         path = self.path / "trial.json"
+        hint = f"Remove the folder {self.path}: a resumed run does the trial again."
+        data = _whole(path, TRIAL, hint)
         try:
-            return TrialRecord.from_json(read_json(path))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BrokenError(
-                f"{path} is no trial record: {error!r}",
-                hint=f"Remove the folder {self.path}: a resumed run does the trial again.",
-            ) from error
+            return TrialRecord.from_json(data)
+        except ValueError as error:  # a status that isn't ours
+            raise BrokenError(f"{path} is no trial record: {error}", hint=hint) from error
 
     def write_readings(self, readings: Iterable[Reading]) -> None:
         readings = list(readings)
@@ -133,10 +134,20 @@ class TrialFolder:
         )
 
     def read_readings(self) -> list[Reading]:
+        """Raises BrokenError naming the place where samples.json isn't what was written."""
         path = self.path / "samples.json"
-        data = read_json(path)
+        hint = "'labctl run reparse RUN' makes it anew from the raw files."
+        data = _whole(path, SAMPLES, hint)
         try:
             samples: list[Reading] = [Sample.from_json(item) for item in data["samples"]]
             return samples + [Unavailable.from_json(item) for item in data["unavailable"]]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BrokenError(f"{path} holds no samples: {error!r}") from error
+        except ValueError as error:  # a unit or a direction that isn't ours
+            raise BrokenError(f"{path} holds no samples: {error}", hint=hint) from error
+
+
+def _whole(path: Path, shape: Shape, hint: str) -> Any:
+    """The file's content; raises BrokenError naming the first place where it isn't whole."""
+    data, problems = fitting(read_json(path), shape)
+    if problems:
+        raise BrokenError(f"{path} is not whole: {problems[0]}", hint=hint)
+    return data

@@ -17,6 +17,7 @@ from labctl.workloads.model import (
     IntegerParameter,
     Parameter,
     Parameters,
+    Peer,
     Setting,
     check_parameters,
     check_whole_seconds,
@@ -82,6 +83,9 @@ class Cyclictest:
 
     def writes_data_disk(self, parameters: Parameters) -> bool:
         return False
+
+    def peer(self, parameters: Parameters) -> Peer | None:
+        return None
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)

@@ -18,6 +18,7 @@ from labctl.workloads.model import (
     IntegerParameter,
     Parameter,
     Parameters,
+    Peer,
     Setting,
     check_parameters,
     integer,
@@ -109,6 +110,9 @@ class FioRandom:
 
     def writes_data_disk(self, parameters: Parameters) -> bool:
         return "write" in DIRECTIONS[str(parameters["mode"])]
+
+    def peer(self, parameters: Parameters) -> Peer | None:
+        return None
 
     def command(self, setting: Setting) -> Command:
         return _command(setting, setting.duration_s, integer(setting.parameters, "seed"))

@@ -64,13 +64,25 @@ class Setting:
     """One use of a workload. `parameters` are whole (from `check_parameters`).
 
     `data_path`: the data disk as the machine sees it, a block device in the guest and a regular
-    file natively; None for a workload that needs none.
+    file natively; None for a workload that needs none. `peer`: the address at which the machine
+    finds its peer; None where it has none.
     """
 
     parameters: Parameters
     vcpus: int
     duration_s: float
     data_path: str | None = None
+    peer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """The server that a workload talks to: it runs on the host, out of the image's tree, with a
+    network of its own. It is ready when it has `port` of `protocol` (udp or tcp)."""
+
+    command: Command
+    protocol: str
+    port: int
 
 
 class Workload(Protocol):
@@ -112,6 +124,9 @@ class Workload(Protocol):
 
     def writes_data_disk(self, parameters: Parameters) -> bool:
         """Whether the data disk must be reset before the next trial."""
+
+    def peer(self, parameters: Parameters) -> Peer | None:
+        """Whom it talks to over the network; None for a workload that sends nothing."""
 
     def command(self, setting: Setting) -> Command: ...
 
@@ -157,6 +172,13 @@ def check_whole_seconds(program: str, duration_s: float) -> None:
             f"workload '{program}' cannot run for {duration_s:g} s: it takes whole seconds only",
             hint=f"Give a 'duration_s' of {max(1, round(duration_s))}.",
         )
+
+
+def peer_of(setting: Setting, program: str) -> str:
+    """The peer's address; raises UsageError where the machine has no link to one."""
+    if setting.peer is None:
+        raise UsageError(f"workload '{program}' needs a peer and was given none")
+    return setting.peer
 
 
 def integer(parameters: Parameters, name: str) -> int:

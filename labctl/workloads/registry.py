@@ -8,13 +8,23 @@ from labctl.base.errors import UsageError
 from labctl.base.yamlfile import nearest
 from labctl.workloads.cyclictest import CYCLICTEST
 from labctl.workloads.fio_random import FIO_RANDOM
+from labctl.workloads.iperf3 import IPERF3
 from labctl.workloads.model import Workload
+from labctl.workloads.sockperf import SOCKPERF
 from labctl.workloads.sysbench_cpu import SYSBENCH_CPU
+from labctl.workloads.sysbench_memory import SYSBENCH_MEMORY
 
 
 def checkers() -> Mapping[str, Workload]:
     """Every workload by its name: what a study's programs are checked against."""
-    known: tuple[Workload, ...] = (SYSBENCH_CPU, FIO_RANDOM, CYCLICTEST)
+    known: tuple[Workload, ...] = (
+        SYSBENCH_CPU,
+        SYSBENCH_MEMORY,
+        FIO_RANDOM,
+        CYCLICTEST,
+        SOCKPERF,
+        IPERF3,
+    )
     return {found.name: found for found in known}
 
 

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from labctl.base.command import Command
-from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
-from labctl.workloads.histogram import Bin, histogram, latency_readings
 from labctl.workloads.model import (
     IntegerParameter,
     Parameter,
     Parameters,
+    Peer,
     Setting,
     check_parameters,
     check_whole_seconds,
     integer,
 )
-
-BINARY = "/usr/bin/sysbench"
-STDOUT = "stdout.txt"
-
-# sysbench 1.0 sorts latencies into 1024 bins from 1 us to 100 s of equal logarithmic width and
-# prints their middles (src/sb_timer.c, src/sb_histogram.c), rounded to 1 us.
-BIN_LOG_WIDTH = math.log(100_000 / 0.001) / 1023
-PRINTED_STEP_S = 1e-6
+from labctl.workloads.sysbench import BINARY, STDOUT, number, readings
 
 # Events of the first warm-up window, before the machine's rate is known: what an emulated guest
 # does per second and thread. A faster machine only gets a shorter first window.
 SLOW_RATE = 600
 SLOW_RATE_MAX_PRIME = 2000
 
+_RATE_LINE = "a line 'events per second:'"
 _RATE = re.compile(r"^\s*events per second:\s+([\d.]+)\s*$", re.M)
-_EVENTS = re.compile(r"^\s*total number of events:\s+(\d+)\s*$", re.M)
-_MAXIMUM_MS = re.compile(r"^Latency \(ms\):\n(?:.*\n)*?\s*max:\s+([\d.]+)\s*$", re.M)
-_BIN = re.compile(r"^\s*([\d.]+) \|\**\s+(\d+)\s*$", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +60,9 @@ class SysbenchCpu:
     def writes_data_disk(self, parameters: Parameters) -> bool:
         return False
 
+    def peer(self, parameters: Parameters) -> Peer | None:
+        return None
+
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
         return _command(setting, setting.vcpus, time_s=int(setting.duration_s), events=0)
@@ -89,34 +80,12 @@ class SysbenchCpu:
         return _command(setting, 1, time_s=0, events=operations)
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        return [_number(_RATE, stdout, STDOUT, "a line 'events per second:'")]
+        return [number(_RATE, stdout, STDOUT, _RATE_LINE)]
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
-        text = raw.read_text(STDOUT)
         where = str(raw.path / STDOUT)
-        events = int(_number(_EVENTS, text, where, "a line 'total number of events:'"))
-        yield Sample(
-            metric="events_per_s",
-            value=_number(_RATE, text, where, "a line 'events per second:'"),
-            unit=Unit.PER_SECOND,
-            better=Better.HIGHER,
-            source=STDOUT,
-        )
-        yield Sample(
-            metric="operations",
-            value=events,
-            unit=Unit.COUNT,
-            better=Better.NEITHER,
-            source=STDOUT,
-        )
-        latencies = histogram((_bin(m) for m in _BIN.finditer(text)), source=STDOUT)
-        if latencies.count != events:
-            raise BrokenError(
-                f"{where}: sysbench counted {events} events and its histogram holds "
-                f"{latencies.count}; expected the whole output of a run with --histogram=on"
-            )
-        maximum_ms = _number(_MAXIMUM_MS, text, where, "a line 'max:' under 'Latency (ms):'")
-        yield from latency_readings(latencies, maximum_ms / 1000)
+        text = raw.read_text(STDOUT)
+        return readings(raw, number(_RATE, text, where, _RATE_LINE))
 
 
 def _command(setting: Setting, threads: int, *, time_s: int, events: int) -> Command:
@@ -133,23 +102,6 @@ def _command(setting: Setting, threads: int, *, time_s: int, events: int) -> Com
             "run",
         )
     )
-
-
-def _bin(match: re.Match[str]) -> Bin:
-    middle_s = float(match[1]) / 1000
-    width_s = 2 * math.sinh(BIN_LOG_WIDTH / 2) * middle_s
-    # A value printed as 0.000 lies below half a microsecond.
-    return Bin(max(middle_s, PRINTED_STEP_S / 2), max(width_s, PRINTED_STEP_S), int(match[2]))
-
-
-def _number(pattern: re.Pattern[str], text: str, where: str, expected: str) -> float:
-    match = pattern.search(text)
-    try:
-        if match is not None:
-            return float(match[1])
-    except ValueError:
-        pass
-    raise BrokenError(f"{where}: expected {expected} from sysbench, found none")
 
 
 SYSBENCH_CPU = SysbenchCpu()

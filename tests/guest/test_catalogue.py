@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,19 +20,23 @@ from labctl.base.places import host_lock
 from labctl.base.tuning import Kind, Tuning
 from labctl.base.versions import is_older
 from labctl.domain import readback
+from labctl.domain.memory import huge_page_kib, memory_problems
 from labctl.domain.pinplan import pin_plan
 from labctl.domain.render import DomainRequest, render
 from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest, Session
 from labctl.guest.images import Image
 from labctl.host.cgroups import detect, libvirt_controllers
+from labctl.host.journal import Journal
 from labctl.host.lock import host_locked
 from labctl.host.topology import Topology, read_topology
 from labctl.run.disks import DataDisk, make_overlay
+from labctl.run.huge_pages import free_pages, huge_pages, hugetlbfs_mounted, placed_memory
 from labctl.study.tunings import load_tuning, load_tunings, tuning_names
 from tests.guest.conftest import wait_for
 
-MEMORY_MIB = 256
+MEMORY_MIB = 1024
+"""A whole page of the largest size. The guests never run: untouched, it costs nothing."""
 COMBINED = (
     "pinned+fifo+cache-none+io-native+nosharepages",
     "vcpupin+iothreadpin+disk-queues-4+cache-unsafe",
@@ -52,6 +56,7 @@ class Bench:
     """An open connection, and what guests are made of."""
 
     session: Session
+    journal: Journal
     state: Path
     image: Image
     topology: Topology
@@ -90,7 +95,19 @@ class Bench:
                 readback.expected_threads(tuning, plan, self.topology.usable), states
             ),
             *readback.live_mismatches(xml, running.live_xml()),
+            *memory_problems(tuning.memory, MEMORY_MIB, running.pid),
         ]
+
+    @contextmanager
+    def started(self, tuning: Tuning, xml: str, vcpus: int) -> Iterator[RunningGuest]:
+        """The guest, paused; with its huge pages, which are given back at the end."""
+        plan = pin_plan(self.topology, vcpus, tuning.iothreads, tuning.pin.strategy)
+        with huge_pages(tuning, placed_memory(tuning, plan, MEMORY_MIB), self.journal):
+            running = self.session.start(xml)
+            try:
+                yield running
+            finally:
+                running.end()
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +122,11 @@ def bench(image: Image) -> Iterator[Bench]:
         data.make()
         make_overlay(image.disk, state / "root.qcow2")
         controllers = libvirt_controllers(detect())
-        session = stack.enter_context(Session.embedded(state / "lv", controllers))
+        journal = Journal(state / "journal.jsonl")
+        mounts = stack.enter_context(hugetlbfs_mounted(GUESTS, state / "hugetlbfs", journal))
+        session = stack.enter_context(Session.embedded(state / "lv", controllers, mounts))
         stack.callback(session.end_all)
-        yield Bench(session, state, image, read_topology(), data)
+        yield Bench(session, journal, state, image, read_topology(), data)
 
 
 def _locked(stack: ExitStack) -> bool:
@@ -125,8 +144,8 @@ def _absent(tuning: Tuning, installed: str) -> str | None:
         return f"libvirt {need.libvirt}"
     if missing := [path for path in need.paths if not Path(path).exists()]:
         return ", ".join(missing)
-    if need.hugepages is not None:
-        return f"a pool of huge pages of {need.hugepages}"
+    if need.hugepages is not None and free_pages(need.hugepages) is None:
+        return f"huge pages of {need.hugepages}"
     return None
 
 
@@ -142,16 +161,39 @@ def test_a_tuning_becomes_the_guest_that_was_asked_for(bench: Bench, tuning: Tun
         pytest.skip(f"this host lacks the CPUs: {error.message}")
     validate(xml)
     try:
-        running = bench.session.start(xml)
+        with bench.started(tuning, xml, vcpus) as running:
+            assert bench.wrong(tuning, xml, running, vcpus) == []
     except BrokenError as error:
-        # Even root may lack the right to lift the limit of locked memory.
-        if not tuning.memory.locked or "cannot limit locked memory" not in error.message:
-            raise
-        pytest.skip(f"this host locks no memory: {error.message}")
+        # Even root may lack the right to lift the limit of locked memory, and memory may be in
+        # pieces by now.
+        for said in ("cannot limit locked memory", "free huge pages"):
+            if said in error.message:
+                pytest.skip(f"not on this host, at this time: {error.message}")
+        raise
+
+
+def _pools() -> dict[str, str]:
+    found = Path("/sys/kernel/mm/hugepages").glob("*/nr_hugepages")
+    return {path.parent.name: path.read_text().strip() for path in found}
+
+
+@pytest.mark.parametrize("name", ["hugepages-2M", "hugepages-1G", "memory-hugetlb"])
+def test_a_guest_in_huge_pages_leaves_the_hosts_pools_as_they_were(bench: Bench, name: str) -> None:
+    tuning = load_tuning(name)
+    before = _pools()
     try:
-        assert bench.wrong(tuning, xml, running, vcpus) == []
-    finally:
-        running.end()
+        with bench.started(tuning, bench.xml(tuning, 1), 1) as running:
+            smaps = Path(f"/proc/{running.pid}/smaps").read_text()
+            during = _pools()
+    except BrokenError as error:
+        if "free huge pages" not in error.message:
+            raise
+        pytest.skip(f"not on this host, at this time: {error.message}")
+    page = {"2M": 2048, "1G": 1024 * 1024}[tuning.memory.hugepages or ""]
+    assert huge_page_kib(smaps) == {page: MEMORY_MIB * 1024}
+    grown = int(during[f"hugepages-{page}kB"]) - int(before[f"hugepages-{page}kB"])
+    assert grown <= MEMORY_MIB * 1024 // page
+    assert _pools() == before
 
 
 def test_what_is_compared_would_tell_another_guest(bench: Bench) -> None:

@@ -10,10 +10,12 @@ import math
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from labctl.base.units import Better, Unit
+from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
@@ -278,13 +280,11 @@ def _plan_json(shape: Shape, planned: Sequence[Mapping[str, Any]]) -> dict[str, 
     def if_there(name: str) -> str | None:
         return name if name in shape.tunings else None
 
-    return {
-        "schema": 1,
+    content = {
         "study": "pinning",
         "title": "What pinning and real-time policies do",
         "study_digest": "0" * 64,
         "seed": shape.seed,
-        "digest": "1" * 64,
         "quick": True,
         "factors": ["tuning", "workload", "condition"],
         "blocks": shape.blocks,
@@ -298,6 +298,7 @@ def _plan_json(shape: Shape, planned: Sequence[Mapping[str, Any]]) -> dict[str, 
         "limits": {"attempts": 3, "other_cpu": 0.1},
         "trials": [dict(entry) for entry in planned],
     }
+    return {"schema": 1, "digest": sha256(canonical(content).encode()).hexdigest(), **content}
 
 
 def _run_json(shape: Shape) -> dict[str, Any]:
@@ -319,7 +320,10 @@ def _run_json(shape: Shape) -> dict[str, Any]:
         "host": {"kernel": "6.12.0-host", "cpus": 2, "cpu_model": "Synthetic CPU"},
         "guest": {"kernel": "6.1.0-guest", "cpus": 1},
         "same_kernel": False,
-        "kernel_sentence": "the host runs Linux 6.12.0-host, the guest 6.1.0-guest",
+        "kernel_sentence": (
+            "The host runs kernel 6.12.0-host and the guest 6.1.0-guest: the native-versus-guest "
+            "ratio is a stack difference, not virtualization overhead."
+        ),
         "binaries": {"sysbench": {"guest": "a" * 64, "native": "a" * 64}},
         "pin_plan": {
             "picture": "CPU 0  housekeeping: emulator\nCPU 1  vCPU 0",

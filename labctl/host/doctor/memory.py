@@ -202,7 +202,7 @@ def memlock(reader: Reader, scope: Scope) -> Result:
     soft, hard = found[1], found[2]
     may_raise = reader.has_capability(_CAP_SYS_RESOURCE)
     value = {"soft": soft, "hard": hard, "cap_sys_resource": may_raise}
-    if may_raise or hard == "unlimited" or int(hard) >= scope.memory_bytes + HEADROOM_BYTES:
+    if may_raise or hard == "unlimited":
         return fine("QEMU may lock the guest's memory", value)
     using = scope.using(lambda tuning: tuning.memory.locked)
     shown = f"at most {size(int(hard))} may be locked, and CAP_SYS_RESOURCE is missing"
@@ -287,7 +287,7 @@ CHECKS = (
     Check(
         "memlock",
         GROUP,
-        "'<locked/>' needs CAP_SYS_RESOURCE or a limit as high as the guest's memory, which even "
+        "'<locked/>' has libvirt lift the limit, which takes CAP_SYS_RESOURCE that even "
         "root may lack.",
         memlock,
     ),

@@ -5,7 +5,7 @@ import pytest
 
 from labctl.analysis.cells import Cell, Place, cell_of, read_cells
 from labctl.analysis.judge import judge
-from labctl.base.units import Unit
+from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedTrial
 from labctl.store.samples import Reading, Sample
 from tests.unit.analysis.alter import with_readings, with_values
@@ -125,3 +125,25 @@ def test_a_missing_metric_is_counted_by_reason() -> None:
     assert steal.trials == 3 * 5 * 2
     assert "native" not in steal.tunings
     assert set(steal.workloads) == {"sysbench-cpu", "fio-randread"}
+
+
+def test_a_bins_width_belongs_to_its_percentile_and_is_no_metric() -> None:
+    def sample(metric: str, value: float, unit: Unit, **labels: str) -> Sample:
+        return Sample(
+            metric=metric,
+            value=value,
+            unit=unit,
+            better=Better.LOWER,
+            labels=labels,
+            source="fio.json",
+        )
+
+    run = synthetic_run(blocks=1, primary_only=True)
+    readings = (
+        sample("latency_p95", 0.002, Unit.SECONDS, direction="read"),
+        sample("bin_width", 0.03, Unit.FRACTION, direction="read", of="latency_p95"),
+    )
+    run = replace(run, trials=(replace(run.trials[0], readings=readings),))
+    (found,) = read_cells(run).series.values()
+    assert list(found) == ["latency_p95{direction=read}"]
+    assert found["latency_p95{direction=read}"].bin_widths == {1: 0.03}

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -118,3 +119,41 @@ def test_a_margin_is_as_far_from_no_effect_as_its_inverse() -> None:
 def test_an_absurdly_wide_interval_is_still_a_finite_number() -> None:
     assert math.isfinite(ratio_of(1e9))
     assert ratio_of(-1e9) > 0
+
+
+def latencies(values: Mapping[int, float], width: float) -> Series:
+    return replace(
+        series(values, "latency_p95", Unit.SECONDS), bin_widths=dict.fromkeys(values, width)
+    )
+
+
+def test_effects_of_a_histogram_spread_at_least_as_rounding_makes_them() -> None:
+    """Two values, each anywhere in a bin of width w: their difference has a standard deviation of
+    w / sqrt(6) before anything differs."""
+    tied = dict.fromkeys(range(1, 11), 0.002)
+    found = paired(latencies(tied, 0.05), [latencies(tied, 0.12)], against_native=False)
+    assert found is not None
+    assert found.spread.sd == pytest.approx(0.12 / math.sqrt(6))
+    interval = t_interval(found.spread, 0.05)
+    assert interval is not None
+    assert interval.high == pytest.approx(2.262 * 0.12 / math.sqrt(60), rel=1e-3)
+
+
+def test_a_spread_beyond_the_bins_is_left_as_it_is() -> None:
+    wide = {block: 0.001 * block for block in range(1, 11)}
+    flat = dict.fromkeys(wide, 0.002)
+    coarse, exact = (
+        paired(latencies(wide, width), [latencies(flat, width)], against_native=False)
+        for width in (0.01, 0.0)
+    )
+    assert coarse is not None
+    assert exact is not None
+    assert coarse.spread == exact.spread
+
+
+def test_a_difference_has_its_floor_in_its_own_unit() -> None:
+    zeros = {1: 0.0, 2: 4.0}
+    found = paired(latencies(zeros, 0.5), [latencies(zeros, 0.5)], against_native=False)
+    assert found is not None
+    assert found.kind is EffectKind.DIFFERENCE
+    assert found.floor == pytest.approx(math.sqrt(2.0) / math.sqrt(6))

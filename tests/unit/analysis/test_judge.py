@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis import caveats
 from labctl.analysis.judge import judge
 from labctl.analysis.model import EffectKind, Judgement, Role, Verdict
+from labctl.base import verified
 from labctl.base.units import Better
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample, Unavailable
@@ -387,7 +387,7 @@ def test_a_clean_run_under_kvm_with_one_kernel_is_warned_of_as_long_as_no_such_h
     run = with_run(run, same_kernel=True, restored_state=False)
     (warning,) = judge(run).warnings
     assert warning.startswith("KVM figures are unverified on hardware")
-    monkeypatch.setattr(caveats, "KVM_VERIFIED_ON", ("a-bundle",))
+    monkeypatch.setattr(verified, "KVM_BUNDLES", ("a-bundle",))
     assert judge(run).warnings == ()
 
 

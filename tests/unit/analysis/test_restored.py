@@ -51,11 +51,40 @@ def test_an_effect_that_only_restored_guests_have_does_not_pass() -> None:
     found = check(both_ways({"pinned": 1.3, "pinned+booted": 1.0}, noise=0.005))
     assert found.passed is False
     assert found.estimate == pytest.approx(1.3, rel=0.02)
-    assert "has not been shown" in found.sentence
+    assert (
+        "'pinned' in sysbench-cpu under 'neighbour' does not have the effect of" in found.sentence
+    )
 
 
-def test_noise_beyond_half_the_margin_does_not_pass() -> None:
-    assert check(both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.1)).passed is False
+def test_noise_beyond_half_the_margin_shows_nothing_either_way() -> None:
+    found = check(both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.1))
+    assert found.passed is False
+    assert "has not been shown to have the effect" in found.sentence
+
+
+def test_a_run_that_is_blind_to_the_handicap_calls_nothing_equal() -> None:
+    effects = {"pinned": 1.3, "pinned+booted": 1.3, "handicap": 1.0}
+    found = check(both_ways(effects, noise=0.005))
+    assert found.passed is None
+    assert "do not let this run call things equal" in found.sentence
+    assert found.estimate == pytest.approx(1, abs=0.02), "what was found is told all the same"
+
+
+def test_a_baseline_that_differs_from_itself_lets_no_restore_pass() -> None:
+    found = check(both_ways({"pinned": 1.3, "pinned+booted": 1.3, "control": 1.1}, noise=0.005))
+    assert found.passed is None
+    assert "the control there forbids it" in found.sentence
+
+
+def test_the_answer_begins_with_what_the_study_asked() -> None:
+    same = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.005)).answer
+    other = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.0}, noise=0.005)).answer
+    noisy = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.1)).answer
+    assert same.startswith("Restored guests do what booted ones do, within limits: 'pinned' (")
+    assert other.startswith("Restoring changes what 'pinned' (sysbench-cpu under 'neighbour') does")
+    assert noisy.startswith(
+        "It was not shown that 'pinned' (sysbench-cpu under 'neighbour') does r"
+    )
 
 
 def test_fewer_than_ten_blocks_tell_nothing() -> None:
@@ -69,7 +98,7 @@ def test_restored_state_is_warned_of_until_it_is_shown_to_be_harmless() -> None:
     other = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.0}, noise=0.005))
     assert not any("Restored state" in warning for warning in same.warnings)
     assert any("Restored state" in warning for warning in other.warnings)
-    assert any("has not been shown to have" in warning for warning in other.warnings)
+    assert any("does not have the effect" in warning for warning in other.warnings)
 
 
 def test_a_run_that_boots_no_baseline_checks_no_restore() -> None:

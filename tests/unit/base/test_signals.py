@@ -20,6 +20,8 @@ ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in ENDING}
+    # A shell's background job, as continuous integration may be one, ignores SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

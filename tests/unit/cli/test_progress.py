@@ -13,6 +13,11 @@ from labctl.cli.common import console
 from labctl.cli.progress import ProgressView
 
 
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
 def view(*, terminal: bool = False) -> tuple[ProgressView, io.StringIO]:
     written = io.StringIO()
     return ProgressView(Console(file=written, force_terminal=terminal, width=100)), written
@@ -77,6 +82,14 @@ def test_on_a_terminal_the_bar_is_drawn_by_events_and_by_nothing_else() -> None:
     assert "40/100" in drawn
     assert "2 min 00 s left" in drawn
     assert "block 1: native · cpu · quiet" in drawn
+
+
+def test_a_terminal_that_cannot_be_drawn_on_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    shown, written = view(terminal=True)
+    with shown:
+        shown.listen(progress(40, left_s=120.0))
+    assert written.getvalue().splitlines()[0].startswith("40 of 100 trials")
 
 
 def test_what_a_guest_said_cannot_drive_the_terminal() -> None:

@@ -205,6 +205,29 @@ def test_a_difference_in_the_live_xml_is_named(was: str, now: str, sentence: str
     assert sentence in said[0]
 
 
+def test_what_somebody_elses_xml_leaves_open_is_filled_in_by_libvirt() -> None:
+    asked = "<domain type='qemu'><vcpu>1</vcpu><memory unit='GiB'>1</memory><devices><disk>"
+    asked += "<source file='/a'/><target dev='vda'/></disk></devices></domain>"
+    live = asked.replace("dev='vda'", "dev='vda' bus='virtio'").replace(
+        "<disk>", "<disk><driver cache='none'/>"
+    )
+    assert live_mismatches(asked, live, is_whole=False) == []
+    assert len(live_mismatches(asked, live)) == 2
+    other = live.replace("file='/a'", "file='/b'")
+    assert live_mismatches(asked, other, is_whole=False) == [
+        "disk vda file: asked was /a, the domain has /b"
+    ]
+
+
+def test_sizes_are_equal_in_whatever_unit() -> None:
+    asked, live = (
+        f"<domain type='kvm'><memory {unit}</memory><memoryBacking><hugepages><page size={size}/>"
+        "</hugepages></memoryBacking></domain>"
+        for unit, size in (("unit='G'>1", "'2' unit='M'"), (">1048576", "'2048' unit='KiB'"))
+    )
+    assert live_mismatches(asked, live) == []
+
+
 def test_the_cpu_mode_is_compared_where_one_was_asked() -> None:
     asked = ASKED.replace("<clock", '<cpu mode="host-passthrough"/><clock', 1)
     assert live_mismatches(asked, LIVE) == [

@@ -8,11 +8,14 @@ import pytest
 from labctl.base.errors import BrokenError
 from labctl.host.kinds import rebuild
 from labctl.host.tunables import (
+    ABSENT,
+    PRESENT,
     CgroupControllers,
     CgroupFolder,
     CpuMask,
     FileAccess,
     FileValue,
+    Hugetlbfs,
     StillUsedError,
     Tunable,
     access,
@@ -142,3 +145,16 @@ def test_a_file_that_holds_no_mask_cannot_be_read(tmp_path: Path) -> None:
     path.write_text("all\n")
     with pytest.raises(OSError, match="it holds 'all', which is no mask"):
         CpuMask(str(path)).read()
+
+
+def test_a_folder_that_nothing_is_mounted_on_is_no_hugetlbfs(tmp_path: Path) -> None:
+    asked = Hugetlbfs(str(tmp_path / "2M"), "2M")
+    assert asked.read() == ABSENT
+    assert rebuild(asked.kind, asked.arguments()) == asked
+    assert not asked.survives_reboot
+
+
+def test_a_size_that_the_kernel_has_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Invalid argument|Operation not permitted"):
+        Hugetlbfs(str(tmp_path / "3M"), "3M").write(PRESENT)
+    assert Hugetlbfs(str(tmp_path / "3M"), "3M").read() == ABSENT

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from labctl.analysis.judge import judge
 from labctl.analysis.model import EffectKind, Judgement, MissingMetric, Role, Verdict
+from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better, Unit
 from labctl.report.tables import print_report
 from labctl.store.run_folder import LoadedRun
@@ -144,3 +145,12 @@ def test_what_a_guest_says_is_neither_markup_nor_an_escape_sequence(
     text = printed(run, replace(judgement, unavailable=(missing,), warnings=(hostile,)))
     assert hostile.replace("\x1b", "�") in text
     assert "\x1b" not in text
+
+
+def test_the_answer_writes_a_change_as_the_table_does(judged: Judged) -> None:
+    run, judgement = judged
+    best = next(c for c in judgement.comparisons if c.verdict is Verdict.IMPROVES)
+    assert f"{effect_text(best)}, interval {interval_text(best)}" in judgement.answer
+    rows = printed(run, judgement).split("Change against baseline")[1]
+    assert effect_text(best) in rows
+    assert interval_text(best) in rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,15 @@ def test_an_overlay_replaces_what_an_earlier_one_left(
     disks.make_overlay(tmp_path / "base.qcow2", path)
     assert not path.exists()
     assert calls[0][-2:] == [tmp_path / "base.qcow2", path]
+
+
+def test_a_prepared_image_is_found_when_its_folder_is_moved(tmp_path: Path) -> None:
+    image = tmp_path / "images" / "debian"
+    (image / "prepared").mkdir(parents=True)
+    subprocess.run(
+        ["qemu-img", "create", "-q", "-f", "qcow2", image / "disk.qcow2", "1M"], check=True
+    )
+    disks.make_overlay(Path("../disk.qcow2"), image / "prepared" / "first.qcow2")
+    moved = image.parent.rename(tmp_path / "moved") / "debian" / "prepared" / "first.qcow2"
+    disks.make_overlay(moved, tmp_path / "restored.qcow2")
+    subprocess.run(["qemu-img", "compare", "-q", moved, tmp_path / "restored.qcow2"], check=True)

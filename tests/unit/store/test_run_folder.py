@@ -134,7 +134,7 @@ def test_a_value_that_is_no_number_is_no_sample(run: RunFolder) -> None:
     data = folder.read_json("samples.json")
     data["samples"][0]["value"] = "many"
     folder.write_raw_json("samples.json", data)
-    with pytest.raises(BrokenError, match="holds no samples"):
+    with pytest.raises(BrokenError, match="'samples.0..value' is 'many' where a number belongs"):
         folder.read_readings()
 
 
@@ -194,3 +194,10 @@ def test_runs_are_listed_by_name_and_other_folders_left_out(run: RunFolder) -> N
 def test_a_removed_run_is_gone(run: RunFolder) -> None:
     run.remove()
     assert not run.path.exists()
+
+
+def test_a_run_record_that_was_edited_is_not_gone_on_with(run: RunFolder) -> None:
+    run.write_run({"status": "failed", "host": "this one"})
+    with pytest.raises(BrokenError, match="'host' is 'this one' where an object belongs") as caught:
+        run.read_run()
+    assert caught.value.hint == "Put it right, or start a new run."

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from labctl.base.units import Unit
-from labctl.report.format import (
+from labctl.base.wording import (
     change,
     change_interval,
     counted,
@@ -15,6 +15,7 @@ from labctl.report.format import (
     printable,
     quantity,
     share,
+    size,
 )
 
 
@@ -28,8 +29,8 @@ from labctl.report.format import (
         (0.9996, "±0 %"),
         (1.042, "+4.2 %"),
         (1.0996, "+10 %"),
-        (0.5, "−50 %"),
-        (0.49, "×0.490"),
+        (0.1, "−90 %"),
+        (0.09, "×0.0900"),
         (2.0, "+100 %"),
         (2.01, "×2.01"),
         (15.26, "×15.3"),
@@ -56,7 +57,8 @@ def test_a_ratio_is_a_percentage_near_one_and_a_factor_beyond(
         (0.96, 1.12, "−4.0…+12 %"),
         (2.41, 3.1, "×2.41…3.10"),
         (0.96, 2.41, "−4.0 %…×2.41"),
-        (0.4, 2.5, "×0.400…×2.50"),
+        (0.4, 2.5, "−60 %…×2.50"),
+        (0.04, 2.5, "×0.0400…×2.50"),
         (None, None, ""),
     ],
 )
@@ -121,6 +123,11 @@ def test_metrics_are_named_in_words() -> None:
 
 def test_what_drives_a_terminal_or_reorders_text_is_replaced() -> None:
     assert printable("a\x1b[31mb\u202ec\x00\r\nd\te") == "a�[31mb�c��\nd\te"
+
+
+def test_a_size_has_no_sign_and_is_a_factor_where_a_change_is() -> None:
+    found = [size(value) for value in (0.05, 0.0731, 0.1234, 1.0, 1.73)]
+    assert found == ["5 %", "7.3 %", "12 %", "100 %", "×2.73"]
 
 
 def test_counts_and_shares() -> None:

@@ -1,4 +1,7 @@
-"""Numbers and strings as people read them. The only place that turns a float into text."""
+"""Numbers, units and names of metrics as people read them, in sentences, tables and pictures.
+
+The only place that turns a measured float into text, so that a number reads the same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _SCALE_AND_SYMBOL: dict[Unit, tuple[float, str]] = {
 def change(ratio: float | None) -> str:
     """A ratio as a change: 0.77 is "−23 %", 2.73 is "×2.73", None or no number is "n/a".
 
-    From −50 % to +100 % it is a percentage, beyond that a factor: "+173 %" and "×2.73" say the
+    From −90 % to +100 % it is a percentage, beyond that a factor: "+173 %" and "×2.73" say the
     same, but only the second is read right at a glance.
     """
     if ratio is None or not math.isfinite(ratio) or ratio < 0:
@@ -44,7 +47,7 @@ def change(ratio: float | None) -> str:
         return f">{TIMES}{_LARGEST_RATIO:.0f}"
     if ratio < 1 / _LARGEST_RATIO:
         return f"<{TIMES}{1 / _LARGEST_RATIO:g}"
-    if not 0.5 <= ratio <= 2:
+    if not 0.1 <= ratio <= 2:
         return f"{TIMES}{significant(ratio)}"
     return f"{_percent(ratio)} %"
 
@@ -56,7 +59,7 @@ def change_interval(low: float | None, high: float | None) -> str:
     first, last = change(low), change(high)
     if first.endswith(" %") and last.endswith(" %"):
         first = first.removesuffix(" %")
-    elif first.startswith(TIMES) and last.startswith(TIMES) and (low < 0.5) == (high < 0.5):
+    elif first.startswith(TIMES) and last.startswith(TIMES) and (low < 1) == (high < 1):
         last = last.removeprefix(TIMES)
     return f"{first}{TO}{last}"
 
@@ -90,6 +93,14 @@ def difference_interval(low: float | None, high: float | None, unit: Unit) -> st
     if space and last.endswith(space + symbol):
         first = number
     return f"{first}{TO}{last}"
+
+
+def size(fraction: float) -> str:
+    """A threshold or the smallest effect as a share, without sign: 0.05 is "5 %", 0.0731 is
+    "7.3 %". Beyond 100 % it is a factor, as `change` has it: 1.73 is "×2.73"."""
+    if fraction > 1:
+        return change(1 + fraction)
+    return f"{100 * fraction:.2g} %" if fraction < 0.1 else f"{100 * fraction:.0f} %"
 
 
 def counted(number: int, noun: str) -> str:

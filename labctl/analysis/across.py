@@ -1,0 +1,349 @@
+"""Two runs against each other: two hosts, two kernels, two days.
+
+    facts ── what differs, first ─▶ what can't be compared at all ─▶ refused
+    tunings that mean the same in both ─▶ levels (B / A) ─▶ effects on baseline (B's / A's)
+
+Blocks of two runs have nothing in common, so nothing is paired here: intervals are Welch's
+(B. L. Welch, Biometrika 34, 1947), which pools no variances. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from labctl.analysis.cells import Cells, Place, Series, read_cells
+from labctl.analysis.design import ALPHA, Design, read_design
+from labctl.analysis.effects import Effects, natural, paired, ratio_of
+from labctl.analysis.intervals import Spread, spread, welch_interval
+from labctl.analysis.model import EffectKind
+from labctl.base.hostfacts import FACT_NAMES
+from labctl.base.units import Better, Unit
+from labctl.store.run_folder import LoadedRun
+
+_LOG_RESOLUTION = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactDifference:
+    """A fact that the runs recorded differently; None where one recorded nothing."""
+
+    name: str
+    a: str | None
+    b: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One number of run B against the same of run A.
+
+    `of_effect`: it is the tuning's effect on its baseline that is compared, else the value itself.
+    `estimate`, `low`, `high`: B / A for ratios, else B - A in `unit`; `low` and `high` None where
+    there is no interval. `confidence`: simultaneous over the declared primaries' effects, else
+    95 %. `margin`: the practical threshold of A's study, as Comparison has it.
+    """
+
+    tuning: str
+    workload: str
+    condition: str
+    metric: str
+    unit: Unit
+    better: Better
+    of_effect: bool
+    kind: EffectKind
+    in_a: float
+    in_b: float
+    estimate: float
+    low: float | None
+    high: float | None
+    confidence: float
+    margin: float
+    blocks_a: int
+    blocks_b: int
+
+    @property
+    def finding(self) -> str:
+        """What the interval says: "differs", "the same" (within the threshold) or "not shown"."""
+        if self.low is None or self.high is None:
+            return "not shown"
+        nothing = 1.0 if self.kind is EffectKind.RATIO else 0.0
+        if not self.low <= nothing <= self.high:
+            return "differs"
+        if self.kind is EffectKind.RATIO:
+            within = self.low > 1 / (1 + self.margin) and self.high < 1 + self.margin
+        else:
+            within = -self.margin < self.low and self.high < self.margin
+        return "the same" if within else "not shown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """`refusals`: why the runs can't be compared; with any, the rest is an answer to another
+    question than it seems. `left_out`: what only one run has, or means otherwise."""
+
+    a: str
+    b: str
+    facts: tuple[FactDifference, ...]
+    refusals: tuple[str, ...]
+    left_out: tuple[str, ...]
+    levels: tuple[Difference, ...]
+    effects: tuple[Difference, ...]
+    cautions: tuple[str, ...]
+
+
+def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
+    """Everything that run `b` says otherwise than run `a`; nothing raises.
+
+    Compared are the primary metrics of workloads that both ran in the same way, for the tunings
+    and conditions that both have.
+    """
+    ours, theirs = _Side.of(a), _Side.of(b)
+    left_out: list[str] = []
+    spots = [
+        _Spot(tuning, place, ours.design.primaries[place.workload].metric)
+        for place in _matched_places(ours, theirs, left_out)
+        for tuning in _matched_tunings(ours, theirs)
+    ]
+    left_out += _unmatched_tunings(ours, theirs)
+    measured = [spot for spot in spots if ours.has(spot) and theirs.has(spot)]
+    if spots and not measured:
+        left_out.append("No tuning has a primary metric measured in both runs.")
+    judged = [spot for spot in measured if spot.tuning in ours.design.candidates]
+    alpha = ALPHA / max(1, len(judged))
+    effects = (_effect(ours, theirs, spot, alpha) for spot in judged)
+    return RunComparison(
+        a=a.name,
+        b=b.name,
+        facts=tuple(_fact_differences(a, b)),
+        refusals=tuple(_refusals(a, b)),
+        left_out=tuple(left_out),
+        levels=tuple(_level(ours, theirs, spot) for spot in measured),
+        effects=tuple(found for found in effects if found is not None),
+        cautions=tuple(_cautions(ours, theirs)),
+    )
+
+
+class _Spot(NamedTuple):
+    """What is compared: the primary metric of one tuning under one workload and condition."""
+
+    tuning: str
+    place: Place
+    metric: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    run: LoadedRun
+    design: Design
+    cells: Cells
+
+    @classmethod
+    def of(cls, run: LoadedRun) -> _Side:
+        return cls(run, read_design(run), read_cells(run))
+
+    def has(self, spot: _Spot) -> bool:
+        return self.cells.get(spot.tuning, spot.place, spot.metric) is not None
+
+    def series(self, spot: _Spot) -> Series:
+        return self.cells.at(spot.tuning, spot.place)[spot.metric]
+
+
+def _refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
+    ours, theirs = a.run.get("accelerator"), b.run.get("accelerator")
+    if ours != theirs:
+        yield (
+            f"the guests of {a.name} ran under {_accelerator(ours)} and those of {b.name} under "
+            f"{_accelerator(theirs)}: one is emulated, so their difference is that"
+        )
+    programs = {str(entry.get("program")) for entry in (a.plan.get("workloads") or {}).values()}
+    built, otherwise = (run.run.get("binaries") or {} for run in (a, b))
+    for binary in sorted(set(built) & set(otherwise)):
+        used = any(name == binary or name.startswith(f"{binary}-") for name in programs)
+        if used and built[binary].get("guest") != otherwise[binary].get("guest"):
+            yield (
+                f"the guests ran different builds of {binary}, so a difference may be the program's"
+            )
+
+
+def _accelerator(name: Any) -> str:
+    return {"tcg": "TCG", "kvm": "KVM"}.get(str(name), "an unknown accelerator")
+
+
+def _fact_differences(a: LoadedRun, b: LoadedRun) -> Iterator[FactDifference]:
+    """In the order of FACT_NAMES: what every figure is made by comes first."""
+    for section, title in (("host", ""), ("guest", "guest's ")):
+        ours, theirs = a.run.get(section) or {}, b.run.get(section) or {}
+        for key, name in FACT_NAMES.items():
+            if ours.get(key) != theirs.get(key):
+                yield FactDifference(
+                    name=f"{title}{name}", a=_words(ours.get(key)), b=_words(theirs.get(key))
+                )
+    for key, name in _OF_THE_RUN.items():
+        if a.run.get(key) != b.run.get(key):
+            yield FactDifference(name=name, a=_words(a.run.get(key)), b=_words(b.run.get(key)))
+
+
+_OF_THE_RUN = {
+    "accelerator": "accelerator",
+    "vcpus": "vCPUs",
+    "memory_mib": "guest's memory in MiB",
+    "image": "image",
+    "fresh_boots": "booted for each tuning",
+}
+
+
+def _words(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        if "unavailable" in value:
+            return f"not available ({value['unavailable']})"
+        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "none"
+    return str(value) or "none"
+
+
+def _matched_tunings(a: _Side, b: _Side) -> list[str]:
+    """Tunings of the same name and definition, in A's order."""
+    ours, theirs = (side.run.plan.get("tunings") or {} for side in (a, b))
+    return [
+        name
+        for name, entry in ours.items()
+        if name in theirs and entry.get("digest") == theirs[name].get("digest")
+    ]
+
+
+def _unmatched_tunings(a: _Side, b: _Side) -> Iterator[str]:
+    ours, theirs = (side.run.plan.get("tunings") or {} for side in (a, b))
+    for name in dict.fromkeys([*ours, *theirs]):
+        if name not in ours or name not in theirs:
+            run = a.run.name if name in ours else b.run.name
+            yield f"Tuning '{name}' is in {run} only."
+        elif ours[name].get("digest") != theirs[name].get("digest"):
+            yield f"Tuning '{name}' is defined otherwise in {b.run.name}."
+
+
+def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Place]:
+    ours, theirs = (side.run.plan.get("workloads") or {} for side in (a, b))
+    same = set()
+    for name in [*ours, *(name for name in theirs if name not in ours)]:
+        if name not in ours or name not in theirs:
+            run = a.run.name if name in ours else b.run.name
+            left_out.append(f"Workload '{name}' is in {run} only.")
+        elif differing := [k for k in _MADE_BY if ours[name].get(k) != theirs[name].get(k)]:
+            left_out.append(
+                f"Workload '{name}' ran otherwise in {b.run.name} ({', '.join(differing)})."
+            )
+        elif name in a.design.primaries and name in b.design.primaries:
+            same.add(name)
+    return [
+        place
+        for place in a.design.places
+        if place in set(b.design.places) and place.workload in same
+    ]
+
+
+_MADE_BY = ("program", "parameters", "duration_s", "primary")
+
+
+def _level(a: _Side, b: _Side, spot: _Spot) -> Difference:
+    ours, theirs = a.series(spot), b.series(spot)
+    values = [*ours.values.values(), *theirs.values.values()]
+    sample = ours.sample
+    by_ratio = not natural(sample.metric, sample.unit, against_native=False) and min(values) > 0
+
+    def side(series: Series) -> Spread:
+        scaled = (math.log(v) if by_ratio else v for v in series.values.values())
+        return spread(list(scaled), _LOG_RESOLUTION)
+
+    return _difference(
+        a,
+        spot,
+        EffectKind.RATIO if by_ratio else EffectKind.DIFFERENCE,
+        (side(ours), side(theirs)),
+        shown=(ours.typical, theirs.typical),
+        alpha=ALPHA,
+        of_effect=False,
+    )
+
+
+def _effect(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference | None:
+    ours, theirs = _effects(a, spot), _effects(b, spot)
+    if ours is None or theirs is None or ours.kind is not theirs.kind:
+        return None
+    return _difference(
+        a,
+        spot,
+        ours.kind,
+        (ours.spread, theirs.spread),
+        shown=(ours.shown(ours.spread.mean), theirs.shown(theirs.spread.mean)),
+        alpha=alpha,
+        of_effect=True,
+    )
+
+
+def _effects(side: _Side, spot: _Spot) -> Effects | None:
+    """The tuning against its own run's baseline and control, as the run itself judges it."""
+    references = (
+        side.cells.get(name, spot.place, spot.metric)
+        for name in (side.design.baseline, side.design.control)
+    )
+    if side.cells.get(side.design.baseline, spot.place, spot.metric) is None:
+        return None
+    return paired(
+        side.series(spot), [one for one in references if one is not None], against_native=False
+    )
+
+
+def _difference(
+    a: _Side,
+    spot: _Spot,
+    kind: EffectKind,
+    spreads: tuple[Spread, Spread],
+    *,
+    shown: tuple[float, float],
+    alpha: float,
+    of_effect: bool,
+) -> Difference:
+    interval = welch_interval(*spreads, alpha)
+
+    def scaled(value: float) -> float:
+        return ratio_of(value) if kind is EffectKind.RATIO else value
+
+    sample = a.series(spot).sample
+    return Difference(
+        tuning=spot.tuning,
+        workload=spot.place.workload,
+        condition=spot.place.condition,
+        metric=spot.metric,
+        unit=sample.unit,
+        better=sample.better,
+        of_effect=of_effect,
+        kind=kind,
+        in_a=shown[0],
+        in_b=shown[1],
+        estimate=scaled(spreads[1].mean - spreads[0].mean),
+        low=None if interval is None else scaled(interval.low),
+        high=None if interval is None else scaled(interval.high),
+        confidence=1 - alpha,
+        margin=a.design.primaries[spot.place.workload].margin,
+        blocks_a=spreads[0].n,
+        blocks_b=spreads[1].n,
+    )
+
+
+def _cautions(a: _Side, b: _Side) -> Iterator[str]:
+    for side in (a, b):
+        if 0 < side.cells.boots < side.cells.blocks:
+            yield (
+                f"{side.run.name}: {side.cells.blocks} blocks share {side.cells.boots} boot(s), so "
+                "its intervals lack what differs from boot to boot, and two runs differ by that "
+                "as well."
+            )
+        status = side.run.run.get("status")
+        if status != "done":
+            yield f"{side.run.name} is not finished (status: {status or 'unknown'})."
+        yield from (f"{side.run.name}: {text}" for text in side.run.problems)

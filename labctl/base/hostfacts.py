@@ -1,0 +1,60 @@
+"""What the facts of a host or a guest are called: keys of run.json to the words of people.
+
+The order is that of importance: what every figure is made by comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FACT_NAMES: Mapping[str, str] = {
+    "kernel_release": "kernel",
+    "kernel_version": "kernel build",
+    "kernel_config": "kernel configuration",
+    "kernel_options": "kernel options",
+    "qemu": "QEMU",
+    "libvirt": "libvirt",
+    "cpu_model": "CPU",
+    "cpu_flags": "CPU flags",
+    "microcode": "microcode",
+    "topology": "topology",
+    "cpus_online": "CPUs online",
+    "cpus_allowed": "CPUs for labctl",
+    "numa_nodes": "NUMA nodes",
+    "smt": "SMT",
+    "hypervisor_vendor": "hypervisor below",
+    "mitigations": "mitigations",
+    "clocksource": "clock source",
+    "fair_scheduler": "scheduler",
+    "hz": "timer frequency (HZ)",
+    "preempt": "preemptible kernel",
+    "preempt_dynamic": "preemption chosen at boot",
+    "sched_ext": "scheduler extension",
+    "tuned_profile": "tuned's profile",
+    "other_guests": "other guests",
+    "governor": "governor",
+    "frequency_driver": "frequency driver",
+    "turbo": "turbo",
+    "idle_driver": "idle driver",
+    "halt_poll_ns": "halt polling",
+    "cpus_isolated": "isolated CPUs",
+    "no_hz_full": "tickless CPUs",
+    "sched_autogroup": "autogroups",
+    "sched_rt_runtime_us": "real-time throttling",
+    "sched_rt_period_us": "real-time period",
+    "rt_group_sched": "real-time groups",
+    "cgroups": "cgroups",
+    "memory_bytes": "memory",
+    "thp": "transparent huge pages",
+    "thp_defrag": "their defragmentation",
+    "huge_pages": "huge pages",
+    "ksm": "KSM",
+    "numa_balancing": "NUMA balancing",
+    "swap_bytes": "swap",
+    "swappiness": "swappiness",
+    "state_folder": "state folder's disk",
+    "block_schedulers": "elevators",
+    "root_file_system": "root file system",
+    "os": "distribution",
+    "perf": "perf",
+}

@@ -1,0 +1,187 @@
+"""`labctl domain diff`: two tunings side by side, or what one changes in a domain of one's own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from labctl.base.errors import UsageError
+from labctl.cli.common import console, print_json
+from labctl.cli.stand_in import host_options, likely_accelerator, stand_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from labctl.base.tuning import Tuning
+    from labctl.base.xmldiff import Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """`outside`: what the tuning changes elsewhere than in the XML; `misfits`: why the domain
+    can't be measured with it. One sentence or key each."""
+
+    name: str
+    xml: str
+    outside: tuple[str, ...] = ()
+    misfits: tuple[str, ...] = ()
+
+
+@click.command("diff")
+@click.argument("names", metavar="A [B]", nargs=-1, required=True)
+@click.option("--domain", metavar="NAME|FILE", help="Put the tunings into this domain of yours.")
+@click.option("--connect", metavar="URI", help="The libvirt connection that knows NAME.")
+@host_options
+@click.option("--unified", is_flag=True, help="Print a unified diff of the two XMLs instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the changes and the diff.")
+@click.pass_context
+def diff(
+    context: click.Context,
+    names: Sequence[str],
+    domain: str | None,
+    connect: str | None,
+    accel: str | None,
+    vcpus: int | None,
+    memory_mib: int,
+    unified: bool,
+    as_json: bool,
+) -> None:
+    """Show how the XML of tuning B differs from that of A, as they would be on this host.
+
+    With --domain, what tuning A changes in a domain of your own, or how two of them differ in it:
+    your XML with the tuning and nothing else. Nothing is started or changed.
+    """
+    from labctl.base import xmldiff
+    from labctl.study.tunings import load_tuning
+
+    _check_usage(context, names, domain)
+    tunings = [load_tuning(name) for name in names]
+    accelerator = accel or next(
+        (t.requires.accelerator for t in tunings if t.requires.accelerator), likely_accelerator()
+    )
+    if domain is None:
+        before, after = _rendered(tunings, accelerator, vcpus, memory_mib)
+    else:
+        before, after = _in_domain(domain, connect, tunings, accelerator)
+    found = xmldiff.changes(before.xml, after.xml)
+    text = xmldiff.unified(before.xml, after.xml, (before.name, after.name))
+    if as_json:
+        print_json(
+            {
+                "before": _as_json(before),
+                "after": _as_json(after),
+                "accelerator": accelerator,
+                "changes": [asdict(change) for change in found],
+                "diff": text,
+            }
+        )
+    elif unified:
+        if text:
+            click.echo(text)
+    else:
+        _print(before, after, found, accelerator)
+
+
+def _check_usage(context: click.Context, names: Sequence[str], domain: str | None) -> None:
+    from click.core import ParameterSource
+
+    if len(names) != 2 and not (domain and len(names) == 1):
+        raise UsageError(
+            f"{len(names)} tuning{'s' if len(names) > 1 else ''} named, and it takes two",
+            hint="One is enough with --domain. 'labctl domain list' shows their names.",
+        )
+    for option in ("vcpus", "memory_mib"):
+        source = context.get_parameter_source(option)
+        if domain and source is ParameterSource.COMMANDLINE:
+            raise UsageError(
+                f"--{option.replace('_', '-')} is for labctl's own guests: '{domain}' has vCPUs "
+                "and memory of its own",
+                hint="Leave it out, or change a copy of its XML.",
+            )
+
+
+def _rendered(
+    tunings: Sequence[Tuning], accelerator: str, vcpus: int | None, memory_mib: int
+) -> list[_Side]:
+    from labctl.domain.pinplan import default_vcpus
+    from labctl.domain.render import render
+    from labctl.host.topology import read_topology
+    from labctl.run.own_domain import outside_xml
+    from labctl.study.tunings import BASELINE, load_tuning
+
+    topology, baseline = read_topology(), load_tuning(BASELINE)
+    count = vcpus or default_vcpus(topology)
+    return [
+        _Side(
+            name=tuning.name,
+            xml=render(stand_in(tuning, topology, accelerator, count, memory_mib)),
+            outside=tuple(outside_xml(tuning, baseline)),
+        )
+        for tuning in tunings
+    ]
+
+
+def _in_domain(
+    asked: str, connect: str | None, tunings: Sequence[Tuning], accelerator: str
+) -> list[_Side]:
+    """The domain with each tuning, before it as it is where there is only one."""
+    from labctl.domain.foreign_graft import tuned
+    from labctl.domain.pinplan import pin_plan
+    from labctl.host.topology import read_topology
+    from labctl.run.own_domain import check_room, domain_asked_for, misfits, outside_xml
+    from labctl.study.tunings import BASELINE, load_tuning
+
+    own = domain_asked_for(asked, connect)
+    topology, baseline = read_topology(), load_tuning(BASELINE)
+    check_room(own, topology)
+    sides = []
+    for tuning in tunings:
+        strategy = tuning.pin.strategy
+        plan = pin_plan(topology, own.vcpus, max(1, tuning.iothreads), strategy)
+        against = misfits(own, {tuning.name: tuning}, baseline, {strategy: plan}, accelerator)
+        sides.append(
+            _Side(
+                name=f"{own.name} with {tuning.name}",
+                xml=tuned(own, tuning, plan, baseline, accelerator),
+                outside=tuple(outside_xml(tuning, baseline)),
+                misfits=tuple(m.text for found in against.values() for m in found),
+            )
+        )
+    return sides if len(sides) == 2 else [_Side(name=own.name, xml=own.xml), *sides]
+
+
+def _as_json(side: _Side) -> dict[str, object]:
+    return {
+        "name": side.name,
+        "outside_xml": list(side.outside),
+        "misfits": list(side.misfits),
+    }
+
+
+def _print(before: _Side, after: _Side, found: Sequence[Change], accelerator: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    if found:
+        table = Table("what", before.name, after.name, box=None, pad_edge=False)
+        for change in found:
+            values = (Text(_shown(value)) for value in (change.before, change.after))
+            table.add_row(Text(change.path, overflow="fold"), *values)
+        out.print(table)
+    else:
+        out.print(
+            f"The XML of {before.name} and {after.name} is the same under {accelerator}.",
+            markup=False,
+        )
+    for side in (before, after):
+        for line in side.outside:
+            out.print(f"{side.name}, outside the XML: {line}", markup=False)
+        for line in side.misfits:
+            out.print(f"{side.name} can't be measured: {line}", markup=False)
+
+
+def _shown(value: str | None) -> str:
+    return "-" if value is None else value or "there"

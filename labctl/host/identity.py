@@ -1,0 +1,77 @@
+"""What tells this host from every other one: to be left out of what is passed on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+HOST_NAME, MACHINE_ID, SERIAL, ADDRESS = "host-name", "machine-id", "serial", "address"
+
+_SERIALS = (
+    *("sys/class/dmi/id/*_serial", "sys/class/dmi/id/*_asset_tag"),
+    *("sys/block/*/serial", "sys/block/*/device/serial", "sys/block/*/device/wwid"),
+    "sys/block/*/wwid",
+)
+"""Documentation/ABI/testing/sysfs-firmware-dmi-entries and sysfs-block; most are root's alone."""
+
+_COMMONPLACE = frozenset(
+    (
+        *("(none)", "debian", "fedora", "guest", "host", "kvm", "labctl", "linux", "localhost"),
+        *("machine", "qemu", "root", "server", "test", "ubuntu", "virtual", "vm", "workstation"),
+    )
+)
+"""Host names that name no host, and that are words of what tools print."""
+
+_SHORTEST_SERIAL = 5
+
+
+def read_identity(root: Path = Path("/")) -> dict[str, str]:
+    """Each text that identifies the host to what it is, one of the kinds above.
+
+    MAC addresses and UUIDs are not among them: they are known by their form. `root`: of /proc,
+    /sys and /etc; addresses are this process's network namespace's.
+    """
+    found: dict[str, str] = {}
+    for text, kind in (*_names(root), *_serials(root), *_addresses()):
+        found.setdefault(text, kind)
+    return found
+
+
+def _names(root: Path) -> Iterator[tuple[str, str]]:
+    if machine := _text(root / "etc/machine-id"):
+        yield machine, MACHINE_ID
+    name = _text(root / "proc/sys/kernel/hostname") or ""
+    domain = _text(root / "proc/sys/kernel/domainname") or ""
+    if "." not in name and domain not in ("", "(none)"):
+        yield f"{name}.{domain}", HOST_NAME
+    for part in (name, name.partition(".")[0]):
+        if len(part) > 1 and part.lower() not in _COMMONPLACE:
+            yield part, HOST_NAME
+
+
+def _serials(root: Path) -> Iterator[tuple[str, str]]:
+    for pattern in _SERIALS:
+        for path in sorted(root.glob(pattern)):
+            text = _text(path) or ""
+            # "None", "Not Specified", "To Be Filled By O.E.M.", "0": nobody has given it one.
+            if len(text) >= _SHORTEST_SERIAL and re.search(r"[1-9]", text):
+                yield text, SERIAL
+
+
+def _addresses() -> Iterator[tuple[str, str]]:
+    for addresses in psutil.net_if_addrs().values():
+        for address in addresses:
+            text = address.address.partition("%")[0]
+            is_ip = address.family.name in ("AF_INET", "AF_INET6")
+            if is_ip and not text.startswith("127.") and text not in ("::1", "::"):
+                yield text, ADDRESS
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,143 @@
+"""The link: a guest and native runs each have a cable to a peer in a network namespace of its own.
+
+Nothing of it is connected to the host's own network. See docs/decisions/network-link.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.errors import HostError
+from labctl.host.journal import Journal
+from labctl.host.netdevices import NAMESPACES, NetworkNamespace, TapDevice, ip
+from labctl.host.tunables import PRESENT
+
+_VETH = "lab0"
+"""Inside the namespaces, where nobody else's names are."""
+
+_PREFIX = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cable:
+    """One cable's two ends: IPv4 addresses and MACs of the machine under test and of the peer."""
+
+    machine: str
+    peer: str
+    machine_mac: str
+    peer_mac: str
+
+    def machine_commands(self, device: str) -> list[tuple[str, ...]]:
+        """What ip(8) is told on the machine's side."""
+        return _end(device, self.machine, self.peer, self.peer_mac)
+
+    def peer_commands(self, device: str) -> list[tuple[str, ...]]:
+        """What ip(8) is told on the peer's side."""
+        return _end(device, self.peer, self.machine, self.machine_mac)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The peer's namespace and the cables that end in it. `tap`: the guest's device on the host.
+
+    198.18.0.0/15 is for measuring networks (RFC 2544, RFC 6815): nobody routes it.
+    """
+
+    peer_namespace: str
+    native_namespace: str
+    tap: str
+    guest: Cable
+    native: Cable
+
+    @property
+    def peer_file(self) -> Path:
+        return NAMESPACES / self.peer_namespace
+
+    @property
+    def native_file(self) -> Path:
+        return NAMESPACES / self.native_namespace
+
+    def plug(self) -> None:
+        """Move the tap, which a guest has open by now, to the peer's namespace, with its address.
+        A device that moves loses address and state; its open queues stay. Raises HostError."""
+        try:
+            ip("link", "set", "dev", self.tap, "netns", self.peer_namespace)
+            own_mac = ("link", "set", "dev", self.tap, "address", self.guest.peer_mac)
+            _configure(self.peer_namespace, [own_mac, *self.guest.peer_commands(self.tap)])
+        except OSError as error:
+            raise HostError(f"cannot plug the guest's cable in: {error.strerror}") from error
+
+
+@contextmanager
+def link(journal: Journal, guest_mac: str) -> Iterator[Link]:
+    """Both namespaces and the native cable, up; all gone at the end, and by the journal after
+    SIGKILL. Raises HostError when the host can't have them."""
+    pid = os.getpid()
+    made = Link(
+        peer_namespace=f"labctl-peer-{pid}",
+        native_namespace=f"labctl-native-{pid}",
+        # IFNAMSIZ: a name has 15 bytes at most, and a pid 7 digits.
+        tap=f"labctl{pid}",
+        guest=Cable(
+            machine="198.18.0.2",
+            peer="198.18.0.1",
+            machine_mac=guest_mac,
+            # The lowest bits of the first byte: unicast, locally administered.
+            peer_mac="02:6c:61:62:00:01",
+        ),
+        native=Cable(
+            machine="198.18.0.6",
+            peer="198.18.0.5",
+            machine_mac="02:6c:61:62:00:06",
+            peer_mac="02:6c:61:62:00:05",
+        ),
+    )
+    with ExitStack() as stack:
+        for namespace in (made.peer_namespace, made.native_namespace):
+            stack.enter_context(journal.changed(NetworkNamespace(namespace), PRESENT))
+        try:
+            _lay_native_cable(made)
+        except OSError as error:
+            raise HostError(f"cannot lay the native cable: {error.strerror}") from error
+        yield made
+
+
+@contextmanager
+def tap(journal: Journal, link: Link, *, many_queues: bool) -> Iterator[None]:
+    """The guest's tap device, for one guest to open; wherever it is at the end, it is taken
+    away. Raises HostError when the host can't have it."""
+    queues = "many" if many_queues else "one"
+    device = TapDevice(link.tap, link.peer_namespace, queues)
+    with journal.changed(device, PRESENT):
+        yield
+
+
+def _lay_native_cable(made: Link) -> None:
+    cable = made.native
+    ip(
+        *("-n", made.peer_namespace, "link", "add", _VETH, "address", cable.peer_mac),
+        *("type", "veth", "peer", "name", _VETH, "address", cable.machine_mac),
+        *("netns", made.native_namespace),
+    )
+    _configure(made.peer_namespace, cable.peer_commands(_VETH))
+    _configure(made.native_namespace, cable.machine_commands(_VETH))
+
+
+def _configure(namespace: str, commands: list[tuple[str, ...]]) -> None:
+    for words in commands:
+        ip("-n", namespace, *words)
+
+
+def _end(device: str, address: str, other: str, other_mac: str) -> list[tuple[str, ...]]:
+    """One end of a cable, so that nothing but the workload's own packets goes over it: no IPv6
+    that would look for routers, and a neighbour that nobody has to ask for."""
+    return [
+        ("link", "set", "dev", device, "addrgenmode", "none"),
+        ("address", "replace", f"{address}/{_PREFIX}", "dev", device),
+        ("link", "set", "dev", device, "up"),
+        ("neighbour", "replace", other, "lladdr", other_mac, "dev", device, "nud", "permanent"),
+    ]

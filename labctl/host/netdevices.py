@@ -1,0 +1,119 @@
+"""Network namespaces and tap devices of ours, as the undo journal knows them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from labctl.base.deadline import Deadline
+from labctl.base.process import run
+from labctl.host.tunables import ABSENT, PRESENT
+
+NAMESPACES = Path("/run/netns")
+"""Where ip-netns(8) keeps its named namespaces."""
+
+_DEVICES = Path("/sys/class/net")
+_IP_S = 10.0
+_EMPTYING_S = 2.0
+"""How long killed processes get to leave a namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkNamespace:
+    """A named network namespace: "present" or "absent". Making it absent kills who is in it and
+    takes its devices away with it."""
+
+    namespace: str
+    kind: ClassVar[str] = "network-namespace"
+
+    @property
+    def name(self) -> str:
+        return f"network namespace {self.namespace}"
+
+    @property
+    def survives_reboot(self) -> bool:
+        return False
+
+    def arguments(self) -> dict[str, str]:
+        return asdict(self)
+
+    def read(self) -> str:
+        return PRESENT if (NAMESPACES / self.namespace).exists() else ABSENT
+
+    def write(self, value: str) -> None:
+        if value == PRESENT:
+            ip("netns", "add", self.namespace)
+            return
+        deadline = time.monotonic() + _EMPTYING_S
+        while (pids := self._members()) and time.monotonic() < deadline:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        ip("netns", "del", self.namespace)
+
+    def _members(self) -> list[int]:
+        # A file that ip has made and not yet mounted on, or that was left so, has none.
+        with suppress(OSError):
+            return [int(pid) for pid in ip("netns", "pids", self.namespace).split()]
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class TapDevice:
+    """A persistent tap device: "present" or "absent", here or in the namespace that it was moved
+    to. `queues`: "one" or "many" (IFF_MULTI_QUEUE: who opens it must say the same)."""
+
+    device: str
+    namespace: str
+    queues: str
+    kind: ClassVar[str] = "tap-device"
+
+    @property
+    def name(self) -> str:
+        return f"tap device {self.device}"
+
+    @property
+    def survives_reboot(self) -> bool:
+        return False
+
+    def arguments(self) -> dict[str, str]:
+        return asdict(self)
+
+    def read(self) -> str:
+        return PRESENT if self._is_here() or self._is_moved() else ABSENT
+
+    def write(self, value: str) -> None:
+        if value == PRESENT:
+            many = ("multi_queue",) if self.queues == "many" else ()
+            ip("tuntap", "add", "dev", self.device, "mode", "tap", "vnet_hdr", *many)
+        elif self._is_here():
+            ip("link", "del", self.device)
+        else:
+            ip("-n", self.namespace, "link", "del", self.device)
+
+    def _is_here(self) -> bool:
+        return (_DEVICES / self.device).exists()
+
+    def _is_moved(self) -> bool:
+        if not (NAMESPACES / self.namespace).exists():
+            return False
+        with suppress(OSError):
+            return bool(ip("-n", self.namespace, "-o", "link", "show", "dev", self.device))
+        return False
+
+
+def ip(*words: str) -> str:
+    """What ip(8) prints. Raises OSError with what it says when it fails, as a file would: the
+    journal takes changes of the network for changes like others."""
+    done = run(["ip", *words], deadline=Deadline.after(_IP_S, f"ip {words[0]}"), check=False)
+    if done.returncode != 0:
+        said = done.stderr.strip() or f"status {done.returncode}"
+        raise OSError(errno.EIO, f"'ip {' '.join(words)}': {said}")
+    return done.stdout

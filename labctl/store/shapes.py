@@ -1,0 +1,210 @@
+"""What the JSON files of a run folder hold, as far as anything here reads it.
+
+A file may be old, cut off or edited by hand. What is of another type than its place wants is left
+out and named, so that whoever reads the rest need not ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A value of one of the types; `words` is what a sentence calls it."""
+
+    types: tuple[type, ...]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    of: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An object whose names are free."""
+
+    of: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object with known keys; those in `needed` must be there, others may be there too."""
+
+    known: Mapping[str, Shape]
+    needed: frozenset[str] = field(default_factory=frozenset)
+
+
+Shape = Plain | Listed | Named | Fields
+
+TEXT = Plain((str,), "a text")
+WHOLE = Plain((int,), "a whole number")
+NUMBER = Plain((int, float), "a number")
+FLAG = Plain((bool,), "true or false")
+ANY = Plain((object,), "anything")
+
+
+def _whole(known: Mapping[str, Shape]) -> Fields:
+    return Fields(known, frozenset(known))
+
+
+_CELL = Named(TEXT)
+
+PLAN = Fields(
+    {
+        "study": TEXT,
+        "title": TEXT,
+        "seed": WHOLE,
+        "quick": FLAG,
+        "digest": TEXT,
+        "baseline": TEXT,
+        "control": TEXT,
+        "handicap": TEXT,
+        "tunings": Named(
+            Fields(
+                {"kind": TEXT, "twin": TEXT, "restored_as": TEXT, "description": TEXT},
+                frozenset({"kind"}),
+            )
+        ),
+        "workloads": Named(Fields({"primary": TEXT, "margin": NUMBER})),
+        "conditions": Listed(TEXT),
+        "guest": Named(ANY),
+        "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),
+    }
+)
+
+RUN = Fields(
+    {
+        "status": TEXT,
+        "study": TEXT,
+        "title": TEXT,
+        "command": TEXT,
+        "labctl": TEXT,
+        "started_at": TEXT,
+        "ended_at": TEXT,
+        "seed": WHOLE,
+        "quick": FLAG,
+        "vcpus": WHOLE,
+        "memory_mib": WHOLE,
+        "accelerator": TEXT,
+        "accelerator_reason": TEXT,
+        "connection": TEXT,
+        "same_kernel": FLAG,
+        "kernel_sentence": TEXT,
+        "restored_state": FLAG,
+        "skipped": Named(TEXT),
+        "warnings": Listed(TEXT),
+        "notes": Listed(TEXT),
+        "host": Named(ANY),
+        "guest": Named(ANY),
+        "image": _whole({"name": TEXT, "digest": TEXT}),
+        "domain": Fields({"asked": TEXT, "digest": TEXT}, frozenset({"asked"})),
+        "kernel": Fields(
+            {"file": TEXT, "initrd": TEXT, "sha256": Named(TEXT)}, frozenset({"file", "sha256"})
+        ),
+        "binaries": Named(ANY),
+        "xml": Named(TEXT),
+        "tunings": Named(Named(ANY)),
+        "pin_plan": Fields({"picture": TEXT, "reasons": Listed(TEXT)}),
+    }
+)
+
+TRIAL = _whole(
+    {
+        **dict.fromkeys(("number", "attempt", "block", "boot", "position"), WHOLE),
+        **dict.fromkeys(("measured_s", "warmup_s", "wall_s"), NUMBER),
+        "cell": _CELL,
+        "status": TEXT,
+        "reasons": Listed(TEXT),
+        "started_at": TEXT,
+        "restored": FLAG,
+        "parsed_with": Named(ANY),
+    }
+)
+
+_SAMPLE = _whole(
+    {
+        "metric": TEXT,
+        "value": NUMBER,
+        "unit": TEXT,
+        "better": TEXT,
+        "labels": Named(TEXT),
+        "source": TEXT,
+    }
+)
+SAMPLES = _whole(
+    {
+        "samples": Listed(_SAMPLE),
+        "unavailable": Listed(_whole({"metric": TEXT, "reason": TEXT})),
+    }
+)
+
+_LONGEST = 40
+_LARGEST = 2**63
+"""JSON's whole numbers have no end, while a float's do."""
+_GONE = object()
+
+
+def fitting(value: Any, shape: Shape) -> tuple[Any, list[str]]:
+    """`value` without what doesn't fit, and a sentence's end for each thing left out, such as
+    "'tunings.pinned.kind' is 5 where a text belongs".
+
+    null fits wherever nothing is needed. What lacks a needed key is left out as a whole; of a
+    `value` that is left out itself, an empty object is what remains.
+    """
+    problems: list[str] = []
+    found = _fitting(value, shape, "", problems)
+    return ({} if found is _GONE else found), problems
+
+
+def _fitting(value: Any, shape: Shape, place: str, problems: list[str]) -> Any:
+    if isinstance(shape, Plain):
+        return value if _is_plain(value, shape) else _gone(value, shape.words, place, problems)
+    if isinstance(shape, Listed):
+        if not isinstance(value, list):
+            return _gone(value, "a list", place, problems)
+        items = [
+            _fitting(item, shape.of, f"{place}[{number}]", problems)
+            for number, item in enumerate(value)
+        ]
+        return [item for item in items if item is not _GONE]
+    if not isinstance(value, dict):
+        return _gone(value, "an object", place, problems)
+    kept: dict[str, Any] = {}
+    for key, item in value.items():
+        inner = shape.of if isinstance(shape, Named) else shape.known.get(key, ANY)
+        optional = isinstance(shape, Fields) and key not in shape.needed
+        if item is None and optional:
+            kept[key] = None
+            continue
+        found = _fitting(item, inner, f"{place}.{key}" if place else key, problems)
+        if found is not _GONE:
+            kept[key] = found
+    if isinstance(shape, Fields) and (lacking := sorted(shape.needed - kept.keys())):
+        missing = [key for key in lacking if key not in value]
+        if missing:
+            problems.append(f"'{place or 'the file'}' has no '{missing[0]}'")
+        return _GONE
+    return kept
+
+
+def _is_plain(value: Any, shape: Plain) -> bool:
+    if shape is ANY:
+        return True
+    if isinstance(value, bool) and bool not in shape.types:
+        return False  # JSON's true is no 1
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return False
+    return isinstance(value, shape.types)
+
+
+def _gone(value: Any, wanted: str, place: str, problems: list[str]) -> object:
+    shown = repr(value)
+    if len(shown) > _LONGEST:
+        shown = f"{shown[:_LONGEST]}…"
+    problems.append(f"'{place or 'the file'}' is {shown} where {wanted} belongs")
+    return _GONE

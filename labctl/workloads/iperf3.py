@@ -1,0 +1,167 @@
+"""iperf3: how many bytes a second TCP carries to the peer, or from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample
+from labctl.store.trial import TrialFolder
+from labctl.workloads.model import (
+    ChoiceParameter,
+    IntegerParameter,
+    Parameter,
+    Parameters,
+    Peer,
+    Setting,
+    check_parameters,
+    check_whole_seconds,
+    peer_of,
+)
+
+BINARY = "/usr/bin/iperf3"
+STDOUT = "stdout.txt"
+PORT = 5201
+SHORTEST_S = 1
+BITS_PER_BYTE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Iperf3:
+    name: str = "iperf3"
+    description: str = "iperf3: TCP to a peer, or from it, as fast as it goes"
+    parameters: tuple[Parameter, ...] = (
+        ChoiceParameter(
+            name="direction",
+            default="send",
+            choices=("send", "receive"),
+            description="whether the machine sends or the peer does",
+        ),
+        IntegerParameter(
+            name="streams", default=1, minimum=1, maximum=64, description="connections at once"
+        ),
+        IntegerParameter(
+            name="length",
+            default=131_072,
+            minimum=64,
+            maximum=1_048_576,
+            description="bytes that a program hands over at a time",
+        ),
+    )
+    binaries: tuple[str, ...] = (BINARY,)
+    primary: str = "bandwidth"
+    rate_metric: str | None = "bandwidth"
+    calibratable: bool = False
+    uses_data_disk: bool = False
+
+    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
+        return check_parameters(self.name, self.parameters, given)
+
+    def check_duration(self, duration_s: float) -> None:
+        check_whole_seconds(self.name, duration_s)
+
+    def writes_data_disk(self, parameters: Parameters) -> bool:
+        return False
+
+    def peer(self, parameters: Parameters) -> Peer | None:
+        command = (BINARY, "--server", "--version4", f"--port={PORT}")
+        return Peer(command=Command(argv=command), protocol="tcp", port=PORT)
+
+    def command(self, setting: Setting) -> Command:
+        self.check_duration(setting.duration_s)
+        # Intervals would only cost time: nothing reads them.
+        return _command(setting, int(setting.duration_s), interval_s=0)
+
+    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
+        # Several windows in one process, which iperf3 tells apart; it takes whole seconds.
+        return _command(setting, SHORTEST_S, interval_s=max(window_s, 0.1))
+
+    def exact_command(self, setting: Setting, operations: int) -> Command | None:
+        return None
+
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        report = _report(stdout, STDOUT)
+        rates = [
+            _number(interval, STDOUT, "sum", "bits_per_second") / BITS_PER_BYTE
+            for interval in report.get("intervals", [])
+        ]
+        if not rates:
+            raise BrokenError(f"{STDOUT}: iperf3 tells of no interval")
+        return rates
+
+    def parse(self, raw: TrialFolder) -> Iterator[Reading]:
+        where = str(raw.path / STDOUT)
+        report = _report(raw.read_text(STDOUT), where)
+        # What arrived: what was sent and is still on its way at the end is no throughput.
+        received = _number(report, where, "end", "sum_received", "bytes")
+        seconds = _number(report, where, "end", "sum_received", "seconds")
+        if received <= 0 or seconds <= 0:
+            raise BrokenError(f"{where}: iperf3 carried no byte")
+        yield Sample(
+            metric="operations",
+            value=received,
+            unit=Unit.COUNT,
+            better=Better.NEITHER,
+            source=STDOUT,
+        )
+        yield Sample(
+            metric="bandwidth",
+            value=received / seconds,
+            unit=Unit.BYTES_PER_SECOND,
+            better=Better.HIGHER,
+            source=STDOUT,
+        )
+        yield Sample(
+            metric="retransmits",
+            value=_number(report, where, "end", "sum_sent", "retransmits"),
+            unit=Unit.COUNT,
+            better=Better.LOWER,
+            source=STDOUT,
+        )
+
+
+def _command(setting: Setting, seconds: int, *, interval_s: float) -> Command:
+    parameters = setting.parameters
+    return Command(
+        argv=(
+            BINARY,
+            f"--client={peer_of(setting, 'iperf3')}",
+            "--version4",
+            f"--port={PORT}",
+            f"--time={seconds}",
+            f"--interval={interval_s:g}",
+            f"--parallel={parameters['streams']}",
+            f"--length={parameters['length']}",
+            *(("--reverse",) if parameters["direction"] == "receive" else ()),
+            "--json",
+        )
+    )
+
+
+def _report(text: str, where: str) -> Mapping[str, Any]:
+    try:
+        report = json.loads(text)
+    except ValueError as error:
+        raise BrokenError(f"{where}: expected iperf3's JSON, found something else") from error
+    if not isinstance(report, dict):
+        raise BrokenError(f"{where}: expected iperf3's JSON, found {text[:80]!r}")
+    if said := report.get("error"):
+        raise BrokenError(f"{where}: iperf3 ended with '{said}'")
+    return report
+
+
+def _number(report: Mapping[str, Any], where: str, *keys: str) -> float:
+    node: Any = report
+    for key in keys:
+        node = node.get(key) if isinstance(node, dict) else None
+    if isinstance(node, bool) or not isinstance(node, int | float):
+        raise BrokenError(f"{where}: expected a number at '{'.'.join(keys)}', found {node!r}")
+    return float(node)
+
+
+IPERF3 = Iperf3()

@@ -1,0 +1,193 @@
+"""sockperf ping-pong: how long a request to the peer and its answer take."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample
+from labctl.store.trial import TrialFolder
+from labctl.workloads.histogram import Bin, histogram, latency_readings
+from labctl.workloads.model import (
+    ChoiceParameter,
+    IntegerParameter,
+    Parameter,
+    Parameters,
+    Peer,
+    Setting,
+    check_parameters,
+    check_whole_seconds,
+    peer_of,
+)
+
+BINARY = "/usr/bin/sockperf"
+OUTPUT = "sockperf.csv"
+PORT = 11111
+SHORTEST_S = 1
+
+NANOSECOND_S = 1e-9
+"""sockperf prints microseconds with three digits behind the point."""
+
+_COLUMNS = "packet, txTime(sec), rxTime(sec), rtt(usec)"
+_VALID = re.compile(
+    r"\[Valid Duration\] RunTime=([\d.]+) sec; SentMessages=(\d+); ReceivedMessages=(\d+)$", re.M
+)
+_WRONG = re.compile(
+    r"# dropped messages = (\d+); # duplicated messages = (\d+); # out-of-order messages = (\d+)"
+)
+_ROW = re.compile(r"^(\d+), [\d.]+, [\d.]+, (\d+)\.(\d{3})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Sockperf:
+    name: str = "sockperf"
+    description: str = "sockperf ping-pong: round trips to a peer, one request at a time"
+    parameters: tuple[Parameter, ...] = (
+        ChoiceParameter(
+            name="protocol", default="udp", choices=("udp", "tcp"), description="of the transport"
+        ),
+        # A pace that both sides can keep where packets take microseconds: latencies under the same
+        # load compare, and every round trip's time is a line of the report.
+        IntegerParameter(
+            name="rate",
+            default=2000,
+            minimum=1,
+            maximum=100_000,
+            description="requests per second, fewer where the answers take longer",
+        ),
+        IntegerParameter(
+            name="size",
+            default=64,
+            minimum=14,
+            maximum=1400,
+            description="bytes of a request and of its answer",
+        ),
+    )
+    binaries: tuple[str, ...] = (BINARY,)
+    primary: str = "latency_p95"
+    rate_metric: str | None = None
+    calibratable: bool = False
+    uses_data_disk: bool = False
+
+    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
+        return check_parameters(self.name, self.parameters, given)
+
+    def check_duration(self, duration_s: float) -> None:
+        check_whole_seconds(self.name, duration_s)
+
+    def writes_data_disk(self, parameters: Parameters) -> bool:
+        return False
+
+    def peer(self, parameters: Parameters) -> Peer | None:
+        command = (BINARY, "server", "--ip=0.0.0.0", f"--port={PORT}", *_transport(parameters))
+        return Peer(command=Command(argv=command), protocol=str(parameters["protocol"]), port=PORT)
+
+    def command(self, setting: Setting) -> Command:
+        self.check_duration(setting.duration_s)
+        return _command(setting, int(setting.duration_s))
+
+    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
+        # Of a fixed pace, so there is no rate to compare: all windows are one, and as short as
+        # sockperf can.
+        return _command(setting, SHORTEST_S)
+
+    def exact_command(self, setting: Setting, operations: int) -> Command | None:
+        return None
+
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        return []
+
+    def parse(self, raw: TrialFolder) -> Iterator[Reading]:
+        source = f"files/{OUTPUT}"
+        text, where = raw.read_text(source), str(raw.path / source)
+        seconds, count = _valid(text, where)
+        by_time_ns = Counter(_round_trips(text, where))
+        if by_time_ns.total() != count:
+            raise BrokenError(
+                f"{where}: sockperf counted {count} round trips and lists {by_time_ns.total()}"
+            )
+        yield Sample(
+            metric="round_trips",
+            value=count,
+            unit=Unit.COUNT,
+            better=Better.NEITHER,
+            source=source,
+        )
+        yield Sample(
+            metric="round_trips_per_s",
+            value=count / seconds,
+            unit=Unit.PER_SECOND,
+            better=Better.HIGHER,
+            source=source,
+        )
+        bins = (Bin(ns * NANOSECOND_S, NANOSECOND_S, n) for ns, n in by_time_ns.items())
+        latencies = histogram(bins, source=source)
+        yield from latency_readings(latencies, max(by_time_ns) * NANOSECOND_S)
+
+
+def _transport(parameters: Parameters) -> tuple[str, ...]:
+    return ("--tcp",) if parameters["protocol"] == "tcp" else ()
+
+
+def _command(setting: Setting, seconds: int) -> Command:
+    parameters = setting.parameters
+    return Command(
+        argv=(
+            BINARY,
+            "ping-pong",
+            f"--ip={peer_of(setting, 'sockperf')}",
+            f"--port={PORT}",
+            *_transport(parameters),
+            f"--time={seconds}",
+            f"--mps={parameters['rate']}",
+            f"--msg-size={parameters['size']}",
+            # It halves what it measures otherwise.
+            "--full-rtt",
+            # It takes the TSC's rate from /proc/cpuinfo, where a guest may show another one.
+            "--no-rdtsc",
+            f"--full-log={OUTPUT}",
+        ),
+        files=(OUTPUT,),
+    )
+
+
+def _valid(text: str, where: str) -> tuple[float, int]:
+    """Seconds and round trips of what sockperf counts: without its first 400 ms and last 50 ms."""
+    valid, wrong = _VALID.search(text), _WRONG.search(text)
+    if valid is None or wrong is None:
+        raise BrokenError(
+            f"{where}: expected sockperf's log with its '[Valid Duration]' and its count of "
+            "dropped messages, found something else"
+        )
+    if any(int(count) for count in wrong.groups()):
+        raise BrokenError(
+            f"{where}: on a cable of its own sockperf saw {wrong[1]} messages dropped, {wrong[2]} "
+            f"duplicated and {wrong[3]} out of order"
+        )
+    seconds, count = float(valid[1]), int(valid[3])
+    if seconds <= 0 or count == 0:
+        raise BrokenError(f"{where}: sockperf got no answer at all")
+    return seconds, count
+
+
+def _round_trips(text: str, where: str) -> Iterator[int]:
+    """Nanoseconds of each round trip, in order."""
+    _, found, table = text.partition(f"{_COLUMNS}\n")
+    if not found:
+        raise BrokenError(f"{where}: expected the columns '{_COLUMNS}', found none")
+    for number, line in enumerate(table.splitlines()):
+        if line.startswith("---"):
+            return
+        row = _ROW.match(line)
+        if row is None or int(row[1]) != number:
+            raise BrokenError(f"{where}: expected round trip {number}, found {line[:80]!r}")
+        yield int(row[2] + row[3])
+    raise BrokenError(f"{where}: sockperf's list of round trips is cut off")
+
+
+SOCKPERF = Sockperf()

@@ -1,0 +1,66 @@
+"""What all of sysbench's tests print: events, times, and a histogram of latencies."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample
+from labctl.store.trial import TrialFolder
+from labctl.workloads.histogram import Bin, histogram, latency_readings
+
+BINARY = "/usr/bin/sysbench"
+STDOUT = "stdout.txt"
+
+# sysbench 1.0 sorts latencies into 1024 bins from 1 us to 100 s of equal logarithmic width and
+# prints their middles (src/sb_timer.c, src/sb_histogram.c), rounded to 1 us.
+BIN_LOG_WIDTH = math.log(100_000 / 0.001) / 1023
+PRINTED_STEP_S = 1e-6
+
+_EVENTS = re.compile(r"^\s*total number of events:\s+(\d+)\s*$", re.M)
+_MAXIMUM_MS = re.compile(r"^Latency \(ms\):\n(?:.*\n)*?\s*max:\s+([\d.]+)\s*$", re.M)
+_BIN = re.compile(r"^\s*([\d.]+) \|\**\s+(\d+)\s*$", re.M)
+
+
+def readings(raw: TrialFolder, rate: float) -> Iterator[Reading]:
+    """Every metric of a trial whose output was read to `rate` events per second.
+
+    Raises BrokenError when the output is not a whole one with --histogram=on.
+    """
+    text = raw.read_text(STDOUT)
+    where = str(raw.path / STDOUT)
+    events = int(number(_EVENTS, text, where, "a line 'total number of events:'"))
+    for metric, value, unit, better in (
+        ("events_per_s", rate, Unit.PER_SECOND, Better.HIGHER),
+        ("operations", float(events), Unit.COUNT, Better.NEITHER),
+    ):
+        yield Sample(metric=metric, value=value, unit=unit, better=better, source=STDOUT)
+    latencies = histogram((_bin(m) for m in _BIN.finditer(text)), source=STDOUT)
+    if latencies.count != events:
+        raise BrokenError(
+            f"{where}: sysbench counted {events} events and its histogram holds "
+            f"{latencies.count}; expected the whole output of a run with --histogram=on"
+        )
+    maximum_ms = number(_MAXIMUM_MS, text, where, "a line 'max:' under 'Latency (ms):'")
+    yield from latency_readings(latencies, maximum_ms / 1000)
+
+
+def _bin(match: re.Match[str]) -> Bin:
+    middle_s = float(match[1]) / 1000
+    width_s = 2 * math.sinh(BIN_LOG_WIDTH / 2) * middle_s
+    # A value printed as 0.000 lies below half a microsecond.
+    return Bin(max(middle_s, PRINTED_STEP_S / 2), max(width_s, PRINTED_STEP_S), int(match[2]))
+
+
+def number(pattern: re.Pattern[str], text: str, where: str, expected: str) -> float:
+    """What `pattern` finds; raises BrokenError naming `where` and what was `expected`."""
+    match = pattern.search(text)
+    try:
+        if match is not None:
+            return float(match[1])
+    except ValueError:
+        pass
+    raise BrokenError(f"{where}: expected {expected} from sysbench, found none")

@@ -1,0 +1,296 @@
+"""VMs that aren't labctl's, swept: what comes of it, and that nothing of them has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.guest.images import Image
+from labctl.host import cgroups
+from tests.guest.conftest import Sandbox, wait_for
+
+STUDY = Path(__file__).with_name("small.yaml")
+SWEEP = ("--seed=1", "--condition=quiet", "--accel=tcg")
+VIRT_INSTALL = Path(__file__).parents[1] / "unit/domain/fixtures/virt-install-4.1.0-own-direct.xml"
+
+BY_HAND = """\
+<domain type='kvm'>
+  <!-- by hand: odd order, odd units, no addresses, things that two guests can't share -->
+  <devices>
+    <graphics type='spice' autoport='yes'/>
+    <disk device='cdrom' type='file'><target dev='sda' bus='sata'/><readonly/></disk>
+    <disk {data}>
+      <target dev='vdb'/>
+    </disk>
+    <interface type='bridge'>
+      <source bridge='br-of-production'/>
+      <mac address='52:54:00:12:34:56'/>
+    </interface>
+    <serial type='file'><source path='{log}'/></serial>
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='qcow2' cache='writeback'/>
+      <source file='{root}'><seclabel model='dac' relabel='no'/></source>
+      <target dev='vda'/>
+      <alias name='ua-root'/>
+    </disk>
+    <channel type='spicevmc'><target type='virtio' name='com.redhat.spice.0'/></channel>
+    <tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>
+    <memballoon model='none'/>
+  </devices>
+  <vcpu cpuset='0-1,^7'>1</vcpu>
+  <memory unit='MB'>1100</memory>
+  <os>
+    <cmdline>{cmdline}</cmdline>
+    <type>hvm</type>
+    <kernel>{kernel}</kernel>
+    <initrd>{initrd}</initrd>
+  </os>
+  <cputune><shares>2048</shares><emulatorpin cpuset='0'/></cputune>
+  <metadata><inv:tag xmlns:inv='http://example.com/inventory'>42</inv:tag></metadata>
+  <seclabel type='dynamic' model='apparmor' relabel='yes'/>
+  <features><acpi/></features>
+  <cpu mode='host-passthrough'/>
+  <uuid>11111111-2222-4333-8444-555555555555</uuid>
+  <name>production</name>
+</domain>
+"""
+
+_DEFINE = """\
+import sys, libvirt
+libvirt.virEventRegisterDefaultImpl()
+libvirt.open(sys.argv[1]).defineXML(open(sys.argv[2]).read())
+"""
+
+
+def snapshot(*paths: Path) -> dict[str, Any]:
+    """What must be the same afterwards."""
+    return {
+        path.name: (
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            path.stat().st_mtime_ns,
+            path.stat().st_uid,
+            path.stat().st_mode,
+        )
+        for path in paths
+    }
+
+
+def live_xml(run: Path) -> dict[str, str]:
+    """Tuning to what libvirt showed of its guest."""
+    return {
+        json.loads((path / "trial.json").read_text())["cell"]["tuning"]: (
+            path / "live.xml"
+        ).read_text()
+        for path in run.glob("trials/*")
+    }
+
+
+def qemu_img(*words: str | Path) -> None:
+    subprocess.run(["qemu-img", *map(str, words)], check=True, capture_output=True)
+
+
+def command_line(image: Image) -> str:
+    """As the image has it, without the first boot's provisioning: that is somebody else's VM."""
+    return f"{image.command_line} cloud-init=disabled"
+
+
+@contextmanager
+def block_device(file: Path) -> Iterator[str]:
+    """The file as a block device, as a <disk>'s attributes and parts; as a file where the host
+    gives no loop device."""
+    made = subprocess.run(
+        ["losetup", "--find", "--show", str(file)], capture_output=True, text=True, check=False
+    )
+    device = made.stdout.strip()
+    if made.returncode != 0:
+        yield f"type='file'><source file='{file}'/"
+        return
+    try:
+        yield f"type='block'><source dev='{device}'/"
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+class OwnVm:
+    """A VM whose root is the image as it was built, below a snapshot: nothing of labctl's is in
+    it but what the image has."""
+
+    def __init__(self, folder: Path, image: Image, data: str, data_file: Path) -> None:
+        self.base = folder / "base.qcow2"
+        self.root = folder / "root.qcow2"
+        self.data = data_file
+        self.xml = folder / "production.xml"
+        self.log = folder / "console.log"
+        self.base.write_bytes(image.disk.read_bytes())
+        qemu_img("create", "-f", "qcow2", "-F", "qcow2", "-b", self.base, self.root)
+        self.log.write_text("what it said before\n")
+        self.xml.write_text(
+            BY_HAND.format(
+                root=self.root,
+                data=data,
+                log=self.log,
+                kernel=image.kernel,
+                initrd=image.initrd,
+                cmdline=command_line(image),
+            )
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        return snapshot(self.base, self.root, self.data, self.xml, self.log)
+
+    def without(self, program: str) -> None:
+        """Take a program out of its guest."""
+        raw = self.root.with_suffix(".raw")
+        qemu_img("convert", "-O", "raw", self.root, raw)
+        subprocess.run(
+            ["debugfs", "-w", "-R", f"rm {program}", str(raw)], check=True, capture_output=True
+        )
+        raw.rename(self.root)
+        text = self.xml.read_text().replace(" type='qcow2' cache='writeback'", " type='raw'")
+        self.xml.write_text(text)
+
+
+@pytest.fixture
+def own(tmp_path: Path, image: Image) -> Iterator[OwnVm]:
+    data = tmp_path / "data.img"
+    data.write_bytes(b"\x5a" * (1 << 20))
+    with block_device(data) as source:
+        yield OwnVm(tmp_path, image, source, data)
+
+
+@contextmanager
+def in_use(disk: Path) -> Iterator[None]:
+    """A QEMU that has the disk open as a running VM has it."""
+    argv = ["qemu-system-x86_64", "-S", "-nodefaults", "-display", "none", "-machine", "q35"]
+    argv += ["-drive", f"file={disk},if=virtio,format=qcow2", "-serial", "stdio"]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        probe = ["qemu-img", "info", str(disk)]
+        wait_for(
+            lambda: subprocess.run(probe, capture_output=True, check=False).returncode,
+            60,
+            "the disk's lock",
+        )
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
+    sandbox: Sandbox, own: OwnVm
+) -> None:
+    before = own.snapshot()
+    done = sandbox.labctl("sweep", str(STUDY), *SWEEP, f"--domain={own.xml}", "--json")
+    assert done.returncode == 0, done.stderr
+    assert own.snapshot() == before
+    assert sandbox.leftovers() == []
+    report = json.loads(done.stdout)
+    assert report["trials"]["planned"] == report["trials"]["done"] == 4
+    assert report["trials"]["invalid"] == 0
+    assert {c["against"] for c in report["comparisons"]} == {"baseline"}
+    (run,) = sandbox.runs()
+    record = json.loads((run / "run.json").read_text())
+    assert record["domain"]["name"] == "production"
+    assert "not at hand natively" in record["skipped"]["native"]
+    for note in ("user network", "<tpm> is left out", "spice", "<shares>"):
+        assert note in done.stderr
+    # What ran is the VM's own: its pin beside the tuning's, its cache mode, its two disks.
+    live = live_xml(run)
+    baseline, pinned = live["baseline"], live["pinned+fifo"]
+    assert "cache='writeback'" in baseline
+    assert "<emulatorpin cpuset='0'/>" in baseline
+    assert "scheduler='fifo'" in pinned
+    assert "scheduler='fifo'" not in baseline
+    for original in ("production<", "11111111-2222", "52:54:00:12:34:56", str(own.log)):
+        assert not any(original in xml for xml in live.values())
+    for disk in ("vda", "vdb"):
+        assert f"-{disk}.qcow2'" in baseline
+
+
+def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
+    sandbox: Sandbox, image: Image, tmp_path: Path
+) -> None:
+    disk, data, xml = (tmp_path / name for name in ("root.qcow2", "data.img", "direct1.xml"))
+    disk.write_bytes(image.disk.read_bytes())
+    data.write_bytes(b"\x5a" * (1 << 20))
+    made = VIRT_INSTALL.read_text()
+    for was, now in (
+        ("/srv/direct1.qcow2", disk),
+        ("/srv/data.img", data),
+        ("/srv/vmlinuz", image.kernel),
+        ("/srv/initrd.img", image.initrd),
+        ("root=/dev/vda1 console=ttyS0", command_line(image)),
+    ):
+        assert was in made
+        made = made.replace(was, str(now))
+    xml.write_text(made)
+    theirs = sandbox.state / "theirs"
+    (theirs / "etc").mkdir(parents=True)
+    controllers = ", ".join(f'"{c}"' for c in cgroups.libvirt_controllers(cgroups.detect()))
+    (theirs / "etc/qemu.conf").write_text(
+        'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nnamespaces = []\n'
+        f'stdio_handler = "file"\ncgroup_controllers = [{controllers}]\n'
+    )
+    uri = f"qemu:///embed?root={theirs}"
+    subprocess.run([sys.executable, "-c", _DEFINE, uri, str(xml)], check=True)
+    (definition,) = theirs.glob("etc/**/direct1.xml")
+    before = snapshot(disk, data, definition)
+    done = sandbox.labctl("sweep", str(STUDY), *SWEEP, "--domain=direct1", f"--connect={uri}")
+    assert done.returncode == 0, done.stderr
+    assert snapshot(disk, data, definition) == before
+    assert sandbox.leftovers() == []
+    (run,) = sandbox.runs()
+    live = live_xml(run)
+    assert set(live) == {"baseline", "control", "handicap", "pinned+fifo"}
+    assert all("bus='scsi'" in xml and "type='user'" in xml for xml in live.values())
+    assert all("<graphics" not in xml for xml in live.values())
+    assert "scheduler='fifo'" in live["pinned+fifo"]
+
+
+def test_a_vm_that_runs_is_refused_before_anything_starts(sandbox: Sandbox, own: OwnVm) -> None:
+    for disk in (own.root, own.base):
+        with in_use(disk):
+            done = sandbox.labctl("sweep", str(STUDY), *SWEEP, f"--domain={own.xml}")
+        assert done.returncode == 3
+        assert "disk vda of 'production' is in use" in done.stderr
+    assert sandbox.runs() == []
+
+
+def test_a_guest_that_lacks_a_program_is_told_how_to_get_it(
+    sandbox: Sandbox, own: OwnVm, tmp_path: Path
+) -> None:
+    study = tmp_path / "wake.yaml"
+    text = STUDY.read_text().replace("program: sysbench-cpu", "program: cyclictest")
+    text = text.replace("{max_prime: 2000}", "{}").replace("events_per_s", "latency_p95")
+    study.write_text(text)
+    own.without("/usr/bin/cyclictest")
+    done = sandbox.labctl("sweep", str(study), *SWEEP, f"--domain={own.xml}")
+    assert done.returncode == 3
+    assert "the guest lacks cyclictest" in done.stderr
+    assert "apt install rt-tests" in done.stderr
+    assert sandbox.leftovers() == []
+
+
+def test_a_guest_without_an_agent_ends_the_run_in_time_and_is_told_the_remedy(
+    sandbox: Sandbox, own: OwnVm, tmp_path: Path
+) -> None:
+    study = tmp_path / "short.yaml"
+    study.write_text(STUDY.read_text().replace("attempts: 3", "attempts: 3\n  boot_s: 20"))
+    own.without("/usr/sbin/qemu-ga")
+    started = time.monotonic()
+    done = sandbox.labctl("sweep", str(study), *SWEEP, f"--domain={own.xml}")
+    assert time.monotonic() - started < 90
+    assert done.returncode == 3
+    assert "no agent answers in the guest within 20 s" in done.stderr
+    assert "apt install qemu-guest-agent" in done.stderr
+    assert sandbox.leftovers() == []
