@@ -158,7 +158,7 @@ def test_a_one_shot_that_could_not_load_the_profile_is_an_error(
     def run(argv: list[str], **how: object) -> object:
         return type("Done", (), {"returncode": 0, "stderr": said})
 
-    monkeypatch.setattr(tuned.process, "run", run)
+    monkeypatch.setattr("labctl.base.process.run", run)
     with pytest.raises(HostError, match=r"tuned could not apply .* Cannot load profile"):
         tuned._apply_once({})
 
