@@ -76,6 +76,16 @@ def kernel_words(name: str, place: Place) -> list[str]:
     return [word for part in application(name, place).left_out for word in part.planned.split()]
 
 
+def sysctl(name: str, key: str) -> str | None:
+    """What profile `name` sets a sysctl to; None where it leaves it, or isn't on this host."""
+    try:
+        units = read_profile(name, own=_own(name, Place())).units
+    except HostError:
+        return None
+    values = [u.options[key] for u in units if u.type == "sysctl" and key in u.options]
+    return values[-1] if values else None
+
+
 def _turned(value: str, place: Place, changes: Changes) -> list[str]:
     how = _how(value, place)
     act, said = how.act, list[str]()
@@ -114,7 +124,7 @@ def known_profiles(root: Path = Path("/")) -> list[str]:
 
 def application(name: str, place: Place) -> Application:
     """How profile `name` is applied here; raises HostError for one that can't be read."""
-    own = {name: _rendered(name, place)} if name in own_profiles() else {}
+    own = _own(name, place)
     profile = read_profile(name, place.root, own)
     left_out = [found for found in map(effect, profile.units) if isinstance(found, Refused)]
     texts = {**own, APPLIED: _standing_in(profile, left_out, place)}
@@ -145,6 +155,11 @@ def application(name: str, place: Place) -> Application:
         act=None,
         left_out=planned,
     )
+
+
+def _own(name: str, place: Place) -> dict[str, str]:
+    """The text of a profile of ours by its name; {} for any other."""
+    return {name: _rendered(name, place)} if name in own_profiles() else {}
 
 
 def _rendered(name: str, place: Place) -> str:

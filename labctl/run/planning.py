@@ -15,6 +15,7 @@ from labctl.domain import pincheck
 from labctl.domain.pinplan import PinPlan, default_vcpus, pin_plan
 from labctl.guest.images import find
 from labctl.guest.recipe import Recipe
+from labctl.host import tuned
 from labctl.host.accelerator import Requested, known_accelerator
 from labctl.host.knob_table import RT_RUNTIME
 from labctl.host.topology import Topology, read_rt_runtime_us, read_topology
@@ -222,6 +223,8 @@ def fits(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> d
 def _rt_runtime_us(tuning: Tuning) -> int:
     """What real-time tasks may take of each second while the tuning is in force."""
     value = tuning.host.get(RT_RUNTIME)
+    if value is None and tuned.TUNED in tuning.host:
+        value = tuned.sysctl(tuning.host[tuned.TUNED], "kernel.sched_rt_runtime_us")
     return read_rt_runtime_us() if value is None else int(value)
 
 
