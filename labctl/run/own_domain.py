@@ -243,8 +243,8 @@ def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> None:
     on other hosts of a shared file system as well; O_EXCL tells of mounts (open(2)). Raises
     UsageError for a disk that isn't what the XML says, or that lacks a part."""
     try:
-        if stat.S_ISBLK(disk.path.stat().st_mode):
-            os.close(os.open(disk.path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+        exclusive = os.O_EXCL if stat.S_ISBLK(disk.path.stat().st_mode) else 0
+        os.close(os.open(disk.path, os.O_RDONLY | os.O_CLOEXEC | exclusive))
         told = run(
             ["qemu-img", "info", "--backing-chain", "--output=json", "-f", disk.format, disk.path],
             deadline=Deadline.after(30, f"looking at {disk.path}"),

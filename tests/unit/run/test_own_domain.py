@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -129,6 +130,31 @@ def test_a_domain_without_a_disk_is_refused_unless_its_kernel_is_booted(disk: Pa
 def test_a_disk_that_is_not_there_is_named(disk: Path) -> None:
     said = refused(written(disk.with_name("gone.img")))
     assert f"cannot open disk vda of 'web', {disk.with_name('gone.img')}: No such file" in said
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "sentence"),
+    [
+        (errno.EACCES, UsageError, "Permission denied"),
+        (errno.EBUSY, HostError, "disk vda of 'web' is in use"),  # a mounted block device
+    ],
+)
+def test_a_disk_that_the_host_does_not_let_us_read_is_named(
+    disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    kind: type[LabctlError],
+    sentence: str,
+) -> None:
+    path = written(disk)
+
+    def refuse(opened: Path, flags: int) -> int:
+        assert opened == disk
+        assert flags & os.O_ACCMODE == os.O_RDONLY
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(module.os, "open", refuse)
+    assert sentence in refused(path, kind)
 
 
 def test_a_disk_of_another_format_is_named(disk: Path) -> None:
