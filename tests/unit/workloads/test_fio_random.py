@@ -133,8 +133,15 @@ def test_output_that_is_not_whole_is_an_error_that_names_the_file(
 
 
 def test_a_warm_up_without_a_log_is_an_error() -> None:
-    with pytest.raises(BrokenError, match=r"no warmup_iops\.log"):
+    with pytest.raises(BrokenError, match=r"neither warmup_iops\.log nor fio\.json"):
         FIO_RANDOM.window_rates("", {})
+
+
+def test_a_warm_up_too_starved_to_log_a_window_has_the_rate_of_the_whole(tmp_path: Path) -> None:
+    text = recorded(READ)
+    whole = values(_parse(tmp_path, text))["iops"]
+    for log in ({}, {LOG: b""}):
+        assert FIO_RANDOM.window_rates("", {**log, "fio.json": text.encode()}) == [whole]
 
 
 def test_bins_are_as_wide_as_fio_makes_them() -> None:
