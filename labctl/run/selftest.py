@@ -78,11 +78,11 @@ def selftest(
     """
     started = datetime.now(UTC)
     names = restorable(only)
+    _check_folder(target or Path("bundle"))
     study = load_study(STUDY, programs=checkers())
     image = built_image(load_recipe(study.guest.image), places, listener)
     chosen = accelerator(accel, image.kernel, places)
     target = target or Path(f"labctl-selftest-{chosen.name}-{started:%Y%m%dT%H%M%SZ}.tar.xz")
-    _check_folder(target)
     lacking = _lacking(study, names, chosen)
     with _folder_of_its_own(places) as results:
         request = SweepRequest(
