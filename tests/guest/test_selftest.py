@@ -17,6 +17,7 @@ def test_a_small_selection_is_run_and_bundled_without_what_identifies_the_host(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     out = tmp_path / "bundle.tar.xz"
+    mounts = Path("/proc/mounts").read_text()
     words = ("selftest", "--tuning", "pinned", "--out", str(out), "--json")
     done = sandbox.labctl(*words)
     said = json.loads(done.stdout)
@@ -30,6 +31,7 @@ def test_a_small_selection_is_run_and_bundled_without_what_identifies_the_host(
     _check_contents(bundle)
     _check_anonymous(bundle, sandbox)
     assert sandbox.leftovers() == []
+    assert Path("/proc/mounts").read_text() == mounts, "perf mounts tracefs"
     assert list(sandbox.state.glob("selftest-*")) == []
     assert sandbox.runs() == [], "its run is nobody's result"
 
