@@ -17,7 +17,7 @@ from labctl.host.facts import QEMU
 _TOOL_S = 30.0
 
 _ALONE = ("unshare", "--mount", "--propagation", "private")
-"""perf mounts tracefs where it isn't (tools/lib/api/fs/fs.c in the kernel's tree), and leaves it."""
+"""perf mounts tracefs where it isn't (the kernel's tools/lib/api/fs/fs.c), and leaves it."""
 
 _TOOLS: dict[str, tuple[str, ...]] = {
     "detect-virt": ("systemd-detect-virt", "--vm"),
