@@ -43,7 +43,8 @@ def command(
     """Run all of labctl once on this host, and bundle what its tools printed.
 
     Boots a guest, restores it with every tuning that it can be restored with, and counts with
-    every collector. The bundle has nothing in it that identifies the host.
+    every collector. Tunings of the host are put back after each. The bundle has nothing in it that
+    identifies the host.
 
     Exit code: 0 when KVM, a PMU and everything else worked; 1 when something did not that this
     host can have; 3 when the host has no KVM or no PMU: their part is not shown then.

@@ -16,6 +16,9 @@ from labctl.host.facts import QEMU
 
 _TOOL_S = 30.0
 
+_ALONE = ("unshare", "--mount", "--propagation", "private")
+"""perf mounts tracefs where it isn't (the kernel's tools/lib/api/fs/fs.c), and leaves it."""
+
 _TOOLS: dict[str, tuple[str, ...]] = {
     "detect-virt": ("systemd-detect-virt", "--vm"),
     "lscpu": ("lscpu", "--json"),
@@ -77,10 +80,10 @@ def _lines(said: str) -> str:
 
 
 def tool_output(argv: Sequence[str]) -> ToolOutput:
-    """What a command prints, whatever its status."""
+    """What a command prints, whatever its status. What it mounts is gone when it ends."""
     try:
         done = process.run(
-            argv,
+            [*_ALONE, *argv],
             deadline=Deadline.after(_TOOL_S, f"'{shlex.join(argv)}'"),
             check=False,
             env=perf_stat.ENVIRONMENT,

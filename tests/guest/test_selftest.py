@@ -17,6 +17,7 @@ def test_a_small_selection_is_run_and_bundled_without_what_identifies_the_host(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     out = tmp_path / "bundle.tar.xz"
+    tracefs = _tracefs_mounts()
     words = ("selftest", "--tuning", "pinned", "--out", str(out), "--json")
     done = sandbox.labctl(*words)
     said = json.loads(done.stdout)
@@ -30,8 +31,13 @@ def test_a_small_selection_is_run_and_bundled_without_what_identifies_the_host(
     _check_contents(bundle)
     _check_anonymous(bundle, sandbox)
     assert sandbox.leftovers() == []
+    assert _tracefs_mounts() == tracefs, "perf mounts tracefs"
     assert list(sandbox.state.glob("selftest-*")) == []
     assert sandbox.runs() == [], "its run is nobody's result"
+
+
+def _tracefs_mounts() -> list[str]:
+    return [line for line in Path("/proc/mounts").read_text().splitlines() if "tracefs" in line]
 
 
 def _check_contents(bundle: Bundle) -> None:
