@@ -36,7 +36,9 @@ def skipped(tmp_path: Path) -> dict[str, str]:
 
 
 def test_what_this_host_cannot_have_is_left_out_with_the_reason(tmp_path: Path) -> None:
-    assert skipped(tmp_path).keys() <= {
+    # Whether this machine has tuned is no matter of the files.
+    found = {name for name in skipped(tmp_path) if not name.startswith("tuned-")}
+    assert found <= {
         *("isolcpus", "nohz-full", "numa-balancing-off", "halt-poll-off", "halt-poll-1ms")
     }
 

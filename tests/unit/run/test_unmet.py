@@ -171,3 +171,11 @@ def test_this_hosts_offers_are_read_as_far_as_they_are_asked_for() -> None:
     (paths, programs) = (lack.text for lack in unmet(tuning(asked), found))
     assert "/proc/no-such-file" in paths
     assert "no-such-program" in programs
+
+
+def test_a_setting_that_the_host_cannot_have_is_a_lack_of_that_tuning_alone() -> None:
+    found = offers(knob_problems={"wanted": ("'tuned' can't be 'x': it needs tuned",)})
+    assert [lack.text for lack in unmet(tuning(host={"tuned": "x"}), found)] == [
+        "'tuned' can't be 'x': it needs tuned"
+    ]
+    assert unmet(tuning(), offers(knob_problems={"other": ("no",)})) == []
