@@ -17,6 +17,7 @@ from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 
 _LOG = "/var/log/tuned/tuned.log"
+_STARTED = "/run/tuned/started"
 _PRINTED = "/run/tuned/printed"
 _ISOLATED = "/sys/devices/system/cpu/isolated"
 _START_S = 240
@@ -35,7 +36,13 @@ isolated=$(cat {_ISOLATED})
     printf 'isolated_cores=%s\\n' "$isolated" >> "$file"
 done
 mkdir -p /run/tuned
-setsid --fork tuned --profile "$1" --log={_LOG} > {_PRINTED} 2>&1 < /dev/null
+# The runner ends what a command leaves in its session, so this one waits until tuned has its own.
+rm -f {_STARTED}
+setsid --fork sh -c '
+    touch {_STARTED}
+    exec tuned --profile "$1" --log={_LOG} > {_PRINTED} 2>&1 < /dev/null
+' sh "$1"
+until [ -e {_STARTED} ]; do sleep 0.1; done
 """
 
 _ASK = f"""
