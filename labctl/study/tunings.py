@@ -75,7 +75,8 @@ def tuning_file(name: str) -> Path:
 
 
 def load_tunings(names: Iterable[str]) -> dict[str, Tuning]:
-    return {name: load_tuning(name) for name in names}
+    files = data_files(FOLDER)
+    return {name: _named(name, files) for name in names}
 
 
 def load_tuning(name: str) -> Tuning:
@@ -85,7 +86,10 @@ def load_tuning(name: str) -> Tuning:
     Raises UsageError naming file, line and key for anything that is wrong with the files, and
     both tunings where two can't be combined.
     """
-    files = data_files(FOLDER)
+    return _named(name, data_files(FOLDER))
+
+
+def _named(name: str, files: _Files) -> Tuning:
     if name in files or JOINT not in name:
         return _loaded(name, files)
     parts = [_loaded(part, files) for part in split(name, files)]
