@@ -29,12 +29,12 @@ unit: lint
 
 lint: setup
 	$(bin)/ruff check .
-	$(bin)/mypy --strict labctl
+	$(bin)/mypy --strict labctl tools
 	$(bin)/lint-imports --no-cache
 	shellcheck $$(grep -rlE '^#!.*[/ ](ba|da)?sh$$' .ci tools labctl)
 
 bench: image
-	@$(bin)/python tools/bench.py $(ARGS)
+	@$(bin)/python -m tools.bench $(ARGS)
 
 # Takes the newest versions that pyproject.toml and the .in files allow.
 lock: setup

@@ -38,7 +38,7 @@ def caveats(
     primaries = [c for c in comparisons if c.role is Role.PRIMARY]
     yield from hindrances(design, cells)
     yield from _checks(checks, primaries)
-    yield from _setting(run)
+    yield from _setting(run, design)
     yield from _restored(run, restored)
     yield from _invalid(run)
     yield from _skipped(run)
@@ -94,13 +94,14 @@ def _checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) -> Itera
     yield from (check.handicap.sentence for check in checks if check.handicap.passed is not True)
 
 
-def _setting(run: LoadedRun) -> Iterator[str]:
+def _setting(run: LoadedRun, design: Design) -> Iterator[str]:
     if run.run.get("accelerator") == "tcg":
-        yield (
-            "The guests ran under TCG: the native-versus-guest ratio shows emulation, "
-            "not virtualization."
+        yield "The guests ran under TCG: " + (
+            "the native-versus-guest ratio shows emulation, not virtualization."
+            if design.natives
+            else "what a tuning does to an emulated guest, it need not do to one under KVM."
         )
-    if run.run.get("same_kernel") is False:
+    if design.natives and run.run.get("same_kernel") is False:
         yield sentence(str(run.run.get("kernel_sentence") or _TWO_KERNELS))
     if run.run.get("accelerator") == "kvm" and (text := verified.kvm_caveat()):
         yield text

@@ -289,7 +289,7 @@ def _finding(test: _Test, counts_as: Undecided, alpha: float) -> Finding:
             why = "the interval holds both" if outcome is Outcome.UNDECIDED else ""
     return Finding(
         rule=rule.title,
-        limit=f"{rule.limit.replace('_', ' ')} {getattr(rule, rule.limit)}",
+        limit=rule.demand,
         against=test.against,
         tuning=test.tuning,
         workload=test.place.workload if test.place else "",

@@ -90,15 +90,21 @@ class Rule(FileModel):
         return isinstance(getattr(self, self.limit), str)
 
     @property
+    def demand(self) -> str:
+        """Its limit in words: "within 10 %"."""
+        value = getattr(self, self.limit)
+        number = value if isinstance(value, str) else f"{value:g}"
+        return f"{self.limit.replace('_', ' ')} {number}"
+
+    @property
     def title(self) -> str:
         """Its name, or what it says."""
         if self.name:
             return self.name
-        limit = self.limit.replace("_", " ")
         reference = f" than {self.against or self.like}" if self.against or self.like else ""
         if self.limit == "within" and reference:
             reference = reference.replace("than", "of", 1)
-        return f"{self.tuning}: {self.metric} {limit} {getattr(self, self.limit)}{reference}"
+        return f"{self.tuning}: {self.metric} {self.demand}{reference}"
 
     def takes(self, *, workload: str, condition: str, tuning: str, metric: str) -> bool:
         """Whether the rule speaks of this cell. A metric's labels may be left out: `exits` is

@@ -126,7 +126,8 @@ class Disk:
     cache: str | None = None
     io: str | None = None
     iothread: bool = False
-    """Whether the disks are served by iothread 1 rather than by the emulator thread."""
+    """Whether iothreads serve the disks rather than the emulator thread: the first one the root
+    disk, and the second, where there is one, the data disk."""
     iothread_mapping: bool = False
     """Whether its queues are spread over all iothreads (libvirt 10, QEMU 9)."""
     bus: str = "virtio"

@@ -28,7 +28,8 @@ command.add_command(diff)
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_tunings(as_json: bool) -> None:
+@click.option("--markdown", is_flag=True, help="Print all that they say, as docs/tunings.md is.")
+def list_tunings(as_json: bool, markdown: bool) -> None:
     """List all tunings with what they change. 'a+b' is two of them together."""
     from labctl.study.changes import GROUPS, changes, dotted, group, word
     from labctl.study.tunings import BASELINE, load_tunings, tuning_names
@@ -36,6 +37,11 @@ def list_tunings(as_json: bool) -> None:
     tunings = load_tunings(tuning_names())
     if as_json:
         print_json([_as_json(tuning) for tuning in tunings.values()])
+        return
+    if markdown:
+        from labctl.study.reference import reference
+
+        click.echo(reference(tunings, tunings[BASELINE]), nl=False)
         return
     out = console()
     name_width = max(len(name) for name in tunings)

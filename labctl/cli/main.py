@@ -18,9 +18,11 @@ from labctl.base.errors import ExitCode, LabctlError
 _COMMANDS = {
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
     "report": ("labctl.cli.report", "Show what a run found."),
+    "compare": ("labctl.cli.compare", "Compare two runs: hosts, kernels or days."),
+    "gate": ("labctl.cli.gate", "Hold a run against the rules of a policy."),
     "advise": ("labctl.cli.advise", "Say what to roll out, what it costs, and how."),
     "run": ("labctl.cli.runs", "List, show, reparse or remove runs."),
-    "domain": ("labctl.cli.domain", "List, show, render or validate tunings."),
+    "domain": ("labctl.cli.domain", "List, show, compare, render or validate tunings."),
     "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
     "doctor": ("labctl.cli.doctor", "Check this host; tell whether a run's verdicts still hold."),

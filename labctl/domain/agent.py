@@ -55,7 +55,8 @@ _PACKAGES = {
 
 _SILENT_HINT = (
     "The guest needs a running qemu-guest-agent (on Debian and Ubuntu: apt install "
-    "qemu-guest-agent; on Fedora and RHEL: dnf install qemu-guest-agent)."
+    "qemu-guest-agent; on Fedora and RHEL: dnf install qemu-guest-agent). If it only boots "
+    "slowly, raise 'limits.boot_s' in a copy of the study."
 )
 _FORBIDDEN_HINT = (
     "On Fedora and RHEL, allow them in the guest's /etc/sysconfig/qemu-ga "

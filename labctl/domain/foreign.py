@@ -109,11 +109,10 @@ def own_domain(xml: str | bytes, what: str) -> OwnDomain:
 def check_copyable(own: OwnDomain) -> None:
     """Raises UsageError naming every element that a copy can't have, its line, and why."""
     if own.refused:
-        refused = "; ".join(own.refused)
-        raise UsageError(f"labctl can't copy '{own.name}' ({own.what}): {refused}", hint=_REMEDY)
+        raise UsageError(f"labctl can't copy {own.what}: {'; '.join(own.refused)}", hint=_REMEDY)
     if not own.disks and not own.has_command_line:
         raise UsageError(
-            f"'{own.name}' ({own.what}) has no disk of its own to boot from",
+            f"{own.what} has no disk of its own to boot from",
             hint="Give a domain that is installed, with its <disk device='disk'>.",
         )
 

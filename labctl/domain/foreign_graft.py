@@ -7,6 +7,7 @@ baseline and for the tuning, and what differs between the two is done to the for
 from __future__ import annotations
 
 from copy import deepcopy
+from itertools import cycle
 from pathlib import Path
 
 from lxml import etree
@@ -220,7 +221,8 @@ def _graft_devices(root: etree._Element, before: etree._Element, after: etree._E
     old_devices, new_devices = before.find("devices"), after.find("devices")
     if devices is None or old_devices is None or new_devices is None:
         return
-    _graft_disks(devices, _data_disk(before), _data_disk(after))
+    iothreads = int(after.findtext("iothreads", "0"))
+    _graft_disks(devices, _data_disk(before), _data_disk(after), iothreads)
     old, new = children(old_devices), children(new_devices)
     for step in dict.fromkeys([*old, *new]):
         match step.partition("[")[0]:
@@ -235,15 +237,20 @@ def _graft_devices(root: etree._Element, before: etree._Element, after: etree._E
 
 
 def _graft_disks(
-    devices: etree._Element, old: etree._Element | None, new: etree._Element | None
+    devices: etree._Element,
+    old: etree._Element | None,
+    new: etree._Element | None,
+    iothreads: int,
 ) -> None:
     """What the tuning says of the data disk's <driver> holds for each disk that the guest writes
-    to. Their format and bus stay: both are what the guest's system was installed on."""
+    to; `iothreads` take them in turn. Their format and bus stay: both are what the guest's system
+    was installed on."""
     if old is None or new is None:
         return
     before, after = old.find("driver"), new.find("driver")
     if before is None or after is None or _same(before, after):
         return
+    turns = cycle(range(1, iothreads + 1))
     for disk in devices.iterfind("disk"):
         target = disk.find("target")
         if not is_written(disk) or target is None:
@@ -260,7 +267,7 @@ def _graft_disks(
             if (wanted := after.get(key)) is None:
                 driver.attrib.pop(key, None)
             else:
-                driver.set(key, wanted)
+                driver.set(key, str(next(turns)) if key == "iothread" else wanted)
         if driver.get("io") == "native" and driver.get("cache") not in _DIRECT:
             del driver.attrib["io"]  # QEMU refuses it, and the tuning is about the cache
         if is_virtio:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
+from ruamel.yaml.comments import CommentedMap
 
 from labctl.base import places, yamlfile
 from labctl.base.errors import UsageError
@@ -149,7 +150,7 @@ def load_recipe(name: str) -> Recipe:
     if name not in files:
         raise UsageError(f"no image recipe '{name}'", hint=yamlfile.nearest(name, files))
     path = files[name]
-    spec = yamlfile.load(RecipeFile, path)
+    spec = yamlfile.validate(RecipeFile, _whole(path, files), path)
     if problems := list(_problems(spec)):
         raise UsageError("\n".join(f"{path}: {problem}" for problem in problems))
     if spec.cloud_image is not None and spec.cloud_image.signed_by is not None:
@@ -162,6 +163,28 @@ def load_recipe(name: str) -> Recipe:
         return recipe
     initrd = Path(spec.initrd_file) if spec.initrd_file else None
     return recipe.with_kernel(read_kernel(Path(spec.kernel_file), initrd))
+
+
+def _whole(path: Path, files: Mapping[str, Path]) -> CommentedMap:
+    """A recipe's mapping with what it `extends` filled in: its own keys win, and those of
+    `binaries` and `files` one by one."""
+    mapping = yamlfile.load_mapping(path)
+    name = mapping.pop("extends", None)
+    if name is None:
+        return mapping
+    if name not in files or files[name] == path:
+        hint = yamlfile.nearest(str(name), set(files) - {path.stem})
+        raise UsageError(f"{path}: 'extends': no other image recipe '{name}'", hint=hint)
+    base = yamlfile.load_mapping(files[name])
+    if "extends" in base:
+        raise UsageError(f"{path}: 'extends': '{name}' itself extends another recipe")
+    for key, value in base.items():
+        if key in ("binaries", "files") and isinstance(mapping.get(key), CommentedMap):
+            for inner, text in value.items():
+                mapping[key].setdefault(inner, text)
+        else:
+            mapping.setdefault(key, value)
+    return mapping
 
 
 def _problems(spec: RecipeFile) -> Iterator[str]:

@@ -12,6 +12,7 @@ from labctl.host.facts import QEMU
 
 _MIB = 1024 * 1024
 TOOLS = (QEMU, "qemu-img", "unshare", "setpriv", "taskset", "chroot")
+LINK_TOOLS = ("ip", "nsenter")
 HEADROOM_BYTES = 256 * _MIB
 """What QEMU itself, labctl and the host's own work need beside the guest's memory."""
 
@@ -23,20 +24,23 @@ def preflight(
     memory_bytes: int,
     vcpus: int,
     tools: Sequence[str] = TOOLS,
+    has_link: bool = False,
     root: Path = Path("/"),
 ) -> list[HostError]:
     """Every problem that would end the sweep later on, each with its remedy; [] when none.
 
     `disk_bytes` must be free below `state_folder`, `memory_bytes` (all guests and native runs
-    that exist at one time) must be available as /proc/meminfo counts it.
+    that exist at one time) must be available as /proc/meminfo counts it. `has_link`: its guests
+    send packets to a peer.
     """
     problems = [
         _root_problem(),
-        *(_tool_problem(tool) for tool in tools),
+        *(_tool_problem(tool) for tool in (*tools, *(LINK_TOOLS if has_link else ()))),
         _cpu_problem(vcpus, len(os.sched_getaffinity(0))),
         _disk_problem(state_folder, disk_bytes),
         _memory_problem(root, memory_bytes),
         _shared_memory_problem(root),
+        _tap_problem(root) if has_link else None,
     ]
     return [problem for problem in problems if problem is not None]
 
@@ -115,4 +119,13 @@ def _shared_memory_problem(root: Path) -> HostError | None:
     return HostError(
         f"{folder} is not there or can't be written: workloads share memory through it",
         hint="Mount it: mount -t tmpfs tmpfs /dev/shm",
+    )
+
+
+def _tap_problem(root: Path) -> HostError | None:
+    if (root / "dev/net/tun").exists():
+        return None
+    return HostError(
+        "the host has no /dev/net/tun, and the study's guests send packets through a tap device",
+        hint="Load its module: modprobe tun (in a container: run it with --device /dev/net/tun).",
     )

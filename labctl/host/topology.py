@@ -89,16 +89,16 @@ class Topology:
         """`cpus` by core, ordered by the lowest CPU of each.
 
         Firmware has been seen to lie about siblings: no CPU is in two cores here, no core on two
-        nodes or in two packages.
+        nodes, in two packages or below two caches of level 3.
         """
         cores: list[CpuSet] = []
         left = set(cpus)
         for number in sorted(cpus):
             if number in left:
                 cpu = self.cpu(number)
-                place = cpu.package, cpu.node
+                place = cpu.package, cpu.node, cpu.l3
                 others = map(self.cpu, cpu.siblings & left)
-                near = {other.number for other in others if (other.package, other.node) == place}
+                near = {cpu.number for cpu in others if (cpu.package, cpu.node, cpu.l3) == place}
                 cores.append(frozenset(near | {number}))
                 left -= cores[-1]
         return tuple(cores)

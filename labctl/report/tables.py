@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +14,7 @@ from labctl.analysis.model import Comparison, Judgement, Verdict
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import NOT_AVAILABLE, counted, printable, quantity
 from labctl.report import sentences
+from labctl.report.parts import bare_table, marked, small, text
 from labctl.report.view import (
     Column,
     Scene,
@@ -57,18 +56,18 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     """The report as something that rich can print."""
     view = View(run, judgement)
     notes = _Footnotes()
-    parts: list[RenderableType] = [_head(view), _text(f"{judgement.answer}\n", style="bold")]
-    parts += _marked("Warning", judgement.warnings)
-    parts += _marked("Not whole", view.other_problems)
+    parts: list[RenderableType] = [_head(view), text(f"{judgement.answer}\n", style="bold")]
+    parts += marked("Warning", judgement.warnings)
+    parts += marked("Not whole", view.other_problems)
     for scene in view.scenes:
         parts += _scene(view, scene, notes)
     parts += _skipped(mapping(run.run.get("skipped")))
     parts.append(Text())
-    parts += [_text(line, style="dim") for line in notes.lines()]
+    parts += [text(line, style="dim") for line in notes.lines()]
     if html is not None:
         parts.append(Text(f"\nEverything in pictures: {printable(str(html))}", overflow="fold"))
     else:
-        parts.append(_text("\nEverything in pictures: say --html FILE."))
+        parts.append(text("\nEverything in pictures: say --html FILE."))
     return Group(*parts)
 
 
@@ -82,14 +81,14 @@ def _head(view: View) -> Text:
         f"{judgement.done} of {counted(judgement.planned, 'trial')} done, "
         f"{judgement.invalid} invalid, {run.run.get('accelerator') or 'unknown accelerator'}",
     ]
-    return _text("\n".join(lines) + "\n")
+    return text("\n".join(lines) + "\n")
 
 
 def _scene(view: View, scene: Scene, notes: _Footnotes) -> list[RenderableType]:
     columns = view.columns(scene.workload)
     parts: list[RenderableType] = [_rule(scene.title)]
     if how := sentences.direction(view, scene):
-        parts.append(_text(how))
+        parts.append(text(how))
     parts += [Text(), _levels(view, scene, columns, notes)]
     guests = [t for t in view.tunings if not view.is_native(t)]
     against_baseline = [(t, view.baseline) for t in guests]
@@ -104,7 +103,7 @@ def _scene(view: View, scene: Scene, notes: _Footnotes) -> list[RenderableType]:
         table = _changes(view, scene, columns, pairs, notes, title)
         if table is not None:
             parts += [Text(), table]
-    parts += [Text(), *(_small(line) for line in _legend(view, scene))]
+    parts += [Text(), *(small(line) for line in _legend(view, scene))]
     return parts
 
 
@@ -120,7 +119,7 @@ def _levels(view: View, scene: Scene, columns: list[Column], notes: _Footnotes) 
             else notes.mark(view.reason(tuning, scene, column))
             for level, column in zip(levels, columns, strict=True)
         ]
-        table.add_row(_text(tuning), *map(_text, cells))
+        table.add_row(text(tuning), *map(text, cells))
     return table
 
 
@@ -151,15 +150,15 @@ def _changes(
         cells = [
             _change_cell(item)
             if item is not None
-            else _text(_gap(view, tuning, against, scene, column, notes))
+            else text(_gap(view, tuning, against, scene, column, notes))
             for item, column in zip(found, columns, strict=True)
         ]
         if judged:
             verdict = next((item.verdict for item in found if item and item.verdict), None)
             style = _VERDICT_STYLES.get(verdict, "") if verdict else ""
-            cells.insert(1, _text(verdict_text(verdict), style=style))
+            cells.insert(1, text(verdict_text(verdict), style=style))
         arm = tuning if against == view.baseline else f"{tuning}\nvs {against}"
-        table.add_row(_text(arm), *cells)
+        table.add_row(text(arm), *cells)
     return table
 
 
@@ -173,7 +172,7 @@ def _gap(
 
 
 def _change_cell(item: Comparison) -> Text:
-    return _text(f"{effect_text(item)}\n{interval_text(item)}".rstrip())
+    return text(f"{effect_text(item)}\n{interval_text(item)}".rstrip())
 
 
 def _legend(view: View, scene: Scene) -> Iterable[str]:
@@ -192,52 +191,23 @@ def _skipped(skipped: Mapping[str, Any]) -> list[RenderableType]:
     """What this host can't have; [] when it can have all of the study."""
     if not skipped:
         return []
-    table = _bare_table("Skipped: what this host can't have")
+    table = bare_table("Skipped: what this host can't have")
     table.add_column("tuning", min_width=9, max_width=24, overflow="fold")
     table.add_column("why", overflow="fold")
     for tuning, reason in skipped.items():
-        table.add_row(_text(tuning), _text(str(reason)))
+        table.add_row(text(tuning), text(str(reason)))
     return [Text(), table]
 
 
-def _bare_table(title: str) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-
-
 def _table(title: str, columns: list[str]) -> Table:
-    table = _bare_table(title)
+    table = bare_table(title)
     table.add_column("arm", min_width=9, overflow="fold")
     for name in columns:
         # The narrowest that "−31…−14 %" and most verdict words need.
-        table.add_column(_text(name), min_width=9, max_width=14, overflow="fold")
+        table.add_column(text(name), min_width=9, max_width=14, overflow="fold")
     return table
 
 
 def _rule(title: str) -> Text:
     line = printable(f"== {title} ")
     return Text(f"\n{line}{'=' * max(0, 78 - len(line))}", style="bold", no_wrap=True)
-
-
-def _marked(mark: str, sentences: Iterable[str]) -> list[RenderableType]:
-    """Sentences behind a mark, continuation lines indented."""
-    return [
-        Padding(_text(f"{mark}: {sentence}", style="yellow"), (0, 0, 0, 2))
-        for sentence in sentences
-    ]
-
-
-def _small(line: str) -> RenderableType:
-    return Padding(_text(line), (0, 0, 0, 2))
-
-
-def _text(text: str, style: str | None = None) -> Text:
-    """Never markup: what a guest says might look like it."""
-    return Text(printable(text), style=style or "")

@@ -100,7 +100,10 @@ def _card(mac: str, channel: Channel) -> list[str]:
     of the guest's network card."""
     lines = _output(channel, "sh", "-c", _FIND, "sh", mac).split("\n")
     if len(lines) != 4 or not lines[3].strip().isdecimal():
-        raise BrokenError(f"the guest does not show its network card {mac}: {lines!r:.200}")
+        raise BrokenError(
+            f"the guest shows no network card {mac} with a driver",
+            hint="Its kernel may have none for that model: boot another image, or give --kernel.",
+        )
     return [line.strip() for line in lines]
 
 

@@ -22,7 +22,7 @@ from labctl.host.doctor.reader import Reader
 from labctl.host.topology import Topology, read_topology
 from labctl.run.disks import disk_bytes_needed
 from labctl.run.huge_pages import MIB
-from labctl.run.planning import fits
+from labctl.run.planning import fits, has_peers
 from labctl.run.requirements import read_offers
 from labctl.study.study import Study, load_study
 from labctl.study.tunings import load_tuning, tuning_names
@@ -98,6 +98,7 @@ def checkup(places: StatePlaces, study_name: str | None = None) -> Checkup:
         memory_bytes=memory_mib * MIB,
         disk_bytes=disk_bytes_needed(memory_mib * MIB, image_is_built=_is_built(image, places)),
         tunings=tunings,
+        has_link=study is None or has_peers(study),
     )
     findings = doctor.check(reader, scope)
     findings += [pinned, _image(image, places)]

@@ -100,7 +100,7 @@ def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned
     own = _own_asked_for(request)
     if own is not None:
         study = own_study(study, own, request.overrides)
-        _check_no_peers(study)
+        check_no_peers(study)
     return _planned(request, study, seed, accelerator, own)
 
 
@@ -125,7 +125,8 @@ def _own_asked_for(request: SweepRequest) -> OwnGuest | None:
     return read_own(request.domain, connect=request.connect, keep_network=request.keep_network)
 
 
-def _check_no_peers(study: Study) -> None:
+def check_no_peers(study: Study) -> None:
+    """Raises UsageError for a study whose guests must have labctl's link."""
     if has_peers(study):
         raise UsageError(
             f"study '{study.name}' has workloads that talk to a peer over labctl's own link, "
@@ -156,14 +157,16 @@ def _planned(
         accelerator=accelerator,
     )
     asked_for = request.overrides.tunings or ()
-    skipped, warnings = _fitted(tunings, offers, topology, asked_for)
+    reasons: Mapping[str, list[Unmet]] = {}
     if own is not None:
         pin_plans, _ = _pin_plans(topology, vcpus, tunings.values())
         baseline = tunings[study.roles.baseline]
         reasons = misfits(own.domain, tunings, baseline, pin_plans, accelerator or "kvm")
         for name in (name for name in asked_for if name in reasons):
             refuse_misfit(own.domain, tunings[name], reasons[name])
-        skipped |= {name: "; ".join(r.text for r in found) for name, found in reasons.items()}
+    fitting = {name: tuning for name, tuning in tunings.items() if name not in reasons}
+    skipped, warnings = _fitted(fitting, offers, topology, asked_for)
+    skipped |= {name: "; ".join(r.text for r in found) for name, found in reasons.items()}
     _check_any_left(study, tunings, skipped)
     planned = {name: tuning for name, tuning in tunings.items() if name not in skipped}
     pin_plans, _ = _pin_plans(topology, vcpus, planned.values())

@@ -7,18 +7,19 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import labctl
 from labctl.base.errors import LabctlError, UsageError
-from labctl.base.events import Listener, Note
+from labctl.base.events import Listener
 from labctl.base.places import StatePlaces, shipped_data
 from labctl.base.tuning import Kind
 from labctl.base.yamlfile import nearest
 from labctl.domain.pinplan import default_vcpus
+from labctl.guest.images import Image
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import Accelerator, Requested, accelerator
 from labctl.host.facts import host_facts
@@ -26,8 +27,9 @@ from labctl.host.identity import read_identity
 from labctl.host.topology import read_topology
 from labctl.run.bundle import read_bundle, write_bundle
 from labctl.run.guest_image import built_image
-from labctl.run.host_output import kernel_files, tool_outputs
-from labctl.run.planning import SweepRequest, fits
+from labctl.run.host_output import ToolOutput, kernel_files, tool_outputs
+from labctl.run.live_output import live_outputs
+from labctl.run.planning import SweepRequest, fits, plan_sweep
 from labctl.run.requirements import read_offers
 from labctl.run.scrub import Scrubber
 from labctl.run.selftest_result import Outcome, outcome, unavailable
@@ -78,11 +80,11 @@ def selftest(
     """
     started = datetime.now(UTC)
     names = restorable(only)
+    _check_folder(target or Path("bundle"))
     study = load_study(STUDY, programs=checkers())
     image = built_image(load_recipe(study.guest.image), places, listener)
     chosen = accelerator(accel, image.kernel, places)
     target = target or Path(f"labctl-selftest-{chosen.name}-{started:%Y%m%dT%H%M%SZ}.tar.xz")
-    _check_folder(target)
     lacking = _lacking(study, names, chosen)
     with _folder_of_its_own(places) as results:
         request = SweepRequest(
@@ -95,9 +97,13 @@ def selftest(
         )
         folder, failure = _swept(request, listener)
         run = folder.load()
+        outputs = tool_outputs()
+        if not failure:
+            try:
+                outputs |= _live(request, image, chosen, listener)
+            except LabctlError as error:
+                failure = error.message
         files = {f"run/{name}": data for name, data in _contents(folder.path).items()}
-    listener(Note(text="The host's tools are asked for what they print."))
-    outputs = tool_outputs()
     files |= {f"tools/{name}.txt": output.text.encode() for name, output in outputs.items()}
     files |= {f"kernel/{name}": data for name, data in kernel_files().items()}
     scrubber = Scrubber(read_identity(), _paths(places, results))
@@ -157,6 +163,20 @@ def _swept(request: SweepRequest, listener: Listener) -> tuple[RunFolder, str]:
         if not begun:
             raise
         return begun[-1], error.message
+
+
+def _live(
+    request: SweepRequest, image: Image, chosen: Accelerator, listener: Listener
+) -> dict[str, ToolOutput]:
+    roles_alone = replace(request, overrides=Overrides(tunings=()))
+    return live_outputs(
+        request.places,
+        plan_sweep(roles_alone, chosen.name),
+        request.results,
+        image=image,
+        accelerator=chosen,
+        listener=listener,
+    )
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from labctl.run.lab import DOMAIN_NAME, GuestSource, Lab, open_lab
 from labctl.run.leftovers import clean_up
 from labctl.run.own_domain import XML, OwnGuest
 from labctl.run.own_vm import OwnVm
-from labctl.run.planning import Planned, SweepRequest, plan_sweep, resumed_plan
+from labctl.run.planning import Planned, SweepRequest, has_peers, plan_sweep, resumed_plan
 from labctl.run.prepare import ImageSource
 from labctl.run.record import check_same_host, command, recorded
 from labctl.run.settle import Settler
@@ -90,6 +90,7 @@ def _preflight(request: SweepRequest, planned: Planned) -> None:
             disk_bytes=disk_bytes,
             memory_bytes=memory_bytes,
             vcpus=len(planned.pin_plan.vcpus),
+            has_link=has_peers(planned.plan),
         )
     )
 

@@ -41,8 +41,11 @@ def standard_error(rates: Sequence[float]) -> float:
 
 
 def is_settled(rates: Sequence[float]) -> bool:
-    """Whether the last windows, three or more of them, show no trend any more."""
-    if len(rates) < WINDOWS or min(rates) <= 0:
+    """Whether the last windows, three or more of them, show no trend any more. Those up to one in
+    which nothing was done at all (a stalled connection) tell nothing of what comes after it."""
+    stalled = [number for number, rate in enumerate(rates) if rate <= 0]
+    rates = rates[stalled[-1] + 1 :] if stalled else rates
+    if len(rates) < WINDOWS:
         return False
     ends = (rates[-count:] for count in range(WINDOWS, len(rates) + 1))
     return any(

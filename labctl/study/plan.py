@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -293,8 +293,30 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
 
 
 def _tuning_digest(tuning: Tuning) -> str:
-    """SHA-256 of what a tuning does. Where its files lie and what they say about it stay out."""
-    return _digest(_listed(asdict(replace(tuning, sources=(), description=""))))
+    """SHA-256 of what a tuning does; its name, its words and its needs stay out.
+
+    So does what it leaves as it is: a labctl that knows more settings gives the same digest, and
+    its runs can be compared with older ones.
+    """
+    plain = Tuning(name="", description="", kind=tuning.kind)
+    done = _set(replace(_does(tuning), restore=tuning.restore), plain)
+    return _digest({"kind": tuning.kind, **_listed(done)})
+
+
+def _set(value: Any, plain: Any) -> dict[str, Any]:
+    """The fields of a dataclass that differ from those of `plain`, level by level."""
+    found: dict[str, Any] = {}
+    for field in fields(value):
+        ours, theirs = getattr(value, field.name), getattr(plain, field.name)
+        if ours == theirs:
+            continue
+        nested = is_dataclass(ours) and type(ours) is type(theirs)
+        found[field.name] = _set(ours, theirs) if nested else _plain(ours)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _restored_as(tuning: Tuning, planned: Mapping[str, Tuning], control: str | None) -> str | None:

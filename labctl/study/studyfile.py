@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 from ruamel.yaml.comments import CommentedMap
 
 from labctl.base.errors import UsageError
@@ -45,6 +45,12 @@ class Program(Protocol):
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$", max_length=150)]
 _Names = Annotated[list[_Name], Field(min_length=1)]
+
+
+def _every_tuning(value: object) -> object:
+    return tuning_names() if value == "all" else value
+
+
 _Seconds = Annotated[float, Field(ge=0.1, le=3600, allow_inf_nan=False)]
 _Blocks = Annotated[int, Field(ge=1, le=1000)]
 _Vcpus = Annotated[int, Field(ge=1, le=1024)]
@@ -93,7 +99,8 @@ class StudyFile(FileModel):
     title: Annotated[str, Field(min_length=1)]
     description: str = ""
     roles: RolesFile
-    tunings: _Names
+    tunings: Annotated[_Names, BeforeValidator(_every_tuning)]
+    """Or "all": each that has a file."""
     workloads: Annotated[dict[_Name, WorkloadFile], Field(min_length=1)]
     conditions: _Names
     blocks: _Blocks

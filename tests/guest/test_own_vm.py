@@ -19,6 +19,8 @@ from labctl.host import cgroups
 from tests.guest.conftest import Sandbox, wait_for
 
 STUDY = Path(__file__).with_name("small.yaml")
+BOOT_S = 600
+"""Tests say nothing about speed: a busy machine boots an emulated guest in minutes."""
 SWEEP = ("--seed=1", "--condition=quiet", "--accel=tcg")
 VIRT_INSTALL = Path(__file__).parents[1] / "unit/domain/fixtures/virt-install-4.1.0-own-direct.xml"
 
@@ -69,6 +71,17 @@ import sys, libvirt
 libvirt.virEventRegisterDefaultImpl()
 libvirt.open(sys.argv[1]).defineXML(open(sys.argv[2]).read())
 """
+
+
+def study(folder: Path, *, boot_s: int = BOOT_S, **changes: str) -> str:
+    """The small study with another time to boot, and with some of its words changed."""
+    text = STUDY.read_text().replace("attempts: 3", f"attempts: 3\n  boot_s: {boot_s}")
+    for was, now in changes.items():
+        assert was in text
+        text = text.replace(was, now)
+    path = folder / "small.yaml"
+    path.write_text(text)
+    return str(path)
 
 
 def snapshot(*paths: Path) -> dict[str, Any]:
@@ -187,10 +200,11 @@ def in_use(disk: Path) -> Iterator[None]:
 
 
 def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
-    sandbox: Sandbox, own: OwnVm
+    sandbox: Sandbox, own: OwnVm, tmp_path: Path
 ) -> None:
     before = own.snapshot()
-    done = sandbox.labctl("sweep", str(STUDY), *SWEEP, f"--domain={own.xml}", "--json")
+    asked = ("sweep", study(tmp_path), *SWEEP, f"--domain={own.xml}", "--json")
+    done = sandbox.labctl(*asked, seconds=1500)
     assert done.returncode == 0, done.stderr
     assert own.snapshot() == before
     assert sandbox.leftovers() == []
@@ -245,7 +259,8 @@ def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
     subprocess.run([sys.executable, "-c", _DEFINE, uri, str(xml)], check=True)
     (definition,) = theirs.glob("etc/**/direct1.xml")
     before = snapshot(disk, data, definition)
-    done = sandbox.labctl("sweep", str(STUDY), *SWEEP, "--domain=direct1", f"--connect={uri}")
+    asked = ("sweep", study(tmp_path), *SWEEP, "--domain=direct1", f"--connect={uri}")
+    done = sandbox.labctl(*asked, seconds=1500)
     assert done.returncode == 0, done.stderr
     assert snapshot(disk, data, definition) == before
     assert sandbox.leftovers() == []
@@ -269,12 +284,15 @@ def test_a_vm_that_runs_is_refused_before_anything_starts(sandbox: Sandbox, own:
 def test_a_guest_that_lacks_a_program_is_told_how_to_get_it(
     sandbox: Sandbox, own: OwnVm, tmp_path: Path
 ) -> None:
-    study = tmp_path / "wake.yaml"
-    text = STUDY.read_text().replace("program: sysbench-cpu", "program: cyclictest")
-    text = text.replace("{max_prime: 2000}", "{}").replace("events_per_s", "latency_p95")
-    study.write_text(text)
+    cyclictest = {
+        "program: sysbench-cpu": "program: cyclictest",
+        "{max_prime: 2000}": "{}",
+        "events_per_s": "latency_p95",
+    }
     own.without("/usr/bin/cyclictest")
-    done = sandbox.labctl("sweep", str(study), *SWEEP, f"--domain={own.xml}")
+    done = sandbox.labctl(
+        "sweep", study(tmp_path, **cyclictest), *SWEEP, f"--domain={own.xml}", seconds=900
+    )
     assert done.returncode == 3
     assert "the guest lacks cyclictest" in done.stderr
     assert "apt install rt-tests" in done.stderr
@@ -284,11 +302,9 @@ def test_a_guest_that_lacks_a_program_is_told_how_to_get_it(
 def test_a_guest_without_an_agent_ends_the_run_in_time_and_is_told_the_remedy(
     sandbox: Sandbox, own: OwnVm, tmp_path: Path
 ) -> None:
-    study = tmp_path / "short.yaml"
-    study.write_text(STUDY.read_text().replace("attempts: 3", "attempts: 3\n  boot_s: 20"))
     own.without("/usr/sbin/qemu-ga")
     started = time.monotonic()
-    done = sandbox.labctl("sweep", str(study), *SWEEP, f"--domain={own.xml}")
+    done = sandbox.labctl("sweep", study(tmp_path, boot_s=20), *SWEEP, f"--domain={own.xml}")
     assert time.monotonic() - started < 90
     assert done.returncode == 3
     assert "no agent answers in the guest within 20 s" in done.stderr

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,20 +17,9 @@ from labctl.guest.recipe import RecipeFile, load_recipe
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
-
-TOOL = Path(__file__).parents[2] / "tools" / "bench.py"
-
-
-@pytest.fixture(scope="module")
-def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("labctl_bench", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+from tools.bench import commands, figures, guests, sweeps
+from tools.bench.__main__ import GROUPS, measure
+from tools.bench.benchmark import IMAGE, Benchmark
 
 
 def record(number: int, second: float, **changes: Any) -> TrialRecord:
@@ -83,33 +69,31 @@ def loaded(*records: TrialRecord, cpu: float | None = 0.002) -> LoadedRun:
     ],
 )
 def test_a_figure_says_whether_its_target_is_met(
-    bench: ModuleType, comparison: str, value: float | None, met: bool | None
+    comparison: str, value: float | None, met: bool | None
 ) -> None:
-    figure = bench.Figure(name="n", value=value, unit="s", comparison=comparison, limit=1.0)
+    figure = figures.Figure(name="n", value=value, unit="s", comparison=comparison, limit=1.0)
     assert figure.met is met
     assert figure.to_json()["met"] is met
 
 
-def test_what_surrounds_a_trial_leaves_out_those_that_were_never_measured(
-    bench: ModuleType,
-) -> None:
+def test_what_surrounds_a_trial_leaves_out_those_that_were_never_measured() -> None:
     failed = record(2, 20, measured_s=0.0, warmup_s=0.0, wall_s=60.0)
-    assert bench.inside_trials([record(1, 0), failed]) == [pytest.approx(0.25)]
+    assert sweeps.inside_trials([record(1, 0), failed]) == [pytest.approx(0.25)]
 
 
-def test_a_gap_is_only_between_trials_of_one_restore(bench: ModuleType) -> None:
+def test_a_gap_is_only_between_trials_of_one_restore() -> None:
     records = [
         record(3, 43, position=2),
         record(1, 0),
         record(2, 11.35),  # 0.1 s after trial 1 has ended
         record(2, 30, attempt=2),
     ]
-    assert bench.between_trials(records) == [pytest.approx(0.1)]
+    assert sweeps.between_trials(records) == [pytest.approx(0.1)]
 
 
-def test_a_sweeps_share_counts_all_of_its_wall_time(bench: ModuleType) -> None:
+def test_a_sweeps_share_counts_all_of_its_wall_time() -> None:
     run = loaded(record(1, 0), record(2, 11.35))
-    around, share, cpu, memory = bench.sweep_figures(run, wall_s=44.0, peak_bytes=150_000_000)
+    around, share, cpu, memory = sweeps.sweep_figures(run, wall_s=44.0, peak_bytes=150_000_000)
     assert share.value == pytest.approx(0.5)
     assert share.met is False
     assert around.value == pytest.approx(0.35)
@@ -117,47 +101,47 @@ def test_a_sweeps_share_counts_all_of_its_wall_time(bench: ModuleType) -> None:
     assert memory.value == pytest.approx(150.0)
 
 
-def test_labctls_cpu_is_that_of_the_worst_trial(bench: ModuleType) -> None:
+def test_labctls_cpu_is_that_of_the_worst_trial() -> None:
     good, bad = loaded(record(1, 0)), loaded(record(2, 11.35), cpu=0.02)
     run = replace(good, trials=good.trials + bad.trials)
-    figure = bench.sweep_figures(run, wall_s=44.0, peak_bytes=1)[2]
+    figure = sweeps.sweep_figures(run, wall_s=44.0, peak_bytes=1)[2]
     assert figure.value == pytest.approx(2.0)
     assert figure.met is False
 
 
-def test_a_sweep_without_samples_gives_no_figures(bench: ModuleType) -> None:
+def test_a_sweep_without_samples_gives_no_figures() -> None:
     run = loaded(record(1, 0), record(2, 11.35), cpu=None)
     with pytest.raises(BrokenError, match="2 attempts"):
-        bench.sweep_figures(run, wall_s=44.0, peak_bytes=1)
+        sweeps.sweep_figures(run, wall_s=44.0, peak_bytes=1)
 
 
-def test_peak_memory_is_the_kernels_high_water_mark(bench: ModuleType) -> None:
-    assert bench.peak_rss_bytes("Name:\tpython\nVmHWM:\t  1000 kB\nVmRSS:\t 10 kB\n") == 1_024_000
+def test_peak_memory_is_the_kernels_high_water_mark() -> None:
+    assert sweeps.peak_rss_bytes("Name:\tpython\nVmHWM:\t  1000 kB\nVmRSS:\t 10 kB\n") == 1_024_000
     with pytest.raises(BrokenError):
-        bench.peak_rss_bytes("Name:\tpython\n")
+        sweeps.peak_rss_bytes("Name:\tpython\n")
 
 
 def test_what_cannot_be_measured_is_named_and_the_rest_is_measured(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def busy(benchmark: object) -> list[Any]:
         raise BusyError("this host is in use")
 
     def quick(benchmark: object) -> list[Any]:
-        return [bench.measured(bench.HELP, [0.1, 0.2, 0.9], "")]
+        return [figures.measured(commands.HELP, [0.1, 0.2, 0.9], "")]
 
-    monkeypatch.setitem(bench.GROUPS, "sweep", (busy, bench.GROUPS["sweep"][1]))
-    monkeypatch.setitem(bench.GROUPS, "help", (quick, bench.GROUPS["help"][1]))
-    benchmark = bench.Benchmark(StatePlaces(Path("none")), silent)
-    *lost, helped = bench.measure(benchmark, ["sweep", "help"])
+    monkeypatch.setitem(GROUPS, "sweep", (busy, GROUPS["sweep"][1]))
+    monkeypatch.setitem(GROUPS, "help", (quick, GROUPS["help"][1]))
+    benchmark = Benchmark(StatePlaces(Path("none")), silent)
+    *lost, helped = measure(benchmark, ["sweep", "help"])
     assert [figure.value for figure in lost] == [None] * 4
     assert all("this host is in use" in figure.note for figure in lost)
     assert helped.value == 0.2
 
 
-def test_the_untrimmed_image_differs_by_nothing_but_trimming(bench: ModuleType) -> None:
-    untrimmed = yamlfile.load(RecipeFile, bench.UNTRIMMED)
-    trimmed = load_recipe(bench.IMAGE).spec
+def test_the_untrimmed_image_differs_by_nothing_but_trimming() -> None:
+    untrimmed = yamlfile.load(RecipeFile, guests.UNTRIMMED)
+    trimmed = load_recipe(IMAGE).spec
     assert set(untrimmed.packages) ^ set(trimmed.packages) == {
         "initramfs-tools",
         "tiny-initramfs",

@@ -10,6 +10,7 @@ from labctl.host.doctor import (
     interrupts,
     load,
     memory,
+    network,
     scheduling,
     software,
     storage,
@@ -30,6 +31,7 @@ CHECKS: tuple[Check, ...] = (
     *load.CHECKS,
     *tuned.CHECKS,
     *storage.CHECKS,
+    *network.CHECKS,
     *software.CHECKS,
 )
 """In the order in which people look for a cause."""

@@ -65,6 +65,8 @@ class Scope:
     memory_bytes: int = GIB
     disk_bytes: int = 0
     tunings: Mapping[str, Tuning] = field(default_factory=dict)
+    has_link: bool = True
+    """Whether its guests send packets to a peer."""
 
     def requiring(self, wanted: Callable[[Requires], object]) -> list[str]:
         """The names of the tunings whose requirements hold something."""

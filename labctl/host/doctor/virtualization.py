@@ -125,24 +125,6 @@ def exits(reader: Reader, scope: Scope) -> Result:
     )
 
 
-def vhost(reader: Reader, scope: Scope) -> Result:
-    devices = {name: reader.exists(name) for name in ("/dev/vhost-net", "/dev/net/tun")}
-    missing = [name for name, is_there in devices.items() if not is_there]
-    if not missing:
-        return fine("/dev/vhost-net and /dev/net/tun are there", devices)
-    using = scope.using(lambda tuning: tuning.network.vhost is not None)
-    if not using:
-        return fine(f"no {' and no '.join(missing)}; nothing here needs it", devices)
-    return warn(
-        f"no {' and no '.join(missing)}",
-        " && ".join(f"modprobe {_MODULE_OF[name]}" for name in missing),
-        devices,
-    )
-
-
-_MODULE_OF = {"/dev/vhost-net": "vhost_net", "/dev/net/tun": "tun"}
-
-
 def _works(scope: Scope) -> bool:
     return not isinstance(scope.accelerator, LabctlError) and scope.accelerator.name == "kvm"
 
@@ -200,5 +182,4 @@ CHECKS = (
         "Software-only KVM has tracepoints that never fire: a breakdown by reason would be empty.",
         exits,
     ),
-    Check("vhost-net", GROUP, "Tunings with vhost let the kernel serve the network card.", vhost),
 )

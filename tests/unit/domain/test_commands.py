@@ -33,6 +33,11 @@ def test_the_list_names_each_tuning_with_its_kind_and_twin() -> None:
     assert "pinned+fifo+iothreads" in labctl("domain", "list").output
 
 
+def test_the_list_as_markdown_is_the_reference() -> None:
+    found = labctl("domain", "list", "--markdown").output
+    assert found == (Path(__file__).parents[3] / "docs" / "tunings.md").read_text()
+
+
 def test_a_tuning_is_shown_with_what_it_extends() -> None:
     shown = labctl("domain", "show", "pinned+rr").output
     for words in ("vcpu_sched: rr, priority 1", "pin.emulator: plan", "native+rr", "risks"):

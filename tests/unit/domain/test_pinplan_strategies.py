@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Strategy
-from labctl.domain.pinpicture import picture
-from labctl.domain.pinplan import PinPlan, default_vcpus, pin_plan, same_placement
+from labctl.domain.pinplan import pin_plan, same_placement
 from labctl.domain.pinvcpus import guest_topology
-from labctl.host.topology import EFFICIENT, PERFORMANCE, Cpu, Topology
+from labctl.host.topology import Cpu, Topology
 
 from . import hosts
 
@@ -155,115 +152,3 @@ def test_the_json_of_a_plan_tells_strategy_nodes_and_topology() -> None:
     assert data["strategy"] == "spread"
     assert data["vcpu_nodes"] == {"0": 0, "1": 1}
     assert data["guest_topology"] == {"sockets": 2, "cores": 1, "threads": 1}
-
-
-@st.composite
-def topologies(draw: st.DrawFn) -> Topology:
-    """Any host: packages, nodes and caches in any nesting, SMT, kinds of core, holes, limits."""
-    cores = draw(st.integers(1, 12))
-    threads = draw(st.sampled_from([1, 1, 2, 2, 4]))
-    adjacent = draw(st.booleans())
-    packages = draw(st.integers(1, 3))
-    nodes = draw(st.integers(1, 4))
-    cores_per_l3 = draw(st.one_of(st.none(), st.integers(1, cores)))
-    hybrid = draw(st.booleans())
-    count = cores * threads
-    numbers = st.sets(st.integers(0, count - 1), max_size=count)
-    offline = draw(numbers)
-    allowed = draw(st.one_of(st.just(set(range(count))), numbers))
-    isolated = draw(st.one_of(st.just(set()), numbers))
-    lies = draw(st.booleans())  # sysfs that contradicts itself about siblings
-    cpus = []
-    for number in range(count):
-        if number in offline:
-            cpus.append(Cpu(number=number, online=False))
-            continue
-        core = number // threads if adjacent else number % cores
-        siblings = {n for n in range(count) if (n // threads if adjacent else n % cores) == core}
-        if lies:
-            siblings = draw(numbers)
-        cpus.append(
-            Cpu(
-                number=number,
-                package=core * packages // cores,
-                core=core,
-                siblings=frozenset(siblings - offline | {number}),
-                l3=None if cores_per_l3 is None else core // cores_per_l3,
-                node=core * nodes // cores,
-                kind=(PERFORMANCE if core % 3 else EFFICIENT) if hybrid else "",
-            )
-        )
-    memory = draw(st.sets(st.integers(0, nodes - 1), min_size=1))
-    host = Topology(
-        cpus=tuple(cpus),
-        allowed=frozenset(allowed),
-        memory_nodes=frozenset(memory),
-        isolated=frozenset(isolated - offline),
-    )
-    if not host.usable:
-        host = replace(
-            host,
-            cpus=(Cpu(number=0, siblings=frozenset({0})), *cpus[1:]),
-            allowed=frozenset({0, *allowed}),
-        )
-    return host
-
-
-@given(topologies(), st.floats(0, 1), st.integers(0, 3), st.sampled_from(Strategy))
-def test_any_plan_keeps_the_rules(
-    host: Topology, taken: float, iothreads: int, strategy: Strategy
-) -> None:
-    vcpus = max(1, round(taken * len(host.pinnable)))
-    try:
-        plan = pin_plan(host, vcpus, iothreads, strategy)
-    except UsageError:
-        if strategy in (Strategy.NODE, Strategy.SIBLINGS):
-            return
-        raise
-    assert len(plan.vcpus) == len(plan.vcpu_cpus) == vcpus
-    assert plan.vcpu_cpus | plan.emulator | plan.housekeeping <= host.pinnable
-    assert plan.housekeeping <= host.usable
-    assert len(plan.iothreads) == iothreads
-    helpers = plan.emulator.union(*plan.iothreads)
-    if vcpus < len(host.pinnable):
-        assert not plan.vcpu_cpus & plan.housekeeping
-        assert not plan.vcpu_cpus & helpers
-    _says_what_shares(plan)
-    sockets, cores, threads = plan.guest_topology
-    assert sockets * cores * threads == vcpus
-    assert pin_plan(host, vcpus, iothreads, strategy) == plan
-    assert picture(plan, host)
-
-
-def _says_what_shares(plan: PinPlan) -> None:
-    for cpu, roles in plan.roles().items():
-        said = [line for line in plan.shares if line.startswith(f"CPU {cpu} is shared by ")]
-        assert len(said) == (len(roles) > 1)
-        assert all(role in line for line in said for role in roles)
-
-
-@given(topologies(), st.integers(1, 48))
-def test_guest_threads_are_threads_of_one_core_of_the_host(host: Topology, vcpus: int) -> None:
-    plan = pin_plan(host, min(vcpus, len(host.pinnable)), 0)
-    _, _, threads = plan.guest_topology
-    for at in range(0, len(plan.vcpus), threads):
-        together = plan.vcpus[at : at + threads]
-        assert any(set(together) <= core for core in host.cores(plan.vcpu_cpus))
-
-
-@given(topologies(), st.integers(1, 48))
-def test_vcpus_leave_a_node_only_when_none_has_room(host: Topology, vcpus: int) -> None:
-    host = replace(host, isolated=frozenset(), memory_nodes=frozenset(range(4)))
-    host = replace(host, cpus=tuple(replace(cpu, kind="") for cpu in host.cpus))
-    plan = pin_plan(host, min(vcpus, len(host.usable)), 0)
-    if len(set(plan.vcpu_nodes)) > 1:
-        free = host.usable - (plan.housekeeping - plan.vcpu_cpus)
-        rooms = [sum(host.cpu(n).node == node for n in free) for node in range(4)]
-        assert max(rooms) < len(plan.vcpus)
-
-
-@given(topologies())
-def test_the_default_number_of_vcpus_always_has_a_plan(host: Topology) -> None:
-    vcpus = default_vcpus(host)
-    assert 1 <= vcpus <= 4
-    assert len(pin_plan(host, vcpus, 1).vcpus) == vcpus

@@ -114,7 +114,7 @@ def test_all_policies_and_numbers_of_iothreads_are_valid() -> None:
     assert '<vcpusched vcpus="0-1" scheduler="batch"/>' in xml
     assert '<iothreadsched iothreads="1-3" scheduler="idle"/>' in xml
     assert '<emulatorsched scheduler="rr" priority="7"/>' in xml
-    assert 'cache="none" io="native" discard="unmap" iothread="1"' in xml
+    assert 'cache="none" io="native" discard="unmap" iothread="2"' in xml
 
 
 def test_the_ordinary_policy_is_left_to_the_kernel() -> None:
@@ -150,3 +150,37 @@ def test_features_that_this_hosts_kvm_cannot_give_are_left_out() -> None:
     assert cpu.get("mode") == "host-passthrough"
     assert [(f.get("policy"), f.get("name")) for f in cpu] == [("disable", "arch-capabilities")]
     assert tree(accelerator="tcg", disabled_features=("arch-capabilities",)).find("cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "driver"),
+    [
+        ("baseline", None),
+        ("pinned", None),
+        ("net-e1000e", None),
+        ("net-vhost", {"name": "vhost"}),
+        ("net-no-vhost", {"name": "qemu"}),
+        ("net-queues", {"name": "vhost", "queues": "4"}),
+        # libvirt would take vhost-net where it can, and that serves split rings without a word.
+        ("net-packed", {"name": "qemu", "packed": "on"}),
+    ],
+)
+def test_a_guest_with_a_tap_is_plugged_into_it_and_changes_nothing_else(
+    name: str, driver: dict[str, str] | None
+) -> None:
+    tuning = load_tuning(name)
+    with_tap = render(hosts.request(tuning, tap="labctl4194304"))
+    valid(with_tap)
+    [card] = (plugged := etree.fromstring(with_tap.encode())).iterfind("devices/interface")
+    assert card.get("type") == "ethernet"
+    assert [dict(target.attrib) for target in card.iterfind("target")] == [
+        {"dev": "labctl4194304", "managed": "no"}
+    ]
+    assert [dict(found.attrib) for found in card.iterfind("driver")] == ([driver] if driver else [])
+    plain = tree(tuning=tuning)
+    for root in (plain, plugged):
+        devices = root.find("devices")
+        assert devices is not None
+        for found in devices.findall("interface"):
+            devices.remove(found)
+    assert etree.tostring(plain) == etree.tostring(plugged)

@@ -100,3 +100,37 @@ def test_an_unknown_recipe_is_refused_with_the_nearest_name() -> None:
 
 def test_a_key_that_the_model_lacks_never_passes() -> None:
     assert RecipeFile.model_config["extra"] == "forbid"
+
+
+def test_a_recipe_is_another_one_with_its_own_keys_in_front(lab: Path) -> None:
+    base = recipe(lab, RECIPE)
+    (lab / "guest-images" / "theirs.yaml").write_text(
+        "extends: mine\nkernel: linux-image-amd64\nfiles: {/etc/issue: hi}\n"
+    )
+    found = load_recipe("theirs").spec
+    assert found.kernel == "linux-image-amd64"
+    assert found.files == {"/etc/issue": "hi", "/etc/motd": "hello"}
+    same = {"kernel", "files"}
+    assert found.model_dump(exclude=same) == base.spec.model_dump(exclude=same)
+    assert load_recipe("theirs").digest != base.digest
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("extends: nobody", "no other image recipe 'nobody'"),
+        ("extends: mine", "no other image recipe 'mine'"),
+        ("extends: debian-12-stock", "itself extends another"),
+        ("extends: debian-12\nkernal: x", "kernal"),
+    ],
+)
+def test_a_recipe_that_extends_what_it_cannot_is_refused(lab: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=r"mine\.yaml") as caught:
+        recipe(lab, text)
+    assert said in caught.value.message
+
+
+def test_the_stock_kernels_image_has_the_same_programs() -> None:
+    stock, cloud = load_recipe("debian-12-stock").spec, load_recipe("debian-12").spec
+    assert (stock.packages, stock.binaries) == (cloud.packages, cloud.binaries)
+    assert stock.kernel != cloud.kernel

@@ -112,3 +112,13 @@ def test_a_kernel_that_does_not_tell_what_is_available_is_no_problem(
     (host / "proc/meminfo").write_text("MemTotal: 9 kB\n")
     assert memory_available(host) is None
     assert problems() == []
+
+
+def test_only_a_sweep_that_sends_packets_needs_a_tap_device(host: Path) -> None:
+    asked = {"state_folder": host, "disk_bytes": GIB, "memory_bytes": GIB, "vcpus": 1}
+    assert preflight(**asked, root=host) == []
+    [problem] = preflight(**asked, root=host, has_link=True)
+    assert "/dev/net/tun" in problem.message
+    (host / "dev/net").mkdir()
+    (host / "dev/net/tun").touch()
+    assert preflight(**asked, root=host, has_link=True) == []

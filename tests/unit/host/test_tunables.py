@@ -7,6 +7,7 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.host.kinds import rebuild
+from labctl.host.netdevices import NetworkNamespace, TapDevice
 from labctl.host.tunables import (
     ABSENT,
     PRESENT,
@@ -46,6 +47,8 @@ def test_the_selected_word_is_the_value(text: str, value: str) -> None:
         CpuMask("/proc/irq/default_smp_affinity"),
         CgroupFolder("/sys/fs/cgroup/memory/labctl-native-1"),
         CgroupControllers("/sys/fs/cgroup/cgroup.subtree_control"),
+        NetworkNamespace("labctl-peer-1"),
+        TapDevice("labctl1", "labctl-peer-1", "many"),
     ],
 )
 def test_a_tunable_is_rebuilt_from_its_kind_and_arguments(tunable: Tunable) -> None:

@@ -16,8 +16,9 @@ from labctl.domain.foreign import OwnDomain, own_domain
 from labctl.domain.pinplan import pin_plan
 from labctl.run import own_domain as module
 from labctl.run import planning
-from labctl.run.own_domain import misfits, outside_xml, read_own
+from labctl.run.own_domain import misfits, outside_xml, own_of_run, read_own
 from labctl.run.planning import plan_sweep
+from labctl.store.run_folder import RunFolder
 from labctl.study.study import Overrides
 from labctl.study.tunings import load_tuning, load_tunings
 from tests.unit.domain import hosts
@@ -112,7 +113,7 @@ def test_a_file_that_holds_no_domain_is_named(tmp_path: Path, text: str, sentenc
 def test_what_a_copy_can_not_have_is_named_with_its_line(disk: Path) -> None:
     path = written(disk, more="<hostdev mode='subsystem' type='pci'/>")
     said = refused(path)
-    assert f"can't copy 'web' (the file '{path}'): <hostdev type='pci'> (line 12)" in said
+    assert f"can't copy the file '{path}': <hostdev type='pci'> (line 12)" in said
     assert "give the file" in said
 
 
@@ -206,6 +207,20 @@ def test_a_run_records_the_domain_and_notes_when_it_changes(disk: Path) -> None:
     assert before["name"] == "web"
     assert before == read(written(disk)).to_json()
     assert before["digest"] != read(written(disk, more="<sound model='ich9'/>")).to_json()["digest"]
+
+
+def test_a_resumed_run_takes_the_domain_as_it_began(tmp_path: Path, disk: Path) -> None:
+    own = read(written(disk))
+    folder = RunFolder.create(tmp_path / "results", "r1")
+    folder.write_run({"domain": own.to_json()})
+    (folder.path / module.XML).write_text(own.domain.xml)
+    written(disk, vcpus=2)  # what becomes of the owner's file is nothing to the run
+    resumed = own_of_run(folder)
+    assert resumed is not None
+    assert resumed.domain.vcpus == 1
+    assert resumed.to_json() == own.to_json()
+    folder.write_run({"domain": None})
+    assert own_of_run(folder) is None
 
 
 class FakeSession:

@@ -91,3 +91,18 @@ def test_a_refused_tuning_is_skipped_with_its_reason_or_an_error_when_asked_for_
     named = Overrides(vcpus=2, tunings=("pinned+fifo",))
     with pytest.raises((HostError, UsageError), match="pinned\\+fifo"):
         plan_sweep(request(tmp_path, overrides=named))
+
+
+def test_a_study_that_sends_packets_is_not_for_a_domain_of_ones_own(tmp_path: Path) -> None:
+    study = planning.load_study("network", programs=planning.checkers())
+    assert planning.has_peers(study)
+    with pytest.raises(UsageError, match="talk to a peer") as caught:
+        planning.check_no_peers(study)
+    assert caught.value.hint is not None
+    assert "--workload" in caught.value.hint
+
+
+def test_a_study_that_sends_nothing_needs_no_link() -> None:
+    study = planning.load_study("pinning", programs=planning.checkers())
+    assert not planning.has_peers(study)
+    planning.check_no_peers(study)

@@ -32,6 +32,12 @@ def test_a_climb_below_the_limit_is_settled() -> None:
     assert not is_settled([100 * (1 + 1.1 * SLOPE_LIMIT) ** number for number in range(5)])
 
 
+def test_a_window_in_which_nothing_was_done_is_no_trend() -> None:
+    assert is_settled([0.0, 100.0, 100.0, 100.0])
+    assert not is_settled([100.0, 100.0, 100.0, 0.0])
+    assert not is_settled([100.0, 100.0, 0.0, 100.0, 100.0])
+
+
 def test_scatter_without_a_trend_is_settled() -> None:
     # What a neighbour does to single windows: tens of percent, in no direction.
     assert is_settled([100.0, 70.0, 105.0, 75.0])

@@ -43,7 +43,11 @@ def test_defaults_fill_what_is_left_out(name: str) -> None:
 def test_the_program_that_runs_is_the_one_whose_hash_is_compared(name: str) -> None:
     program = workload(name)
     setting = Setting(
-        parameters=program.check_parameters({}), vcpus=1, duration_s=2, data_path="/dev/vdb"
+        parameters=program.check_parameters({}),
+        vcpus=1,
+        duration_s=2,
+        data_path="/dev/vdb",
+        peer="198.18.0.1",
     )
     for command in (program.command(setting), program.warmup_command(setting, 0.3, None)):
         assert command.argv[0] in program.binaries

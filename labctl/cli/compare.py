@@ -1,0 +1,40 @@
+"""`labctl compare`: two runs, on two hosts, kernels or days."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from labctl.base.errors import UsageError
+from labctl.cli.common import console, print_json
+
+
+@click.command("compare")
+@click.argument("run_a", metavar="RUN_A")
+@click.argument("run_b", metavar="RUN_B")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/compare.md).")
+@click.option("--force", is_flag=True, help="Compare what can't be compared, and label it so.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of runs (default: results/ of the lab folder).",
+)
+def command(run_a: str, run_b: str, as_json: bool, force: bool, results: Path | None) -> None:
+    """Compare RUN_B with RUN_A: facts that differ first, then values and effects."""
+    from labctl.analysis.across import compare_runs
+    from labctl.base.places import results_folder
+    from labctl.report.compare import comparison_json, comparison_table
+    from labctl.store.run_folder import RunFolder
+
+    folder = results or results_folder()
+    found = compare_runs(*(RunFolder.find(folder, name).load() for name in (run_a, run_b)))
+    if found.refusals and not force:
+        raise UsageError(
+            f"{found.a} and {found.b} can't be compared: {'; '.join(found.refusals)}",
+            hint="'--force' compares them all the same, and labels it.",
+        )
+    if as_json:
+        print_json(comparison_json(found))
+    else:
+        console().print(comparison_table(found))

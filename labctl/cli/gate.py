@@ -1,0 +1,77 @@
+"""`labctl gate`: does a run keep a policy's rules?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from labctl.cli.common import console, print_json
+
+_KEPT, _BROKEN, _OPEN = 0, 1, 2
+
+
+@click.command("gate")
+@click.argument("run_name", metavar="RUN")
+@click.option(
+    "--policy",
+    "policy_file",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The rules (docs/gate.md).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/gate.md).")
+@click.option("--markdown", is_flag=True, help="Print a table for a merge request.")
+@click.option(
+    "--junit",
+    "junit_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write JUnit's XML, too.",
+)
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of runs (default: results/ of the lab folder).",
+)
+def command(
+    run_name: str,
+    policy_file: Path,
+    as_json: bool,
+    markdown: bool,
+    junit_file: Path | None,
+    results: Path | None,
+) -> None:
+    """Hold RUN against the rules of a policy.
+
+    Exit status: 0 all rules are kept, 1 a rule is violated, 2 not enough data to say (or a wrong
+    policy).
+    """
+    from labctl.analysis.gate import gate
+    from labctl.analysis.policy import load_policy
+    from labctl.base.places import results_folder
+    from labctl.report.gate import gate_json, gate_junit, gate_markdown, gate_table
+    from labctl.store.jsonfile import write_bytes
+    from labctl.store.run_folder import RunFolder
+
+    if as_json and markdown:
+        raise click.UsageError("--json or --markdown, not both")
+    policy = load_policy(policy_file)
+    folder = results or results_folder()
+    run = RunFolder.find(folder, run_name).load()
+    others = {
+        name: RunFolder.find(folder, name).load()
+        for name in sorted({rule.like for rule in policy.rules if rule.like is not None})
+    }
+    result = gate(run, policy, others)
+    if junit_file is not None:
+        write_bytes(junit_file, gate_junit(result))
+    if as_json:
+        print_json(gate_json(result))
+    elif markdown:
+        click.echo(gate_markdown(result), nl=False)
+    else:
+        console().print(gate_table(result))
+    sys.exit({True: _KEPT, False: _BROKEN, None: _OPEN}[result.passed])

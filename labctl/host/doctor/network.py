@@ -1,0 +1,84 @@
+"""What a link between a guest and its peer is made of: tap devices, vhost-net, namespaces."""
+
+from __future__ import annotations
+
+from labctl.host.doctor.model import Check, Result, Scope, fine, some, warn
+from labctl.host.doctor.reader import Reader
+
+GROUP = "network"
+TUN, VHOST = "/dev/net/tun", "/dev/vhost-net"
+_PROGRAMS = ("ip", "nsenter")
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+"""linux/capability.h. What it takes to make devices, and to make and enter namespaces."""
+
+
+def tap(reader: Reader, scope: Scope) -> Result:
+    if reader.exists(TUN):
+        return fine(f"{TUN} is there", True)
+    if not (scope.has_link or scope.requiring(lambda need: TUN in need.paths)):
+        return fine(f"{TUN} is not there, and nothing here needs it", False)
+    return warn(
+        f"{TUN} is not there: no tap device, and so no study that sends packets",
+        "modprobe tun  # in a container: run it with --device /dev/net/tun",
+        False,
+    )
+
+
+def vhost_net(reader: Reader, scope: Scope) -> Result:
+    if reader.exists(VHOST):
+        return fine(f"{VHOST} is there", True)
+    wanting = scope.requiring(lambda need: VHOST in need.paths)
+    if not wanting:
+        return fine(f"{VHOST} is not there, and nothing here needs it", False)
+    return warn(
+        f"{VHOST} is not there, which {some(wanting)} would need: QEMU itself serves each packet",
+        "modprobe vhost_net  # where it says 'not found': a kernel with CONFIG_VHOST_NET",
+        False,
+    )
+
+
+def namespaces(reader: Reader, scope: Scope) -> Result:
+    if not scope.has_link:
+        return fine("nothing here needs them")
+    if not reader.exists("/proc/self/ns/net"):
+        return warn(
+            "the kernel has no network namespaces",
+            "Boot a kernel with CONFIG_NET_NS.",
+            False,
+        )
+    if missing := [name for name in _PROGRAMS if reader.program(name) is None]:
+        return warn(
+            f"not installed: {', '.join(missing)}", "apt install iproute2 util-linux", False
+        )
+    if lacking := [n for n, bit in _CAPABILITIES.items() if not reader.has_capability(bit)]:
+        return warn(
+            f"no right to make them: {' and '.join(lacking)} missing",
+            "Run labctl as root (in a container: with --privileged).",
+            False,
+        )
+    return fine("a namespace can be made for the peer", True)
+
+
+CHECKS = (
+    Check(
+        "tap-devices",
+        GROUP,
+        "A guest's packets reach its peer through a tap device; without one it has QEMU's own "
+        "network alone.",
+        tap,
+    ),
+    Check(
+        "vhost-net",
+        GROUP,
+        "libvirt takes it for virtio-net over a tap device without being asked: it decides which "
+        "network a baseline has.",
+        vhost_net,
+    ),
+    Check(
+        "network-namespaces",
+        GROUP,
+        "The peer and native runs each have a network of their own, so that nothing touches the "
+        "host's.",
+        namespaces,
+    ),
+)

@@ -1,0 +1,180 @@
+"""What a gate found: as a table, as Markdown for a merge request, as JSON, as JUnit's XML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from lxml import etree
+from rich.console import Group, RenderableType
+
+from labctl.analysis.gate import Finding, GateResult, Outcome
+from labctl.analysis.model import EffectKind
+from labctl.analysis.policy import Undecided
+from labctl.base.units import Unit
+from labctl.base.wording import (
+    change,
+    change_interval,
+    counted,
+    difference,
+    difference_interval,
+    metric_title,
+    printable,
+    quantity,
+)
+from labctl.report.parts import bare_table, text
+
+SCHEMA = 1
+
+_STYLES = {Outcome.HOLDS: "green", Outcome.VIOLATED: "bold red", Outcome.UNDECIDED: "yellow"}
+_COUNTED_AS = {
+    Undecided.FAIL: "counts as violated",
+    Undecided.PASS: "counts as kept",
+    Undecided.OPEN: "left open",
+}
+
+
+def gate_table(result: GateResult) -> RenderableType:
+    """Fits 80 columns. A rule that speaks of many cells has a row for each."""
+    table = bare_table(f"Gate of {result.run}")
+    table.add_column("rule", max_width=26, overflow="fold")
+    table.add_column("where", max_width=22, overflow="fold")
+    table.add_column("found", max_width=16, overflow="fold")
+    table.add_column("", overflow="fold")
+    shown = ""
+    for finding in result.findings:
+        title = "" if finding.rule == shown else finding.rule
+        shown = finding.rule
+        table.add_row(
+            text(title),
+            text(where(finding)),
+            text(found(finding)),
+            text(outcome(finding), style=_STYLES[finding.outcome]),
+        )
+    return Group(table, text(f"\n{verdict(result)}", style="bold"))
+
+
+def where(finding: Finding) -> str:
+    if not finding.tuning:
+        return "nowhere in the run"
+    arms = finding.tuning if finding.against is None else f"{finding.tuning} : {finding.against}"
+    return f"{arms}, {finding.workload}, {finding.condition}"
+
+
+def found(finding: Finding) -> str:
+    """The estimate with its interval; "" where there is none."""
+    if finding.estimate is None or finding.unit is None:
+        return ""
+    unit, low, high = finding.unit, finding.low, finding.high
+    if finding.kind is EffectKind.RATIO:
+        parts = [change(finding.estimate), change_interval(low, high)]
+    elif finding.kind is EffectKind.DIFFERENCE:
+        parts = [difference(finding.estimate, unit), difference_interval(low, high, unit)]
+    else:
+        parts = [quantity(finding.estimate, unit), _values(low, high, unit)]
+    return "\n".join(filter(None, parts))
+
+
+def _values(low: float | None, high: float | None, unit: Unit) -> str:
+    if low is None or high is None:
+        return ""
+    return f"{quantity(low, unit)} to {quantity(high, unit)}"
+
+
+def outcome(finding: Finding) -> str:
+    """The outcome, and of an undecided one why, and what the policy makes of it."""
+    if finding.outcome is not Outcome.UNDECIDED:
+        return str(finding.outcome)
+    return f"undecided, {_COUNTED_AS[finding.counts_as]}: {finding.why}"
+
+
+def verdict(result: GateResult) -> str:
+    """The gate's answer in a sentence."""
+    counts = Counter(finding.outcome for finding in result.findings)
+    told = ", ".join(f"{counts[kind]} {kind}" for kind in Outcome if counts[kind])
+    state = {True: "passed", False: "failed", None: "not enough data to say"}[result.passed]
+    return f"{state.capitalize()}: {counted(len(result.findings), 'check')}, {told}."
+
+
+def gate_markdown(result: GateResult) -> str:
+    """A table for a merge request, with its answer first."""
+    lines = [
+        f"**{_cell(verdict(result))}** Run `{_cell(result.run)}`.",
+        "",
+        "| rule | where | found | outcome |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        "| " + " | ".join(map(_cell, (f.rule, where(f), found(f), outcome(f)))) + " |"
+        for f in result.findings
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: str) -> str:
+    """Text that Markdown takes for nothing else: names come from files of others."""
+    plain = printable(value).replace("\n", " ")
+    return "".join(f"\\{c}" if c in "\\|`*_[]<>" else c for c in plain)
+
+
+def gate_json(result: GateResult) -> dict[str, Any]:
+    """docs/gate.md has the keys."""
+    return {
+        "schema": SCHEMA,
+        "run": result.run,
+        "passed": result.passed,
+        "checks": [
+            {
+                "rule": finding.rule,
+                "limit": finding.limit,
+                "tuning": finding.tuning or None,
+                "against": finding.against,
+                "workload": finding.workload or None,
+                "condition": finding.condition or None,
+                "metric": finding.metric,
+                "unit": None if finding.unit is None else str(finding.unit),
+                "kind": str(finding.kind) if finding.kind else "value",
+                "estimate": finding.estimate,
+                "low": finding.low,
+                "high": finding.high,
+                "blocks": finding.blocks,
+                "outcome": str(finding.outcome),
+                "why": finding.why or None,
+                "undecided_counts_as": str(finding.counts_as),
+            }
+            for finding in result.findings
+        ],
+    }
+
+
+def gate_junit(result: GateResult) -> bytes:
+    """The format that continuous integration reads: a test case for each check. What is undecided
+    is skipped, unless it counts as violated."""
+    suite = etree.Element("testsuite", name=f"labctl gate {_xml(result.run)}")
+    failures = skipped = 0
+    for finding in result.findings:
+        case = etree.SubElement(
+            suite, "testcase", classname=_xml(where(finding)), name=_xml(finding.rule)
+        )
+        said = f"{metric_title(finding.metric)}: {found(finding) or 'nothing'} ({finding.limit})"
+        if finding.outcome is Outcome.VIOLATED or (
+            finding.outcome is Outcome.UNDECIDED and finding.counts_as is Undecided.FAIL
+        ):
+            failures += 1
+            etree.SubElement(case, "failure", message=_xml(outcome(finding))).text = _xml(said)
+        elif finding.outcome is Outcome.UNDECIDED and finding.counts_as is Undecided.OPEN:
+            skipped += 1
+            etree.SubElement(case, "skipped", message=_xml(outcome(finding)))
+        else:
+            etree.SubElement(case, "system-out").text = _xml(f"{outcome(finding)}: {said}")
+    suite.set("tests", str(len(result.findings)))
+    suite.set("failures", str(failures))
+    suite.set("skipped", str(skipped))
+    document: bytes = etree.tostring(
+        suite, encoding="utf-8", xml_declaration=True, pretty_print=True
+    )
+    return document
+
+
+def _xml(value: str) -> str:
+    return printable(value).replace("\n", " ")

@@ -1,0 +1,42 @@
+"""Pieces that every report on a terminal is made of. Never markup: what a guest says might look
+like it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from labctl.base.wording import printable
+
+
+def bare_table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def marked(mark: str, sentences: Iterable[str]) -> list[RenderableType]:
+    """Sentences behind a mark, continuation lines indented."""
+    return [
+        Padding(text(f"{mark}: {sentence}", style="yellow"), (0, 0, 0, 2)) for sentence in sentences
+    ]
+
+
+def small(line: str) -> RenderableType:
+    return Padding(text(line), (0, 0, 0, 2))
+
+
+def text(value: str, style: str | None = None) -> Text:
+    """Never markup: what a guest says might look like it."""
+    return Text(printable(value), style=style or "")

@@ -1,0 +1,56 @@
+"""Huge pages and their mounts, of the real kernel, are given back even after SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labctl.run.huge_pages import free_pages
+from tests.guest.conftest import Sandbox
+
+POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+
+HOLDER = """
+import sys, time
+from labctl.base.places import StatePlaces
+from labctl.host.journal import Journal
+from labctl.run.huge_pages import huge_pages, hugetlbfs_mounted
+from labctl.study.tunings import load_tuning
+
+places, tuning = StatePlaces.default(), load_tuning("hugepages-2M")
+journal = Journal(places.journal)
+with hugetlbfs_mounted([tuning], places.hugetlbfs, journal) as mounts:
+    with huge_pages(tuning, {0: 64 * 1024 * 1024}, journal):
+        print(mounts[0], flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(free_pages("2M", 0) is None, reason="the kernel has no huge pages of 2 MiB")
+def test_what_a_killed_labctl_took_is_given_back(tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path / "state", tmp_path)  # no guest, so no image
+    before = int(POOL.read_text())
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER],
+        env=sandbox.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    mount = Path(holder.stdout.readline().strip())
+    try:
+        assert os.path.ismount(mount)
+        assert int(POOL.read_text()) > before
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        restored = sandbox.labctl("host", "restore", seconds=60)
+    assert restored.returncode == 0, restored.stderr
+    assert not os.path.ismount(mount)
+    assert int(POOL.read_text()) == before
+    assert sandbox.leftovers() == []

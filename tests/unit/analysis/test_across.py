@@ -1,0 +1,137 @@
+"""Two runs against each other: what differs, what can't be compared, what the numbers say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from labctl.analysis.across import Difference, RunComparison, compare_runs
+from labctl.store.run_folder import LoadedRun
+from tests.unit.synthetic import synthetic_run
+
+QUIET = {"block_noise": 0.02, "noise": 0.01}
+
+
+def changed(run: LoadedRun, name: str, **top: Any) -> LoadedRun:
+    """`run` under another name; mappings among `top` are laid over those of run.json."""
+    merged = {
+        key: {**run.run.get(key, {}), **value} if isinstance(value, Mapping) else value
+        for key, value in top.items()
+    }
+    return replace(run, name=name, run={**run.run, **merged})
+
+
+def effect(found: RunComparison, tuning: str) -> Difference:
+    (one,) = (
+        row for row in found.effects if row.tuning == tuning and row.workload == "sysbench-cpu"
+    )
+    return one
+
+
+def test_what_a_host_does_to_all_arms_is_in_the_values_and_not_in_the_effects() -> None:
+    everywhere = {"native": 1.5, "baseline": 1.5, "control": 1.5, "handicap": 1.5, "pinned": 1.8}
+    a = synthetic_run(seed=1, effects={"pinned": 1.2}, **QUIET)
+    b = synthetic_run(seed=2, effects=everywhere, **QUIET)
+    found = compare_runs(a, b)
+    level = next(r for r in found.levels if r.tuning == "baseline" and r.workload == "sysbench-cpu")
+    assert level.estimate == pytest.approx(1.5, rel=0.05)
+    assert level.finding == "differs"
+    assert effect(found, "pinned").estimate == pytest.approx(1.0, rel=0.05)
+    assert effect(found, "pinned").finding == "the same"
+    assert (level.blocks_a, level.blocks_b) == (10, 10)
+
+
+def test_an_effect_that_another_host_does_not_have_differs() -> None:
+    a = synthetic_run(seed=1, effects={"pinned": 1.2}, **QUIET)
+    b = synthetic_run(seed=2, effects={"pinned": 0.9}, **QUIET)
+    found = effect(compare_runs(a, b), "pinned")
+    assert found.finding == "differs"
+    assert (found.in_a, found.in_b) == pytest.approx((1.2, 0.9), rel=0.03)
+
+
+def test_noise_shows_nothing() -> None:
+    a, b = (synthetic_run(seed=seed, effects={}, noise=0.3) for seed in (1, 2))
+    assert effect(compare_runs(a, b), "pinned").finding == "not shown"
+
+
+def test_one_block_has_no_interval() -> None:
+    a, b = (synthetic_run(seed=seed, blocks=1) for seed in (1, 2))
+    found = effect(compare_runs(a, b), "pinned")
+    assert (found.low, found.high, found.finding) == (None, None, "not shown")
+
+
+def test_equal_runs_rarely_differ() -> None:
+    """Intervals of the effects hold together in 95 of 100 pairs: of 200, at most 18 may not."""
+    wrong = 0
+    for seed in range(200):
+        a, b = (synthetic_run(seed=2 * seed + one, effects={}, primary_only=True) for one in (0, 1))
+        wrong += any(row.finding == "differs" for row in compare_runs(a, b).effects)
+    assert 2 <= wrong <= 18
+
+
+def test_facts_that_differ_are_named_the_kernel_first() -> None:
+    a = changed(synthetic_run(), "a", host={"kernel_release": "6.1", "thp": "always", "qemu": "7"})
+    b = changed(synthetic_run(), "b", host={"kernel_release": "6.12", "thp": "never", "qemu": "7"})
+    found = compare_runs(a, b).facts
+    assert [(fact.name, fact.a, fact.b) for fact in found] == [
+        ("kernel", "6.1", "6.12"),
+        ("transparent huge pages", "always", "never"),
+    ]
+
+
+def test_a_fact_that_only_one_run_has_is_a_difference() -> None:
+    a = changed(synthetic_run(), "a", host={"microcode": "0x1"})
+    found = compare_runs(a, synthetic_run()).facts
+    assert ("microcode", "0x1", None) in [(fact.name, fact.a, fact.b) for fact in found]
+
+
+def test_emulation_is_not_compared_with_virtualization() -> None:
+    found = compare_runs(synthetic_run(accelerator="tcg"), synthetic_run(accelerator="kvm"))
+    assert len(found.refusals) == 1
+    assert "TCG" in found.refusals[0]
+
+
+def test_other_builds_of_a_program_are_not_compared() -> None:
+    a = changed(synthetic_run(), "a", binaries={"sysbench": {"guest": "1"}, "perf": {"guest": "1"}})
+    b = changed(synthetic_run(), "b", binaries={"sysbench": {"guest": "2"}, "perf": {"guest": "2"}})
+    found = compare_runs(a, b).refusals
+    assert found == (
+        "the guests ran different builds of sysbench, so a difference may be the program's",
+    )
+
+
+def test_what_only_one_run_has_is_left_out_by_name() -> None:
+    a = synthetic_run(tunings=("native", "baseline", "control", "handicap", "pinned"))
+    found = compare_runs(a, synthetic_run())
+    assert "Tuning 'pinned+fifo' is in synthetic only." in found.left_out
+    assert {row.tuning for row in found.effects} == {"pinned"}
+
+
+def test_a_tuning_that_means_something_else_is_left_out() -> None:
+    a = synthetic_run()
+    tunings = {**a.plan["tunings"], "pinned": {**a.plan["tunings"]["pinned"], "digest": "other"}}
+    b = replace(a, name="b", plan={**a.plan, "tunings": tunings})
+    found = compare_runs(a, b)
+    assert "Tuning 'pinned' is defined otherwise in b." in found.left_out
+    assert {row.tuning for row in found.effects} == {"pinned+fifo"}
+
+
+def test_a_workload_that_ran_otherwise_is_left_out() -> None:
+    a = synthetic_run()
+    longer = {**a.plan["workloads"]["sysbench-cpu"], "duration_s": 9.0}
+    b = replace(
+        a, name="b", plan={**a.plan, "workloads": {**a.plan["workloads"], "sysbench-cpu": longer}}
+    )
+    found = compare_runs(a, b)
+    assert "Workload 'sysbench-cpu' ran otherwise in b (duration_s)." in found.left_out
+    assert {row.workload for row in found.levels} == {"fio-randread"}
+
+
+@pytest.mark.parametrize("empty", ["plan", "run", "trials"])
+def test_a_run_that_is_not_whole_raises_nothing(empty: str) -> None:
+    broken = replace(synthetic_run(), **{empty: () if empty == "trials" else {}})
+    found = compare_runs(synthetic_run(), broken)
+    assert found.effects == () or empty == "run"

@@ -1,0 +1,199 @@
+"""Rules held against runs whose effects are known."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.analysis.gate import Finding, GateResult, Outcome, gate
+from labctl.analysis.policy import Policy, Rule, Undecided, load_policy
+from labctl.base.errors import UsageError
+from tests.unit.synthetic import synthetic_run
+
+SPEED = {"workload": "sysbench-cpu", "metric": "events_per_s"}
+
+
+def rule(**fields: Any) -> Rule:
+    return Rule(**{**SPEED, **fields})
+
+
+def held(given: Rule, undecided: Undecided = Undecided.OPEN, **shape: Any) -> GateResult:
+    return gate(synthetic_run(**shape), Policy(undecided=undecided, rules=[given]), {})
+
+
+def finding(given: Rule, **shape: Any) -> Finding:
+    (one,) = held(given, **shape).findings
+    return one
+
+
+@pytest.mark.parametrize(
+    ("effect", "limit", "outcome"),
+    [
+        (1.3, {"better_by_at_least": "20 %"}, Outcome.HOLDS),
+        (1.1, {"better_by_at_least": "20 %"}, Outcome.VIOLATED),
+        (1.205, {"better_by_at_least": "20 %"}, Outcome.UNDECIDED),
+        (0.8, {"worse_by_at_most": "10 %"}, Outcome.VIOLATED),
+        (0.99, {"worse_by_at_most": "10 %"}, Outcome.HOLDS),
+        (3.0, {"worse_by_at_most": "10 %"}, Outcome.HOLDS),
+        (1.0, {"within": "5 %"}, Outcome.HOLDS),
+        (1.2, {"within": "5 %"}, Outcome.VIOLATED),
+        (0.8, {"within": "5 %"}, Outcome.VIOLATED),
+    ],
+)
+def test_a_known_effect_is_decided_as_the_rule_says(
+    effect: float, limit: dict[str, Any], outcome: Outcome
+) -> None:
+    given = rule(tuning="pinned", against="baseline", **limit)
+    assert finding(given, effects={"pinned": effect}, noise=0.01).outcome is outcome
+
+
+@pytest.mark.parametrize(("slower", "outcome"), [(1.3, Outcome.HOLDS), (0.7, Outcome.VIOLATED)])
+def test_of_a_latency_less_is_better(slower: float, outcome: Outcome) -> None:
+    given = Rule(
+        workload="sysbench-cpu",
+        metric="latency_p95",
+        tuning="pinned",
+        against="baseline",
+        worse_by_at_most="10 %",
+    )
+    found = finding(given, effects={"pinned": slower}, noise=0.01)
+    assert found.outcome is outcome
+    assert found.estimate is not None
+    assert (found.estimate < 1) is (slower > 1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [
+        ({"above": 300}, Outcome.HOLDS),
+        ({"above": 600}, Outcome.VIOLATED),
+        ({"below": 600}, Outcome.HOLDS),
+        ({"below": 300}, Outcome.VIOLATED),
+    ],
+)
+def test_a_value_is_held_against_a_number(limit: dict[str, Any], outcome: Outcome) -> None:
+    given = rule(tuning="baseline", **limit)
+    assert finding(given, block_noise=0.02).outcome is outcome
+
+
+def test_a_pattern_speaks_of_what_may_be_rolled_out_alone() -> None:
+    found = held(rule(tuning="*", against="baseline", worse_by_at_most="50 %")).findings
+    assert [one.tuning for one in found] == ["pinned", "pinned+fifo"]
+
+
+def test_twin_is_each_tunings_own() -> None:
+    found = held(rule(tuning="pin*", against="twin", within="10 %")).findings
+    assert [one.against for one in found] == ["native+pinned", "native+fifo"]
+
+
+@pytest.mark.parametrize(
+    ("undecided", "passed"),
+    [(Undecided.FAIL, False), (Undecided.PASS, True), (Undecided.OPEN, None)],
+)
+@pytest.mark.parametrize(
+    "given",
+    [
+        rule(tuning="pinned", against="baseline", within="5 %"),
+        rule(tuning="no-such-tuning", above=1),
+    ],
+)
+def test_what_is_undecided_counts_as_the_policy_says(
+    given: Rule, undecided: Undecided, passed: bool | None
+) -> None:
+    result = held(given, undecided, blocks=3)
+    assert result.findings[0].outcome is Outcome.UNDECIDED
+    assert result.passed is passed
+
+
+def test_a_rule_may_say_otherwise_than_its_policy() -> None:
+    given = rule(tuning="no-such-tuning", above=1, undecided="pass")
+    assert held(given, Undecided.FAIL).passed is True
+
+
+def test_a_violation_is_stronger_than_what_is_open() -> None:
+    policy = Policy(
+        undecided=Undecided.OPEN,
+        rules=[rule(tuning="nowhere", above=1), rule(tuning="baseline", above=1e6)],
+    )
+    assert gate(synthetic_run(), policy, {}).passed is False
+
+
+def test_a_failed_control_leaves_what_is_against_baseline_undecided() -> None:
+    given = rule(tuning="pinned", against="baseline", better_by_at_least="20 %")
+    found = finding(given, effects={"pinned": 3.0, "control": 1.3}, noise=0.01)
+    assert (found.outcome, found.why) == (
+        Outcome.UNDECIDED,
+        "the control failed: baseline differs from itself",
+    )
+
+
+def test_a_share_of_what_is_compared_by_difference_decides_nothing() -> None:
+    given = Rule(
+        workload="sysbench-cpu",
+        metric="host_cpu{thread=vcpu}",
+        tuning="pinned",
+        against="baseline",
+        within="5 %",
+    )
+    found = finding(given)
+    assert found.outcome is Outcome.UNDECIDED
+    assert "the limit must be a number" in found.why
+
+
+def test_another_run_is_compared_by_its_values() -> None:
+    policy = Policy(
+        undecided=Undecided.OPEN, rules=[rule(tuning="baseline", like="fleet", within="20 %")]
+    )
+    quiet = {"block_noise": 0.02, "noise": 0.01}
+    same, slow = synthetic_run(seed=2, **quiet), synthetic_run(seed=3, **quiet)
+    assert gate(same, policy, {"fleet": synthetic_run(seed=9, **quiet)}).passed is True
+    faster = synthetic_run(seed=4, effects={"baseline": 2.0, "control": 2.0}, **quiet)
+    assert gate(slow, policy, {"fleet": faster}).passed is False
+
+
+def test_equal_arms_rarely_violate_any_of_many_rules() -> None:
+    """At 5 % for the whole gate: of 300 gates at most 25 fail, which 15 would on average."""
+    rng = random.Random(5)
+    rules = [rule(tuning="*", against="baseline", within=f"{n / 1000} %") for n in range(1, 9)]
+    policy = Policy(undecided=Undecided.PASS, rules=rules)
+    failed = sum(
+        gate(
+            synthetic_run(seed=rng.randrange(10**6), effects={}, primary_only=True, noise=0.05),
+            policy,
+            {},
+        ).passed
+        is False
+        for _ in range(300)
+    )
+    assert failed <= 25
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rules: [{metric: x, above: 1}]", "key 'undecided' is missing"),
+        ("undecided: maybe\nrules: [{metric: x, above: 1}]", "'undecided' is 'maybe'"),
+        ("undecided: fail\nrules: []", "'rules'"),
+        ("undecided: fail\nrules:\n  - metric: x", "policy.yaml:3: 'rules.0'"),
+        ("undecided: fail\nrules:\n  - {metric: x, above: 1, below: 2}", "exactly one of"),
+        ("undecided: fail\nrules:\n  - {metric: x, within: 5 %}", "'against' or 'like'"),
+        ("undecided: fail\nrules:\n  - {metric: x, above: 1, against: y}", "value itself"),
+        (
+            "undecided: fail\nrules:\n  - {metric: x, within: 5, against: y, like: z}",
+            "not both",
+        ),
+        ("undecided: fail\nrules:\n  - {metric: x, within: -5 %, against: y}", "a share such"),
+        ("undecided: fail\nrules:\n  - {metric: x, within: -5.0, against: y}", "above 0"),
+        ("undecided: fail\nrules:\n  - {metrik: x, above: 1}", "metric"),
+    ],
+)
+def test_a_wrong_policy_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as raised:
+        load_policy(path)
+    assert message in str(raised.value.message)
+    assert str(path) in str(raised.value.message)

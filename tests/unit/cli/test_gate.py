@@ -1,0 +1,113 @@
+"""`labctl gate` and `labctl compare` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from tests.unit.cli.conftest import Labctl
+from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
+
+RULE = "  - {tuning: pinned, workload: sysbench-cpu, metric: events_per_s, against: baseline, %s}\n"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    runs = {"one": {}, "two": {"seed": 2}, "short": {"blocks": 2}, "kvm": {"accelerator": "kvm"}}
+    arms = ("native+pinned", "baseline", "control", "handicap", "pinned")
+    cpu = {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}
+    for name, shape in runs.items():
+        run = synthetic_run(tunings=arms, workloads=cpu, primary_only=True, **shape)
+        write_run(folder / name, run)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _there(monkeypatch: pytest.MonkeyPatch, results: Path) -> None:
+    monkeypatch.setenv("LABCTL_RESULTS", str(results))
+
+
+def policy(results: Path, *limits: str, undecided: str = "open") -> str:
+    path = results / "policy.yaml"
+    path.write_text(f"undecided: {undecided}\nrules:\n" + "".join(RULE % one for one in limits))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("run", "limit", "status", "says"),
+    [
+        ("one", "worse_by_at_most: 40 %", 0, "Passed: 1 check, 1 holds."),
+        ("one", "worse_by_at_most: 5 %", 1, "Failed: 1 check, 1 violated."),
+        ("short", "worse_by_at_most: 5 %", 2, "Not enough data to say: 1 check, 1 undecided."),
+    ],
+)
+def test_the_exit_status_is_the_answer(
+    labctl: Labctl, results: Path, run: str, limit: str, status: int, says: str
+) -> None:
+    result = labctl("gate", run, "--policy", policy(results, limit))
+    assert result.code == status
+    assert says in result.out
+
+
+def test_no_line_is_longer_than_80_columns(labctl: Labctl, results: Path) -> None:
+    limits = ("worse_by_at_most: 40 %", "within: 1 %", "better_by_at_least: 300 %")
+    result = labctl("gate", "one", "--policy", policy(results, *limits))
+    assert max(map(len, result.out.splitlines())) <= 80
+
+
+def test_json_and_junit_agree(labctl: Labctl, results: Path) -> None:
+    chosen = policy(results, "worse_by_at_most: 40 %", "within: 1 %")
+    file = results / "junit.xml"
+    result = labctl("gate", "one", "--policy", chosen, "--json", "--junit", str(file))
+    found = json.loads(result.out)
+    assert [check["outcome"] for check in found["checks"]] == ["holds", "violated"]
+    assert found["passed"] is False
+    suite = etree.parse(file).getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert len(suite.findall("testcase/failure")) == 1
+
+
+def test_names_cannot_break_the_markdown(labctl: Labctl, results: Path) -> None:
+    path = results / "policy.yaml"
+    path.write_text(
+        "undecided: open\nrules:\n  - {name: 'a | b <i> `c`', metric: none, above: 1}\n"
+    )
+    result = labctl("gate", "one", "--policy", str(path), "--markdown")
+    (row,) = [line for line in result.out.splitlines() if "nowhere" in line]
+    assert row.startswith(r"| a \| b \<i\> \`c\` | nowhere")
+
+
+def test_a_policy_that_is_not_there_is_named(labctl: Labctl, results: Path) -> None:
+    result = labctl("gate", "one", "--policy", str(results / "none.yaml"))
+    assert result.code == 2
+    assert "none.yaml" in result.err
+
+
+def test_a_run_that_a_rule_names_must_be_there(labctl: Labctl, results: Path) -> None:
+    path = results / "policy.yaml"
+    path.write_text("undecided: open\nrules:\n  - {metric: x, like: fleet, within: 5 %}\n")
+    result = labctl("gate", "one", "--policy", str(path))
+    assert result.code == 2
+    assert "no run 'fleet'" in result.err
+
+
+def test_two_runs_are_shown_in_80_columns(labctl: Labctl, results: Path) -> None:
+    result = labctl("compare", "one", "two")
+    assert result.code == 0
+    assert "The tunings' effects on their baselines" in result.out
+    assert max(map(len, result.out.splitlines())) <= 80
+
+
+def test_what_cannot_be_compared_is_refused_until_forced(labctl: Labctl, results: Path) -> None:
+    refused = labctl("compare", "one", "kvm")
+    assert refused.code == 2
+    assert "--force" in refused.err
+    forced = labctl("compare", "one", "kvm", "--force")
+    assert forced.code == 0
+    assert "Not comparable" in forced.out
+    found = json.loads(labctl("compare", "one", "kvm", "--force", "--json").out)
+    assert len(found["refusals"]) == 1

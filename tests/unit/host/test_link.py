@@ -1,0 +1,33 @@
+"""The link's ends, and what the journal knows of its parts. Real ones: tests/guest."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from labctl.host.link import Cable
+
+CABLE = Cable(
+    machine="198.18.0.2",
+    peer="198.18.0.1",
+    machine_mac="52:54:00:00:00:01",
+    peer_mac="02:6c:61:62:00:01",
+)
+
+
+def test_each_end_knows_the_other_without_asking() -> None:
+    for commands, own, other, mac in (
+        (CABLE.machine_commands("enp1s0"), CABLE.machine, CABLE.peer, CABLE.peer_mac),
+        (CABLE.peer_commands("labctl1"), CABLE.peer, CABLE.machine, CABLE.machine_mac),
+    ):
+        [address] = [words for words in commands if words[0] == "address"]
+        [neighbour] = [words for words in commands if words[0] == "neighbour"]
+        assert f"{own}/30" in address
+        assert neighbour[2:5] == (other, "lladdr", mac)
+        assert neighbour[-1] == "permanent"
+        assert ipaddress.ip_address(other) in ipaddress.ip_interface(f"{own}/30").network
+
+
+def test_no_address_is_looked_for_by_the_kernel_itself() -> None:
+    first, *_, last = CABLE.machine_commands("enp1s0")
+    assert first == ("link", "set", "dev", "enp1s0", "addrgenmode", "none")
+    assert last[0] == "neighbour"

@@ -1,0 +1,48 @@
+"""Every study that labctl brings loads, and makes a plan on a host that has everything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import UsageError
+from labctl.base.places import data_files
+from labctl.study.plan import Plan, make_plan
+from labctl.study.study import load_study, study_names
+from labctl.study.tunings import load_tunings, tuning_names
+from labctl.workloads.registry import checkers
+
+JUDGING = [name for name in study_names() if name != "selftest"]
+"""The self-test compares nothing: it has one block and no quick selection."""
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_a_study_loads_and_plans(name: str) -> None:
+    plan = _plan(name, quick=False)
+    assert {trial.cell["tuning"] for trial in plan.trials} == set(plan.tunings)
+
+
+@pytest.mark.parametrize("name", JUDGING)
+def test_a_quick_selection_can_judge(name: str) -> None:
+    plan = _plan(name, quick=True)
+    assert plan.blocks >= 10
+    assert {"baseline", "control", "handicap"} <= set(plan.tunings)
+    assert any(tuning.exercised_by for tuning in plan.tunings.values())
+
+
+def _plan(name: str, *, quick: bool) -> Plan:
+    study = load_study(name, programs=checkers(), quick=quick)
+    return make_plan(study, load_tunings(study.tunings), seed=1, host_digest="", skipped={})
+
+
+def test_everything_is_every_tuning_that_there_is() -> None:
+    assert set(load_study("everything", programs=checkers()).tunings) == set(tuning_names())
+
+
+def test_all_is_a_word_of_its_own(tmp_path: Path) -> None:
+    text = data_files("benchmarks")["everything"].read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace("tunings: all", "tunings: al"))
+    with pytest.raises(UsageError, match="tunings"):
+        load_study(str(path), programs=checkers())

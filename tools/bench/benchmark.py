@@ -1,0 +1,68 @@
+"""What all measurements share: where state lies, and a host that is ready for guests."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.events import Listener
+from labctl.base.places import StatePlaces, host_lock
+from labctl.guest.build import build
+from labctl.guest.recipe import load_recipe
+from labctl.host.accelerator import accelerator
+from labctl.host.lock import host_locked
+from labctl.run.lab import Lab, open_lab
+from labctl.run.leftovers import clean_up
+from labctl.run.planning import Planned, SweepRequest, plan_sweep
+from labctl.run.prepare import ImageSource
+from labctl.study.study import Overrides
+
+STUDY = "pinning"
+IMAGE = "debian-12"
+
+# Full durations, one block, the four roles: under a neighbour, where what surrounds a trial is
+# slowest (hogs are started and ended around each).
+WORKLOADS = ("sysbench-cpu", "cyclictest")
+CONDITION = "neighbour"
+SWEEP_ARGUMENTS = shlex.split(
+    f"sweep {STUDY} --blocks 1 --seed 1 --condition {CONDITION} --tuning baseline "
+    + " ".join(f"--workload {name}" for name in WORKLOADS)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """What all measurements share."""
+
+    places: StatePlaces
+    listener: Listener
+
+    @contextmanager
+    def open_lab(self, planned: Planned) -> Iterator[Lab]:
+        """The host for guests of the trimmed image, as a sweep has it; left as it was found."""
+        image = build(load_recipe(IMAGE), self.places, self.listener)
+        with host_locked(host_lock(), what="make bench"):
+            clean_up(self.places, self.listener)
+            with open_lab(
+                self.places,
+                planned,
+                image=image,
+                source=ImageSource(image),
+                accelerator=accelerator("auto", image.kernel, self.places),
+                listener=self.listener,
+            ) as lab:
+                yield lab
+
+    def planned(self) -> Planned:
+        """The plan of the sweep that is measured."""
+        overrides = Overrides(
+            tunings=("baseline",), workloads=WORKLOADS, conditions=(CONDITION,), blocks=1
+        )
+        return plan_sweep(
+            SweepRequest(
+                study=STUDY, places=self.places, results=Path("."), overrides=overrides, seed=1
+            )
+        )
