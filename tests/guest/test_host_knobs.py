@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from labctl.base.places import StatePlaces
+from labctl.host.journal import Journal
 from labctl.host.tunables import FileValue
 from tests.guest.conftest import Sandbox, wait_for
 
@@ -114,8 +116,12 @@ def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
     )
     process = sandbox.start("sweep", str(study), *arguments)
 
+    journal = Journal(StatePlaces(sandbox.state).journal)
+
     def a_guest_runs_with_the_setting() -> bool:
-        return bool(SWAPPINESS.read() == "10" and sandbox.qemu_pids())
+        # By the run itself: others on this host may set the same.
+        changed = {entry.name for entry in journal.pending() if entry.done}
+        return SWAPPINESS.name in changed and bool(sandbox.qemu_pids())
 
     wait_for(a_guest_runs_with_the_setting, 400, "a guest on a host with another swappiness")
     process.send_signal(signal.SIGKILL)
