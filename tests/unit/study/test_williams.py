@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labctl.study.williams import block_order, williams_rows
@@ -30,7 +30,6 @@ def test_the_design_for_four_is_the_one_of_the_paper_up_to_labels() -> None:
     assert williams_rows(4) == ((0, 1, 3, 2), (1, 2, 0, 3), (2, 3, 1, 0), (3, 0, 2, 1))
 
 
-@settings(deadline=None)
 @given(n=SIZES, seed=SEEDS, cycle=st.integers(min_value=0, max_value=3))
 def test_every_item_comes_equally_often_at_every_position(n: int, seed: int, cycle: int) -> None:
     size = len(williams_rows(n))
@@ -40,7 +39,6 @@ def test_every_item_comes_equally_often_at_every_position(n: int, seed: int, cyc
     assert set(seen.values()) == {size // n}
 
 
-@settings(deadline=None)
 @given(n=SIZES, seed=SEEDS, cycle=st.integers(min_value=0, max_value=3))
 def test_every_item_comes_equally_often_after_every_other(n: int, seed: int, cycle: int) -> None:
     size = len(williams_rows(n))
@@ -50,7 +48,6 @@ def test_every_item_comes_equally_often_after_every_other(n: int, seed: int, cyc
     assert set(seen.values()) <= {size // n}
 
 
-@settings(deadline=None)
 @given(n=SIZES, seed=SEEDS)
 def test_positions_are_balanced_after_n_blocks_already(n: int, seed: int) -> None:
     blocks = orders(n, seed, range(1, n + 1))
@@ -58,7 +55,6 @@ def test_positions_are_balanced_after_n_blocks_already(n: int, seed: int) -> Non
         assert {order[place] for order in blocks} == set(names(n))
 
 
-@settings(deadline=None)
 @given(seed=SEEDS, block=st.integers(min_value=1, max_value=200))
 def test_the_order_does_not_depend_on_how_the_items_are_listed(seed: int, block: int) -> None:
     forwards = block_order(names(5), seed=seed, block=block, what="tunings")
