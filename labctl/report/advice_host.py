@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import StrictUndefined, Template
 
 from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.kernel_line import in_full
 from labctl.base.places import data_folders
 from labctl.report.advice_steps import Command, Done, InForce, Place, Step, TextFile
 from labctl.report.view import mapping, sequence
@@ -69,7 +70,8 @@ def host_steps(
     Knobs that `not_lasting` names are left out.
     """
     host = {name: value for name, value in host.items() if name not in not_lasting(host, cpus)}
-    words = [str(word) for word in sequence(requires.get("command_line"))]
+    asked = [str(word) for word in sequence(requires.get("command_line"))]
+    words = in_full(asked, cpus.vcpus) if cpus.vcpus else asked
     words += [f"{name}={host[name]}" for name in _BOOT if name in host]
     words = list(dict.fromkeys(words))
     if "irq-affinity" in host:

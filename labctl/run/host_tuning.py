@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from labctl.base.errors import BusyError, HostError, UsageError
 from labctl.base.events import Listener, Note
+from labctl.base.kernel_line import booted_with, in_full, is_booted_with
 from labctl.base.places import StatePlaces, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Kind, Tuning
@@ -14,7 +15,6 @@ from labctl.base.yamlfile import nearest
 from labctl.domain.pinplan import default_vcpus, pin_plan
 from labctl.host import knobs, tuned
 from labctl.host.journal import Entry, Journal, Restored
-from labctl.host.kernel_line import booted_with, in_full, is_booted_with
 from labctl.host.knob import Place
 from labctl.host.lock import host_locked
 from labctl.host.topology import read_topology

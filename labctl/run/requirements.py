@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labctl.base.errors import HostError, UsageError
+from labctl.base.kernel_line import booted_with, is_booted_with
 from labctl.base.tuning import Requires, Tuning
 from labctl.base.versions import is_older
 from labctl.domain.guestcpu import PAGE_KIB
 from labctl.host import knobs
 from labctl.host.facts import QEMU, libvirt_version, read_host_files, tool_version
-from labctl.host.kernel_line import booted_with, is_booted_with
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.host.topology import Topology
 from labctl.run.huge_pages import KIB, MIB, free_pages

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from labctl.base.cpus import format_cpus
 from labctl.report.advice_ansible import tasks
 from labctl.report.advice_host import KNOBS, Cpus, guest_steps, host_steps, not_lasting
 from labctl.report.advice_steps import InForce, Place, Step
@@ -64,6 +65,13 @@ def test_words_of_the_kernels_command_line_take_a_reboot() -> None:
     ), "each word once"
     assert shell(step) == ["update-grub"]
     assert step.in_force is InForce.HOST_REBOOT
+
+
+def test_words_that_want_cpus_get_those_of_the_vcpus() -> None:
+    [step] = host_steps("t", {}, {"command_line": ["isolcpus", "nohz_full"]}, CPUS)
+    vcpus = format_cpus(CPUS.vcpus)
+    line = f"isolcpus=managed_irq,domain,{vcpus} nohz_full={vcpus} rcu_nocbs={vcpus}"
+    assert text(step).endswith(f'$GRUB_CMDLINE_LINUX_DEFAULT {line}"\n')
 
 
 def test_interrupts_and_work_stay_off_the_vcpus_cpus() -> None:

@@ -1,4 +1,4 @@
-"""Words of the host kernel's command line: what tunings ask for by name, written out in full."""
+"""Words of a kernel's command line: what tunings ask for by name, written out in full."""
 
 from __future__ import annotations
 
