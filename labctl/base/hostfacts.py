@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 FACT_NAMES: Mapping[str, str] = {
+    "accelerator": "accelerator",
     "kernel_release": "kernel",
     "kernel_version": "kernel build",
     "kernel_config": "kernel configuration",

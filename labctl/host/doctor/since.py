@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from labctl.base.hostfacts import FACT_NAMES
+
 
 class Rests(StrEnum):
     """What a tuning changes, and so what its verdicts rest on beside what all rest on."""
@@ -39,53 +41,57 @@ class Fact:
     voids: frozenset[Rests]
 
 
+def _fact(key: str, voids: frozenset[Rests]) -> Fact:
+    return Fact(key, FACT_NAMES[key], voids)
+
+
 FACTS = (
     # What every figure is made by.
-    Fact("accelerator", "accelerator", EVERYTHING),
-    Fact("kernel_release", "kernel", EVERYTHING),
-    Fact("kernel_version", "kernel build", EVERYTHING),
-    Fact("kernel_config", "kernel configuration", EVERYTHING),
-    Fact("kernel_options", "kernel options", EVERYTHING),
-    Fact("qemu", "QEMU", EVERYTHING),
-    Fact("libvirt", "libvirt", EVERYTHING),
+    _fact("accelerator", EVERYTHING),
+    _fact("kernel_release", EVERYTHING),
+    _fact("kernel_version", EVERYTHING),
+    _fact("kernel_config", EVERYTHING),
+    _fact("kernel_options", EVERYTHING),
+    _fact("qemu", EVERYTHING),
+    _fact("libvirt", EVERYTHING),
     # The machine.
-    Fact("cpu_model", "CPU", EVERYTHING),
-    Fact("cpu_flags", "CPU flags", EVERYTHING),
-    Fact("microcode", "microcode", EVERYTHING),
-    Fact("topology", "topology", EVERYTHING),
-    Fact("cpus_online", "CPUs online", EVERYTHING),
-    Fact("cpus_allowed", "CPUs for labctl", EVERYTHING),
-    Fact("numa_nodes", "NUMA nodes", EVERYTHING),
-    Fact("smt", "SMT", EVERYTHING),
-    Fact("hypervisor_vendor", "hypervisor below", EVERYTHING),
+    _fact("cpu_model", EVERYTHING),
+    _fact("cpu_flags", EVERYTHING),
+    _fact("microcode", EVERYTHING),
+    _fact("topology", EVERYTHING),
+    _fact("cpus_online", EVERYTHING),
+    _fact("cpus_allowed", EVERYTHING),
+    _fact("numa_nodes", EVERYTHING),
+    _fact("smt", EVERYTHING),
+    _fact("hypervisor_vendor", EVERYTHING),
     # What every figure passes through.
-    Fact("mitigations", "mitigations", EVERYTHING),
-    Fact("clocksource", "clock source", EVERYTHING),
-    Fact("sched_ext", "scheduler extension", EVERYTHING),
-    Fact("tuned_profile", "tuned's profile", EVERYTHING),
-    Fact("other_guests", "other guests", EVERYTHING),
+    _fact("mitigations", EVERYTHING),
+    _fact("clocksource", EVERYTHING),
+    _fact("sched_ext", EVERYTHING),
+    _fact("tuned_profile", EVERYTHING),
+    _fact("other_guests", EVERYTHING),
     # How fast CPUs are and how they are shared.
-    Fact("governor", "governor", _ON_CPUS),
-    Fact("frequency_driver", "frequency driver", _ON_CPUS),
-    Fact("turbo", "turbo", _ON_CPUS),
-    Fact("idle_driver", "idle driver", _ON_CPUS),
-    Fact("halt_poll_ns", "halt polling", _ON_CPUS),
-    Fact("cpus_isolated", "isolated CPUs", _ON_SHARES),
-    Fact("sched_autogroup", "autogroups", _ON_SHARES),
-    Fact("sched_rt_runtime_us", "real-time throttling", _ON_SHARES),
-    Fact("sched_rt_period_us", "real-time period", _ON_SHARES),
-    Fact("cgroups", "cgroups", _ON_SHARES),
+    _fact("governor", _ON_CPUS),
+    _fact("frequency_driver", _ON_CPUS),
+    _fact("turbo", _ON_CPUS),
+    _fact("idle_driver", _ON_CPUS),
+    _fact("halt_poll_ns", _ON_CPUS),
+    _fact("cpus_isolated", _ON_SHARES),
+    _fact("sched_autogroup", _ON_SHARES),
+    _fact("sched_rt_runtime_us", _ON_SHARES),
+    _fact("sched_rt_period_us", _ON_SHARES),
+    _fact("cgroups", _ON_SHARES),
     # Memory and disk.
-    Fact("memory_bytes", "memory", _ON_MEMORY),
-    Fact("thp", "transparent huge pages", _ON_MEMORY),
-    Fact("thp_defrag", "their defragmentation", _ON_MEMORY),
-    Fact("huge_pages", "huge pages", _ON_MEMORY),
-    Fact("ksm", "KSM", _ON_MEMORY),
-    Fact("numa_balancing", "NUMA balancing", _ON_MEMORY | {Rests.PLACEMENT}),
-    Fact("swap_bytes", "swap", _ON_MEMORY),
-    Fact("swappiness", "swappiness", _ON_MEMORY),
-    Fact("state_folder", "state folder's disk", _ON_DISK),
-    Fact("block_schedulers", "elevators", _ON_DISK),
+    _fact("memory_bytes", _ON_MEMORY),
+    _fact("thp", _ON_MEMORY),
+    _fact("thp_defrag", _ON_MEMORY),
+    _fact("huge_pages", _ON_MEMORY),
+    _fact("ksm", _ON_MEMORY),
+    _fact("numa_balancing", _ON_MEMORY | {Rests.PLACEMENT}),
+    _fact("swap_bytes", _ON_MEMORY),
+    _fact("swappiness", _ON_MEMORY),
+    _fact("state_folder", _ON_DISK),
+    _fact("block_schedulers", _ON_DISK),
 )
 """What voids which verdicts. Facts that are not here (the host's perf, its distribution) void
 none."""
