@@ -14,6 +14,7 @@ from labctl.base.wording import counted, metric_title, size
 
 NEIGHBOUR_METRIC = "neighbour_ops_per_s"
 
+_NEVER_WITH = frozenset({Verdict.REGRESSES, Verdict.OTHER_PROMISE})
 _NO_REASON_TO_CHANGE = (Verdict.EQUIVALENT, Verdict.SMALL, Verdict.REGRESSES)
 
 
@@ -56,9 +57,9 @@ def answer(comparisons: Sequence[Comparison], *, why_not: str | None, emulated: 
 
 def recommendable(of: Sequence[Comparison]) -> bool:
     """Whether a tuning, of which `of` holds all primary comparisons, may be rolled out: it
-    improves one of them at least and regresses none."""
+    improves one of them at least, regresses none, and keeps what baseline promises everywhere."""
     verdicts = {c.verdict for c in of}
-    return Verdict.IMPROVES in verdicts and Verdict.REGRESSES not in verdicts
+    return Verdict.IMPROVES in verdicts and verdicts.isdisjoint(_NEVER_WITH)
 
 
 def rank(of: Sequence[Comparison]) -> tuple[int, float]:
@@ -100,6 +101,11 @@ def _clause(of: Sequence[Comparison], *more: str) -> str:
         parts.append(f"equals baseline within {within} in {_places(equal)}")
     if unclear := having(Verdict.INCONCLUSIVE):
         parts.append(f"is inconclusive in {listed([_unclear(c) for c in unclear])}")
+    if other := having(Verdict.OTHER_PROMISE):
+        parts.append(
+            f"gets no verdict in {_places(other)}, where its disk promises something else of a "
+            "write"
+        )
     if suspended := having(Verdict.SUSPENDED):
         parts.append(f"gets no verdict in {_places(suspended)}, where the control forbids it")
     if short := having(Verdict.DEMONSTRATION):

@@ -43,6 +43,7 @@ def caveats(
     yield from _invalid(run)
     yield from _skipped(run)
     yield from (f"{str(text).rstrip('.')}." for text in run.run.get("warnings") or [])
+    yield from _promises(design)
     yield from _left_out(design, cells)
     yield from _unjudgeable(primaries)
     yield from _boots(cells)
@@ -136,6 +137,22 @@ def _skipped(run: LoadedRun) -> Iterator[str]:
         return
     for tuning, reason in skipped.items():
         yield f"'{tuning}' was skipped: {sentence(str(reason))}"
+
+
+def _promises(design: Design) -> Iterator[str]:
+    """Tunings that get no verdict because their disk is something else (METHOD 10)."""
+    others = [
+        f"'{name}' ({design.promises[name]})"
+        for name in design.candidates
+        if any(not design.keeps_promise(name, place) for place in design.places)
+    ]
+    if others:
+        theirs = design.promises.get(design.baseline or "")
+        yield (
+            f"Other cache modes than baseline's ({theirs}) promise something else of a completed "
+            f"write, so there is no verdict on the disk of {listed(others, 8)}. Compare them with "
+            "a baseline of their own mode."
+        )
 
 
 def _left_out(design: Design, cells: Cells) -> Iterator[str]:

@@ -108,6 +108,8 @@ def _compare(
     verdict, margin, visible, needed = None, None, None, None
     if decides and primary is not None:
         verdict = _verdict(effects, sample.better, alpha, primary.margin, licences[place])
+        if not design.keeps_promise(pair.tuning, place) and verdict is not Verdict.DEMONSTRATION:
+            verdict = Verdict.OTHER_PROMISE
         # A margin that is a share says nothing of a difference.
         margin = None if effects.fallback else primary.margin
     if verdict is Verdict.INCONCLUSIVE and margin is not None:

@@ -15,6 +15,9 @@ ALPHA = 0.05
 
 _KINDS = ("guest", "native")
 
+UNSAFE = "unsafe"
+"""The promise of a disk that ignores flushes: none."""
+
 NATIVE = "native"
 """The tuning without a guest and without placement (the design's words)."""
 
@@ -40,6 +43,10 @@ class Design:
     twins: Mapping[str, str]
     restored_as: Mapping[str, str]
     """A tuning whose guest boots to the one that differs from it in being restored alone."""
+    promises: Mapping[str, str]
+    """What each guest's disk promises of a completed write (METHOD 10), where the plan says."""
+    on_disk: frozenset[str]
+    """Workloads that use the data disk."""
     primaries: Mapping[str, Primary]
     planned_cells: frozenset[Cell]
     places: tuple[Place, ...]
@@ -55,9 +62,19 @@ class Design:
         """m: the tests that decide, as planned. A tuning that later fails to run stays in, so
         that what happened in the run can't loosen the intervals of the others."""
         return sum(
-            cell.tuning in self.candidates and cell.place.workload in self.primaries
+            cell.tuning in self.candidates
+            and cell.place.workload in self.primaries
+            and self.keeps_promise(cell.tuning, cell.place)
             for cell in self.planned_cells
         )
+
+    def keeps_promise(self, tuning: str, place: Place) -> bool:
+        """Whether a tuning may be judged there: faster is not better where a completed write means
+        something else. What ignores flushes is never better than what doesn't."""
+        ours, theirs = self.promises.get(tuning), self.promises.get(self.baseline or "")
+        if ours is None or theirs is None or ours == theirs:
+            return True
+        return place.workload not in self.on_disk and ours != UNSAFE
 
     @property
     def alpha(self) -> float:
@@ -94,6 +111,14 @@ def read_design(run: LoadedRun) -> Design:
         natives=tuple(name for name, entry in tunings.items() if entry.get("kind") == "native"),
         twins={name: tunings[name]["twin"] for name in guests if tunings[name].get("twin")},
         restored_as=restored_as,
+        promises={
+            name: tunings[name]["durability"] for name in guests if tunings[name].get("durability")
+        },
+        on_disk=frozenset(
+            name
+            for name, entry in (plan.get("workloads") or {}).items()
+            if entry.get("uses_data_disk")
+        ),
         primaries=_primaries(plan, problems),
         planned_cells=frozenset(known),
         places=tuple(dict.fromkeys(cell.place for cell in known)),

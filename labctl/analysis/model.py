@@ -15,6 +15,8 @@ class Verdict(StrEnum):
     SMALL = "real but small"
     EQUIVALENT = "equivalent"
     INCONCLUSIVE = "inconclusive"
+    OTHER_PROMISE = "other promise"
+    """Its disk promises something else of a completed write than baseline's (METHOD 10)."""
     SUSPENDED = "suspended"
     """The control failed its check: this run may not judge this workload and condition."""
     DEMONSTRATION = "demonstration, no verdict"

@@ -136,6 +136,17 @@ class Disk:
     packed: bool | None = None
     discard: str = "unmap"
 
+    @property
+    def durability(self) -> str:
+        """What a write that the guest was told of has reached, as the cache mode that stands for
+        it: "writethrough" (the device, at once), "none" (its cache, until a flush), "writeback"
+        (the host's memory, until a flush) or "unsafe" (the host's memory, flushed or not). Modes
+        of two classes keep two promises (METHOD 10; qemu-img(1), "cache modes").
+        """
+        default = "writeback"  # QEMU's, since 1.2
+        cache = self.cache or default
+        return "writethrough" if cache == "directsync" else cache
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:

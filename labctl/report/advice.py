@@ -42,6 +42,7 @@ _REASONS = {
     Verdict.SMALL: "changes less than matters",
     Verdict.EQUIVALENT: "equals baseline within the threshold",
     Verdict.INCONCLUSIVE: "no clear answer: noise hides whatever it does",
+    Verdict.OTHER_PROMISE: "no verdict: its disk promises something else of a completed write",
     Verdict.SUSPENDED: "no verdict: baseline did not equal itself in this run",
     Verdict.DEMONSTRATION: "no verdict: too few blocks",
 }

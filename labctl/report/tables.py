@@ -28,6 +28,7 @@ _VERDICT_STYLES = {
     Verdict.IMPROVES: "bold green",
     Verdict.REGRESSES: "bold red",
     Verdict.SUSPENDED: "yellow",
+    Verdict.OTHER_PROMISE: "yellow",
 }
 
 

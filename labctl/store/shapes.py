@@ -66,11 +66,17 @@ PLAN = Fields(
         "handicap": TEXT,
         "tunings": Named(
             Fields(
-                {"kind": TEXT, "twin": TEXT, "restored_as": TEXT, "description": TEXT},
+                {
+                    "kind": TEXT,
+                    "twin": TEXT,
+                    "restored_as": TEXT,
+                    "durability": TEXT,
+                    "description": TEXT,
+                },
                 frozenset({"kind"}),
             )
         ),
-        "workloads": Named(Fields({"primary": TEXT, "margin": NUMBER})),
+        "workloads": Named(Fields({"primary": TEXT, "margin": NUMBER, "uses_data_disk": FLAG})),
         "conditions": Listed(TEXT),
         "guest": Named(ANY),
         "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),

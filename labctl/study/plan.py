@@ -32,6 +32,8 @@ class PlannedTuning:
     description: str
     exercised_by: tuple[str, ...]
     digest: str
+    durability: str | None = None
+    """Of a guest: what its disk promises of a write (`Disk.durability`)."""
     restored_as: str | None = None
     """For a guest that boots: the tuning of the plan that differs from it in being restored alone
     (METHOD 8)."""
@@ -198,6 +200,7 @@ def make_plan(
                 description=tuning.description,
                 exercised_by=study.exercises.get(name, ()),
                 digest=_tuning_digest(tuning),
+                durability=tuning.disk.durability if tuning.kind is Kind.GUEST else None,
                 restored_as=_restored_as(tuning, planned, study.roles.control),
             )
             for name, tuning in planned.items()

@@ -26,6 +26,7 @@ class StudyWorkload:
     duration_s: float
     primary: str
     margin: float
+    uses_data_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +160,7 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
                 duration_s=float(workload.duration_s),
                 primary=workload.primary,
                 margin=workload.margin_percent / 100,
+                uses_data_disk=programs[workload.program].uses_data_disk,
             )
             for key, workload in file.workloads.items()
         },

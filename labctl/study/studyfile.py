@@ -36,6 +36,9 @@ class Program(Protocol):
     @property
     def rate_metric(self) -> str | None: ...
 
+    @property
+    def uses_data_disk(self) -> bool: ...
+
     def check_parameters(self, given: Mapping[str, object], /) -> Mapping[str, Parameter]:
         """All parameters, defaults filled in; raises UsageError."""
 

@@ -20,6 +20,9 @@ from labctl.base.places import StatePlaces
 from labctl.guest.images import MANIFEST, Image, find
 from labctl.guest.recipe import load_recipe
 
+LABCTL = (sys.executable, "-m", "labctl.cli.main")
+STUDY = Path(__file__).parent / "small.yaml"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
@@ -44,7 +47,7 @@ class Sandbox:
         }
 
     def argv(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "labctl.cli.main", *words]
+        return [*LABCTL, *words]
 
     def labctl(
         self, *words: str, seconds: float = 600, lab: Path | None = None
@@ -133,10 +136,20 @@ def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 
 @pytest.fixture(scope="session")
-def image() -> Image:
+def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """The host's own image, built and booted once: tests of what may go wrong want to start from
+    one that is as it should be."""
     assert os.geteuid() == 0, "guest tests need root"
     found = find(load_recipe("debian-12"), StatePlaces.default())
     assert found is not None, "run 'labctl image build' first"
+    if not any(found.prepared_dir.glob("*.qcow2")):
+        arms = [word for arm in ("baseline", "control") for word in ("--tuning", arm)]
+        subprocess.run(
+            [*LABCTL, "sweep", str(STUDY), "--accel=tcg", "--condition=quiet", *arms, "--quiet"],
+            env={**os.environ, "LABCTL_RESULTS": str(tmp_path_factory.mktemp("first"))},
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
     return found
 
 

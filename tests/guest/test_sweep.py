@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.guest.conftest import Sandbox, wait_for
+from tests.guest.conftest import STUDY, Sandbox, wait_for
 
-STUDY = Path(__file__).with_name("small.yaml")
 SMALL = ("sweep", str(STUDY), "--seed=1", "--condition=quiet", "--accel=tcg")
 
 

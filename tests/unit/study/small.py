@@ -60,6 +60,7 @@ class Program:
     values: tuple[int | str, ...]
     primary: str
     rate_metric: str | None
+    uses_data_disk: bool = False
 
     def check_parameters(self, given: Mapping[str, object]) -> dict[str, int | str]:
         for name, value in given.items():

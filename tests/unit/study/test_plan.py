@@ -167,7 +167,10 @@ def test_the_plan_holds_what_analysis_reads(plan: Plan) -> None:
         "duration_s": 10.0,
         "primary": "events_per_s",
         "margin": 0.05,
+        "uses_data_disk": False,
     }
+    assert data["tunings"]["pinned"]["durability"] == "writeback"
+    assert data["tunings"]["native"]["durability"] is None
     assert data["conditions"] == ["quiet", "neighbour"]
     assert set(data["trials"][0]) == {"number", "block", "boot", "position", "cell"}
     assert set(data["trials"][0]["cell"]) == {"tuning", "workload", "condition"}

@@ -1,0 +1,107 @@
+"""A disk that promises something else of a completed write gets no verdict for being faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labctl.analysis.answer import recommendable
+from labctl.analysis.judge import judge
+from labctl.analysis.model import Judgement, Role, Verdict
+from labctl.base.tuning import Disk
+from labctl.report.advice import advise
+from labctl.store.run_folder import LoadedRun
+from tests.unit.synthetic import synthetic_run
+
+
+def judged(durability: str | None, effects: dict[str, float]) -> Judgement:
+    return judge(made(durability, effects))
+
+
+def made(durability: str | None, effects: dict[str, float]) -> LoadedRun:
+    """A run in which 'pinned' has a disk of the given class, and fio is on the data disk."""
+    run = synthetic_run(effects=effects, noise=0.01)
+    tunings = {
+        name: {**entry, "durability": "writeback"} if entry["kind"] == "guest" else entry
+        for name, entry in run.plan["tunings"].items()
+    }
+    tunings["pinned"] = {**tunings["pinned"], "durability": durability}
+    workloads = {
+        name: {**entry, "uses_data_disk": entry["program"] == "fio"}
+        for name, entry in run.plan["workloads"].items()
+    }
+    return replace(run, plan={**run.plan, "tunings": tunings, "workloads": workloads})
+
+
+def verdicts(found: Judgement, tuning: str = "pinned") -> dict[str, Verdict | None]:
+    return {
+        c.workload: c.verdict
+        for c in found.comparisons
+        if c.role is Role.PRIMARY and c.tuning == tuning
+    }
+
+
+FASTER = {"pinned": 1.5, "pinned+fifo": 1.5, "handicap": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("durability", "cpu", "disk"),
+    [
+        ("writeback", Verdict.IMPROVES, Verdict.IMPROVES),
+        (None, Verdict.IMPROVES, Verdict.IMPROVES),
+        ("none", Verdict.IMPROVES, Verdict.OTHER_PROMISE),
+        ("writethrough", Verdict.IMPROVES, Verdict.OTHER_PROMISE),
+        ("unsafe", Verdict.OTHER_PROMISE, Verdict.OTHER_PROMISE),
+    ],
+)
+def test_a_verdict_takes_the_same_promise(
+    durability: str | None, cpu: Verdict, disk: Verdict
+) -> None:
+    found = judged(durability, FASTER)
+    assert verdicts(found) == {"sysbench-cpu": cpu, "fio-randread": disk}
+    assert set(verdicts(found, "pinned+fifo").values()) == {Verdict.IMPROVES}
+
+
+@pytest.mark.parametrize("durability", ["none", "unsafe"])
+def test_what_breaks_a_promise_is_never_advised(durability: str, tmp_path: Path) -> None:
+    run = made(durability, FASTER)
+    found = judge(run)
+    mine = [c for c in found.comparisons if c.role is Role.PRIMARY and c.tuning == "pinned"]
+    assert not recommendable(mine)
+    advice = advise(run, found, tmp_path)
+    assert [one.tuning for one in advice.advised] == ["pinned+fifo"]
+    assert [(one.tuning, one.why) for one in advice.left] == [
+        ("pinned", "no verdict: its disk promises something else of a completed write")
+    ]
+
+
+def test_the_report_says_which_and_why() -> None:
+    (said,) = [text for text in judged("none", FASTER).warnings if "cache modes" in text]
+    assert "'pinned' (none)" in said
+    assert "baseline's (writeback)" in said
+    assert not [text for text in judged("writeback", FASTER).warnings if "cache modes" in text]
+
+
+def test_tests_that_are_never_made_do_not_widen_the_others() -> None:
+    def confidence(found: Judgement) -> float:
+        return next(c.confidence for c in found.comparisons if c.role is Role.PRIMARY)
+
+    assert confidence(judged("none", FASTER)) == pytest.approx(1 - 0.05 / 3)
+    assert confidence(judged("writeback", FASTER)) == pytest.approx(1 - 0.05 / 4)
+
+
+@pytest.mark.parametrize(
+    ("cache", "promise"),
+    [
+        (None, "writeback"),
+        ("writeback", "writeback"),
+        ("none", "none"),
+        ("writethrough", "writethrough"),
+        ("directsync", "writethrough"),
+        ("unsafe", "unsafe"),
+    ],
+)
+def test_each_cache_mode_has_its_class(cache: str | None, promise: str) -> None:
+    assert Disk(cache=cache).durability == promise
