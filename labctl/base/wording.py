@@ -108,6 +108,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def duration(seconds: float) -> str:
+    """In units that people use: "40 s", "2 min 05 s", "1 h 30 min"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
 def share(fraction: float) -> str:
     """A confidence or threshold: 0.9875 is "98.75 %", 0.05 is "5 %"."""
     return f"{100 * fraction:.4g} %"

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from labctl.base.events import Event, Note, Progress, TrialEnded, Warned
+from labctl.base.wording import duration, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +68,7 @@ class ProgressView:
                 self._progress(event)
 
     def _progress(self, event: Progress) -> None:
-        left = "" if event.left_s is None else f"{_duration(event.left_s)} left"
+        left = "" if event.left_s is None else f"{duration(event.left_s)} left"
         if self._draws:
             self._bar.update(
                 self._task,
@@ -84,15 +85,5 @@ class ProgressView:
             self._print(f"{event.done} of {event.planned} trials{invalid}: {told}")
 
     def _print(self, text: str) -> None:
-        from labctl.base.wording import printable
-
         # What a guest said may be in it.
         self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

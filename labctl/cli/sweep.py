@@ -65,7 +65,13 @@ def command(
     request = request_of(context)
     if plan_only:
         planned = plan_sweep(request)
-        print_json(planned.plan.to_json())
+        plan = planned.plan.to_json()
+        if as_json:
+            print_json(plan)
+        else:
+            from labctl.report.plan import plan_table
+
+            console().print(plan_table(plan))
         if waiting := planned.hangs_on_accelerator:
             click.echo(
                 f"labctl: {', '.join(waiting)}: in the plan only if guests run under what it needs "

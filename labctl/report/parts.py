@@ -3,7 +3,7 @@ like it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich import box
 from rich.console import RenderableType
@@ -24,6 +24,16 @@ def bare_table(title: str) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
+
+
+def skipped_table(skipped: Mapping[str, str]) -> Table:
+    """Tunings that this host can't have, with the reasons."""
+    table = bare_table("Skipped: what this host can't have")
+    table.add_column("tuning", min_width=9, max_width=24, overflow="fold")
+    table.add_column("why", overflow="fold")
+    for tuning, reason in skipped.items():
+        table.add_row(text(tuning), text(str(reason)))
+    return table
 
 
 def marked(mark: str, sentences: Iterable[str]) -> list[RenderableType]:

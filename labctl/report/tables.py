@@ -14,7 +14,7 @@ from labctl.analysis.model import Comparison, Judgement, Verdict
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import NOT_AVAILABLE, counted, printable, quantity
 from labctl.report import sentences
-from labctl.report.parts import bare_table, marked, small, text
+from labctl.report.parts import bare_table, marked, skipped_table, small, text
 from labctl.report.view import (
     Column,
     Scene,
@@ -190,14 +190,7 @@ def _legend(view: View, scene: Scene) -> Iterable[str]:
 
 def _skipped(skipped: Mapping[str, Any]) -> list[RenderableType]:
     """What this host can't have; [] when it can have all of the study."""
-    if not skipped:
-        return []
-    table = bare_table("Skipped: what this host can't have")
-    table.add_column("tuning", min_width=9, max_width=24, overflow="fold")
-    table.add_column("why", overflow="fold")
-    for tuning, reason in skipped.items():
-        table.add_row(text(tuning), text(str(reason)))
-    return [Text(), table]
+    return [Text(), skipped_table(skipped)] if skipped else []
 
 
 def _table(title: str, columns: list[str]) -> Table:

@@ -47,18 +47,37 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def test_the_plan_alone_is_json_and_the_same_for_the_same_seed(labctl: Labctl) -> None:
-    words = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only")
+    words = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only", "--json")
     first, second = labctl(*words), labctl(*words)
     assert first.code == 0
     plan = json.loads(first.out)
     assert (plan["study"], plan["seed"], plan["quick"]) == ("pinning", 5, True)
     assert second.out == first.out
-    assert labctl(*words[:3], "--seed", "6", "--plan-only").out != first.out
+    assert labctl(*words[:3], "--seed", "6", "--plan-only", "--json").out != first.out
+
+
+def test_the_plan_is_shown_in_80_columns_with_what_it_takes_and_leaves_out(labctl: Labctl) -> None:
+    said = labctl("sweep", "everything", "--quick", "--seed", "5", "--plan-only").out
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("everything, quick: ")
+    assert any(line.startswith("Measuring takes ") for line in lines)
+    assert "threshold" in said
 
 
 def test_options_change_what_is_planned(labctl: Labctl) -> None:
     said = labctl(
-        *("sweep", "--plan-only", "--blocks", "12", "--blocks-per-boot", "4", "--duration", "3"),
+        *(
+            "sweep",
+            "--plan-only",
+            "--json",
+            "--blocks",
+            "12",
+            "--blocks-per-boot",
+            "4",
+            "--duration",
+            "3",
+        ),
         *("--tuning", "pinned", "--workload", "sysbench-cpu", "--condition", "quiet"),
         *("--memory", "512", "--vcpus", "2"),
     )

@@ -1,0 +1,71 @@
+"""A plan before anything runs: what would be measured, how often, and what this host leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from labctl.base.wording import counted, duration, metric_title, size
+from labctl.report.parts import bare_table, skipped_table, text
+
+
+def plan_table(plan: Mapping[str, Any]) -> RenderableType:
+    """A plan (`Plan.to_json()`) for a terminal of 80 columns."""
+    trials = plan["trials"]
+    quick = ", quick" if plan["quick"] else ""
+    guest = plan["guest"]
+    head = [
+        f"{plan['study']}{quick}: {plan['title']}",
+        f"{counted(len(trials), 'trial')}: {counted(plan['blocks'], 'block')} over "
+        f"{counted(plan['boots'], 'boot')}, each with {counted(len(plan['tunings']), 'arm')}, "
+        f"{counted(len(plan['workloads']), 'workload')}, "
+        f"{counted(len(plan['conditions']), 'condition')} ({', '.join(plan['conditions'])})",
+        f"guest: image {guest['image']}, {guest['vcpus']} vCPU(s), {guest['memory_mib']} MiB",
+        f"seed {plan['seed']}, plan {plan['digest'][:12]}",
+    ]
+    measured = sum(plan["workloads"][trial["cell"]["workload"]]["duration_s"] for trial in trials)
+    tail = (
+        f"Measuring takes {duration(measured)}. Warm-ups, restores, boots and repeats come on top: "
+        "with trials of a few seconds they take as long again. --json prints the whole plan."
+    )
+    parts: list[RenderableType] = [text("\n".join(head)), Text(), _arms(plan), Text()]
+    parts.append(_workloads(plan))
+    if plan["skipped"]:
+        parts += [Text(), skipped_table(plan["skipped"])]
+    return Group(*parts, text(f"\n{tail}"))
+
+
+def _arms(plan: Mapping[str, Any]) -> RenderableType:
+    table = bare_table("Arms")
+    table.add_column("arm", min_width=9, max_width=30, overflow="fold")
+    table.add_column("part")
+    table.add_column("starts")
+    roles = {plan.get(role): role for role in ("native", "baseline", "control", "handicap")}
+    for name, tuning in plan["tunings"].items():
+        native = tuning["kind"] == "native"
+        part = roles.get(name) or ("native twin" if native else "tuning")
+        starts = "in the image's tree" if native else "restored" if tuning["restore"] else "booted"
+        table.add_row(text(name), text(part), text(starts))
+    return table
+
+
+def _workloads(plan: Mapping[str, Any]) -> RenderableType:
+    table = bare_table("Workloads")
+    table.add_column("workload", max_width=18, overflow="fold")
+    table.add_column("program and parameters", overflow="fold")
+    table.add_column("seconds", justify="right")
+    table.add_column("decides")
+    table.add_column("threshold", justify="right")
+    for name, workload in plan["workloads"].items():
+        given = " ".join(f"{key}={value}" for key, value in workload["parameters"].items())
+        table.add_row(
+            text(name),
+            text(f"{workload['program']} {given}".strip()),
+            text(f"{workload['duration_s']:g}"),
+            text(metric_title(workload["primary"])),
+            text(size(workload["margin"])),
+        )
+    return table
