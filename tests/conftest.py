@@ -1,7 +1,8 @@
-"""What all tests share."""
+"""Options that every test folder shares."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 # The same examples each time, and no clock: a failure is the change's doing. To search further:
@@ -9,3 +10,16 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile("fixed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--regenerate-golden",
+        action="store_true",
+        help="Write the files in tests/golden anew instead of comparing with them.",
+    )
+
+
+@pytest.fixture
+def regenerate_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--regenerate-golden"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from labctl.analysis.cells import Cell, Cells, Place
 from labctl.analysis.checks import Checked
 from labctl.analysis.design import Design
-from labctl.analysis.model import Comparison, EffectKind, Role, RunCheck
+from labctl.analysis.model import Comparison, EffectKind, Role, RunCheck, Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import few, listed, sentence
 from labctl.base import verified
@@ -48,6 +48,7 @@ def caveats(
     yield from _unjudgeable(primaries)
     yield from _boots(cells)
     yield from _twins(design)
+    yield from _not_exercised(run, primaries)
     yield from cells.problems
     yield from run.problems
     yield from _unfinished(run, design, cells)
@@ -208,6 +209,28 @@ def _twins(design: Design) -> Iterator[str]:
         twin = design.twins.get(tuning)
         if twin is not None and twin not in design.natives:
             yield f"'{tuning}' is not compared with native: its twin '{twin}' is not in this run."
+
+
+def _not_exercised(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
+    """Tunings that were found equal where nothing could have shown a difference (METHOD 5)."""
+    tunings = run.plan.get("tunings") or {}
+    exercised = {
+        name: set(entry["exercised_by"])
+        for name, entry in tunings.items()
+        if entry.get("exercised_by") is not None
+    }
+    equal = [c for c in primaries if c.verdict is Verdict.EQUIVALENT and c.tuning in exercised]
+    idle = dict.fromkeys(
+        c.tuning
+        for c in equal
+        if not any(p.workload in exercised[c.tuning] for p in primaries if p.tuning == c.tuning)
+    )
+    if idle:
+        names = listed([f"'{name}'" for name in idle], 8)
+        yield (
+            f"No workload of this run exercises what {names} changes: that it equals baseline here "
+            "says nothing of where it would act."
+        )
 
 
 def _unfinished(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:

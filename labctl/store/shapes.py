@@ -71,6 +71,7 @@ PLAN = Fields(
                     "twin": TEXT,
                     "restored_as": TEXT,
                     "durability": TEXT,
+                    "exercised_by": Listed(TEXT),
                     "description": TEXT,
                 },
                 frozenset({"kind"}),
