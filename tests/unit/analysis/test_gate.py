@@ -171,6 +171,13 @@ def test_equal_arms_rarely_violate_any_of_many_rules() -> None:
     assert failed <= 25
 
 
+def test_the_policy_in_the_docs_is_one(tmp_path: Path) -> None:
+    docs = Path(__file__).parents[3] / "docs" / "gate.md"
+    path = tmp_path / "policy.yaml"
+    path.write_text(docs.read_text().partition("```yaml\n")[2].partition("```")[0])
+    assert len(load_policy(path).rules) == 4
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
