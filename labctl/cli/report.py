@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 @click.command("report")
 @click.argument("run_name", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/report-schema.md).")
+@click.option("--csv", "as_csv", is_flag=True, help="Print every sample as CSV.")
 @click.option(
     "--html",
     "html_file",
@@ -28,22 +29,32 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder of runs (default: results/ of the lab folder).",
 )
-def command(run_name: str, as_json: bool, html_file: Path | None, results: Path | None) -> None:
+def command(
+    run_name: str, as_json: bool, as_csv: bool, html_file: Path | None, results: Path | None
+) -> None:
     """Show what RUN found; RUN is a run's name or its folder."""
     from labctl.analysis.judge import judge
     from labctl.base.places import results_folder
     from labctl.report.files import PAGE, write_page
     from labctl.report.json_report import report_json
+    from labctl.report.samples_csv import samples_csv
     from labctl.report.tables import print_report
     from labctl.store.run_folder import RunFolder
 
+    if as_json and as_csv:
+        raise click.UsageError("--json or --csv, not both")
     folder = RunFolder.find(results or results_folder(), run_name)
     run = folder.load()
+    if as_csv and html_file is None:
+        click.echo(samples_csv(run), nl=False)
+        return
     judgement = judge(run)
     if html_file is not None:
         write_page(run, judgement, folder.path, html_file)
     if as_json:
         print_json(report_json(run, judgement))
+    elif as_csv:
+        click.echo(samples_csv(run), nl=False)
     elif html_file is not None:
         click.echo(f"Wrote {html_file}")
     else:
