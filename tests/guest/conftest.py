@@ -69,6 +69,9 @@ class Sandbox:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # Where a shell's background job runs the tests, SIGINT is ignored, and labctl would
+            # go on ignoring it (as nohup has it).
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def runs(self) -> list[Path]:
