@@ -56,7 +56,11 @@ class NetworkNamespace:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
-        ip("netns", "del", self.namespace)
+        _removed(self, deadline)
+
+    def removal(self) -> tuple[str, ...]:
+        """What ip(8) is told to take it away."""
+        return ("netns", "del", self.namespace)
 
     def _members(self) -> list[int]:
         # A file that ip has made and not yet mounted on, or that was left so, has none.
@@ -93,10 +97,13 @@ class TapDevice:
         if value == PRESENT:
             many = ("multi_queue",) if self.queues == "many" else ()
             ip("tuntap", "add", "dev", self.device, "mode", "tap", "vnet_hdr", *many)
-        elif self._is_here():
-            ip("link", "del", self.device)
-        else:
-            ip("-n", self.namespace, "link", "del", self.device)
+            return
+        _removed(self, time.monotonic() + _EMPTYING_S)
+
+    def removal(self) -> tuple[str, ...]:
+        """What ip(8) is told to take it away from where it is now."""
+        place = () if self._is_here() else ("-n", self.namespace)
+        return (*place, "link", "del", self.device)
 
     def _is_here(self) -> bool:
         return (_DEVICES / self.device).exists()
@@ -109,10 +116,30 @@ class TapDevice:
         return False
 
 
+def _removed(what: NetworkNamespace | TapDevice, deadline: float) -> None:
+    """Tells ip(8) to remove it until it is gone. What a labctl that was just killed had in the
+    making may come into its way: a namespace that is mounted only now, a device that goes with its
+    maker, or is on its way to its namespace."""
+    while True:
+        try:
+            ip(*what.removal())
+            return
+        except OSError:
+            if what.read() == ABSENT:
+                return
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
+
+
 def ip(*words: str) -> str:
     """What ip(8) prints. Raises OSError with what it says when it fails, as a file would: the
-    journal takes changes of the network for changes like others."""
-    done = run(["ip", *words], deadline=Deadline.after(_IP_S, f"ip {words[0]}"), check=False)
+    journal takes changes of the network for changes like others.
+
+    It dies with labctl: what it made after labctl was killed, nobody would put away.
+    """
+    argv = ["setpriv", "--pdeathsig", "KILL", "ip", *words]
+    done = run(argv, deadline=Deadline.after(_IP_S, f"ip {words[0]}"), check=False)
     if done.returncode != 0:
         said = done.stderr.strip() or f"status {done.returncode}"
         raise OSError(errno.EIO, f"'ip {' '.join(words)}': {said}")

@@ -102,7 +102,9 @@ def test_a_link_that_is_killed_at_any_moment_is_put_away(tmp_path: Path) -> None
             process.kill()
             process.wait()
         results = Journal(path).restore_all()
-        assert all(str(result.outcome) in ("restored", "dropped") for result in results), results
+        assert all(str(result.outcome) in ("restored", "dropped") for result in results), [
+            r.note for r in results
+        ]
         assert left_of_links() == []
     assert Journal(path).pending() == []
 
