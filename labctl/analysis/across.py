@@ -9,21 +9,18 @@ Blocks of two runs have nothing in common, so nothing is paired here: intervals 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.design import ALPHA, Design, read_design
-from labctl.analysis.effects import Effects, natural, paired, ratio_of
-from labctl.analysis.intervals import Spread, spread, welch_interval
+from labctl.analysis.effects import Effects, alone, by_ratio, paired, ratio_of
+from labctl.analysis.intervals import Spread, welch_interval
 from labctl.analysis.model import EffectKind
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun
-
-_LOG_RESOLUTION = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,19 +248,12 @@ _MADE_BY = ("program", "parameters", "duration_s", "primary")
 
 def _level(a: _Side, b: _Side, spot: _Spot) -> Difference:
     ours, theirs = a.series(spot), b.series(spot)
-    values = [*ours.values.values(), *theirs.values.values()]
-    sample = ours.sample
-    by_ratio = not natural(sample.metric, sample.unit, against_native=False) and min(values) > 0
-
-    def side(series: Series) -> Spread:
-        scaled = (math.log(v) if by_ratio else v for v in series.values.values())
-        return spread(list(scaled), _LOG_RESOLUTION)
-
+    logs = by_ratio([ours, theirs])
     return _difference(
         a,
         spot,
-        EffectKind.RATIO if by_ratio else EffectKind.DIFFERENCE,
-        (side(ours), side(theirs)),
+        EffectKind.RATIO if logs else EffectKind.DIFFERENCE,
+        (alone(ours, logs=logs), alone(theirs, logs=logs)),
         shown=(ours.typical, theirs.typical),
         alpha=ALPHA,
         of_effect=False,

@@ -90,6 +90,25 @@ def paired(tuning: Series, references: Sequence[Series], *, against_native: bool
     )
 
 
+def by_ratio(sides: Sequence[Series]) -> bool:
+    """Whether values that share no block are compared by ratio: 0 is no usual value of them, and
+    all are positive."""
+    sample = sides[0].sample
+    if natural(sample.metric, sample.unit, against_native=False):
+        return False
+    return min(value for side in sides for value in side.values.values()) > 0
+
+
+def alone(side: Series, *, logs: bool) -> Spread:
+    """The values of one series by themselves, on the log scale if `logs`. Their deviation is at
+    least (bin width) / sqrt(12), that of one value rounded to the middle of its bin (METHOD 16).
+    """
+    values = [math.log(value) if logs else value for value in side.values.values()]
+    resolution = _LOG_RESOLUTION * (1.0 if logs else max(abs(value) for value in values))
+    kind = EffectKind.RATIO if logs else EffectKind.DIFFERENCE
+    return spread(values, resolution, _floor([side], list(side.values), kind) / math.sqrt(2))
+
+
 def _floor(sides: Sequence[Series], blocks: Sequence[int], kind: EffectKind) -> float:
     """(bin width) / sqrt(6): the standard deviation of the difference of two values, each
     rounded to the middle of its bin (METHOD 16). 0 for what is no percentile of a histogram.

@@ -17,8 +17,8 @@ from enum import StrEnum
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.checks import check
 from labctl.analysis.design import ALPHA, Design, read_design
-from labctl.analysis.effects import natural, on_scale, paired, ratio_of
-from labctl.analysis.intervals import Interval, Spread, spread, t_interval, welch_interval
+from labctl.analysis.effects import alone, by_ratio, on_scale, paired, ratio_of
+from labctl.analysis.intervals import Interval, Spread, t_interval, welch_interval
 from labctl.analysis.model import EffectKind
 from labctl.analysis.policy import Policy, Rule, Undecided
 from labctl.analysis.verdicts import FEWEST_BLOCKS
@@ -27,8 +27,6 @@ from labctl.store.run_folder import LoadedRun
 
 TWIN = "twin"
 """As `against`: the native arm that has the tuning's placement and policy."""
-
-_LOG_RESOLUTION = 1e-9
 
 
 class Outcome(StrEnum):
@@ -228,10 +226,8 @@ def _control_failed(design: Design, cells: Cells, place: Place) -> str:
 
 
 def _of_itself(series: Series) -> _Values:
-    values = list(series.values.values())
-    logs = min(values) > 0
-    of = spread([math.log(v) if logs else v for v in values], _LOG_RESOLUTION if logs else 0.0)
-    return _of_spread(of, None, logs)
+    logs = min(series.values.values()) > 0
+    return _of_spread(alone(series, logs=logs), None, logs)
 
 
 def _of_spread(of: Spread, kind: EffectKind | None, logs: bool) -> _Values:
@@ -241,13 +237,8 @@ def _of_spread(of: Spread, kind: EffectKind | None, logs: bool) -> _Values:
 
 
 def _between_runs(other: Series, series: Series) -> _Values:
-    sample = series.sample
-    everything = [*other.values.values(), *series.values.values()]
-    logs = not natural(sample.metric, sample.unit, against_native=False) and min(everything) > 0
-    theirs, ours = (
-        spread([math.log(v) if logs else v for v in side.values.values()], _LOG_RESOLUTION)
-        for side in (other, series)
-    )
+    logs = by_ratio([other, series])
+    theirs, ours = (alone(side, logs=logs) for side in (other, series))
     return _Values(
         kind=EffectKind.RATIO if logs else EffectKind.DIFFERENCE,
         logs=logs,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labctl.analysis.cells import Series
-from labctl.analysis.effects import natural, on_scale, paired, ratio_of
+from labctl.analysis.effects import alone, by_ratio, natural, on_scale, paired, ratio_of
 from labctl.analysis.intervals import t_interval
 from labctl.analysis.model import EffectKind
 from labctl.base.units import Better, Unit
@@ -157,3 +157,16 @@ def test_a_difference_has_its_floor_in_its_own_unit() -> None:
     assert found is not None
     assert found.kind is EffectKind.DIFFERENCE
     assert found.floor == pytest.approx(math.sqrt(2.0) / math.sqrt(6))
+
+
+def test_values_by_themselves_that_tie_in_a_coarse_histogram_are_no_certainty() -> None:
+    tied = latencies(dict.fromkeys(range(1, 11), 0.002), 0.1)
+    assert alone(tied, logs=True).sd == pytest.approx(0.1 / math.sqrt(12))
+    assert alone(tied, logs=False).sd == pytest.approx(0.0002 / math.sqrt(12))
+    assert alone(replace(tied, bin_widths={}), logs=True).sd == 0.0
+
+
+def test_what_may_be_zero_is_not_compared_by_ratio() -> None:
+    assert by_ratio([series({1: 2.0}), series({7: 3.0})])
+    assert not by_ratio([series({1: 2.0}), series({7: 0.0})])
+    assert not by_ratio([series({1: 0.2}, "steal", Unit.FRACTION)])
