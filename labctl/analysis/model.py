@@ -65,6 +65,15 @@ class Comparison:
     """For inconclusive: the smallest effect that could have been seen with 80 % power."""
     blocks_needed: int | None = None
     """For inconclusive: the blocks that an effect of `margin` would take."""
+    boots: int = 1
+    """How many boots the blocks shared. The boot is a level of variance of its own."""
+    left_out: tuple[int, ...] = ()
+    """Blocks in which one side was tried and has no valid value: not imputed, so not in it."""
+    bootstrap_low: float | None = None
+    bootstrap_high: float | None = None
+    """The BCa bootstrap's interval of the same confidence, where there are blocks enough."""
+    by_holm: bool = False
+    """Holm's step-down procedure found what the simultaneous interval alone leaves open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +110,56 @@ class RunCheck:
     sentence: str
 
 
+class SignKind(StrEnum):
+    """What makes an interval less trustworthy than its confidence says."""
+
+    OUTLIER = "outlier"
+    BIMODAL = "two modes"
+    DRIFT = "drift"
+    AUTOCORRELATED = "autocorrelation"
+    POSITION = "position in the block"
+    CARRY_OVER = "carry-over"
+    BOOTSTRAP = "bootstrap disagrees"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """Something in a primary metric's blocks that the intervals' assumptions don't cover.
+
+    Nothing is removed because of it. `sentence` says what was seen and what to do; `blocks` are
+    those that show it, where it is some and not all. `tuning` is None where it is no single arm's.
+    """
+
+    kind: SignKind
+    tuning: str | None
+    workload: str
+    condition: str
+    metric: str
+    sentence: str
+    blocks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Where the variance of a place's effects comes from, and what would buy more precision.
+
+    Standard deviations on the scale of effects (log for ratios), medians over the judged tunings;
+    None where the run can't tell them apart. `sentence` is the proposal in words.
+    """
+
+    workload: str
+    condition: str
+    metric: str
+    between_boots: float | None
+    between_blocks: float | None
+    within_trials: float | None
+    boots: int | None
+    """Proposed, with `blocks_per_boot` and `seconds` of measuring per trial."""
+    blocks_per_boot: int | None
+    seconds: float | None
+    sentence: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingMetric:
     metric: str
@@ -131,3 +190,5 @@ class Judgement:
     """Workload to its primary metric."""
     restored: tuple[RunCheck, ...] = ()
     """Of each tuning that ran restored and booted: is its effect the same? Empty in most runs."""
+    signs: tuple[Sign, ...] = ()
+    precision: tuple[Precision, ...] = ()
