@@ -34,7 +34,8 @@ def judge(run: LoadedRun) -> Judgement:
         and (primary := design.primaries.get(place.workload)) is not None
     }
     licences = {place: c.licence for place, c in checked.items()}
-    compared = tuple(comparisons(design, cells, licences))
+    made = tuple(comparisons(design, cells, licences))
+    compared = tuple(one.comparison for one in made)
     restored = tuple(restore_checks(design, cells, licences))
     answered = answer(
         compared,
