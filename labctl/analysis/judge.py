@@ -14,6 +14,7 @@ from labctl.analysis.cells import read_cells
 from labctl.analysis.checks import check
 from labctl.analysis.compare import comparisons, levels
 from labctl.analysis.design import read_design
+from labctl.analysis.holm import stepped_down
 from labctl.analysis.model import Judgement
 from labctl.analysis.restored import restore_answer, restore_checks
 from labctl.store.run_folder import LoadedRun
@@ -34,7 +35,8 @@ def judge(run: LoadedRun) -> Judgement:
         and (primary := design.primaries.get(place.workload)) is not None
     }
     licences = {place: c.licence for place, c in checked.items()}
-    made = tuple(comparisons(design, cells, licences))
+    stepped = stepped_down(tuple(comparisons(design, cells, licences)), design, licences)
+    made = tuple(stepped)
     compared = tuple(one.comparison for one in made)
     restored = tuple(restore_checks(design, cells, licences))
     answered = answer(
