@@ -9,6 +9,7 @@ Pure: values in, values out. The rules are those of METHOD 15 to 22 in their pla
 from __future__ import annotations
 
 from labctl.analysis.answer import answer
+from labctl.analysis.bootstrap import bootstrapped, disagreements
 from labctl.analysis.caveats import caveats, hindrances
 from labctl.analysis.cells import read_cells
 from labctl.analysis.checks import check
@@ -36,7 +37,7 @@ def judge(run: LoadedRun) -> Judgement:
     }
     licences = {place: c.licence for place, c in checked.items()}
     stepped = stepped_down(tuple(comparisons(design, cells, licences)), design, licences)
-    made = tuple(stepped)
+    made = tuple(bootstrapped(stepped, _seed(run)))
     compared = tuple(one.comparison for one in made)
     restored = tuple(restore_checks(design, cells, licences))
     answered = answer(
@@ -59,4 +60,11 @@ def judge(run: LoadedRun) -> Judgement:
         invalid=sum(trial.record.status is TrialStatus.INVALID for trial in run.trials),
         primaries={workload: primary.metric for workload, primary in design.primaries.items()},
         restored=restored,
+        signs=tuple(disagreements(compared)),
     )
+
+
+def _seed(run: LoadedRun) -> int:
+    """The plan's: what is drawn for a report is drawn the same each time."""
+    seed = run.plan.get("seed")
+    return abs(seed) if isinstance(seed, int) else 0
