@@ -18,6 +18,7 @@ from labctl.analysis.design import read_design
 from labctl.analysis.holm import stepped_down
 from labctl.analysis.model import Judgement
 from labctl.analysis.restored import restore_answer, restore_checks
+from labctl.analysis.variance import precision
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -61,6 +62,7 @@ def judge(run: LoadedRun) -> Judgement:
         primaries={workload: primary.metric for workload, primary in design.primaries.items()},
         restored=restored,
         signs=tuple(disagreements(compared)),
+        precision=tuple(precision(run, made)),
     )
 
 
