@@ -112,6 +112,8 @@ def comparison(low: float, high: float) -> Comparison:
         (1.001, 1.02, "excludes no effect"),
         (0.98, 1.06, "reaches beyond the threshold"),
         (0.995, 1.005, "0.25 times as wide"),
+        (0.975, 1.025, "1.3 times as wide"),
+        (0.985, 1.015, None),
     ],
 )
 def test_what_they_disagree_about_is_said(low: float, high: float, said: str | None) -> None:
