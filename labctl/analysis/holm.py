@@ -3,7 +3,9 @@
 S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
 Statistics 6 (1979): with m tests the smallest p is held to alpha / m; once it is rejected, the
 next smallest to alpha / (m - 1), and so on to the first that stays. The chance of any false
-rejection is at most alpha, however the tests hang together.
+rejection is at most alpha, however the tests hang together. That the signs of what it rejects are
+wrong no more often is proven for independent tests (J. P. Shaffer, Annals of Statistics 8, 1980),
+and simulated for tests that share a baseline, as these do (tests/unit/analysis/test_holm.py).
 
 What a rejection says is that an effect is not 0, and its sign. It says nothing of how large the
 effect is, so it can't make a verdict that hangs on a margin: "real but small" and "equivalent"

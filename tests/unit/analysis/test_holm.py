@@ -54,6 +54,24 @@ def test_any_false_finding_stays_as_rare_as_promised_whatever_else_differs(equal
     assert false / 10_000 >= 0.03
 
 
+@pytest.mark.parametrize("small", [0.001, 0.1, 0.3, 0.6])
+def test_signs_are_wrong_no_more_often_than_promised(small: float) -> None:
+    """Two arms with effects of some share of a block's standard deviation, two with huge ones."""
+    generator = np.random.default_rng(22)
+    blocks = generator.normal(size=(5_000, 10, 4)) + generator.normal(size=(5_000, 10, 1))
+    blocks += np.array([small, small, 20.0, -20.0])
+    means, error = blocks.mean(axis=1), blocks.std(axis=1, ddof=1) / np.sqrt(10)
+    p_values = 2 * stats.t.sf(np.abs(means) / error, 9)
+    wrong = sum(
+        any(level is not None and mean < 0 for level, mean in zip(levels, row, strict=True))
+        for levels, row in (
+            (rejected_at(p, 0.05, 4)[:2], mean[:2])
+            for p, mean in zip(p_values.tolist(), means.tolist(), strict=True)
+        )
+    )
+    assert wrong / 5_000 <= 0.035  # half of 5 %, give or take
+
+
 def by_tuning(effects: dict[str, float], swing: float = 0.09) -> dict[str, Comparison]:
     """The primaries of one workload: three arms at +30 %, so that the fourth is tested at 5 %. It
     swings from block to block, so that a standard error is `swing` / 3."""
