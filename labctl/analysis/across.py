@@ -327,11 +327,10 @@ def _difference(
 
 def _cautions(a: _Side, b: _Side) -> Iterator[str]:
     for side in (a, b):
-        if 0 < side.cells.boots < side.cells.blocks:
+        if side.cells.boots == 1 < side.cells.blocks:
             yield (
-                f"{side.run.name}: {side.cells.blocks} blocks share {side.cells.boots} boot(s), so "
-                "its intervals lack what differs from boot to boot, and two runs differ by that "
-                "as well."
+                f"{side.run.name}: {side.cells.blocks} blocks share one boot, so its intervals "
+                "lack what differs from boot to boot, and two runs differ by that as well."
             )
         status = side.run.run.get("status")
         if status != "done":

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from labctl.analysis.cells import Cell, Cells, Place
 from labctl.analysis.checks import Checked
 from labctl.analysis.design import Design
-from labctl.analysis.model import Comparison, EffectKind, Role, RunCheck, Verdict
+from labctl.analysis.model import Comparison, Role, RunCheck, Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import few, listed, sentence
 from labctl.base import verified
@@ -46,7 +46,7 @@ def caveats(
     yield from _promises(design)
     yield from _left_out(design, cells)
     yield from _unjudgeable(primaries)
-    yield from _boots(cells)
+    yield from _boots(primaries)
     yield from _twins(design)
     yield from _not_exercised(run, primaries)
     yield from cells.problems
@@ -184,9 +184,9 @@ def _unjudgeable(primaries: Sequence[Comparison]) -> Iterator[str]:
         where = f"{c.metric} of {Cell(c.tuning, Place(c.workload, c.condition))}"
         if c.better is Better.NEITHER:
             yield f"{where} has no better direction, so it gets no verdict."
-        elif c.kind is EffectKind.DIFFERENCE and c.margin is None:
+        elif c.fallback is not None:
             yield (
-                f"{where} or of what it is compared with is 0 or less in some block: no ratio "
+                f"{where} or of what it is compared with {c.fallback}: no ratio "
                 "can be taken, so it gets no verdict."
             )
         elif c.low is None and len(c.blocks) > 1:
@@ -196,11 +196,26 @@ def _unjudgeable(primaries: Sequence[Comparison]) -> Iterator[str]:
             )
 
 
-def _boots(cells: Cells) -> Iterator[str]:
-    if 0 < cells.boots < cells.blocks:
+_FEW_BOOTS = 5
+"""With fewer, t has so few degrees of freedom that the boots are what makes an interval wide."""
+
+
+def _boots(primaries: Sequence[Comparison]) -> Iterator[str]:
+    """What sharing boots does to the intervals (docs/decisions/boots-and-blocks.md)."""
+    shared = [c for c in primaries if c.boots < len(c.blocks)]
+    if not shared:
+        return
+    fewest = min(shared, key=lambda c: (c.boots, -len(c.blocks)))
+    those = f"{len(fewest.blocks)} blocks share {counted(fewest.boots, 'boot')}"
+    if fewest.boots == 1:
         yield (
-            f"{cells.blocks} blocks share {counted(cells.boots, 'boot')}: what "
-            "differs from boot to boot is not in the intervals."
+            f"{those}: what differs from boot to boot is not in the intervals, which hold for "
+            "that boot alone."
+        )
+    elif fewest.boots < _FEW_BOOTS:
+        yield (
+            f"{those}: what differs from boot to boot is in the intervals, and so few boots make "
+            "them wide. With '--blocks-per-boot 1' the same blocks say more."
         )
 
 

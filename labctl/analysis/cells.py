@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from labctl.analysis.model import MissingMetric
+from labctl.analysis.quantification import Limits, limits
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialStatus
@@ -43,11 +44,15 @@ class Cell(NamedTuple):
 class Series:
     """The values of one metric in one cell by block; `sample` is one of them, for its names.
 
-    `bin_widths`: of a percentile, the width of its histogram's bin over its middle, by block."""
+    `bin_widths`: of a percentile, the width of its histogram's bin over its middle, by block.
+    `boots`: by block the boot that a guest came from, and `seconds` what was measured; both are
+    the cell's."""
 
     sample: Sample
     values: Mapping[int, float]
     bin_widths: Mapping[int, float] = field(default_factory=dict)
+    boots: Mapping[int, int] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -58,6 +63,17 @@ class Series:
     def is_maximum(self) -> bool:
         """A maximum grows with the number of samples and is never averaged (METHOD 16)."""
         return self.sample.metric.endswith("_max")
+
+    @property
+    def limits(self) -> Limits:
+        """The least values of it that a ratio may be taken of (METHOD 15)."""
+        return limits(
+            self.sample.metric,
+            self.sample.unit,
+            values=self.values,
+            seconds=self.seconds,
+            bin_widths=self.bin_widths,
+        )
 
     @property
     def typical(self) -> float:
@@ -154,8 +170,14 @@ def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str
     named: dict[tuple[Cell, str], Sample] = {}
     values: defaultdict[tuple[Cell, str], dict[int, float]] = defaultdict(dict)
     widths: defaultdict[tuple[Cell, str], dict[int, float]] = defaultdict(dict)
+    boots: defaultdict[Cell, dict[int, int]] = defaultdict(dict)
+    seconds: defaultdict[Cell, dict[int, float]] = defaultdict(dict)
     refused: Counter[str] = Counter()
     for (cell, block), trial in chosen.items():
+        seconds[cell][block] = trial.record.measured_s
+        # The host's own programs come from no boot of a run, whatever number they bear.
+        if trial.record.parsed_with.get("kind") != "native":
+            boots[cell][block] = trial.record.boot
         for reading in trial.readings:
             if not isinstance(reading, Sample):
                 continue
@@ -175,7 +197,11 @@ def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str
     series: defaultdict[Cell, dict[str, Series]] = defaultdict(dict)
     for (cell, key), by_block in values.items():
         series[cell][key] = Series(
-            named[cell, key], dict(sorted(by_block.items())), dict(widths[cell, key])
+            named[cell, key],
+            dict(sorted(by_block.items())),
+            dict(widths[cell, key]),
+            boots[cell],
+            seconds[cell],
         )
     return dict(series), refused
 

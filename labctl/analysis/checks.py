@@ -144,8 +144,8 @@ def _excuse(metric: str, effects: Effects | None, interval: Interval | None) -> 
         return f"no block has {metric} of it and of baseline"
     if effects.spread.n < FEWEST_BLOCKS:
         return f"{effects.spread.n} of the {FEWEST_BLOCKS} blocks that it takes"
-    if effects.fallback:
-        return f"{metric} is 0 or negative in some trials"
+    if effects.fallback is not None:
+        return f"{metric} {effects.fallback}"
     if interval is None:
         return f"{metric} differed by the same number in every block, too coarse to judge by"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from labctl.analysis.cells import Cells, Place
+from labctl.analysis.cells import Cell, Cells, Place, Series
 from labctl.analysis.design import ALPHA, Design
 from labctl.analysis.effects import Effects, on_scale, paired, towards_better
 from labctl.analysis.intervals import blocks_needed, smallest_visible, t_interval
@@ -24,9 +24,25 @@ class _Pair:
     """Whether the primary metric of this pair is in the family of tests."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A comparison, and the effects that it was made from."""
+
+    comparison: Comparison
+    effects: Effects
+
+    @property
+    def is_primary(self) -> bool:
+        return self.comparison.role is Role.PRIMARY
+
+    @property
+    def place(self) -> Place:
+        return Place(self.comparison.workload, self.comparison.condition)
+
+
 def comparisons(
     design: Design, cells: Cells, licences: Mapping[Place, Licence]
-) -> Iterator[Comparison]:
+) -> Iterator[Compared]:
     """Every comparison that has a block with both sides; none of maxima.
 
     Against baseline: each candidate (its primary metric decides), the handicap, and what boots
@@ -39,9 +55,9 @@ def comparisons(
     for place in design.places:
         for pair in pairs:
             for key in cells.at(pair.tuning, place):
-                comparison = _compare(design, cells, place, pair, key, licences)
-                if comparison is not None:
-                    yield comparison
+                compared = _compare(design, cells, place, pair, key, licences)
+                if compared is not None:
+                    yield compared
 
 
 def levels(cells: Cells) -> Iterator[Level]:
@@ -90,14 +106,16 @@ def _compare(
     pair: _Pair,
     key: str,
     licences: Mapping[Place, Licence],
-) -> Comparison | None:
+) -> Compared | None:
     """Equal keys only: `ipc{source=pmu}` never meets `ipc{source=calibrated}` (METHOD 12)."""
     tuning = cells.get(pair.tuning, place, key)
-    references = [s for name in pair.references if (s := cells.get(name, place, key)) is not None]
+    references = {
+        name: s for name in pair.references if (s := cells.get(name, place, key)) is not None
+    }
     # The control alone is no baseline: what it is worth is what the control's check says.
     if tuning is None or cells.get(pair.against, place, key) is None or tuning.is_maximum:
         return None
-    effects = paired(tuning, references, against_native=pair.against_native)
+    effects = paired(tuning, [*references.values()], against_native=pair.against_native)
     if effects is None:
         return None
     primary = design.primaries.get(place.workload)
@@ -107,16 +125,16 @@ def _compare(
     sample = tuning.sample
     verdict, margin, visible, needed = None, None, None, None
     if decides and primary is not None:
-        verdict = _verdict(effects, sample.better, alpha, primary.margin, licences[place])
+        verdict = verdict_at(effects, sample.better, alpha, primary.margin, licences[place])
         if not design.keeps_promise(pair.tuning, place) and verdict is not Verdict.DEMONSTRATION:
             verdict = Verdict.OTHER_PROMISE
         # A margin that is a share says nothing of a difference.
-        margin = None if effects.fallback else primary.margin
+        margin = None if effects.fallback is not None else primary.margin
     if verdict is Verdict.INCONCLUSIVE and margin is not None:
         seen = smallest_visible(effects.spread, alpha)
         visible = None if seen is None else effects.as_size(seen)
         needed = blocks_needed(effects.spread, alpha, on_scale(margin, effects.kind))
-    return Comparison(
+    comparison = Comparison(
         tuning=pair.tuning,
         against=pair.against,
         workload=place.workload,
@@ -136,13 +154,29 @@ def _compare(
         margin=margin,
         smallest_visible=visible,
         blocks_needed=needed,
+        boots=effects.spread.boots,
+        left_out=_left_out(cells, place, {pair.tuning: tuning, **references}),
+        fallback=effects.fallback,
     )
+    return Compared(comparison, effects)
 
 
-def _verdict(
+def _left_out(cells: Cells, place: Place, sides: Mapping[str, Series]) -> tuple[int, ...]:
+    """Blocks in which a side was tried and gave no value. Of one that was never tried there is
+    nothing to say but that the run isn't finished."""
+    missing: set[int] = set()
+    for name, series in sides.items():
+        missing |= cells.tried[Cell(name, place)] - series.values.keys()
+    return tuple(sorted(missing))
+
+
+def verdict_at(
     effects: Effects, better: Better, alpha: float, margin: float, licence: Licence
 ) -> Verdict:
-    if effects.spread.n >= FEWEST_BLOCKS and (effects.fallback or better is Better.NEITHER):
+    """The verdict from intervals of confidence 1 - alpha (and 1 - 2 alpha for "equivalent")."""
+    if effects.spread.n >= FEWEST_BLOCKS and (
+        effects.fallback is not None or better is Better.NEITHER
+    ):
         # There is no share of 0 for the margin to be; or no direction is the better one.
         return Verdict.INCONCLUSIVE
     interval, narrow = (t_interval(effects.spread, a) for a in (alpha, 2 * alpha))

@@ -11,8 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from labctl.analysis.boots import spread_over
 from labctl.analysis.cells import Series
-from labctl.analysis.intervals import Interval, Spread, spread
+from labctl.analysis.intervals import Interval, Spread
 from labctl.analysis.model import EffectKind
 from labctl.base.units import Better, Unit
 
@@ -29,13 +30,15 @@ _LARGEST_LOG = 700.0
 class Effects:
     """Effects by block, in natural direction: on the log scale for ratios, else in the unit.
 
-    `fallback`: the metric is one for ratios, but a value of 0 or less was among these.
+    `fallback`: of a metric for ratios that is compared by difference all the same, why.
+    `boots`: of each side, the boot by block.
     """
 
     kind: EffectKind
-    fallback: bool
+    fallback: str | None
     by_block: Mapping[int, float]
     spread: Spread
+    boots: Sequence[Mapping[int, int]] = ()
     floor: float = 0.0
     """The least standard deviation that histograms this coarse allow to believe in."""
 
@@ -63,11 +66,11 @@ def paired(tuning: Series, references: Sequence[Series], *, against_native: bool
         return None
     sample = tuning.sample
     by_difference = natural(sample.metric, sample.unit, against_native=against_native)
-    values = [side.values[block] for side in sides for block in blocks]
-    fallback = not by_difference and min(values) <= 0
-    if by_difference or fallback:
+    fallback = None if by_difference else _no_ratio(sides, blocks)
+    if by_difference or fallback is not None:
         kind = EffectKind.DIFFERENCE
-        resolution = _LOG_RESOLUTION * max(abs(value) for value in values)
+        largest = max(abs(side.values[block]) for side in sides for block in blocks)
+        resolution = _LOG_RESOLUTION * largest
     else:
         kind = EffectKind.RATIO
         resolution = _LOG_RESOLUTION
@@ -81,32 +84,48 @@ def paired(tuning: Series, references: Sequence[Series], *, against_native: bool
         for block in blocks
     }
     floor = _floor(sides, blocks, kind)
+    boots = [side.boots for side in sides]
     return Effects(
         kind=kind,
         fallback=fallback,
         by_block=by_block,
-        spread=spread(by_block.values(), resolution, floor),
+        spread=spread_over(by_block, boots, resolution, floor),
+        boots=boots,
         floor=floor,
     )
 
 
 def by_ratio(sides: Sequence[Series]) -> bool:
     """Whether values that share no block are compared by ratio: 0 is no usual value of them, and
-    all are positive."""
+    all can be quantified."""
     sample = sides[0].sample
     if natural(sample.metric, sample.unit, against_native=False):
         return False
-    return min(value for side in sides for value in side.values.values()) > 0
+    return all(_no_ratio([side], list(side.values)) is None for side in sides)
+
+
+def _no_ratio(sides: Sequence[Series], blocks: Sequence[int]) -> str | None:
+    """Why no ratio may be taken of these values, as the predicate of a sentence (METHOD 15)."""
+    if min(side.values[block] for side in sides for block in blocks) <= 0:
+        return "is 0 or less in some block"
+    for side in sides:
+        limits = side.limits
+        if few := sorted(set(limits.undercut(side.values)) & set(blocks)):
+            noun = "block" if len(few) == 1 else "blocks"
+            which = ", ".join(map(str, few[:3])) + (", ..." if len(few) > 3 else "")
+            return f"is too small to be quantified ({limits.why}, {noun} {which})"
+    return None
 
 
 def alone(side: Series, *, logs: bool) -> Spread:
     """The values of one series by themselves, on the log scale if `logs`. Their deviation is at
     least (bin width) / sqrt(12), that of one value rounded to the middle of its bin (METHOD 16).
     """
-    values = [math.log(value) if logs else value for value in side.values.values()]
-    resolution = _LOG_RESOLUTION * (1.0 if logs else max(abs(value) for value in values))
+    values = {b: math.log(value) if logs else value for b, value in side.values.items()}
+    resolution = _LOG_RESOLUTION * (1.0 if logs else max(abs(v) for v in values.values()))
     kind = EffectKind.RATIO if logs else EffectKind.DIFFERENCE
-    return spread(values, resolution, _floor([side], list(side.values), kind) / math.sqrt(2))
+    floor = _floor([side], list(side.values), kind) / math.sqrt(2)
+    return spread_over(values, [side.boots], resolution, floor)
 
 
 def _floor(sides: Sequence[Series], blocks: Sequence[int], kind: EffectKind) -> float:

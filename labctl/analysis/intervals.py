@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 POWER = 0.8
 MOST_BLOCKS = 1_000_000
@@ -34,11 +34,27 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """n effects with their mean and standard deviation (n - 1 in the denominator)."""
+    """n effects with their mean and standard deviation (n - 1 in the denominator).
+
+    `boot_error`: the mean's standard error over `boots`, where several of them have several blocks
+    each; else None, and blocks are the unit.
+    """
 
     n: int
     mean: float
     sd: float
+    boots: int = 1
+    boot_error: float | None = None
+
+    @property
+    def units(self) -> int:
+        """How many independent things there are: boots, or blocks."""
+        return self.n if self.boot_error is None else self.boots
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean, with `units` - 1 degrees of freedom."""
+        return self.sd / math.sqrt(self.n) if self.boot_error is None else self.boot_error
 
 
 def spread(effects: Collection[float], resolution: float, floor: float = 0.0) -> Spread:
@@ -61,29 +77,37 @@ def quantile(p: float, degrees: float) -> float:
 
 
 def t_interval(of: Spread, alpha: float) -> Interval | None:
-    """mean +- t(1 - alpha/2, n - 1) * sd / sqrt(n).
+    """mean +- t(1 - alpha/2, n - 1) * sd / sqrt(n); of shared boots theirs (analysis/boots.py).
 
     None where no interval exists: one block, or effects that are all the same number. Ties come
     from a resolution too coarse to show the spread, and an interval of no width would pass them
     off as certainty (METHOD 16).
     """
-    if of.n < 2 or of.sd == 0.0:
+    if of.n < 2 or of.error == 0.0:
         return None
-    half = quantile(1 - alpha / 2, of.n - 1) * of.sd / math.sqrt(of.n)
+    half = quantile(1 - alpha / 2, of.units - 1) * of.error
     return Interval(of.mean - half, of.mean + half)
+
+
+def p_value(of: Spread) -> float:
+    """Two-sided, of no effect: the alpha at which `t_interval` would end at 0; 1 without one."""
+    if of.n < 2 or of.error == 0.0:
+        return 1.0
+    return 2 * float(stdtr(of.units - 1, -abs(of.mean) / of.error))
 
 
 def welch_interval(a: Spread, b: Spread, alpha: float) -> Interval | None:
     """b's mean less a's, of samples that have nothing in common: the variances are not pooled, and
     the degrees of freedom are Welch's and Satterthwaite's,
-    (v_a + v_b)^2 / (v_a^2 / (n_a - 1) + v_b^2 / (n_b - 1)) with v = sd^2 / n.
+    (v_a + v_b)^2 / (v_a^2 / (n_a - 1) + v_b^2 / (n_b - 1)) with v the squared standard error and n
+    the number of units.
 
     None where either side has one block, or neither shows a spread.
     """
-    if min(a.n, b.n) < 2 or (a.sd == 0.0 and b.sd == 0.0):
+    if min(a.n, b.n) < 2 or (a.error == 0.0 and b.error == 0.0):
         return None
-    v_a, v_b = a.sd**2 / a.n, b.sd**2 / b.n
-    degrees = (v_a + v_b) ** 2 / (v_a**2 / (a.n - 1) + v_b**2 / (b.n - 1))
+    v_a, v_b = a.error**2, b.error**2
+    degrees = (v_a + v_b) ** 2 / (v_a**2 / (a.units - 1) + v_b**2 / (b.units - 1))
     half = quantile(1 - alpha / 2, degrees) * math.sqrt(v_a + v_b)
     return Interval(b.mean - a.mean - half, b.mean - a.mean + half)
 
@@ -91,13 +115,14 @@ def welch_interval(a: Spread, b: Spread, alpha: float) -> Interval | None:
 def smallest_visible(of: Spread, alpha: float) -> float | None:
     """The smallest effect that n blocks show with 80 % power:
     (t(1 - alpha/2) + t(0.8)) * sd / sqrt(n) (METHOD 20). None where there is no interval."""
-    if of.n < 2 or of.sd == 0.0:
+    if of.n < 2 or of.error == 0.0:
         return None
-    return _visible(of.sd, of.n, alpha)
+    return _visible(of, of.n, alpha)
 
 
 def blocks_needed(of: Spread, alpha: float, margin: float) -> int | None:
-    """The smallest number of blocks that shows an effect of `margin` with 80 % power.
+    """The smallest number of blocks that shows an effect of `margin` with 80 % power, with as many
+    blocks to a boot as there were.
 
     None where these blocks do already, where there is no interval, and beyond MOST_BLOCKS.
     """
@@ -105,18 +130,20 @@ def blocks_needed(of: Spread, alpha: float, margin: float) -> int | None:
     if now is None or now <= margin:
         return None
     few, enough = of.n, 2 * of.n
-    while _visible(of.sd, enough, alpha) > margin:
+    while _visible(of, enough, alpha) > margin:
         few, enough = enough, 2 * enough
         if few > MOST_BLOCKS:
             return None
     while enough - few > 1:
         middle = (few + enough) // 2
-        if _visible(of.sd, middle, alpha) > margin:
+        if _visible(of, middle, alpha) > margin:
             few = middle
         else:
             enough = middle
     return enough
 
 
-def _visible(sd: float, n: int, alpha: float) -> float:
-    return (quantile(1 - alpha / 2, n - 1) + quantile(POWER, n - 1)) * sd / math.sqrt(n)
+def _visible(of: Spread, blocks: int, alpha: float) -> float:
+    degrees = of.units * blocks / of.n - 1
+    error = of.error * math.sqrt(of.n / blocks)
+    return (quantile(1 - alpha / 2, degrees) + quantile(POWER, degrees)) * error

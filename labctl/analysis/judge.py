@@ -9,13 +9,16 @@ Pure: values in, values out. The rules are those of METHOD 15 to 22 in their pla
 from __future__ import annotations
 
 from labctl.analysis.answer import answer
+from labctl.analysis.bootstrap import bootstrapped, disagreements
 from labctl.analysis.caveats import caveats, hindrances
 from labctl.analysis.cells import read_cells
 from labctl.analysis.checks import check
 from labctl.analysis.compare import comparisons, levels
 from labctl.analysis.design import read_design
+from labctl.analysis.holm import stepped_down
 from labctl.analysis.model import Judgement
 from labctl.analysis.restored import restore_answer, restore_checks
+from labctl.analysis.variance import precision
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -34,7 +37,9 @@ def judge(run: LoadedRun) -> Judgement:
         and (primary := design.primaries.get(place.workload)) is not None
     }
     licences = {place: c.licence for place, c in checked.items()}
-    compared = tuple(comparisons(design, cells, licences))
+    stepped = stepped_down(tuple(comparisons(design, cells, licences)), design, licences)
+    made = tuple(bootstrapped(stepped, _seed(run)))
+    compared = tuple(one.comparison for one in made)
     restored = tuple(restore_checks(design, cells, licences))
     answered = answer(
         compared,
@@ -56,4 +61,12 @@ def judge(run: LoadedRun) -> Judgement:
         invalid=sum(trial.record.status is TrialStatus.INVALID for trial in run.trials),
         primaries={workload: primary.metric for workload, primary in design.primaries.items()},
         restored=restored,
+        signs=tuple(disagreements(compared)),
+        precision=tuple(precision(run, made)),
     )
+
+
+def _seed(run: LoadedRun) -> int:
+    """The plan's: what is drawn for a report is drawn the same each time."""
+    seed = run.plan.get("seed")
+    return abs(seed) if isinstance(seed, int) else 0

@@ -66,7 +66,8 @@ class Comparison:
     blocks_needed: int | None = None
     """For inconclusive: the blocks that an effect of `margin` would take."""
     boots: int = 1
-    """How many boots the blocks shared. The boot is a level of variance of its own."""
+    """How many boots the blocks shared: a level of variance of its own, unless it is one. As many
+    as blocks: a boot each. 1 as well where no guest is compared."""
     left_out: tuple[int, ...] = ()
     """Blocks in which one side was tried and has no valid value: not imputed, so not in it."""
     bootstrap_low: float | None = None
@@ -74,6 +75,9 @@ class Comparison:
     """The BCa bootstrap's interval of the same confidence, where there are blocks enough."""
     by_holm: bool = False
     """Holm's step-down procedure found what the simultaneous interval alone leaves open."""
+    fallback: str | None = None
+    """Of a metric for ratios that is compared by difference all the same: why, as the predicate
+    of a sentence ("is 0 or less in some block")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

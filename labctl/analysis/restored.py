@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from labctl.analysis.boots import spread_over
 from labctl.analysis.cells import Cells, Place, Series
 from labctl.analysis.design import ALPHA, Design, Primary
 from labctl.analysis.effects import Effects, on_scale, paired
-from labctl.analysis.intervals import Interval, spread, t_interval
+from labctl.analysis.intervals import Interval, t_interval
 from labctl.analysis.model import EffectKind, RunCheck
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
 from labctl.analysis.words import capital, few, listed
@@ -100,7 +101,7 @@ def _check(
     if restored is None or booted is None or EffectKind.DIFFERENCE in (restored.kind, booted.kind):
         return _checked(test, None, f"Whether {where} may be restored could not be checked.")
     both = sorted(set(restored.by_block) & set(booted.by_block))
-    by_block = [restored.by_block[block] - booted.by_block[block] for block in both]
+    by_block = {block: restored.by_block[block] - booted.by_block[block] for block in both}
     if len(both) < FEWEST_BLOCKS:
         return _checked(
             test,
@@ -108,7 +109,8 @@ def _check(
             f"Whether {where} may be restored could not be checked: {len(both)} of the "
             f"{FEWEST_BLOCKS} blocks that it takes.",
         )
-    of = spread(by_block, _RESOLUTION, math.hypot(restored.floor, booted.floor))
+    boots = [*restored.boots, *booted.boots]
+    of = spread_over(by_block, boots, _RESOLUTION, math.hypot(restored.floor, booted.floor))
     if licence is None or not licence.judges:
         return _checked(
             test,

@@ -117,6 +117,13 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
+def roughly(seconds: float) -> str:
+    """An estimate of a time, in its largest unit: "40 s", "20 min", "3.5 h"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def share(fraction: float) -> str:
     """A confidence or threshold: 0.9875 is "98.75 %", 0.05 is "5 %"."""
     return f"{100 * fraction:.4g} %"

@@ -156,7 +156,11 @@ def _section(view: View, scene: Scene, number: int) -> _Section:
     ]
     there = {level.tuning for level in levels}
     arms = tuple(name for name in view.tunings if name in there)
-    said = [*sentences.calibrated(view, scene), *sentences.inconclusive(view, scene)]
+    said = [
+        *sentences.calibrated(view, scene),
+        *sentences.inconclusive(view, scene),
+        *sentences.left_out(view, scene),
+    ]
     said += [check.sentence for check in view.checks(scene)]
     return _Section(
         number=number,

@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from labctl.analysis.model import Comparison, EffectKind, Judgement, Level, MissingMetric, RunCheck
+from labctl.analysis.model import (
+    Comparison,
+    EffectKind,
+    Judgement,
+    Level,
+    MissingMetric,
+    Precision,
+    RunCheck,
+)
 from labctl.report.view import mapping
 from labctl.store.run_folder import LoadedRun
 
@@ -47,6 +55,7 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "control": [_check(item) for item in judgement.control],
         "handicap": [_check(item) for item in judgement.handicap],
         "restored": [_check(item) for item in judgement.restored],
+        "precision": [_precision(item) for item in judgement.precision],
         "unavailable": [_missing(item) for item in judgement.unavailable],
         "skipped": dict(mapping(run.run.get("skipped"))),
     }
@@ -75,6 +84,12 @@ def comparison_json(item: Comparison) -> dict[str, Any]:
         "margin": item.margin,
         "smallest_visible": item.smallest_visible,
         "blocks_needed": item.blocks_needed,
+        "boots": item.boots,
+        "left_out": list(item.left_out),
+        "bootstrap_low": item.bootstrap_low,
+        "bootstrap_high": item.bootstrap_high,
+        "by_holm": item.by_holm,
+        "fallback": item.fallback,
         "blocks": {str(block): value for block, value in sorted(item.blocks.items())},
     }
 
@@ -103,6 +118,21 @@ def _check(item: RunCheck) -> dict[str, Any]:
         "estimate": item.estimate,
         "low": item.low,
         "high": item.high,
+        "sentence": item.sentence,
+    }
+
+
+def _precision(item: Precision) -> dict[str, Any]:
+    return {
+        "workload": item.workload,
+        "condition": item.condition,
+        "metric": item.metric,
+        "between_boots": item.between_boots,
+        "between_blocks": item.between_blocks,
+        "within_trials": item.within_trials,
+        "boots": item.boots,
+        "blocks_per_boot": item.blocks_per_boot,
+        "seconds": item.seconds,
         "sentence": item.sentence,
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labctl.analysis.model import Comparison, Verdict
-from labctl.analysis.words import size_text
+from labctl.analysis.words import listed, size_text
 from labctl.base.wording import metric_title, share
 from labctl.report.view import Scene, View
 
@@ -69,6 +69,20 @@ def inconclusive(view: View, scene: Scene) -> Iterator[str]:
             if item.blocks_needed is not None:
                 text += f"; {margin(item)} would take {item.blocks_needed} blocks"
             yield f"{text}."
+
+
+def left_out(view: View, scene: Scene) -> Iterator[str]:
+    """For each tuning, the blocks that its comparison lacks."""
+    for tuning in view.candidates:
+        for item in view.judged(scene, tuning):
+            if not item.left_out:
+                continue
+            noun, verb = ("block", "is") if len(item.left_out) == 1 else ("blocks", "are")
+            which = listed([str(block) for block in item.left_out], 10)
+            yield (
+                f"{tuning}: {noun} {which} {verb} missing: a side has no valid value there, and "
+                "none was made up."
+            )
 
 
 def margin(item: Comparison) -> str:

@@ -180,6 +180,7 @@ def _legend(view: View, scene: Scene) -> Iterable[str]:
     yield sentences.intervals(view, scene)
     yield from sentences.calibrated(view, scene)
     yield from sentences.inconclusive(view, scene)
+    yield from sentences.left_out(view, scene)
     for check in view.checks(scene):
         yield check.sentence
     for tuning in view.candidates:

@@ -77,7 +77,11 @@ PLAN = Fields(
                 frozenset({"kind"}),
             )
         ),
-        "workloads": Named(Fields({"primary": TEXT, "margin": NUMBER, "uses_data_disk": FLAG})),
+        "workloads": Named(
+            Fields(
+                {"primary": TEXT, "margin": NUMBER, "uses_data_disk": FLAG, "duration_s": NUMBER}
+            )
+        ),
         "conditions": Listed(TEXT),
         "guest": Named(ANY),
         "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),
@@ -103,6 +107,7 @@ RUN = Fields(
         "same_kernel": FLAG,
         "kernel_sentence": TEXT,
         "restored_state": FLAG,
+        "boot_seconds": Named(NUMBER),
         "skipped": Named(TEXT),
         "warnings": Listed(TEXT),
         "notes": Listed(TEXT),

@@ -73,9 +73,9 @@ class Shape:
 
     `tunings`: names of `TUNINGS`, or any other name for a guest without a twin. `noise` and
     `block_noise`: standard deviations of log(primary), of one trial and of what all trials of a
-    block share. `invalid` names trials (tuning, workload, block) of which no attempt is valid,
-    `repeated` those of which the second attempt is. `primary_only` leaves every other metric out
-    (fast, for simulations).
+    block share; `boot_noise`: by tuning, of what its trials of one boot share. `invalid` names
+    trials (tuning, workload, block) of which no attempt is valid, `repeated` those of which the
+    second attempt is. `primary_only` leaves every other metric out (fast, for simulations).
     """
 
     seed: int = 1
@@ -87,6 +87,7 @@ class Shape:
     effects: Mapping[str, Effect] = field(default_factory=lambda: EFFECTS)
     noise: float = 0.02
     block_noise: float = 0.1
+    boot_noise: Mapping[str, float] = field(default_factory=dict)
     accelerator: str = "tcg"
     status: str = "done"
     invalid: Collection[tuple[str, str, int]] = ()
@@ -159,6 +160,7 @@ def _attempts(
     # Drawn for invalid trials too: leaving one out must not change the others' numbers.
     log_effect = math.log(_effect(shape, tuning, workload))
     log_speed = log_effect + shared[workload, entry["block"]] + rng.gauss(0.0, shape.noise)
+    log_speed += _of_boot(shape, tuning, workload, entry["boot"])
     readings = tuple(_readings(shape, tuning, workload, log_speed, rng))
     if here in shape.invalid or here in shape.repeated:
         reason = "vCPU 0 ran on CPUs 0-1, asked for CPU 1"
@@ -193,6 +195,14 @@ def _trial(
     )
     suffix = "" if attempt == 1 else f".{attempt}"
     return LoadedTrial(record, readings, TrialFolder(Path(f"trials/{record.number:04d}{suffix}")))
+
+
+def _of_boot(shape: Shape, tuning: str, workload: str, boot: int) -> float:
+    """From a generator of its own: boots must not change the other numbers of a seed."""
+    if tuning not in shape.boot_noise:
+        return 0.0
+    own = random.Random(f"{shape.seed}/{tuning}/{workload}/{boot}")
+    return own.gauss(0.0, shape.boot_noise[tuning])
 
 
 def _effect(shape: Shape, tuning: str, workload: str) -> float:

@@ -398,3 +398,26 @@ def test_many_skipped_tunings_are_one_warning() -> None:
         "'t0', 't1', 't2' and 6 more were skipped, as this host can't have them: the table of them "
         "says why."
     ]
+
+
+def test_blocks_that_a_comparison_lacks_are_named_in_it() -> None:
+    """Of the tuning's own and of those that it is compared with; nothing is imputed."""
+    run = synthetic_run(
+        primary_only=True,
+        invalid=[
+            ("pinned", "sysbench-cpu", 3),
+            ("pinned", "sysbench-cpu", 7),
+            ("control", "sysbench-cpu", 5),
+        ],
+    )
+    judgement = judge(run)
+    found = [c for c in primaries(judgement) if c.workload == "sysbench-cpu"]
+    assert {c.tuning: c.left_out for c in found} == {"pinned": (3, 5, 7), "pinned+fifo": (5,)}
+    assert all(c.left_out == () for c in primaries(judgement) if c.workload != "sysbench-cpu")
+    assert set(found[0].blocks) == {1, 2, 4, 6, 8, 9, 10}
+
+
+def test_blocks_that_were_never_reached_are_not_called_missing() -> None:
+    run = synthetic_run(primary_only=True)
+    begun = replace(run, trials=tuple(t for t in run.trials if t.record.block <= 4))
+    assert all(c.left_out == () for c in judge(begun).comparisons)

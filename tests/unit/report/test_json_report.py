@@ -59,6 +59,12 @@ class Comparison(Shape):
     margin: float | None
     smallest_visible: float | None
     blocks_needed: int | None
+    boots: int
+    left_out: list[int]
+    bootstrap_low: float | None
+    bootstrap_high: float | None
+    by_holm: bool
+    fallback: str | None
     blocks: dict[str, float]
 
     @model_validator(mode="after")
@@ -88,6 +94,19 @@ class Check(Shape):
     estimate: float | None
     low: float | None
     high: float | None
+    sentence: str
+
+
+class Precision(Shape):
+    workload: str
+    condition: str
+    metric: str
+    between_boots: float | None
+    between_blocks: float | None
+    within_trials: float | None
+    boots: int | None
+    blocks_per_boot: int | None
+    seconds: float | None
     sentence: str
 
 
@@ -129,6 +148,7 @@ class Report(Shape):
     control: list[Check]
     handicap: list[Check]
     restored: list[Check]
+    precision: list[Precision]
     unavailable: list[Missing]
     skipped: dict[str, str]
 
@@ -176,7 +196,7 @@ def test_a_run_of_which_nothing_is_left_still_has_every_key(judged: Judged) -> N
     assert report.problems == ["run.json is missing"]
 
 
-@pytest.mark.parametrize("model", [Report, Trials, Comparison, Level, Check, Missing])
+@pytest.mark.parametrize("model", [Report, Trials, Comparison, Level, Check, Precision, Missing])
 def test_every_key_is_documented(model: type[BaseModel]) -> None:
     text = DOCUMENTED.read_text(encoding="utf-8")
     names = [name.rstrip("_") for name in model.model_fields]

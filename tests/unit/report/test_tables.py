@@ -125,6 +125,18 @@ def test_an_inconclusive_tuning_says_what_it_would_take(judged: Judged) -> None:
     ) in text
 
 
+def test_blocks_that_a_tuning_lacks_are_named(judged: Judged) -> None:
+    run, judgement = judged
+    comparisons = tuple(
+        replace(item, left_out=(3, 7))
+        if item.role is Role.PRIMARY and item.tuning == "pinned"
+        else item
+        for item in judgement.comparisons
+    )
+    text = one_line(printed(run, replace(judgement, comparisons=comparisons)))
+    assert "pinned: blocks 3 and 7 are missing: a side has no valid value there" in text
+
+
 def test_where_the_page_lies_is_said_last(judged: Judged) -> None:
     text = printed(*judged, html=Path("results/example/report.html"))
     assert text.rstrip().endswith("results/example/report.html")

@@ -1,0 +1,111 @@
+"""Blocks that share a boot are not independent: the boot is a level of variance of its own.
+
+A boot may suit one tuning and not another (the layout of its memory, the order in which its units
+started), and then does so in all of its blocks. So where blocks share boots the boot is the unit,
+as the highest level is in Kalibera and Jones, "Rigorous benchmarking in reasonable time" (ISMM
+2013): the standard error comes from the boots' mean square, with boots - 1 degrees of freedom. In
+the balanced one-way layout of random effects that t interval is exact, whatever the boots' share
+of the variance is (Searle, Casella, McCulloch, "Variance Components", 1992, section 3.6). What
+else was tried: docs/decisions/boots-and-blocks.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from labctl.analysis.intervals import Spread, spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanSquares:
+    """One-way analysis of variance of effects by boot.
+
+    `within` is None where every boot has a single block. `concentration`: the sum of the squared
+    shares of the boots in the blocks, 1 / boots where all have equally many.
+    """
+
+    blocks: int
+    boots: int
+    between: float
+    within: float | None
+    concentration: float
+
+    @property
+    def blocks_per_boot(self) -> float:
+        """How often the boots' variance is in the mean square between them: Searle's n_0,
+        (n - sum(n_i^2) / n) / (boots - 1), and blocks / boots in the balanced layout."""
+        return self.blocks * (1 - self.concentration) / (self.boots - 1)
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean over blocks: sqrt(between * concentration / n_0), which is sqrt(between / n)
+        in the balanced layout. Else its square expects the true one plus something positive: the
+        interval is too wide rather than too narrow."""
+        return math.sqrt(self.between * self.concentration / self.blocks_per_boot)
+
+
+def sharing(blocks: Iterable[int], sides: Iterable[Mapping[int, int]]) -> list[list[int]]:
+    """Blocks in groups that have no boot in common; `sides`: of each arm, its boots by block.
+
+    A block belongs to the boots of all of its arms: a tuning that boots for itself in each block
+    is still compared with a baseline that was restored from one boot in several. A block of which
+    no boot is known is alone.
+    """
+    group_of: dict[int, list[int]] = {}
+    first_with: dict[int, int] = {}
+    wanted = list(blocks)
+    for block in wanted:
+        group_of[block] = [block]
+    for side in sides:
+        for block in wanted:
+            boot = side.get(block)
+            if boot is None:
+                continue
+            here, there = group_of[block], group_of[first_with.setdefault(boot, block)]
+            if here is not there:
+                there += here
+                for moved in here:
+                    group_of[moved] = there
+    return list({id(group): group for group in group_of.values()}.values())
+
+
+def mean_squares(groups: Sequence[Sequence[float]]) -> MeanSquares:
+    """The analysis of variance of effects in at least two groups."""
+    n, boots = sum(map(len, groups)), len(groups)
+    mean = math.fsum(map(math.fsum, groups)) / n
+    means = [math.fsum(group) / len(group) for group in groups]
+    between = math.fsum(
+        len(group) * (own - mean) ** 2 for group, own in zip(groups, means, strict=True)
+    )
+    within = math.fsum(
+        (value - own) ** 2 for group, own in zip(groups, means, strict=True) for value in group
+    )
+    return MeanSquares(
+        blocks=n,
+        boots=boots,
+        between=between / (boots - 1),
+        within=within / (n - boots) if n > boots else None,
+        concentration=math.fsum((len(group) / n) ** 2 for group in groups),
+    )
+
+
+def spread_over(
+    by_block: Mapping[int, float],
+    sides: Sequence[Mapping[int, int]],
+    resolution: float,
+    floor: float = 0.0,
+) -> Spread:
+    """The spread of effects, by boots where blocks share them.
+
+    With one boot for all blocks there is nothing that boots could be told from: the interval holds
+    for that boot, and the report says so. With a boot per block the block is the unit.
+    """
+    plain = spread(by_block.values(), resolution, floor)
+    groups = sharing(by_block, sides) if any(sides) else []
+    if not 1 < len(groups) < plain.n:
+        return replace(plain, boots=max(1, len(groups)))
+    found = mean_squares([[by_block[block] for block in group] for group in groups])
+    error = max(found.standard_error, floor / math.sqrt(plain.n)) if plain.sd else 0.0
+    return replace(plain, boots=len(groups), boot_error=error)

@@ -1,0 +1,134 @@
+"""Components of variance, and what would buy more precision."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from labctl.analysis.boots import mean_squares
+from labctl.analysis.judge import judge
+from labctl.analysis.variance import (
+    Components,
+    Costs,
+    components,
+    costs_of,
+    optimal_repetitions,
+    propose,
+)
+from tests.unit.analysis.alter import with_run
+from tests.unit.synthetic import WORKLOADS, synthetic_run
+
+ONE = {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}
+
+
+def test_components_are_those_of_the_published_example_with_two_levels() -> None:
+    """Kalibera and Jones: T_1^2 = 12.7, T_2^2 = 0.4."""
+    found = components(mean_squares([[9, 5, 8, 3], [10, 6, 7, 11], [1, 12, 2, 4]]))
+    assert found.blocks == pytest.approx(12.7, abs=0.05)
+    assert found.boots == pytest.approx(0.4, abs=0.05)
+
+
+def test_components_are_those_of_the_upper_levels_of_the_example_with_three() -> None:
+    """The means of its six executions: S_2^2 = 2.6 and T_3^2 = 2.3."""
+    found = components(mean_squares([[7.0, 5.5], [8.0, 9.0], [6.5, 3.0]]))
+    assert found.blocks == pytest.approx(2.6, abs=0.05)
+    assert found.boots == pytest.approx(2.3, abs=0.05)
+
+
+def test_boots_of_one_block_each_have_no_component_of_their_own() -> None:
+    found = components(mean_squares([[1.0], [2.0], [4.0]]))
+    assert found.boots is None
+    assert found.blocks == pytest.approx(7 / 3)
+
+
+def test_optimal_repetitions_are_those_of_libkalibera() -> None:
+    """Its test: T^2 of 0.7267, 0.2628, 0.7747 at costs of 3, 20, 100 s."""
+    assert optimal_repetitions(0.7266667, 0.2627778, 3, 20) == pytest.approx(4.2937, abs=1e-3)
+    assert optimal_repetitions(0.2627778, 0.7747, 20, 100) == pytest.approx(1.3023, abs=1e-3)
+    assert optimal_repetitions(1.0, 0.0, 3, 20) == math.inf
+
+
+@pytest.mark.parametrize("boot_cost", [20.0, 100.0, 400.0, 1000.0])
+def test_a_proposal_of_many_boots_has_the_published_number_of_blocks(boot_cost: float) -> None:
+    """With many boots t is nearly normal and the closed form holds, but for whole numbers."""
+    of, costs = Components(boots=0.04, blocks=0.16), Costs(boot=boot_cost, block=20.0)
+    found = propose(of, costs, half_width=0.04, alpha=0.05)
+    assert found is not None
+    assert found.boots > 60
+    assert found.blocks_per_boot == pytest.approx(
+        optimal_repetitions(0.16, 0.04, 20.0, boot_cost), abs=1.5
+    )
+
+
+def test_a_proposal_reaches_what_was_asked_and_costs_what_it_says() -> None:
+    of, costs = Components(boots=0.0004, blocks=0.0016), Costs(boot=20.0, block=60.0)
+    found = propose(of, costs, half_width=0.05, alpha=0.0125)
+    assert found is not None
+    error = math.sqrt(0.0004 / found.boots + 0.0016 / (found.boots * found.blocks_per_boot))
+    assert 2.5 * error <= 0.05  # any t is larger than the normal's 2.498
+    assert found.boots * found.blocks_per_boot >= 10
+    assert found.seconds == found.boots * (20.0 + 60.0 * found.blocks_per_boot)
+
+
+def test_what_boots_do_not_add_is_bought_by_blocks() -> None:
+    cheap_blocks = propose(Components(-0.01, 0.04), Costs(100.0, 10.0), 0.1, 0.05)
+    assert cheap_blocks is not None
+    assert cheap_blocks.blocks_per_boot > 5
+
+
+def test_nothing_is_proposed_that_nobody_would_run() -> None:
+    assert propose(Components(None, 1e6), Costs(1.0, 1.0), 0.001, 0.05) is None
+
+
+def test_costs_are_medians_of_what_the_run_took() -> None:
+    """16 trials of 3.4 s to a block; all began at the same second, so their sum is more."""
+    run = with_run(synthetic_run(), boot_seconds={"1": 14.0, "2": 16.0, "3": 90.0})
+    assert costs_of(run) == Costs(boot=16.0, block=pytest.approx(16 * 3.4))
+
+
+def test_a_run_without_readable_times_still_has_a_proposal() -> None:
+    assert costs_of(synthetic_run()).boot == 0.0
+    (found,) = judge(synthetic_run(workloads=ONE, primary_only=True)).precision
+    assert "the time of boots not counted" in found.sentence
+
+
+def test_times_that_cannot_be_are_no_cost() -> None:
+    run = synthetic_run(primary_only=True)
+    odd = [math.nan, math.inf, -3.0, 5.0]
+    trials = tuple(
+        replace(t, record=replace(t.record, wall_s=odd[i % 4], started_at="yesterday"))
+        for i, t in enumerate(run.trials)
+    )
+    run = with_run(replace(run, trials=trials), boot_seconds={"1": math.nan, "2": None})
+    assert costs_of(run) == Costs(boot=0.0, block=4 * 5.0)
+    assert len(judge(run).precision) == 2
+
+
+def test_precision_says_where_the_spread_comes_from() -> None:
+    noise = dict.fromkeys(("pinned", "pinned+fifo"), 0.1)
+    run = synthetic_run(
+        workloads=ONE, primary_only=True, blocks=40, boots=20, boot_noise=noise, noise=0.01
+    )
+    (found,) = judge(with_run(run, boot_seconds={"1": 20.0})).precision
+    assert found.between_boots == pytest.approx(0.1, rel=0.35)
+    assert found.between_blocks == pytest.approx(0.01 * math.sqrt(1.5), rel=0.35)
+    assert found.within_trials is None
+    assert "comes mostly from boots" in found.sentence
+    assert "a trial gives one value" in found.sentence
+    assert found.blocks_per_boot == 1
+    assert found.seconds == 2.0
+
+
+@pytest.mark.parametrize(
+    ("boots", "said"), [(1, "can't be told from one"), (10, "each block had a boot of its own")]
+)
+def test_where_boots_cannot_be_told_apart_the_sentence_says_why(boots: int, said: str) -> None:
+    (found,) = judge(synthetic_run(workloads=ONE, primary_only=True, boots=boots)).precision
+    assert found.between_boots is None
+    assert said in found.sentence
+    assert found.blocks_per_boot == 1
+
+
+def test_a_run_that_judges_nothing_says_nothing_of_precision() -> None:
+    assert judge(synthetic_run(tunings=["baseline", "control"])).precision == ()
+    assert judge(synthetic_run(blocks=1, primary_only=True)).precision == ()
