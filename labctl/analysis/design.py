@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.analysis.cells import Cell, Place, cell_of
+from labctl.analysis.stopping import rule_of
+from labctl.base.stopping import Looks
 from labctl.store.run_folder import LoadedRun
 
 ALPHA = 0.05
@@ -52,6 +54,8 @@ class Design:
     places: tuple[Place, ...]
     planned: int
     problems: tuple[str, ...]
+    looks: int = 1
+    """How often the run was to be judged, as declared before it began (METHOD 22)."""
 
     @property
     def native(self) -> str | None:
@@ -77,9 +81,14 @@ class Design:
         return place.workload not in self.on_disk and ours != UNSAFE
 
     @property
+    def level(self) -> float:
+        """The family's chance of a false verdict at one look: ALPHA / looks (METHOD 22)."""
+        return ALPHA / self.looks
+
+    @property
     def alpha(self) -> float:
-        """Of one primary comparison: ALPHA / m (Bonferroni; METHOD 19)."""
-        return ALPHA / max(1, self.family)
+        """Of one primary comparison: ALPHA / (m looks) (Bonferroni; METHOD 19, 22)."""
+        return self.level / max(1, self.family)
 
 
 def read_design(run: LoadedRun) -> Design:
@@ -124,7 +133,13 @@ def read_design(run: LoadedRun) -> Design:
         places=tuple(dict.fromkeys(cell.place for cell in known)),
         planned=len(trials),
         problems=tuple(problems),
+        looks=_looks(plan),
     )
+
+
+def _looks(plan: Mapping[str, Any]) -> int:
+    rule = rule_of(plan)
+    return len(rule.at) if isinstance(rule, Looks) else 1
 
 
 def _strangers(

@@ -81,6 +81,7 @@ PLAN = Fields(
         "conditions": Listed(TEXT),
         "guest": Named(ANY),
         "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),
+        "stopping": Fields({"width": NUMBER, "most_blocks": WHOLE, "looks": Listed(WHOLE)}),
     }
 )
 
