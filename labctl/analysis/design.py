@@ -52,7 +52,6 @@ class Design:
     primaries: Mapping[str, Primary]
     planned_cells: frozenset[Cell]
     places: tuple[Place, ...]
-    planned: int
     problems: tuple[str, ...]
     looks: int = 1
     """How often the run was to be judged, as declared before it began (METHOD 22)."""
@@ -131,7 +130,6 @@ def read_design(run: LoadedRun) -> Design:
         primaries=_primaries(plan, problems),
         planned_cells=frozenset(known),
         places=tuple(dict.fromkeys(cell.place for cell in known)),
-        planned=len(trials),
         problems=tuple(problems),
         looks=_looks(plan),
     )

@@ -16,7 +16,7 @@ Pure. Who measures asks `stop_after` through a function that the command hands i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,9 +26,11 @@ from labctl.base.stopping import (
     FEWEST_BLOCKS,
     Looks,
     Stopping,
+    UntilWidth,
     percent,
     stopping_of,
 )
+from labctl.base.wording import size
 from labctl.store.run_folder import LoadedRun
 
 _CONCLUSIVE = frozenset(
@@ -53,7 +55,7 @@ def stop_after(judgement: Judgement, rule: Stopping, blocks: int) -> Stop | None
     """
     if not rule.may_end_after(blocks):
         return None
-    deciding = list(_deciding(judgement))
+    deciding = list(_deciding(judgement.comparisons))
     if not deciding:
         return None
     if isinstance(rule, Looks):
@@ -63,14 +65,13 @@ def stop_after(judgement: Judgement, rule: Stopping, blocks: int) -> Stop | None
         return Stop(
             blocks, f"at look {number} of {len(rule.at)} every primary comparison had a verdict"
         )
-    widths = [_usable_width(c) for c in deciding]
-    widest = max(widths)
-    if widest > rule.width:
+    wide = max(map(_usable_width, deciding))
+    if wide > rule.width:
         return None
     return Stop(
         blocks,
         f"every primary interval was within ±{percent(rule.width)} of its estimate (the widest: "
-        f"±{_shown(widest)})",
+        f"±{size(wide)})",
     )
 
 
@@ -86,13 +87,13 @@ def half_width(comparison: Comparison) -> float | None:
     return math.sqrt(high / low) - 1 if low > 0 else math.inf
 
 
-def widest(judgement: Judgement) -> float | None:
+def widest(comparisons: Iterable[Comparison]) -> float | None:
     """The largest half-width of the intervals that decide; None where there are none."""
-    return max(map(_usable_width, _deciding(judgement)), default=None)
+    return max(map(_usable_width, _deciding(comparisons)), default=None)
 
 
-def _deciding(judgement: Judgement) -> Iterator[Comparison]:
-    for c in judgement.comparisons:
+def _deciding(comparisons: Iterable[Comparison]) -> Iterator[Comparison]:
+    for c in comparisons:
         if c.role is Role.PRIMARY and c.verdict is not Verdict.OTHER_PROMISE:
             yield c
 
@@ -103,8 +104,39 @@ def _usable_width(comparison: Comparison) -> float:
     return math.inf if width is None or len(comparison.blocks) < FEWEST_BLOCKS else width
 
 
-def _shown(width: float) -> str:
-    return f"{100 * width:.2g} %"
+def ending(run: LoadedRun, comparisons: Sequence[Comparison] | None = None) -> str | None:
+    """By what rule the run ended, or would; None of a run with a fixed number of blocks.
+
+    `comparisons`: those of its judgement, where there is one.
+    """
+    rule = rule_of(run.plan)
+    if rule is None:
+        return None
+    stopped = run.run.get("stopped")
+    if stopped:
+        text = (
+            f"The run ended after {stopped['blocks']} of up to {rule.most_blocks} blocks: "
+            f"{stopped['why']}."
+        )
+    elif run.run.get("status") != "done":
+        text = f"The run {rule.words}."
+    elif isinstance(rule, UntilWidth):
+        found = "" if comparisons is None else f": {_reached(rule, comparisons)}"
+        text = f"The run went to its cap of {rule.most_blocks} blocks{found}."
+    else:
+        text = f"The run went to the last of its looks, after {rule.most_blocks} blocks."
+    if isinstance(rule, Looks):
+        text += f" Each of the {len(rule.at)} looks tests at alpha/{len(rule.at)}."
+    return text
+
+
+def _reached(rule: UntilWidth, comparisons: Sequence[Comparison]) -> str:
+    wide = widest(comparisons)
+    if wide is None or wide == math.inf:
+        return (
+            f"not every primary comparison has an interval, where ±{percent(rule.width)} was asked"
+        )
+    return f"the widest primary interval is ±{size(wide)}, where ±{percent(rule.width)} was asked"
 
 
 def rule_of(plan: Mapping[str, Any]) -> Stopping | None:

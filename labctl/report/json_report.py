@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from labctl.analysis.model import Comparison, EffectKind, Judgement, Level, MissingMetric, RunCheck
+from labctl.analysis.model import (
+    Added,
+    Comparison,
+    EffectKind,
+    Judgement,
+    Level,
+    MissingMetric,
+    RunCheck,
+)
 from labctl.report.view import mapping
 from labctl.store.run_folder import LoadedRun
 
@@ -47,6 +55,8 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "control": [_check(item) for item in judgement.control],
         "handicap": [_check(item) for item in judgement.handicap],
         "restored": [_check(item) for item in judgement.restored],
+        "ending": judgement.ending,
+        "added": _added(judgement.added),
         "unavailable": [_missing(item) for item in judgement.unavailable],
         "skipped": dict(mapping(run.run.get("skipped"))),
     }
@@ -104,6 +114,17 @@ def _check(item: RunCheck) -> dict[str, Any]:
         "low": item.low,
         "high": item.high,
         "sentence": item.sentence,
+    }
+
+
+def _added(item: Added | None) -> dict[str, Any] | None:
+    if item is None:
+        return None
+    return {
+        "first_block": item.first,
+        "last_block": item.last,
+        "label": item.label,
+        "comparisons": [comparison_json(one) for one in item.comparisons],
     }
 
 

@@ -85,6 +85,17 @@ PLAN = Fields(
     }
 )
 
+EXTENSION = Fields(
+    {
+        "digest": TEXT,
+        "extends": TEXT,
+        "first_block": WHOLE,
+        "last_block": WHOLE,
+        "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),
+    },
+    frozenset({"first_block", "last_block", "trials"}),
+)
+
 RUN = Fields(
     {
         "status": TEXT,
@@ -104,6 +115,7 @@ RUN = Fields(
         "same_kernel": FLAG,
         "kernel_sentence": TEXT,
         "restored_state": FLAG,
+        "stopped": _whole({"blocks": WHOLE, "why": TEXT}),
         "skipped": Named(TEXT),
         "warnings": Listed(TEXT),
         "notes": Listed(TEXT),

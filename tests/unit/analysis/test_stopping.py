@@ -38,7 +38,7 @@ def test_the_half_width_is_what_the_interval_reaches_beyond_the_estimate() -> No
 
 def test_a_run_until_a_width_ends_when_its_widest_primary_interval_is_narrow_enough() -> None:
     judgement = judged()
-    wide = widest(judgement)
+    wide = widest(judgement.comparisons)
     assert wide == max(
         w for c in judgement.comparisons if c.role is Role.PRIMARY and (w := half_width(c))
     )
@@ -100,12 +100,12 @@ def test_a_run_that_has_nothing_to_judge_goes_on() -> None:
     nothing = judged(tunings=["baseline", "control", "handicap"])
     assert stop_after(nothing, UntilWidth(width=0.9, most_blocks=40), 10) is None
     assert stop_after(nothing, Looks(at=(10, 20)), 10) is None
-    assert widest(nothing) is None
+    assert widest(nothing.comparisons) is None
 
 
 def test_ties_have_no_width_and_do_not_end_a_run() -> None:
     tied = judged(noise=0.0, block_noise=0.0)
-    assert widest(tied) == math.inf
+    assert widest(tied.comparisons) == math.inf
     assert stop_after(tied, UntilWidth(width=0.9, most_blocks=40), 10) is None
 
 

@@ -29,7 +29,7 @@ def requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """What `sweep` was asked for; it gives a run that was made up."""
     asked: list[Any] = []
 
-    def sweep(request: Any, listener: Any) -> RunFolder:
+    def sweep(request: Any, listener: Any, judging: Any) -> RunFolder:
         asked.append(request)
         listener(Note(text="KVM works here."))
         listener(Progress(done=0, planned=6, invalid=0, doing="block 1: native", left_s=None))
@@ -40,7 +40,7 @@ def requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def sweep(request: Any, listener: Any) -> RunFolder:
+    def sweep(request: Any, listener: Any, judging: Any) -> RunFolder:
         raise error
 
     monkeypatch.setattr(module, "sweep", sweep)

@@ -36,7 +36,12 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
     """Instead of guests and trials."""
 
     def carry_out(
-        request: SweepRequest, planned: Planned, folder: RunFolder, record: Any, listener: Any
+        request: SweepRequest,
+        planned: Planned,
+        folder: RunFolder,
+        record: Any,
+        listener: Any,
+        why_end: Any,
     ) -> None:
         what(folder, record)
 
