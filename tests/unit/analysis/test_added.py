@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from labctl.analysis.across import compare_runs
 from labctl.analysis.added import confirmatory
+from labctl.analysis.gate import gate
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Role
+from labctl.analysis.policy import Policy, Rule, Undecided
 from labctl.analysis.stopping import ending, until
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.store.run_folder import LoadedRun
@@ -133,3 +136,19 @@ def test_what_a_run_says_of_its_end() -> None:
         "Each of the 3 looks tests at alpha/3."
     )
     assert ending(made(10)) is None
+
+
+def test_gates_and_comparisons_of_runs_rest_on_the_same_blocks() -> None:
+    given = Rule(
+        workload="sysbench-cpu",
+        metric="events_per_s",
+        tuning="one",
+        against="baseline",
+        within="5 %",
+    )
+    policy = Policy(undecided=Undecided.OPEN, rules=[given])
+    run, before = extended(11, 15), until(extended(11, 15), 10)
+    assert gate(run, policy, {}) == gate(before, policy, {})
+    other = made(12)
+    assert {item.blocks_a for item in compare_runs(run, other).effects} == {10}
+    assert compare_runs(other, run).effects == compare_runs(other, before).effects
