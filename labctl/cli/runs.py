@@ -89,6 +89,7 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
         return
     progress = _progress(entry)
     invalid, problems = entry.pop("invalid_trials"), entry.pop("problems")
+    entry["extensions"] = ", ".join(entry["extensions"])
     for key in ("trials", *(key for key in ("ending", "extensions") if not entry[key])):
         del entry[key]
     for key, value in entry.items():

@@ -1,4 +1,4 @@
-"""A run of real guests that its rule ends, that is given more blocks, and that is killed in them."""
+"""A run of real guests that its rule ends, and that is killed while it is given more blocks."""
 
 from __future__ import annotations
 
