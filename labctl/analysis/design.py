@@ -9,7 +9,6 @@ from typing import Any
 
 from labctl.analysis.cells import Cell, Place, cell_of
 from labctl.analysis.stopping import rule_of
-from labctl.base.stopping import Looks
 from labctl.store.run_folder import LoadedRun
 
 ALPHA = 0.05
@@ -53,8 +52,8 @@ class Design:
     planned_cells: frozenset[Cell]
     places: tuple[Place, ...]
     problems: tuple[str, ...]
-    looks: int = 1
-    """How often the run was to be judged, as declared before it began (METHOD 22)."""
+    share: float = 1.0
+    """Of ALPHA, what is left where a rule may end the run (METHOD 22)."""
 
     @property
     def native(self) -> str | None:
@@ -81,12 +80,12 @@ class Design:
 
     @property
     def level(self) -> float:
-        """The family's chance of a false verdict at one look: ALPHA / looks (METHOD 22)."""
-        return ALPHA / self.looks
+        """What the family may use of ALPHA at once: with looks ALPHA / looks (METHOD 22)."""
+        return ALPHA * self.share
 
     @property
     def alpha(self) -> float:
-        """Of one primary comparison: ALPHA / (m looks) (Bonferroni; METHOD 19, 22)."""
+        """Of one primary comparison: level / m (Bonferroni; METHOD 19)."""
         return self.level / max(1, self.family)
 
 
@@ -131,13 +130,8 @@ def read_design(run: LoadedRun) -> Design:
         planned_cells=frozenset(known),
         places=tuple(dict.fromkeys(cell.place for cell in known)),
         problems=tuple(problems),
-        looks=_looks(plan),
+        share=rule.share if (rule := rule_of(plan)) else 1.0,
     )
-
-
-def _looks(plan: Mapping[str, Any]) -> int:
-    rule = rule_of(plan)
-    return len(rule.at) if isinstance(rule, Looks) else 1
 
 
 def _strangers(

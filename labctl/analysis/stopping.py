@@ -2,8 +2,9 @@
 
 - Stopping by width asks how long the intervals are and never where they lie. With normal noise the
   mean of the blocks is independent of their deviations, so the estimate has no bias from it. The
-  interval has a little: a run ends rather when its deviation came out small (Chow and Robbins,
-  Annals of Mathematical Statistics 36, 1965). No error is spent on asking.
+  intervals have one: a run ends rather when its deviations came out small, so they miss a little
+  more often than they say (Chow and Robbins, Annals of Mathematical Statistics 36, 1965: the
+  promise holds in the limit alone). They are made at a share of alpha that pays for it.
 - Declared looks ask for verdicts. A run that may end as soon as it has what it wants is tested as
   often as it looks, so each look tests at alpha / looks (Bonferroni): whichever ends it, the
   chance of a false verdict in the run stays below alpha.

@@ -20,17 +20,27 @@ MOST_BLOCKS = 1000
 CAP = 40
 """Of a run until a width, where nobody says another."""
 
+_UNTIL_WIDTH = 0.7
+"""A run until a width ends rather when its deviations came out small, and its intervals with them.
+In simulations with normal noise (caps of 40 and 100) any of the intervals misses in up to 6.9 % of
+the runs instead of 5 %: most where one comparison decides alone, less with more of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UntilWidth:
     """The run ends when every interval that decides is narrow enough, else at the cap.
 
     `width`: the largest half-width that will do, relative: 0.02 is an interval from 2 % below the
-    estimate to 2 % above it. What the effects are doesn't enter, so no error is spent on asking.
+    estimate to 2 % above it. What the effects are doesn't enter.
     """
 
     width: float
     most_blocks: int
+
+    @property
+    def share(self) -> float:
+        """Of the allowed error, what a test may use so that the run keeps to all of it."""
+        return _UNTIL_WIDTH
 
     def may_end_after(self, blocks: int) -> bool:
         """Whether the rule asks after so many whole blocks."""
@@ -58,6 +68,11 @@ class Looks:
     @property
     def most_blocks(self) -> int:
         return self.at[-1]
+
+    @property
+    def share(self) -> float:
+        """Of the allowed error, what each look may use (Bonferroni)."""
+        return 1 / len(self.at)
 
     def may_end_after(self, blocks: int) -> bool:
         """Whether the rule asks after so many whole blocks."""
