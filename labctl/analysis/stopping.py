@@ -128,6 +128,11 @@ def ending(run: LoadedRun, comparisons: Sequence[Comparison] | None = None) -> s
         text = f"The run went to the last of its looks, after {rule.most_blocks} blocks."
     if isinstance(rule, Looks):
         text += f" Each of the {len(rule.at)} looks tests at alpha/{len(rule.at)}."
+        if extensions := run.plan.get("extensions"):
+            text += (
+                f" Blocks {extensions[0]['first_block']} to {extensions[-1]['last_block']} were "
+                "added since: verdicts rest on those up to the last declared look."
+            )
     return text
 
 

@@ -106,6 +106,11 @@ def test_an_extension_to_a_declared_look_decides_and_one_beyond_it_does_not() ->
     to_a_look, beyond = extended(11, 15, LOOKS), extended(11, 17, LOOKS)
     assert confirmatory(to_a_look) is to_a_look
     assert judge(to_a_look).added is None
+    ended = ending(with_run(to_a_look, stopped={"blocks": 10, "why": "all had a verdict"}))
+    assert ended is not None
+    assert ended.endswith(
+        "Blocks 11 to 15 were added since: verdicts rest on those up to the last declared look."
+    )
     judgement = judge(beyond)
     assert judgement.blocks == 15
     assert judgement.added is not None
