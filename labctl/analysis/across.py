@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.design import ALPHA, Design, read_design
 from labctl.analysis.effects import Effects, alone, by_ratio, paired, ratio_of
@@ -138,6 +139,7 @@ class _Side:
 
     @classmethod
     def of(cls, run: LoadedRun) -> _Side:
+        run = confirmatory(run)
         return cls(run, read_design(run), read_cells(run))
 
     def has(self, spot: _Spot) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from labctl.analysis.cells import Cell, Cells, Place
+from labctl.analysis.cells import Cell, Cells, Place, done_trials, planned_trials
 from labctl.analysis.checks import Checked
 from labctl.analysis.design import Design
 from labctl.analysis.model import Comparison, Role, RunCheck, Verdict
@@ -51,7 +51,7 @@ def caveats(
     yield from _not_exercised(run, primaries)
     yield from cells.problems
     yield from run.problems
-    yield from _unfinished(run, design, cells)
+    yield from _unfinished(run)
 
 
 def hindrances(design: Design, cells: Cells) -> Iterator[str]:
@@ -248,12 +248,12 @@ def _not_exercised(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[
         )
 
 
-def _unfinished(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
+def _unfinished(run: LoadedRun) -> Iterator[str]:
     status = run.run.get("status")
     if status != "done":
         yield (
-            f"The run is not finished (status: {status or 'unknown'}): {cells.done} of "
-            f"{design.planned} planned trials have a valid result. "
+            f"The run is not finished (status: {status or 'unknown'}): {done_trials(run)} "
+            f"of {planned_trials(run)} planned trials have a valid result. "
             f"'labctl sweep --resume {run.name}' goes on with it."
         )
 

@@ -90,14 +90,13 @@ class Series:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
     """`series`: by cell and metric key. `tried`: blocks in which a cell has a trial of any kind.
-    `blocks`, `boots`, `done` count those with a valid trial."""
+    `blocks` and `boots` count those with a valid trial."""
 
     series: Mapping[Cell, Mapping[str, Series]]
     tried: Mapping[Cell, frozenset[int]]
     missing: tuple[MissingMetric, ...]
     blocks: int
     boots: int
-    done: int
     problems: tuple[str, ...]
 
     def get(self, tuning: str | None, place: Place, key: str) -> Series | None:
@@ -127,6 +126,17 @@ def cell_of(assignment: Mapping[str, Any]) -> Cell | None:
     return Cell(assignment["tuning"], Place(assignment["workload"], condition or "any condition"))
 
 
+def planned_trials(run: LoadedRun) -> int:
+    """How many trials the run had to carry out; 0 without a plan."""
+    return len(run.plan.get("trials") or ())
+
+
+def done_trials(run: LoadedRun) -> int:
+    """How many of them have a valid attempt."""
+    done = (trial.record for trial in run.trials if trial.record.status is TrialStatus.DONE)
+    return len({record.number for record in done})
+
+
 def read_cells(run: LoadedRun) -> Cells:
     """Every usable value of a run, and what isn't usable as sentences in `problems`."""
     chosen, tried, nameless = _choose(run.trials)
@@ -141,7 +151,6 @@ def read_cells(run: LoadedRun) -> Cells:
         missing=_missing(chosen),
         blocks=len({block for _, block in chosen}),
         boots=len({trial.record.boot for trial in chosen.values()}),
-        done=len({trial.record.number for trial in chosen.values()}),
         problems=tuple(problems),
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.analysis.cells import Cell, Place, cell_of
+from labctl.analysis.stopping import rule_of
 from labctl.store.run_folder import LoadedRun
 
 ALPHA = 0.05
@@ -50,8 +51,9 @@ class Design:
     primaries: Mapping[str, Primary]
     planned_cells: frozenset[Cell]
     places: tuple[Place, ...]
-    planned: int
     problems: tuple[str, ...]
+    share: float = 1.0
+    """Of ALPHA, what is left where a rule may end the run (METHOD 22)."""
 
     @property
     def native(self) -> str | None:
@@ -77,9 +79,14 @@ class Design:
         return place.workload not in self.on_disk and ours != UNSAFE
 
     @property
+    def level(self) -> float:
+        """What the family may use of ALPHA at once: with looks ALPHA / looks (METHOD 22)."""
+        return ALPHA * self.share
+
+    @property
     def alpha(self) -> float:
-        """Of one primary comparison: ALPHA / m (Bonferroni; METHOD 19)."""
-        return ALPHA / max(1, self.family)
+        """Of one primary comparison: level / m (Bonferroni; METHOD 19)."""
+        return self.level / max(1, self.family)
 
 
 def read_design(run: LoadedRun) -> Design:
@@ -122,8 +129,8 @@ def read_design(run: LoadedRun) -> Design:
         primaries=_primaries(plan, problems),
         planned_cells=frozenset(known),
         places=tuple(dict.fromkeys(cell.place for cell in known)),
-        planned=len(trials),
         problems=tuple(problems),
+        share=rule.share if (rule := rule_of(plan)) else 1.0,
     )
 
 

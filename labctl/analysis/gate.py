@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.checks import check
 from labctl.analysis.design import ALPHA, Design, read_design
@@ -89,15 +90,14 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
 
     Nothing raises: what the run can't say is undecided, with the reason.
     """
+    run = confirmatory(run)
     design, cells = read_design(run), read_cells(run)
-    theirs = {name: read_cells(other) for name, other in others.items()}
+    theirs = {name: read_cells(confirmatory(other)) for name, other in others.items()}
     asked = [test for rule in policy.rules for test in _tests(rule, design, cells, theirs)]
-    made = sum(test.values is not None for test in asked)
+    alpha = design.level / max(1, sum(test.values is not None for test in asked))
     return GateResult(
         run=run.name,
-        findings=tuple(
-            _finding(test, policy.counts_as(test.rule), ALPHA / max(1, made)) for test in asked
-        ),
+        findings=tuple(_finding(test, policy.counts_as(test.rule), alpha) for test in asked),
     )
 
 

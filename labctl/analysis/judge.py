@@ -8,16 +8,18 @@ Pure: values in, values out. The rules are those of METHOD 15 to 22 in their pla
 
 from __future__ import annotations
 
+from labctl.analysis.added import added, caveat, confirmatory
 from labctl.analysis.answer import answer
 from labctl.analysis.bootstrap import bootstrapped, disagreements
 from labctl.analysis.caveats import caveats, hindrances
-from labctl.analysis.cells import read_cells
+from labctl.analysis.cells import done_trials, planned_trials, read_cells
 from labctl.analysis.checks import check
 from labctl.analysis.compare import comparisons, levels
 from labctl.analysis.design import read_design
 from labctl.analysis.holm import stepped_down
 from labctl.analysis.model import Judgement
 from labctl.analysis.restored import restore_answer, restore_checks
+from labctl.analysis.stopping import ending
 from labctl.analysis.variance import precision
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
@@ -28,8 +30,9 @@ def judge(run: LoadedRun) -> Judgement:
 
     A run that isn't whole gives what it can, and a sentence for what it can't; nothing raises.
     """
-    design = read_design(run)
-    cells = read_cells(run)
+    decided = confirmatory(run)
+    design = read_design(decided)
+    cells = read_cells(decided)
     checked = {
         place: check(design, cells, place, primary)
         for place in design.places
@@ -46,23 +49,29 @@ def judge(run: LoadedRun) -> Judgement:
         why_not=next(hindrances(design, cells), None),
         emulated=run.run.get("accelerator") == "tcg",
     )
+    more = added(run, decided, licences)
     return Judgement(
         comparisons=compared,
         levels=tuple(levels(cells)),
         control=tuple(c.control for c in checked.values()),
         handicap=tuple(c.handicap for c in checked.values()),
         unavailable=cells.missing,
-        warnings=tuple(caveats(run, design, cells, tuple(checked.values()), compared, restored)),
+        warnings=(
+            *caveat(more),
+            *caveats(run, design, cells, tuple(checked.values()), compared, restored),
+        ),
         answer=" ".join(filter(None, (restore_answer(restored), answered))),
         blocks=cells.blocks,
         boots=cells.boots,
-        planned=design.planned,
-        done=cells.done,
+        planned=planned_trials(run),
+        done=done_trials(run),
         invalid=sum(trial.record.status is TrialStatus.INVALID for trial in run.trials),
         primaries={workload: primary.metric for workload, primary in design.primaries.items()},
         restored=restored,
         signs=tuple(disagreements(compared)),
-        precision=tuple(precision(run, made)),
+        precision=tuple(precision(decided, made)),
+        ending=ending(run, compared),
+        added=more,
     )
 
 

@@ -165,6 +165,17 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """Blocks `first` to `last`, on which no verdict rests (METHOD 22); `label` says why, beginning
+    with "exploratory". `comparisons`: what is primary, over all blocks with these."""
+
+    first: int
+    last: int
+    label: str
+    comparisons: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MissingMetric:
     metric: str
     reason: str
@@ -175,7 +186,8 @@ class MissingMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Everything there is to say of a run. `warnings`: sentences that could change the answer,
+    """Everything there is to say of a run. `blocks` and `boots` are those that it rests on, while
+    trials are counted over the whole run. `warnings`: sentences that could change the answer,
     the gravest first. `answer`: what to roll out, in one or two sentences."""
 
     comparisons: tuple[Comparison, ...]
@@ -196,3 +208,7 @@ class Judgement:
     """Of each tuning that ran restored and booted: is its effect the same? Empty in most runs."""
     signs: tuple[Sign, ...] = ()
     precision: tuple[Precision, ...] = ()
+    ending: str | None = None
+    """By what rule the run ended or would, in a sentence; None of a fixed number of blocks."""
+    added: Added | None = None
+    """What came after the blocks that everything else here rests on. None in most runs."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from labctl.analysis.boots import spread_over
 from labctl.analysis.cells import Cells, Place, Series
-from labctl.analysis.design import ALPHA, Design, Primary
+from labctl.analysis.design import Design, Primary
 from labctl.analysis.effects import Effects, on_scale, paired
 from labctl.analysis.intervals import Interval, t_interval
 from labctl.analysis.model import EffectKind, RunCheck
@@ -35,9 +35,10 @@ def restore_checks(
 ) -> Iterator[RunCheck]:
     """One check for each tuning that the plan holds both ways, per workload and condition.
 
-    `passed`: equivalent, which each check may call with a chance of ALPHA over their number to be
-    wrong (two one-sided tests); False where it was not shown; None where it can't be. As with any
-    verdict, the control and the handicap say whether the run may call things equal (METHOD 5, 18).
+    `passed`: equivalent, which each check may call with a chance of the run's level over their
+    number to be wrong (two one-sided tests); False where it was not shown; None where it can't be.
+    As with any verdict, the control and the handicap say whether the run may call things equal
+    (METHOD 5, 18).
     """
     booted_baseline = next((b for b, r in design.restored_as.items() if r == design.baseline), None)
     if booted_baseline is None:
@@ -51,7 +52,7 @@ def restore_checks(
     ]
     for test in tests:
         licence = licences.get(test.place)
-        yield _check(test, design, cells, booted_baseline, ALPHA / len(tests), licence)
+        yield _check(test, design, cells, booted_baseline, design.level / len(tests), licence)
 
 
 def restore_answer(checks: Sequence[RunCheck]) -> str:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from labctl.analysis.intervals import Interval
 from labctl.analysis.model import Verdict
-
-FEWEST_BLOCKS = 10
+from labctl.base.stopping import FEWEST_BLOCKS as FEWEST_BLOCKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,16 @@ class Warned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(Event):
-    """Where the run is. Never sent while a trial is being measured."""
+    """Where the run is. Never sent while a trial is being measured.
+
+    `at_most`: a rule may end it before `planned` trials are done."""
 
     done: int
     planned: int
     invalid: int
     doing: str
     left_s: float | None
+    at_most: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

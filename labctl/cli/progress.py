@@ -68,7 +68,8 @@ class ProgressView:
                 self._progress(event)
 
     def _progress(self, event: Progress) -> None:
-        left = "" if event.left_s is None else f"{duration(event.left_s)} left"
+        most = "at most " if event.at_most else ""
+        left = "" if event.left_s is None else f"{most}{duration(event.left_s)} left"
         if self._draws:
             self._bar.update(
                 self._task,
@@ -82,7 +83,7 @@ class ProgressView:
             self._next_line = tenth + 1
             invalid = f", {event.invalid} invalid" if event.invalid else ""
             told = ", ".join(part for part in (event.doing, left) if part)
-            self._print(f"{event.done} of {event.planned} trials{invalid}: {told}")
+            self._print(f"{event.done} of {most}{event.planned} trials{invalid}: {told}")
 
     def _print(self, text: str) -> None:
         # What a guest said may be in it.

@@ -50,7 +50,7 @@ def list_runs(as_json: bool, results: Path | None) -> None:
                 entry["study"] or "?",
                 entry["status"] or "?",
                 entry["accelerator"] or "?",
-                f"{entry['trials']['done']} of {entry['trials']['planned']}",
+                _progress(entry),
             ]
             for entry in entries
         ],
@@ -87,12 +87,15 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
     if as_json:
         print_json({"schema": 1, **entry})
         return
-    trials = entry.pop("trials")
+    progress = _progress(entry)
     invalid, problems = entry.pop("invalid_trials"), entry.pop("problems")
+    entry["extensions"] = ", ".join(entry["extensions"])
+    for key in ("trials", *(key for key in ("ending", "extensions") if not entry[key])):
+        del entry[key]
     for key, value in entry.items():
         words = "unknown" if value is None else printable(str(value))
         click.echo(f"{key.replace('_', ' '):12} {words}")
-    click.echo(f"{'trials':12} {trials['done']} of {trials['planned']} done")
+    click.echo(f"{'trials':12} {progress} done")
     for trial in invalid:
         reasons = "; ".join(trial["reasons"]) or "no reason given"
         click.echo(printable(f"invalid      trial {trial['trial']} ({trial['what']}): {reasons}"))
@@ -144,11 +147,20 @@ def _entry(folder: RunFolder) -> dict[str, Any]:
             "status": "unreadable",
             "accelerator": None,
             "trials": {"planned": 0, "done": 0},
+            "ending": None,
+            "extensions": [],
             "problems": [error.message],
         }
 
 
+def _progress(entry: dict[str, Any]) -> str:
+    may_end = entry["ending"] and entry["status"] != "done" and not entry["extensions"]
+    most = "at most " if may_end else ""
+    return f"{entry['trials']['done']} of {most}{entry['trials']['planned']}"
+
+
 def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
+    from labctl.analysis.stopping import ending
     from labctl.store.trial import TrialStatus
 
     done = {t.record.number for t in run.trials if t.record.status is TrialStatus.DONE}
@@ -159,6 +171,11 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
         "status": run.run.get("status"),
         "accelerator": run.run.get("accelerator"),
         "trials": {"planned": len(run.plan.get("trials", [])), "done": len(done)},
+        "ending": ending(run),
+        "extensions": [
+            f"blocks {item['first_block']} to {item['last_block']}"
+            for item in run.plan.get("extensions", [])
+        ],
         "problems": list(run.problems),
     }
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labctl.base.errors import UsageError
 from labctl.cli.common import console, print_json, state_places
+from labctl.cli.stopping import rule_asked_for, why_end
 
 if TYPE_CHECKING:
     from labctl.run.planning import SweepRequest
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 @click.option("--workload", "workloads", multiple=True, help="Only these workloads.")
 @click.option("--condition", "conditions", multiple=True, help="Only these conditions.")
 @click.option("--blocks", type=int, help="How often each tuning is tried. Under 10: no verdicts.")
+@click.option("--until-width", metavar="PERCENT", help="Blocks until intervals are within ±2%.")
+@click.option("--max-blocks", type=int, help="The most blocks of a run until a width (40).")
+@click.option("--looks", metavar="N,N,...", help="End at the first of these with every verdict.")
 @click.option("--blocks-per-boot", type=int, help="How many blocks share a boot.")
 @click.option("--duration", type=float, help="Seconds that each trial measures.")
 @click.option("--vcpus", type=int, help="vCPUs of the guest (default: from the topology).")
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
 @click.option("--domain", metavar="NAME|FILE", help="Measure a copy of your own VM.")
 @click.option("--keep-network", is_flag=True, help="That copy stays on the VM's own networks.")
 @click.option("--resume", metavar="RUN", help="Go on with an interrupted run.")
+@click.option("--extend", metavar="RUN", help="Add --blocks more blocks to a finished run.")
 @click.option("--plan-only", is_flag=True, help="Print the plan as JSON and do nothing else.")
 @click.option("--results", type=click.Path(path_type=Path), help="Folder of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -47,6 +53,8 @@ def command(
     context: click.Context,
     /,
     resume: str | None,
+    extend: str | None,
+    blocks: int | None,
     plan_only: bool,
     as_json: bool,
     quiet: bool,
@@ -56,9 +64,15 @@ def command(
 
     Runs the same workloads natively and in guests, once per tuning and block, and says what each
     tuning does here. Ctrl-C ends it cleanly; --resume goes on.
+
+    Blocks that --extend adds after a result is known are exploratory: verdicts stay with the
+    planned ones.
     """
     if resume is not None:
-        _refuse_changes(context)
+        _refuse_changes(context, "--resume", "goes on with", _FREE_ON_RESUME)
+    if extend is not None:
+        _refuse_changes(context, "--extend", "adds blocks to", _FREE_ON_EXTEND)
+        _check_more(blocks)
     from labctl.cli.report import show_finished
     from labctl.run.planning import plan_sweep
 
@@ -100,6 +114,9 @@ def request_of(context: click.Context) -> SweepRequest:
             conditions=given["conditions"] or None,
             duration_s=given["duration"],
             blocks=given["blocks"],
+            stopping=rule_asked_for(
+                given["until_width"], given["max_blocks"], given["looks"], given["blocks"]
+            ),
             blocks_per_boot=given["blocks_per_boot"],
             vcpus=given["vcpus"],
             memory_mib=given["memory"],
@@ -113,6 +130,7 @@ def request_of(context: click.Context) -> SweepRequest:
         domain=given["domain"],
         keep_network=given["keep_network"],
         resume=given["resume"],
+        extend=given["extend"],
     )
 
 
@@ -123,28 +141,34 @@ def swept(request: SweepRequest, *, quiet: bool) -> RunFolder:
     from labctl.run.sweep import sweep
 
     if quiet:
-        return sweep(request, silent)
+        return sweep(request, silent, why_end)
     with ProgressView(console(stderr=True)) as view:
-        return sweep(request, view.listen)
+        return sweep(request, view.listen, why_end)
 
 
-_FREE_ON_RESUME = {"resume", "results", "accel", "connect", "as_json", "quiet"}
+_FREE_ON_RESUME = frozenset({"resume", "results", "accel", "connect", "as_json", "quiet"})
+_FREE_ON_EXTEND = _FREE_ON_RESUME - {"resume"} | {"extend", "blocks"}
 
 
-def _refuse_changes(context: click.Context) -> None:
-    """A resumed run goes on with its own plan: raises UsageError for what would change it."""
+def _check_more(blocks: int | None) -> None:
+    if blocks is None or blocks < 1:
+        raise UsageError(
+            "--extend adds blocks to a finished run, and --blocks says how many", hint="--blocks 5"
+        )
+
+
+def _refuse_changes(context: click.Context, option: str, does: str, free: frozenset[str]) -> None:
+    """A run keeps its own plan: raises UsageError for what would change it."""
     from click.core import ParameterSource
-
-    from labctl.base.errors import UsageError
 
     given = [
         parameter.get_error_hint(context)
         for parameter in context.command.params
-        if parameter.name not in _FREE_ON_RESUME
+        if parameter.name not in free
         and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
     ]
     if given:
         raise UsageError(
-            f"--resume goes on with the run's own plan, which {', '.join(given)} would change",
+            f"{option} {does} the run's own plan, which {', '.join(given)} would change",
             hint="Leave that out, or start a new run.",
         )

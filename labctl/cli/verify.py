@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from labctl.run.planning import SweepRequest
     from labctl.store.run_folder import LoadedRun
 
-_SAME = ("workloads", "conditions", "guest", "blocks")
+_SAME = ("workloads", "conditions", "guest", "blocks", "stopping")
 """Keys of a plan that must not differ, or the fresh numbers answer another question."""
 
 
@@ -90,7 +90,7 @@ def _check_same(run: LoadedRun, plan: dict[str, Any]) -> None:
             f"seed {plan['seed']} is that of run '{run.name}'",
             hint="Give another --seed, or leave it out.",
         )
-    differing = [key for key in _SAME if plan[key] != run.plan.get(key)]
+    differing = [key for key in _SAME if plan.get(key) != run.plan.get(key)]
     # They decide which trials count. An older run knows fewer of them.
     limits = dict(run.plan.get("limits") or {})
     if {key: plan["limits"].get(key) for key in limits} != limits:

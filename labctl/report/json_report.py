@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from labctl.analysis.model import (
+    Added,
     Comparison,
     EffectKind,
     Judgement,
@@ -56,6 +57,8 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "handicap": [_check(item) for item in judgement.handicap],
         "restored": [_check(item) for item in judgement.restored],
         "precision": [_precision(item) for item in judgement.precision],
+        "ending": judgement.ending,
+        "added": _added(judgement.added),
         "unavailable": [_missing(item) for item in judgement.unavailable],
         "skipped": dict(mapping(run.run.get("skipped"))),
     }
@@ -134,6 +137,17 @@ def _precision(item: Precision) -> dict[str, Any]:
         "blocks_per_boot": item.blocks_per_boot,
         "seconds": item.seconds,
         "sentence": item.sentence,
+    }
+
+
+def _added(item: Added | None) -> dict[str, Any] | None:
+    if item is None:
+        return None
+    return {
+        "first_block": item.first,
+        "last_block": item.last,
+        "label": item.label,
+        "comparisons": [comparison_json(one) for one in item.comparisons],
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from labctl.base.stopping import stopping_of
 from labctl.base.wording import counted, duration, metric_title, size
 from labctl.report.parts import bare_table, skipped_table, text
 
@@ -17,25 +18,34 @@ def plan_table(plan: Mapping[str, Any]) -> RenderableType:
     trials = plan["trials"]
     quick = ", quick" if plan["quick"] else ""
     guest = plan["guest"]
+    most = "at most " if plan.get("stopping") else ""
     head = [
         f"{plan['study']}{quick}: {plan['title']}",
-        f"{counted(len(trials), 'trial')}: {counted(plan['blocks'], 'block')} over "
+        f"{most}{counted(len(trials), 'trial')}: {counted(plan['blocks'], 'block')} over "
         f"{counted(plan['boots'], 'boot')}, each with {counted(len(plan['tunings']), 'arm')}, "
         f"{counted(len(plan['workloads']), 'workload')}, "
         f"{counted(len(plan['conditions']), 'condition')} ({', '.join(plan['conditions'])})",
+        *_rule(plan),
         f"guest: image {guest['image']}, {guest['vcpus']} vCPU(s), {guest['memory_mib']} MiB",
         f"seed {plan['seed']}, plan {plan['digest'][:12]}",
     ]
     measured = sum(plan["workloads"][trial["cell"]["workload"]]["duration_s"] for trial in trials)
     tail = (
-        f"Measuring takes {duration(measured)}. Warm-ups, restores, boots and repeats come on top: "
-        "with trials of a few seconds they take as long again. --json prints the whole plan."
+        f"Measuring takes {most}{duration(measured)}. Warm-ups, restores, boots and repeats come "
+        "on top: with trials of a few seconds they take as long again. "
+        "--json prints the whole plan."
     )
     parts: list[RenderableType] = [text("\n".join(head)), Text(), _arms(plan), Text()]
     parts.append(_workloads(plan))
     if plan["skipped"]:
         parts += [Text(), skipped_table(plan["skipped"])]
     return Group(*parts, text(f"\n{tail}"))
+
+
+def _rule(plan: Mapping[str, Any]) -> list[str]:
+    """By what the run may end early; [] of a plan with a fixed number of blocks."""
+    rule = stopping_of(plan)
+    return [f"it {rule.words}"] if rule else []
 
 
 def _arms(plan: Mapping[str, Any]) -> RenderableType:

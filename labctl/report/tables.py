@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from labctl.analysis.model import Comparison, Judgement, Verdict
+from labctl.analysis.model import Added, Comparison, Judgement, Verdict
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import NOT_AVAILABLE, counted, printable, quantity
 from labctl.report import sentences
@@ -62,6 +62,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     parts += marked("Not whole", view.other_problems)
     for scene in view.scenes:
         parts += _scene(view, scene, notes)
+    parts += _added(judgement.added)
     parts += _skipped(mapping(run.run.get("skipped")))
     parts.append(Text())
     parts += [text(line, style="dim") for line in notes.lines()]
@@ -82,6 +83,8 @@ def _head(view: View) -> Text:
         f"{judgement.done} of {counted(judgement.planned, 'trial')} done, "
         f"{judgement.invalid} invalid, {run.run.get('accelerator') or 'unknown accelerator'}",
     ]
+    if judgement.ending:
+        lines.append(judgement.ending)
     return text("\n".join(lines) + "\n")
 
 
@@ -187,6 +190,17 @@ def _legend(view: View, scene: Scene) -> Iterable[str]:
         if prices := view.bill(tuning, scene):
             bill = ", ".join(f"{price.who} {price.text}" for price in prices)
             yield f"Who pays for {tuning}: {bill}."
+
+
+def _added(more: Added | None) -> list[RenderableType]:
+    """The estimates over all blocks of a run of which some are in no verdict; [] in most runs."""
+    if more is None:
+        return []
+    table = _table(f"Over all {more.last} blocks ({more.label})", ["workload", "condition", "all"])
+    for item in more.comparisons:
+        cells = (text(item.tuning), text(item.workload), text(item.condition))
+        table.add_row(*cells, _change_cell(item))
+    return [Text(), table]
 
 
 def _skipped(skipped: Mapping[str, Any]) -> list[RenderableType]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, LabctlError
-from labctl.base.events import Progress, TrialEnded, Warned
+from labctl.base.events import Note, Progress, TrialEnded, Warned
 from labctl.base.tuning import Kind
 from labctl.run.bench import Bench, guest_bench, native_bench
 from labctl.run.boots import BootError, Boots
@@ -37,6 +37,23 @@ class _HopelessError(BrokenError):
     """Going on would waste hours."""
 
 
+WhyEnd = Callable[[int], str | None]
+"""Asked after so many whole blocks: why the run ends there by its plan's rule; None: it goes on."""
+
+
+def never(blocks: int) -> str | None:
+    """For a plan without a rule."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that its plan's rule ended after so many whole blocks."""
+
+    blocks: int
+    why: str
+
+
 class Engine:
     """One execution of a plan. `run` may be called again after an interruption."""
 
@@ -49,6 +66,7 @@ class Engine:
         calibrations: Calibrations,
         *,
         fresh_boots: bool,
+        why_end: WhyEnd = never,
     ) -> None:
         self._lab = lab
         self._folder = folder
@@ -56,6 +74,8 @@ class Engine:
         self._boots = boots
         self._calibrations = calibrations
         self._fresh = fresh_boots
+        self._why_end = why_end
+        self.ended: Ended | None = None
         self._done: set[int] = set()
         self._attempts: dict[int, int] = {}
         self._invalid = 0
@@ -69,11 +89,30 @@ class Engine:
         self._attempts_before = dict(self._attempts)
 
     def run(self) -> None:
-        """Every trial that isn't done. Raises what makes going on pointless."""
-        for _, members in groupby(self._plan.trials, key=lambda t: (t.block, t.position)):
-            todo = [trial for trial in members if trial.number not in self._done]
-            while todo := [trial for trial in todo if self._may_try(trial)]:
-                self._run_once(todo)
+        """Every trial that isn't done, until the plan's rule ends the run, which `ended` says then.
+
+        Raises what makes going on pointless.
+        """
+        for block, members in groupby(self._plan.trials, key=lambda t: t.block):
+            trials = list(members)
+            if why := self._asked(trials):
+                self.ended = Ended(block - 1, why)
+                most = self._plan.blocks
+                self._lab.listener(Note(text=f"Ends after {block - 1} of {most} blocks: {why}."))
+                return
+            for _, inside in groupby(trials, key=lambda t: t.position):
+                todo = [trial for trial in inside if trial.number not in self._done]
+                while todo := [trial for trial in todo if self._may_try(trial)]:
+                    self._run_once(todo)
+
+    def _asked(self, trials: Sequence[PlannedTrial]) -> str | None:
+        """Why the run ends before this block. One that has begun was decided on before it did."""
+        rule, blocks = self._plan.stopping, trials[0].block - 1
+        if rule is None or not rule.may_end_after(blocks):
+            return None
+        if any(trial.number in self._attempts for trial in trials):
+            return None
+        return self._why_end(blocks)
 
     def _may_try(self, trial: PlannedTrial) -> bool:
         tries = self._attempts.get(trial.number, 0) - self._attempts_before.get(trial.number, 0)
@@ -192,8 +231,7 @@ class Engine:
             )
 
     def _progress(self, trial: PlannedTrial) -> None:
-        planned = len(self._plan.trials)
-        done = len(self._done)
+        planned, done = len(self._plan.trials), len(self._done)
         tried = sum(self._attempts.values()) - sum(self._attempts_before.values())
         mean = (time.monotonic() - self._started) / tried if tried else None
         self._lab.listener(
@@ -203,13 +241,16 @@ class Engine:
                 invalid=self._invalid,
                 doing=f"block {trial.block}: {' · '.join(trial.cell.values())}",
                 left_s=mean * (planned - done) if mean is not None else None,
+                at_most=self._plan.stopping is not None,
             )
         )
 
     def counts(self) -> dict[str, Any]:
-        """Trials planned, done and invalid attempts so far."""
+        """Trials planned (as far as the run went, where its rule ended it), done, and invalid
+        attempts so far."""
+        last = self.ended.blocks if self.ended else self._plan.blocks
         return {
-            "planned": len(self._plan.trials),
+            "planned": sum(trial.block <= last for trial in self._plan.trials),
             "done": len(self._done),
             "invalid": self._invalid,
         }

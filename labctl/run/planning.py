@@ -33,6 +33,7 @@ from labctl.run.own_domain import (
 from labctl.run.requirements import Offers, Unmet, read_offers, refuse, unmet
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
+from labctl.study.extension import Extension, as_carried_out, extended, extension
 from labctl.study.plan import Plan, changed_tunings, make_plan
 from labctl.study.study import Overrides, Study, load_study
 from labctl.study.tunings import load_tunings
@@ -42,6 +43,7 @@ from labctl.workloads.registry import checkers, workload
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest:
     """What a user asked for. `resume`: the run to go on with; the rest of its plan is on disk.
+    `extend`: the finished run that `overrides.blocks` more blocks are for, under its own seed.
     `kernel`, `initrd`: what guests boot in place of what the image brings. `domain`: the user's
     own, a name or a file, in place of an image; `keep_network`: its copy stays on its networks."""
 
@@ -59,6 +61,12 @@ class SweepRequest:
     domain: str | None = None
     keep_network: bool = False
     resume: str | None = None
+    extend: str | None = None
+
+    @property
+    def earlier(self) -> str | None:
+        """The run that this is a part of; None for a new one."""
+        return self.resume or self.extend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,8 @@ class Planned:
     hangs_on_accelerator: tuple[str, ...] = ()
     own: OwnGuest | None = None
     """The user's own domain, where that is what runs."""
+    added: Extension | None = None
+    """What the plan has more than is on disk, for a run that is extended."""
 
     @property
     def pin_plan(self) -> PinPlan:
@@ -298,9 +308,38 @@ def _check_any_left(
         )
 
 
+def plan_of(folder: RunFolder) -> Plan:
+    """What a run carries out: its plan until its rule ended it, and what extends it since."""
+    stopped = folder.read_run().get("stopped")
+    return as_carried_out(
+        Plan.from_json(folder.read_plan()),
+        stopped and stopped["blocks"],
+        folder.read_extensions(),
+    )
+
+
+def extended_plan(folder: RunFolder, blocks: int) -> Planned:
+    """`resumed_plan` of a finished run with so many more blocks.
+
+    Raises UsageError where the run is not finished.
+    """
+    planned = resumed_plan(folder)
+    status = folder.read_run().get("status")
+    begun = {t.read_record().block for t in folder.trial_folders() if t.has("trial.json")}
+    if status != "done" or planned.plan.blocks not in begun:
+        said = f"status: {status}" if status != "done" else "its last extension has not begun"
+        raise UsageError(
+            f"run '{folder.name}' is not finished ({said}), so there is nothing to extend",
+            hint=f"First: labctl sweep --resume {folder.name}",
+        )
+    last = next(iter(reversed(folder.read_extensions())), folder.read_plan())
+    added = extension(planned.plan, blocks, extends=last["digest"])
+    return replace(planned, plan=extended(planned.plan, added), added=added)
+
+
 def resumed_plan(folder: RunFolder) -> Planned:
-    """The plan of a run, for a host that is still the one it was made for."""
-    plan = Plan.from_json(folder.read_plan())
+    """The plan of a run and of its extensions, for a host that is still the one it was made for."""
+    plan = plan_of(folder)
     topology = read_topology()
     tunings = load_tunings(tuple(plan.tunings))
     if plan.guest.vcpus is None:

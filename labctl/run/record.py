@@ -11,6 +11,7 @@ from typing import Any
 import labctl
 from labctl.base.errors import UsageError
 from labctl.base.signals import cleaning_up
+from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.tuning import Strategy
 from labctl.domain.pinpicture import picture
 from labctl.run.planning import Planned, SweepRequest
@@ -22,9 +23,15 @@ from labctl.study.plan import Plan, tuning_json
 def recorded(
     folder: RunFolder, request: SweepRequest, planned: Planned
 ) -> Iterator[dict[str, Any]]:
-    """run.json, kept true: what is in the dictionary is written now and when the run ends."""
-    record = _first_record(request, planned) if not request.resume else folder.read_run()
+    """run.json, kept true: what is in the dictionary is written now and when the run ends.
+
+    A finished run that could not be extended is what it was before."""
+    before = folder.read_run() if request.earlier else {}
+    record = dict(before) if request.earlier else _first_record(request, planned)
     record.pop("failure", None)
+    if request.extend:
+        said = {"at": _now(), "command": shlex.join(command(request, planned.plan))}
+        record["extended"] = [*record.get("extended", []), said]
     record["status"] = "running"
     record["ended_at"] = None
     folder.write_run(record)
@@ -41,7 +48,19 @@ def recorded(
     finally:
         record["ended_at"] = _now()
         with cleaning_up():
-            folder.write_run(record)
+            folder.write_run(record if _has_begun(folder, planned) else before)
+
+
+def _has_begun(folder: RunFolder, planned: Planned) -> bool:
+    """Whether there is anything new to record."""
+    return planned.added is None or planned.added.to_json() in folder.read_extensions()
+
+
+def finished(folder: RunFolder) -> None:
+    """Say of a run that has all its trials that it is done: it may have been killed before."""
+    record = folder.read_run()
+    if record["status"] != "done":
+        folder.write_run({**record, "status": "done"})
 
 
 def _first_record(request: SweepRequest, planned: Planned) -> dict[str, Any]:
@@ -116,11 +135,15 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
     """The command as it was given; for a new run with the seed, so that it repeats the plan."""
     if request.resume:
         return ["labctl", "sweep", "--resume", request.resume]
+    if request.extend:
+        more = str(request.overrides.blocks)
+        return ["labctl", "sweep", "--extend", request.extend, "--blocks", more]
     words = ["labctl", "sweep", request.study, "--seed", str(plan.seed)]
     if plan.quick:
         words.append("--quick")
     options = {
         "--blocks": request.overrides.blocks,
+        **_rule(request.overrides.stopping),
         "--blocks-per-boot": request.overrides.blocks_per_boot,
         "--vcpus": request.overrides.vcpus,
         "--memory": request.overrides.memory_mib,
@@ -149,6 +172,16 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
     if request.fresh_boots:
         words.append("--fresh-boots")
     return words
+
+
+def _rule(stopping: Stopping | None) -> dict[str, str]:
+    match stopping:
+        case UntilWidth(width=width, most_blocks=most):
+            return {"--until-width": f"{100 * width:g}%", "--max-blocks": str(most)}
+        case Looks(at=at):
+            return {"--looks": ",".join(map(str, at))}
+        case _:
+            return {}
 
 
 def _now() -> str:

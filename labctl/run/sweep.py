@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +24,23 @@ from labctl.host.lock import host_locked
 from labctl.run.boots import Boots
 from labctl.run.calibrate import Calibrations
 from labctl.run.disks import Disks, disk_bytes_needed
-from labctl.run.engine import Engine
+from labctl.run.engine import Engine, WhyEnd, never
 from labctl.run.guest_image import built_image
 from labctl.run.guests import guest_xml
 from labctl.run.lab import DOMAIN_NAME, GuestSource, Lab, open_lab
 from labctl.run.leftovers import clean_up
 from labctl.run.own_domain import XML, OwnGuest
 from labctl.run.own_vm import OwnVm
-from labctl.run.planning import Planned, SweepRequest, has_peers, plan_sweep, resumed_plan
+from labctl.run.planning import (
+    Planned,
+    SweepRequest,
+    extended_plan,
+    has_peers,
+    plan_sweep,
+    resumed_plan,
+)
 from labctl.run.prepare import ImageSource
-from labctl.run.record import check_same_host, command, recorded
+from labctl.run.record import check_same_host, command, finished, recorded
 from labctl.run.settle import Settler
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialStatus
@@ -42,16 +51,23 @@ MIB = 1024 * 1024
 _SOCKET_PATH_BYTES = 107
 
 
-def sweep(request: SweepRequest, listener: Listener) -> RunFolder:
-    """Carry a study out, or go on with a run; returns its folder.
+Judging = Callable[[RunFolder, int], str | None]
+"""Of a run and its number of whole blocks: why its plan's rule ends it there; None: it goes on."""
+
+
+def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = None) -> RunFolder:
+    """Carry a study out, go on with a run or extend one; returns its folder.
+
+    What measures doesn't judge: `judging` is the caller's. Without it a run goes to the last block
+    of its plan, which every rule allows.
 
     Everything that it starts or changes is ended and put back, however it ends. Raises
     LabctlError; KeyboardInterrupt for Ctrl-C, SIGTERM and SIGHUP. The run stays resumable.
     """
     with ExitStack() as stack:
         stack.enter_context(ending_signals_interrupt())
-        folder = RunFolder.find(request.results, request.resume) if request.resume else None
-        planned = resumed_plan(folder) if folder else plan_sweep(request)
+        folder = RunFolder.find(request.results, request.earlier) if request.earlier else None
+        planned = _plan_for(request, folder)
         what = shlex.join(command(request, planned.plan))
         path = folder.path if folder else _folder_path(request, planned.plan)
         stack.enter_context(host_locked(host_lock(), what=what, run_folder=path))
@@ -60,12 +76,22 @@ def sweep(request: SweepRequest, listener: Listener) -> RunFolder:
         if folder is None:
             planned = _with_accelerator(request, planned, listener)
             folder = _new_folder(path, planned)
-        elif _reached(planned.plan, folder).is_over:
+        elif planned.added is None and _reached(planned.plan, folder).is_over:
             listener(Note(text=f"Run '{folder.name}' has all its trials: nothing is left to do."))
+            finished(folder)
             return folder
+        why_end = partial(judging, folder) if judging else never
         with recorded(folder, request, planned) as record:
-            _carry_out(request, planned, folder, record, listener)
+            _carry_out(request, planned, folder, record, listener, why_end)
         return folder
+
+
+def _plan_for(request: SweepRequest, folder: RunFolder | None) -> Planned:
+    if folder is None:
+        return plan_sweep(request)
+    if request.extend:
+        return extended_plan(folder, request.overrides.blocks or 0)
+    return resumed_plan(folder)
 
 
 def _with_accelerator(request: SweepRequest, planned: Planned, listener: Listener) -> Planned:
@@ -132,6 +158,7 @@ def _carry_out(
     folder: RunFolder,
     record: dict[str, Any],
     listener: Listener,
+    why_end: WhyEnd,
 ) -> None:
     places, plan = request.places, planned.plan
     image = built_image(planned.recipe, places, listener)
@@ -159,6 +186,8 @@ def _carry_out(
         )
         facts = _facts_of_host(lab, chosen, planned.own)
         check_same_host(folder, record, facts)
+        if planned.added is not None:
+            folder.write_extension(planned.added.to_json())
         record.update(facts)
         folder.write_run(record)
         baseline = planned.tunings[plan.roles.baseline]
@@ -182,10 +211,14 @@ def _carry_out(
         fresh_boots = record.setdefault("fresh_boots", request.fresh_boots)
         record["restored_state"] = not fresh_boots
         folder.write_run(record)
-        engine = Engine(lab, folder, plan, boots, calibrations, fresh_boots=fresh_boots)
+        engine = Engine(
+            lab, folder, plan, boots, calibrations, fresh_boots=fresh_boots, why_end=why_end
+        )
         try:
             engine.run()
         finally:
+            if engine.ended:
+                record["stopped"] = asdict(engine.ended)
             record["trials"] = engine.counts()
             seconds = {str(number): taken for number, taken in boots.seconds.items()}
             record["boot_seconds"] = record.get("boot_seconds", {}) | seconds

@@ -6,14 +6,16 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.yamlfile import nearest
+from labctl.store.extended import carried_out, unlike
 from labctl.store.jsonfile import canonical, read_json, write_json
 from labctl.store.samples import Reading
-from labctl.store.shapes import PLAN, RUN, Shape, fitting
+from labctl.store.shapes import EXTENSION, PLAN, RUN, Shape, fitting
 from labctl.store.trial import TrialFolder, TrialRecord
 
 SCHEMA = 1
@@ -29,7 +31,10 @@ class LoadedTrial:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """Everything that analysis and report read. `problems`: what of the folder isn't whole."""
+    """Everything that analysis and report read. `problems`: what of the folder isn't whole.
+
+    `plan` has the trials that the run had to carry out: fewer than were planned where its rule
+    ended it, more where it was extended."""
 
     name: str
     run: Mapping[str, Any]
@@ -101,6 +106,27 @@ class RunFolder:
             raise BrokenError(f"{self.path / 'plan.json'} is no plan")
         return data
 
+    def write_extension(self, data: Mapping[str, Any]) -> None:
+        """Beside the plan and the extensions before it, none of which changes."""
+        write_json(self._extensions()[-1], data)
+
+    def read_extensions(self) -> list[dict[str, Any]]:
+        """What was added to the plan, in order; [] for most runs. Raises BrokenError."""
+        return [self._read_extension(path) for path in self._extensions()[:-1]]
+
+    def _extensions(self) -> list[Path]:
+        """The file of each extension, then that of the one that is yet to be."""
+        paths = [self.path / "plan.2.json"]
+        while paths[-1].exists():
+            paths.append(self.path / f"plan.{len(paths) + 2}.json")
+        return paths
+
+    def _read_extension(self, path: Path) -> dict[str, Any]:
+        data = read_json(path)
+        if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
+            raise BrokenError(f"{path} is no extension of a plan")
+        return data
+
     def trial(self, number: int, attempt: int = 1) -> TrialFolder:
         suffix = "" if attempt == 1 else f".{attempt}"
         return TrialFolder(self.path / "trials" / f"{number:04d}{suffix}")
@@ -135,7 +161,16 @@ class RunFolder:
             trials.append(LoadedTrial(record, tuple(readings), folder))
         plan = self._as_far_as_whole(self.read_plan, "plan.json", PLAN, problems)
         run = self._as_far_as_whole(self._read_record, "run.json", RUN, problems)
-        return LoadedRun(self.name, run, plan, tuple(trials), tuple(problems))
+        extensions = [
+            self._as_far_as_whole(
+                partial(self._read_extension, path), path.name, EXTENSION, problems
+            )
+            for path in self._extensions()[:-1]
+        ]
+        problems += unlike(plan, extensions)
+        return LoadedRun(
+            self.name, run, carried_out(plan, run, extensions), tuple(trials), tuple(problems)
+        )
 
     def _as_far_as_whole(
         self, read: Callable[[], dict[str, Any]], name: str, shape: Shape, problems: list[str]
@@ -148,7 +183,7 @@ class RunFolder:
         fits: Mapping[str, Any]
         fits, unfit = fitting(data, shape)
         problems += [f"{self.path / name}: {text}; it is left out" for text in unfit]
-        if name == "plan.json" and not unfit and not _is_as_made(data):
+        if shape in (PLAN, EXTENSION) and not unfit and not _is_as_made(data):
             problems.append(
                 f"{self.path / name} was changed after it was made (its digest is another): what "
                 "is judged here need not be what was planned"

@@ -85,7 +85,19 @@ PLAN = Fields(
         "conditions": Listed(TEXT),
         "guest": Named(ANY),
         "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),
+        "stopping": Fields({"width": NUMBER, "most_blocks": WHOLE, "looks": Listed(WHOLE)}),
     }
+)
+
+EXTENSION = Fields(
+    {
+        "digest": TEXT,
+        "extends": TEXT,
+        "first_block": WHOLE,
+        "last_block": WHOLE,
+        "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),
+    },
+    frozenset({"first_block", "last_block", "trials"}),
 )
 
 RUN = Fields(
@@ -108,6 +120,7 @@ RUN = Fields(
         "kernel_sentence": TEXT,
         "restored_state": FLAG,
         "boot_seconds": Named(NUMBER),
+        "stopped": _whole({"blocks": WHOLE, "why": TEXT}),
         "skipped": Named(TEXT),
         "warnings": Listed(TEXT),
         "notes": Listed(TEXT),

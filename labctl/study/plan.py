@@ -10,6 +10,7 @@ from typing import Any
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.stopping import Stopping, stopping_of
 from labctl.base.tuning import Kind, Requires, Tuning
 from labctl.store.jsonfile import canonical
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
@@ -64,10 +65,13 @@ class Plan:
     workloads: Mapping[str, StudyWorkload]
     conditions: tuple[str, ...]
     blocks: int
+    """With a rule: the most there may be."""
     blocks_per_boot: int
     guest: GuestShape
     limits: Limits
     trials: tuple[PlannedTrial, ...]
+    stopping: Stopping | None = None
+    """By what the run may end before its last block."""
 
     @property
     def boots(self) -> int:
@@ -93,6 +97,7 @@ class Plan:
             "quick": self.quick,
             "factors": list(FACTORS),
             "blocks": self.blocks,
+            **({"stopping": self.stopping.to_json()} if self.stopping else {}),
             "blocks_per_boot": self.blocks_per_boot,
             "boots": self.boots,
             **asdict(self.roles),
@@ -120,7 +125,7 @@ class Plan:
             )
         try:
             plan = cls._from_content(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
             raise BrokenError(f"the plan can't be read: {error!r}") from error
         if plan.to_json() != data:
             raise BrokenError(
@@ -158,6 +163,7 @@ class Plan:
             guest=GuestShape(**data["guest"]),
             limits=Limits(**data["limits"]),
             trials=tuple(PlannedTrial(**trial) for trial in data["trials"]),
+            stopping=stopping_of(data),
         )
 
 
@@ -213,6 +219,7 @@ def make_plan(
         guest=study.guest,
         limits=study.limits,
         trials=(),
+        stopping=study.stopping,
     )
     return extend(plan, study.blocks)
 

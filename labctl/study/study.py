@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from labctl.base.errors import UsageError
 from labctl.base.places import data_files
+from labctl.base.stopping import MOST_BLOCKS, Stopping
 from labctl.base.yamlfile import nearest
 from labctl.store.jsonfile import canonical
 from labctl.study.combine import with_combinations
@@ -75,6 +76,8 @@ class Study:
     workloads: Mapping[str, StudyWorkload]
     conditions: tuple[str, ...]
     blocks: int
+    """With a rule: the most there may be."""
+    stopping: Stopping | None
     blocks_per_boot: int
     guest: GuestShape
     limits: Limits
@@ -84,7 +87,11 @@ class Study:
     @property
     def digest(self) -> str:
         """SHA-256 of the study's canonical JSON: what runs on two hosts have in common."""
-        return hashlib.sha256(canonical(asdict(self)).encode()).hexdigest()
+        content = asdict(self)
+        if self.stopping is None:
+            # Studies had no rules once, and their digests are in old runs.
+            del content["stopping"]
+        return hashlib.sha256(canonical(content).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,8 @@ class Overrides:
     conditions: Collection[str] | None = None
     duration_s: float | None = None
     blocks: int | None = None
+    """A fixed number, in place of the study's rule too."""
+    stopping: Stopping | None = None
     blocks_per_boot: int | None = None
     vcpus: int | None = None
     memory_mib: int | None = None
@@ -165,7 +174,8 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
             for key, workload in file.workloads.items()
         },
         conditions=tuple(file.conditions),
-        blocks=file.blocks,
+        blocks=file.most_blocks,
+        stopping=file.rule(),
         blocks_per_boot=file.blocks_per_boot,
         guest=GuestShape(
             image=file.guest.image,
@@ -195,8 +205,8 @@ def _check_overrides(overrides: Overrides, study: Study) -> None:
                 raise UsageError(f"no {what} '{name}'", hint=nearest(name, allowed))
     ranges = (
         ("duration_s", overrides.duration_s, 0.1, 3600),
-        ("blocks", overrides.blocks, 1, 1000),
-        ("blocks_per_boot", overrides.blocks_per_boot, 1, 1000),
+        ("blocks", overrides.blocks, 1, MOST_BLOCKS),
+        ("blocks_per_boot", overrides.blocks_per_boot, 1, MOST_BLOCKS),
         ("vcpus", overrides.vcpus, 1, 1024),
         ("memory_mib", overrides.memory_mib, 256, 2**24),
     )
@@ -220,6 +230,7 @@ def _cut(study: Study, overrides: Overrides) -> Study:
         for tuning, names in study.exercises.items()
         if tuning in tunings
     }
+    stopping = overrides.stopping or (study.stopping if overrides.blocks is None else None)
     guest = replace(
         study.guest,
         vcpus=_first(overrides.vcpus, study.guest.vcpus),
@@ -230,7 +241,8 @@ def _cut(study: Study, overrides: Overrides) -> Study:
         tunings=tunings,
         workloads=workloads,
         conditions=_chosen(study.conditions, overrides.conditions),
-        blocks=_first(overrides.blocks, study.blocks),
+        blocks=stopping.most_blocks if stopping else _first(overrides.blocks, study.blocks),
+        stopping=stopping,
         blocks_per_boot=_first(overrides.blocks_per_boot, study.blocks_per_boot),
         guest=guest,
         exercises={tuning: names for tuning, names in exercises.items() if names},

@@ -13,6 +13,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from labctl.base.errors import UsageError
 from labctl.base.places import data_files
+from labctl.base.stopping import CAP, MOST_BLOCKS, Stopping, looks, until_width
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
 from labctl.study.combine import with_combinations
 from labctl.study.tunings import tuning_names
@@ -55,7 +56,7 @@ def _every_tuning(value: object) -> object:
 
 
 _Seconds = Annotated[float, Field(ge=0.1, le=3600, allow_inf_nan=False)]
-_Blocks = Annotated[int, Field(ge=1, le=1000)]
+_Blocks = Annotated[int, Field(ge=1, le=MOST_BLOCKS)]
 _Vcpus = Annotated[int, Field(ge=1, le=1024)]
 _MemoryMib = Annotated[int, Field(ge=256, le=2**24)]
 
@@ -89,6 +90,11 @@ class RolesFile(FileModel):
     native: _Name | None = None
 
 
+class StopFile(FileModel):
+    width_percent: Annotated[float, Field(gt=0, lt=100)]
+    most_blocks: _Blocks = CAP
+
+
 class QuickFile(FileModel):
     tunings: _Names | None = None
     workloads: _Names | None = None
@@ -106,12 +112,27 @@ class StudyFile(FileModel):
     """Or "all": each that has a file."""
     workloads: Annotated[dict[_Name, WorkloadFile], Field(min_length=1)]
     conditions: _Names
-    blocks: _Blocks
+    blocks: _Blocks | None = None
+    """A fixed number; or a rule in its place, `stop` or `looks`."""
+    stop: StopFile | None = None
+    looks: list[_Blocks] | None = None
     blocks_per_boot: _Blocks
     guest: GuestFile
     limits: LimitsFile
     exercises: dict[_Name, _Names] = {}
     quick: QuickFile | None = None
+
+    def rule(self) -> Stopping | None:
+        """The rule by which a run may end early. Raises UsageError for one that can't be."""
+        if self.stop is not None:
+            return until_width(self.stop.width_percent / 100, self.stop.most_blocks)
+        return None if self.looks is None else looks(self.looks)
+
+    @property
+    def most_blocks(self) -> int:
+        """The fixed number, or the most that the rule allows; 0 of a file that says neither."""
+        rule = self.rule()
+        return rule.most_blocks if rule else self.blocks or 0
 
 
 def read_study_file(path: Path, programs: Mapping[str, Program]) -> StudyFile:
@@ -142,6 +163,7 @@ class _Checked:
                 known = with_combinations([name], known)
         self._names(file.tunings, "tuning", known, "tunings")
         self._names(file.conditions, "condition", CONDITIONS, "conditions")
+        self._check_length()
         for role, name in file.roles:
             if name is not None:
                 self._name(name, "tuning of the study", file.tunings, "roles", role)
@@ -161,6 +183,20 @@ class _Checked:
             )
             for names, what, allowed, key in chosen:
                 self._names(names or [], f"{what} of the study", allowed, "quick", key)
+
+    def _check_length(self) -> None:
+        """How many blocks there are is said once: as a number, or as a rule."""
+        given = [key for key in ("blocks", "stop", "looks") if getattr(self.file, key) is not None]
+        if len(given) != 1:
+            said = " and ".join(f"'{key}'" for key in given) or "nothing"
+            raise UsageError(
+                f"{self._place(*given[-1:])}: how many blocks a run has is said by {said}, where "
+                "one of 'blocks', 'stop' and 'looks' must say it",
+                hint="'blocks: 10' is a fixed number; 'stop: {width_percent: 2, most_blocks: 40}' "
+                "and 'looks: [10, 15, 20]' are rules.",
+            )
+        with self._placed(*given, among=("width_percent", "most_blocks")):
+            self.file.rule()
 
     def _names(
         self, names: list[str], what: str, allowed: Collection[str], *keys: str | int

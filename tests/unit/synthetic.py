@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from labctl.base.stopping import Stopping
 from labctl.base.units import Better, Unit
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
@@ -76,6 +77,7 @@ class Shape:
     block share; `boot_noise`: by tuning, of what its trials of one boot share. `invalid` names
     trials (tuning, workload, block) of which no attempt is valid, `repeated` those of which the
     second attempt is. `primary_only` leaves every other metric out (fast, for simulations).
+    `stopping`: the rule that the plan declares; all blocks are there.
     """
 
     seed: int = 1
@@ -93,6 +95,7 @@ class Shape:
     invalid: Collection[tuple[str, str, int]] = ()
     repeated: Collection[tuple[str, str, int]] = ()
     primary_only: bool = False
+    stopping: Stopping | None = None
 
 
 def synthetic_run(**options: Any) -> LoadedRun:
@@ -307,6 +310,7 @@ def _plan_json(shape: Shape, planned: Sequence[Mapping[str, Any]]) -> dict[str, 
         "conditions": list(shape.conditions),
         "limits": {"attempts": 3, "other_cpu": 0.1},
         "trials": [dict(entry) for entry in planned],
+        **({"stopping": shape.stopping.to_json()} if shape.stopping else {}),
     }
     return {"schema": 1, "digest": sha256(canonical(content).encode()).hexdigest(), **content}
 

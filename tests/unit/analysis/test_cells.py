@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.cells import Cell, Place, cell_of, read_cells
+from labctl.analysis.cells import Cell, Place, cell_of, done_trials, read_cells
 from labctl.analysis.judge import judge
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedTrial
@@ -32,12 +32,13 @@ def test_every_value_is_found_under_its_cell_block_and_metric_key() -> None:
 
 
 def test_an_invalid_trial_gives_no_value() -> None:
-    cells = read_cells(synthetic_run(blocks=3, invalid=[("pinned", "sysbench-cpu", 2)]))
+    run = synthetic_run(blocks=3, invalid=[("pinned", "sysbench-cpu", 2)])
+    cells = read_cells(run)
     found = cells.get("pinned", SYSBENCH, "events_per_s")
     assert found is not None
     assert sorted(found.values) == [1, 3]
     assert cells.tried[Cell("pinned", SYSBENCH)] == {1, 2, 3}
-    assert cells.done == 3 * 16 - 1
+    assert done_trials(run) == 3 * 16 - 1
 
 
 def test_the_last_valid_attempt_counts() -> None:

@@ -29,7 +29,7 @@ def requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """What `sweep` was asked for; it gives a run that was made up."""
     asked: list[Any] = []
 
-    def sweep(request: Any, listener: Any) -> RunFolder:
+    def sweep(request: Any, listener: Any, judging: Any) -> RunFolder:
         asked.append(request)
         listener(Note(text="KVM works here."))
         listener(Progress(done=0, planned=6, invalid=0, doing="block 1: native", left_s=None))
@@ -40,7 +40,7 @@ def requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def sweep(request: Any, listener: Any) -> RunFolder:
+    def sweep(request: Any, listener: Any, judging: Any) -> RunFolder:
         raise error
 
     monkeypatch.setattr(module, "sweep", sweep)
@@ -102,6 +102,18 @@ def test_options_change_what_is_planned(labctl: Labctl) -> None:
         (["--duration", "0"], "'duration_s' is 0", "from 0.1"),
         (["--duration", "nan"], "'duration_s' is nan", "from 0.1"),
         (["--memory", "-4"], "'memory_mib' is -4", "from 256"),
+        (["--until-width", "wide"], "--until-width is 'wide', which is no percentage", "2%"),
+        (["--until-width", "0"], "a width of 0 %", "2 % is narrow"),
+        (["--until-width", "2%", "--max-blocks", "9"], "a run until a width has at most 9", "10"),
+        (["--max-blocks", "30"], "--max-blocks is the cap of a run until a width", "--blocks"),
+        (["--looks", "10;15"], "--looks is '10;15'", "10,15,20"),
+        (["--looks", "5,10"], "looks after 5, 10 blocks: they must be from 10", "judged"),
+        (["--looks", "10,20,15"], "looks after 10, 20, 15 blocks: each must", "10, 15, 20"),
+        (["--looks", "10"], "looks after 10 blocks: it takes at least two", "fixed number"),
+        (["--looks", "10,15", "--until-width", "2%"], "--until-width and --looks each", "one of"),
+        (["--looks", "10,15", "--blocks", "15"], "--looks and --blocks each say", "one of"),
+        (["--extend", "r1"], "--extend adds blocks to a finished run, and --blocks", "--blocks 5"),
+        (["--extend", "r1", "--blocks", "0"], "--extend adds blocks", "--blocks 5"),
     ],
 )
 def test_bad_input_is_exit_code_2_and_starts_nothing(
@@ -192,3 +204,44 @@ def test_a_resumed_run_may_be_told_how_to_reach_its_guests(
 ) -> None:
     labctl("sweep", "--resume", "r1", "--accel", "tcg", "--json")
     assert requests[0].resume == "r1"
+
+
+def test_an_extended_run_refuses_what_would_change_its_plan(
+    labctl: Labctl, requests: list[Any]
+) -> None:
+    said = labctl("sweep", "--extend", "r1", "--blocks", "5", "--seed", "3", "--looks", "10,15")
+    assert said.code == 2
+    assert "'--seed'" in said.err
+    assert "'--looks'" in said.err
+    assert "'--blocks'" not in said.err
+    both = labctl("sweep", "--extend", "r1", "--blocks", "5", "--resume", "r1")
+    assert both.code == 2
+    assert requests == []
+
+
+def test_an_extension_is_so_many_blocks_of_that_run(labctl: Labctl, requests: list[Any]) -> None:
+    labctl("sweep", "--extend", "r1", "--blocks", "5", "--json")
+    assert (requests[0].extend, requests[0].overrides.blocks) == ("r1", 5)
+
+
+@pytest.mark.parametrize(
+    ("words", "rule", "blocks", "said"),
+    [
+        (
+            ["--until-width", "2.5%"],
+            {"width": 0.025, "most_blocks": 40},
+            40,
+            "it ends when every primary interval is within ±2.5 %",
+        ),
+        (["--looks", "10,15"], {"looks": [10, 15]}, 15, "it looks at its result after 10, 15"),
+    ],
+)
+def test_the_plan_shows_the_rule_by_which_the_run_may_end(
+    labctl: Labctl, words: list[str], rule: dict[str, Any], blocks: int, said: str
+) -> None:
+    asked = ("sweep", "pinning", "--seed", "5", "--plan-only", *words)
+    plan = json.loads(labctl(*asked, "--json").out)
+    assert (plan["stopping"], plan["blocks"]) == (rule, blocks)
+    shown = labctl(*asked).out
+    assert said in shown
+    assert "at most " in shown.splitlines()[1]

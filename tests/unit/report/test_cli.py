@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import fcntl
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+from labctl.analysis.stopping import until
 from labctl.base import places
 from labctl.base.errors import HostError, LabctlError, UsageError
+from labctl.base.stopping import UntilWidth
 from labctl.cli.report import command as report_command
 from labctl.cli.runs import command as run_command
 from labctl.store.jsonfile import write_json
 from labctl.store.run_folder import RunFolder
+from tests.unit.analysis.alter import with_run
+from tests.unit.synthetic import synthetic_run, write_run
 
 
 def call(command: click.Command, *arguments: str) -> Result:
@@ -124,6 +129,24 @@ def test_show_names_invalid_trials_with_their_reasons(results: str) -> None:
     assert "vCPU 0 ran on CPUs 0-1, asked for CPU 1" in output
     shown = json.loads(call(run_command, "show", "example", "--results", results, "--json").output)
     assert len(shown["invalid_trials"]) == 2
+
+
+def test_list_and_show_say_by_what_rule_a_run_may_end_and_did(tmp_path: Path) -> None:
+    rule = UntilWidth(width=0.02, most_blocks=12)
+    made = synthetic_run(blocks=12, stopping=rule, primary_only=True)
+    stopped = {"blocks": 11, "why": "every one was narrow"}
+    ended = replace(made, trials=until(made, 11).trials)
+    write_run(tmp_path / "ended", with_run(ended, stopped=stopped))
+    write_run(tmp_path / "going", with_run(made, status="running"))
+    results = ("--results", str(tmp_path))
+    listed = call(run_command, "list", *results).output
+    assert "176 of 176" in listed
+    assert "192 of at most 192" in listed
+    shown = call(run_command, "show", "ended", *results).output
+    assert "The run ended after 11 of up to 12 blocks: every one was narrow." in shown
+    going = json.loads(call(run_command, "show", "going", *results, "--json").output)
+    assert going["ending"].startswith("The run ends when every primary interval is within ±2 %")
+    assert going["extensions"] == []
 
 
 def test_rm_removes_nothing_without_being_told(folder: RunFolder, results: str) -> None:

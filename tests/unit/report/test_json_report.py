@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from labctl.analysis import model
 from labctl.report.json_report import report_json
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
@@ -118,6 +119,13 @@ class Missing(Shape):
     workloads: list[str]
 
 
+class Added(Shape):
+    first_block: int
+    last_block: int
+    label: str
+    comparisons: list[Comparison]
+
+
 class Report(Shape):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -149,6 +157,8 @@ class Report(Shape):
     handicap: list[Check]
     restored: list[Check]
     precision: list[Precision]
+    ending: str | None
+    added: Added | None
     unavailable: list[Missing]
     skipped: dict[str, str]
 
@@ -187,6 +197,21 @@ def test_no_number_is_ever_nan_or_infinite(judged: Judged) -> None:
     assert report.comparisons[0].model_dump()[report.comparisons[0].kind] is None
     assert report.comparisons[0].high is None
     assert report.levels[0].typical is None
+
+
+def test_blocks_that_decide_nothing_stand_apart(judged: Judged) -> None:
+    run, judgement = judged
+    apart = model.Added(
+        first=11,
+        last=12,
+        label="exploratory: blocks 11 to 12 were added after the result was known",
+        comparisons=judgement.comparisons[:2],
+    )
+    report = as_shape(report_json(run, replace(judgement, added=apart, ending="It ended.")))
+    assert report.ending == "It ended."
+    assert report.added is not None
+    assert (report.added.first_block, report.added.last_block) == (11, 12)
+    assert report.added.comparisons == report.comparisons[:2]
 
 
 def test_a_run_of_which_nothing_is_left_still_has_every_key(judged: Judged) -> None:

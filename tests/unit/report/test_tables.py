@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import EffectKind, Judgement, MissingMetric, Role, Verdict
+from labctl.analysis.model import Added, EffectKind, Judgement, MissingMetric, Role, Verdict
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better, Unit
 from labctl.report.tables import print_report
@@ -166,3 +166,17 @@ def test_the_answer_writes_a_change_as_the_table_does(judged: Judged) -> None:
     rows = printed(run, judgement).split("Change against baseline")[1]
     assert effect_text(best) in rows
     assert interval_text(best) in rows
+
+
+def test_blocks_that_decide_nothing_have_a_table_of_their_own_at_the_end(judged: Judged) -> None:
+    run, judgement = judged
+    label = "exploratory: blocks 11 to 12 were added after the result was known"
+    some = tuple(c for c in judgement.comparisons if c.role is Role.PRIMARY)
+    added = Added(first=11, last=12, label=label, comparisons=some)
+    said = "The run ended after 10 of up to 12 blocks: it was narrow."
+    text = printed(run, replace(judgement, added=added, ending=said))
+    assert said in one_line(text.split("Typical values")[0])
+    apart = one_line(text.split("Over all 12 blocks")[1])
+    assert label in apart
+    assert effect_text(some[0]) in apart
+    assert max(map(len, text.splitlines())) <= 80

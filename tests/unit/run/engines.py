@@ -89,6 +89,8 @@ class World:
     """Number, attempt and the count of machines so far, of each trial that was run."""
     events: list[Event] = field(default_factory=list)
     measuring: bool = False
+    why_end: Callable[[int], str | None] = lambda blocks: None
+    """What whoever judges says after so many blocks."""
 
     def __post_init__(self) -> None:
         def guest(lab: Any, boots: Any, boot: int, tuning: Any, fresh: bool) -> Any:
@@ -107,7 +109,7 @@ class World:
             listener=self._listen,
         )
         parts: Any = None
-        return Engine(lab, folder, plan, parts, parts, fresh_boots=False)
+        return Engine(lab, folder, plan, parts, parts, fresh_boots=False, why_end=self.why_end)
 
     def _listen(self, event: Event) -> None:
         assert not self.measuring, f"{event} while a trial was measured"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.events import Progress
+from labctl.base.events import Note, Progress
+from labctl.base.stopping import UntilWidth
 from labctl.base.units import Better, Unit
 from labctl.run.boots import BootError
+from labctl.run.engine import Ended
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialStatus
-from labctl.study.plan import PlannedTrial
+from labctl.study.plan import Plan, PlannedTrial
 from tests.unit.run.engines import World, small_plan
 
 
@@ -250,3 +253,63 @@ def test_a_boot_that_fails_now_and_then_costs_one_attempt(world: World) -> None:
     engine = world.engine(small_plan(blocks=2))
     engine.run()
     assert engine.counts() == {"planned": 12, "done": 12, "invalid": 2}
+
+
+def until_narrow(blocks: int) -> Plan:
+    return replace(small_plan(blocks=blocks), stopping=UntilWidth(width=0.02, most_blocks=blocks))
+
+
+def test_a_rule_ends_a_run_after_whole_blocks_and_is_asked_after_each_from_the_tenth(
+    world: World,
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def why_end(blocks: int) -> str | None:
+        asked.append((blocks, len(world.trials)))
+        return "it was narrow" if blocks == 12 else None
+
+    world.why_end = why_end
+    engine = world.engine(until_narrow(14))
+    engine.run()
+    assert asked == [(10, 60), (11, 66), (12, 72)]
+    assert engine.ended == Ended(12, "it was narrow")
+    assert engine.counts() == {"planned": 72, "done": 72, "invalid": 0}
+    assert "Ends after 12 of 14 blocks: it was narrow." in [
+        event.text for event in world.events if isinstance(event, Note)
+    ]
+    progress = [event for event in world.events if isinstance(event, Progress)]
+    assert all(event.at_most and event.planned == 84 for event in progress)
+
+
+def test_a_run_that_its_rule_does_not_end_goes_to_the_cap(world: World) -> None:
+    engine = world.engine(until_narrow(12))
+    engine.run()
+    assert engine.ended is None
+    assert engine.counts() == {"planned": 72, "done": 72, "invalid": 0}
+
+
+def test_a_plan_without_a_rule_asks_nobody(world: World) -> None:
+    def why_end(blocks: int) -> str | None:
+        raise AssertionError("asked")
+
+    world.why_end = why_end
+    world.engine(small_plan(blocks=12)).run()
+    assert len(world.trials) == 72
+
+
+def test_a_resumed_run_asks_again_where_it_was_not_decided_and_not_where_it_was(
+    world: World,
+) -> None:
+    """Interrupted in block 12: going on after blocks 10 and 11 was decided."""
+    world.outcome = lambda planned, attempt: (
+        HostError("no space left") if planned.number == 68 else []
+    )
+    with pytest.raises(HostError):
+        world.engine(until_narrow(14)).run()
+    asked: list[int] = []
+    world.outcome = lambda planned, attempt: []
+    world.why_end = lambda blocks: asked.append(blocks) or "narrow"  # type: ignore[func-returns-value]
+    engine = world.engine(until_narrow(14))
+    engine.run()
+    assert asked == [12]
+    assert engine.ended == Ended(12, "narrow")

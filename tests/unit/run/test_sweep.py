@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.stopping import Looks, UntilWidth
 from labctl.run import planning
 from labctl.run import sweep as module
 from labctl.run.planning import Planned, SweepRequest, plan_sweep
 from labctl.run.record import command
 from labctl.run.sweep import sweep
 from labctl.store.run_folder import RunFolder
+from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
 from labctl.study.study import Overrides
 from tests.unit.domain import hosts
@@ -36,7 +38,12 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
     """Instead of guests and trials."""
 
     def carry_out(
-        request: SweepRequest, planned: Planned, folder: RunFolder, record: Any, listener: Any
+        request: SweepRequest,
+        planned: Planned,
+        folder: RunFolder,
+        record: Any,
+        listener: Any,
+        why_end: Any,
     ) -> None:
         what(folder, record)
 
@@ -179,3 +186,187 @@ def test_an_edited_plan_is_not_resumed(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_run_that_is_not_there_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no run 'nosuch'"):
         sweep(request(tmp_path, resume="nosuch"), lambda event: None)
+
+
+def tried(folder: RunFolder, blocks: int) -> None:
+    """A valid attempt at each trial up to that block."""
+    for trial in planning.plan_of(folder).trials:
+        if trial.block <= blocks and not folder.trial(trial.number).path.exists():
+            folder.new_trial(trial.number, 1).write_record(
+                TrialRecord(
+                    number=trial.number,
+                    attempt=1,
+                    block=trial.block,
+                    boot=trial.boot,
+                    position=trial.position,
+                    cell=trial.cell,
+                    status=TrialStatus.DONE,
+                    reasons=(),
+                )
+            )
+
+
+def a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> RunFolder:
+    overrides = Overrides(
+        blocks=2, blocks_per_boot=2, tunings=("pinned",), workloads=("sysbench-cpu",)
+    )
+    carried_out(monkeypatch, lambda folder, record: tried(folder, 99))
+    return sweep(request(tmp_path, **{"overrides": overrides, **fields}), lambda event: None)
+
+
+def more(tmp_path: Path, folder: RunFolder, blocks: int) -> SweepRequest:
+    return request(tmp_path, extend=folder.name, overrides=Overrides(blocks=blocks))
+
+
+def extending(monkeypatch: pytest.MonkeyPatch, seen: list[Plan], what: Any = None) -> None:
+    """As `_carry_out` does it: the extension is on disk before its first trial."""
+
+    def carry_out(request: Any, planned: Planned, folder: RunFolder, *others: Any) -> None:
+        if planned.added is not None:
+            folder.write_extension(planned.added.to_json())
+        seen.append(planned.plan)
+        if what is not None:
+            what(folder)
+        tried(folder, 99)
+
+    monkeypatch.setattr(module, "_carry_out", carry_out)
+
+
+def test_a_finished_run_is_extended_beside_its_plan_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_finished_run(tmp_path, monkeypatch)
+    plan, run = (folder.path / "plan.json").read_bytes(), folder.read_run()
+    seen: list[Plan] = []
+    extending(monkeypatch, seen)
+    again = sweep(more(tmp_path, folder, 3), lambda event: None)
+    assert again == folder
+    assert (folder.path / "plan.json").read_bytes() == plan
+    first = Plan.from_json(folder.read_plan())
+    assert seen[0].trials[: len(first.trials)] == first.trials
+    assert {(t.block, t.boot) for t in seen[0].trials} == {(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)}
+    now = folder.read_run()
+    assert (now["status"], now["command"]) == ("done", run["command"])
+    assert [item["command"] for item in now["extended"]] == [
+        f"labctl sweep --extend {folder.name} --blocks 3"
+    ]
+    loaded = folder.load()
+    assert loaded.plan["extensions"] == [{"first_block": 3, "last_block": 5}]
+    assert len(loaded.plan["trials"]) == len(loaded.trials) == len(seen[0].trials)
+    assert loaded.problems == ()
+    sweep(more(tmp_path, folder, 1), lambda event: None)
+    assert seen[1].blocks == 6
+
+
+def test_an_interrupted_extension_is_resumed_and_not_extended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_finished_run(tmp_path, monkeypatch)
+    seen: list[Plan] = []
+
+    def interrupted(folder: RunFolder) -> None:
+        raise KeyboardInterrupt
+
+    extending(monkeypatch, seen, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(more(tmp_path, folder, 2), lambda event: None)
+    assert folder.read_run()["status"] == "interrupted"
+    with pytest.raises(UsageError, match=r"is not finished \(status: interrupted\)") as caught:
+        sweep(more(tmp_path, folder, 2), lambda event: None)
+    assert caught.value.hint == f"First: labctl sweep --resume {folder.name}"
+    extending(monkeypatch, seen)
+    sweep(request(tmp_path, resume=folder.name), lambda event: None)
+    assert [plan.blocks for plan in seen] == [4, 4]
+    assert seen[0] == seen[1]
+    assert folder.read_run()["status"] == "done"
+
+
+def test_a_run_that_could_not_be_extended_is_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host has another kernel now: found out before anything is written."""
+    folder = a_finished_run(tmp_path, monkeypatch)
+    before = folder.read_run()
+
+    def refused(*others: Any) -> None:
+        raise UsageError("begun on another host than this one is now")
+
+    monkeypatch.setattr(module, "_carry_out", refused)
+    with pytest.raises(UsageError, match="another host"):
+        sweep(more(tmp_path, folder, 2), lambda event: None)
+    assert folder.read_run() == before
+    assert folder.read_extensions() == []
+
+
+def test_an_edited_extension_is_neither_resumed_nor_extended_and_the_report_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_finished_run(tmp_path, monkeypatch)
+    extending(monkeypatch, [])
+    sweep(more(tmp_path, folder, 2), lambda event: None)
+    path = folder.path / "plan.2.json"
+    data = json.loads(path.read_text())
+    data["trials"].pop()
+    path.write_text(json.dumps(data))
+    for asked in (more(tmp_path, folder, 2), request(tmp_path, resume=folder.name)):
+        with pytest.raises(BrokenError, match=r"plan\.2\.json is not the extension that was made"):
+            sweep(asked, lambda event: None)
+    (problem,) = folder.load().problems
+    assert "plan.2.json was changed after it was made" in problem
+
+
+def test_a_run_that_a_rule_ended_is_over_and_its_extension_goes_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = UntilWidth(width=0.02, most_blocks=20)
+
+    def ended(folder: RunFolder, record: Any) -> None:
+        tried(folder, 12)
+        record["stopped"] = {"blocks": 12, "why": "every one was narrow"}
+
+    carried_out(monkeypatch, ended)
+    asked = request(
+        tmp_path,
+        overrides=Overrides(stopping=rule, tunings=("pinned",), workloads=("sysbench-cpu",)),
+    )
+    folder = sweep(asked, lambda event: None)
+    loaded = folder.load()
+    assert len(loaded.plan["trials"]) == len(loaded.trials)
+    assert folder.read_plan()["blocks"] == 20
+    told: list[Any] = []
+    sweep(request(tmp_path, resume=folder.name), told.append)
+    assert "nothing is left to do" in told[-1].text
+    seen: list[Plan] = []
+    extending(monkeypatch, seen)
+    sweep(more(tmp_path, folder, 2), lambda event: None)
+    assert (seen[0].blocks, seen[0].stopping) == (14, None)
+    assert folder.load().plan["extensions"] == [{"first_block": 13, "last_block": 14}]
+
+
+def test_a_run_that_was_killed_after_its_last_trial_is_done_once_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_finished_run(tmp_path, monkeypatch)
+    folder.write_run({**folder.read_run(), "status": "running"})
+    sweep(request(tmp_path, resume=folder.name), lambda event: None)
+    assert folder.read_run()["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (UntilWidth(width=0.015, most_blocks=30), ["--until-width", "1.5%", "--max-blocks", "30"]),
+        (Looks(at=(10, 15)), ["--looks", "10,15"]),
+    ],
+)
+def test_the_recorded_command_repeats_the_rule(
+    tmp_path: Path, rule: UntilWidth | Looks, words: list[str]
+) -> None:
+    asked = request(tmp_path, overrides=Overrides(stopping=rule))
+    recorded = command(asked, plan_sweep(asked).plan)
+    assert " ".join(words) in " ".join(recorded)
+    from labctl.cli.stopping import rule_asked_for
+    from labctl.cli.sweep import command as cli
+
+    given = cli.make_context("sweep", recorded[2:]).params
+    assert rule_asked_for(given["until_width"], given["max_blocks"], given["looks"], None) == rule

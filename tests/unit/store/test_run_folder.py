@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.units import Better, Unit
+from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import SCHEMA, RunFolder
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
@@ -201,3 +203,79 @@ def test_a_run_record_that_was_edited_is_not_gone_on_with(run: RunFolder) -> Non
     with pytest.raises(BrokenError, match="'host' is 'this one' where an object belongs") as caught:
         run.read_run()
     assert caught.value.hint == "Put it right, or start a new run."
+
+
+def trials(*blocks: int) -> list[dict[str, object]]:
+    cell = {"tuning": "pinned", "workload": "cpu", "condition": "quiet"}
+    return [{"number": block, "block": block, "cell": cell} for block in blocks]
+
+
+def added(extends: str, first: int, last: int) -> dict[str, object]:
+    content = {
+        "extends": extends,
+        "first_block": first,
+        "last_block": last,
+        "trials": trials(*range(first, last + 1)),
+    }
+    digest = hashlib.sha256(canonical(content).encode()).hexdigest()
+    return {"schema": 1, "digest": digest, **content}
+
+
+@pytest.fixture
+def extended(run: RunFolder) -> RunFolder:
+    """Ended by its rule after block 2 of 4; then two blocks were added, and one more."""
+    content = {"trials": trials(1, 2, 3, 4)}
+    digest = hashlib.sha256(canonical(content).encode()).hexdigest()
+    run.write_run({"status": "done", "stopped": {"blocks": 2, "why": "all were narrow"}})
+    run.write_plan({"schema": 1, "digest": digest, **content})
+    second = added(digest, 3, 4)
+    run.write_extension(second)
+    run.write_extension(added(str(second["digest"]), 5, 5))
+    return run
+
+
+def test_a_plan_is_loaded_as_it_was_carried_out(extended: RunFolder) -> None:
+    assert sorted(path.name for path in extended.path.glob("plan*")) == [
+        "plan.2.json",
+        "plan.3.json",
+        "plan.json",
+    ]
+    loaded = extended.load()
+    assert [trial["block"] for trial in loaded.plan["trials"]] == [1, 2, 3, 4, 5]
+    assert loaded.plan["extensions"] == [
+        {"first_block": 3, "last_block": 4},
+        {"first_block": 5, "last_block": 5},
+    ]
+    assert loaded.problems == ()
+    assert [item["first_block"] for item in extended.read_extensions()] == [3, 5]
+
+
+def test_a_rule_that_ended_a_run_leaves_the_trials_that_it_had(extended: RunFolder) -> None:
+    for number in (2, 3):
+        (extended.path / f"plan.{number}.json").unlink()
+    assert [trial["block"] for trial in extended.load().plan["trials"]] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "plan.2.json"),
+        ("[]", "plan.2.json is no extension of a plan"),
+        ('{"trials": [], "first_block": "three", "last_block": 4}', "'first_block' is 'three'"),
+    ],
+)
+def test_an_extension_that_is_not_whole_is_a_problem_and_the_rest_is_loaded(
+    extended: RunFolder, text: str, sentence: str
+) -> None:
+    (extended.path / "plan.2.json").write_text(text)
+    loaded = extended.load()
+    assert any(sentence in problem for problem in loaded.problems)
+    assert [trial["block"] for trial in loaded.plan["trials"]] == [1, 2, 5]
+
+
+def test_an_extension_of_another_plan_is_a_problem(extended: RunFolder) -> None:
+    (extended.path / "plan.2.json").unlink()
+    extended.write_extension(added("0" * 64, 3, 4))
+    problems = extended.load().problems
+    assert [problem[:11] for problem in problems] == ["plan.2.json", "plan.3.json"]
+    assert all("extends another plan than the one before it" in text for text in problems)

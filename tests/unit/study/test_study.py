@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import UsageError
+from labctl.base.stopping import Looks, UntilWidth
 from labctl.study.study import Overrides, Study, load_study, study_names
 
 from .small import PROGRAMS, STUDY
@@ -31,6 +32,21 @@ def test_a_study_is_what_its_file_says(make_study: MakeStudy) -> None:
     assert study.guest.vcpus is None
     assert study.exercises["pinned"] == ("cpu", "read")
     assert not study.quick
+
+
+def test_a_study_may_have_a_rule_in_place_of_a_number_of_blocks(make_study: MakeStudy) -> None:
+    until = make_study("blocks: 10", "stop: {width_percent: 2, most_blocks: 30}")
+    assert (until.stopping, until.blocks) == (UntilWidth(width=0.02, most_blocks=30), 30)
+    looking = make_study("blocks: 10", "looks: [10, 15, 20]")
+    assert (looking.stopping, looking.blocks) == (Looks(at=(10, 15, 20)), 20)
+
+
+def test_a_command_line_changes_a_rule_to_another_or_to_a_number(make_study: MakeStudy) -> None:
+    rule = Looks(at=(10, 12))
+    looking = make_study(overrides=Overrides(stopping=rule))
+    assert (looking.stopping, looking.blocks) == (rule, 12)
+    fixed = make_study("blocks: 10", "looks: [10, 15]", overrides=Overrides(blocks=11))
+    assert (fixed.stopping, fixed.blocks) == (None, 11)
 
 
 def test_quick_takes_the_files_own_selection(make_study: MakeStudy) -> None:
@@ -138,6 +154,11 @@ def test_an_unknown_name_is_refused_with_line_and_nearest_name(
         ("margin_percent: 5\n", "margin: 5\n", "'workloads.cpu.margin'. Did you mean"),
         ("blocks: 10", "blocks: ten", "'blocks' is 'ten'"),
         ("blocks: 10", "blocks: 0", "'blocks' is 0"),
+        ("blocks: 10", "looks: [10, 12, 11]", "each must come after the one before it"),
+        ("blocks: 10", "looks: [9, 12]", "they must be from 10 to 1000"),
+        ("blocks: 10", "looks: [10]", "it takes at least two"),
+        ("blocks: 10", "stop: {width_percent: 0}", "'stop.width_percent' is 0"),
+        ("blocks: 10", "stop: {width_percent: 2, most_blocks: 10}", "must be from 11 to 1000"),
         ("duration_s: 10\n", "duration_s: -1\n", "'workloads.cpu.duration_s' is -1"),
         ("duration_s: 10\n", "duration_s: .inf\n", "'workloads.cpu.duration_s' is inf"),
         ("vcpus: auto", "vcpus: all", "'all'"),
@@ -198,3 +219,18 @@ def test_the_pinning_study_that_labctl_brings_is_sound() -> None:
     assert (full.blocks, quick.blocks) == (10, 10)
     assert len(quick.tunings) == 8
     assert {workload.duration_s for workload in quick.workloads.values()} == {2.0}
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ("blocks: 10\nlooks: [10, 15]", "'blocks' and 'looks'"),
+        ("stop: {width_percent: 2}\nlooks: [10, 15]", "'stop' and 'looks'"),
+        ("blocks: 10\nstop: {width_percent: 2}", "'blocks' and 'stop'"),
+        ("", "nothing"),
+    ],
+)
+def test_how_many_blocks_there_are_is_said_once(make_study: MakeStudy, new: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_study("blocks: 10\n", f"{new}\n" if new else "")
+    assert f"is said by {said}, where one of 'blocks', 'stop' and" in caught.value.message

@@ -1,0 +1,92 @@
+"""What the verdicts of a run rest on, and what the rest of its blocks is worth (METHOD 22).
+
+planned blocks, or those up to the last declared look ──▶ verdicts
+all blocks, with those that were added after the result was known ──▶ estimates, exploratory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from labctl.analysis.cells import Place, read_cells
+from labctl.analysis.compare import comparisons
+from labctl.analysis.design import read_design
+from labctl.analysis.model import Added, Role
+from labctl.analysis.stopping import rule_of, until
+from labctl.analysis.verdicts import Licence
+from labctl.analysis.words import capital
+from labctl.base.stopping import Looks
+from labctl.store.run_folder import LoadedRun
+
+
+def confirmatory(run: LoadedRun) -> LoadedRun:
+    """The part of a run that its verdicts rest on: nearly always all of it.
+
+    Of a run with declared looks the blocks up to the last look that was reached; of any other the
+    blocks before its first extension.
+    """
+    last = _last_deciding(run)
+    return run if last is None else until(run, last)
+
+
+def _last_deciding(run: LoadedRun) -> int | None:
+    """None where there is no block beyond it."""
+    rule, extensions = rule_of(run.plan), run.plan.get("extensions") or []
+    if isinstance(rule, Looks):
+        last = max((look for look in rule.at if look <= _whole_blocks(run)), default=None)
+    else:
+        last = extensions[0]["first_block"] - 1 if extensions else None
+    return None if last is None or last >= _last_block(run) else last
+
+
+def _last_block(run: LoadedRun) -> int:
+    return max((trial.record.block for trial in run.trials), default=0)
+
+
+def _whole_blocks(run: LoadedRun) -> int:
+    """How many blocks have an attempt at each of their trials."""
+    tried = {trial.record.number for trial in run.trials}
+    lacking = [
+        trial.get("block") or 0
+        for trial in run.plan.get("trials") or []
+        if trial.get("number") not in tried
+    ]
+    return min(lacking) - 1 if lacking else _last_block(run)
+
+
+def added(run: LoadedRun, decided: LoadedRun, licences: Mapping[Place, Licence]) -> Added | None:
+    """The estimates over all blocks of a run, where `decided` is its confirmatory part; None where
+    that is all of it."""
+    if decided is run:
+        return None
+    first, last = _last_block(decided) + 1, _last_block(run)
+    over_all = comparisons(read_design(run), read_cells(run), licences)
+    return Added(
+        first=first,
+        last=last,
+        label=_label(run, first, last),
+        comparisons=tuple(
+            replace(
+                c, verdict=None, role=Role.EXPLORATORY, smallest_visible=None, blocks_needed=None
+            )
+            for c in (one.comparison for one in over_all if one.is_primary)
+        ),
+    )
+
+
+def caveat(more: Added | None) -> Iterator[str]:
+    """What to say of such blocks before anything else; nothing in most runs."""
+    if more is not None:
+        yield f"{capital(more.label)}. The verdicts rest on the {more.first - 1} blocks before."
+
+
+def _label(run: LoadedRun, first: int, last: int) -> str:
+    one = first == last
+    blocks = f"block {first}" if one else f"blocks {first} to {last}"
+    rule = rule_of(run.plan)
+    planned = max((t.get("block") or 0 for t in run.plan.get("trials") or []), default=0)
+    if isinstance(rule, Looks) and (ahead := [n for n in rule.at if first <= n <= planned]):
+        come = "comes" if one else "come"
+        return f"exploratory: {blocks} {come} before the look at {ahead[0]}, not reached yet"
+    return f"exploratory: {blocks} {'was' if one else 'were'} added after the result was known"

@@ -1,0 +1,164 @@
+"""When a run may end, and what its verdicts rest on (METHOD 22).
+
+- Stopping by width asks how long the intervals are and never where they lie. With normal noise the
+  mean of the blocks is independent of their deviations, so the estimate has no bias from it. The
+  intervals have one: a run ends rather when its deviations came out small, so they miss a little
+  more often than they say (Chow and Robbins, Annals of Mathematical Statistics 36, 1965: the
+  promise holds in the limit alone). They are made at a share of alpha that pays for it.
+- Declared looks ask for verdicts. A run that may end as soon as it has what it wants is tested as
+  often as it looks, so each look tests at alpha / looks (Bonferroni): whichever ends it, the
+  chance of a false verdict in the run stays below alpha.
+- Blocks that someone added after the result was known are under neither rule. The verdicts rest on
+  the blocks before them.
+
+Pure. Who measures asks `stop_after` through a function that the command hands in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labctl.analysis.model import Comparison, EffectKind, Judgement, Role, Verdict
+from labctl.base.errors import UsageError
+from labctl.base.stopping import (
+    FEWEST_BLOCKS,
+    Looks,
+    Stopping,
+    UntilWidth,
+    percent,
+    stopping_of,
+)
+from labctl.base.wording import size
+from labctl.store.run_folder import LoadedRun
+
+_CONCLUSIVE = frozenset(
+    {Verdict.IMPROVES, Verdict.REGRESSES, Verdict.SMALL, Verdict.EQUIVALENT, Verdict.OTHER_PROMISE}
+)
+"""What more blocks are not needed for. A suspended verdict may come with them: the control's
+interval gets narrower too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A run ends after so many whole blocks; `why` ends a sentence that begins with that."""
+
+    blocks: int
+    why: str
+
+
+def stop_after(judgement: Judgement, rule: Stopping, blocks: int) -> Stop | None:
+    """Whether a run ends after `blocks` whole blocks, of which `judgement` is; None: it goes on.
+
+    A run that has nothing to judge goes on to its last block: the cause may be mended.
+    """
+    if not rule.may_end_after(blocks):
+        return None
+    deciding = list(_deciding(judgement.comparisons))
+    if not deciding:
+        return None
+    if isinstance(rule, Looks):
+        if any(c.verdict not in _CONCLUSIVE for c in deciding):
+            return None
+        number = rule.at.index(blocks) + 1
+        return Stop(
+            blocks, f"at look {number} of {len(rule.at)} every primary comparison had a verdict"
+        )
+    wide = max(map(_usable_width, deciding))
+    if wide > rule.width:
+        return None
+    return Stop(
+        blocks,
+        f"every primary interval was within ±{percent(rule.width)} of its estimate (the widest: "
+        f"±{size(wide)})",
+    )
+
+
+def half_width(comparison: Comparison) -> float | None:
+    """Half the interval's width relative to the estimate, sqrt(high / low) - 1: what the interval
+    reaches beyond the estimate on the log scale, as a share (0.02: from 2 % below it to 2 % above).
+
+    None of a difference, which is no share of anything, and where there is no interval.
+    """
+    low, high = comparison.low, comparison.high
+    if comparison.kind is not EffectKind.RATIO or low is None or high is None:
+        return None
+    return math.sqrt(high / low) - 1 if low > 0 else math.inf
+
+
+def widest(comparisons: Iterable[Comparison]) -> float | None:
+    """The largest half-width of the intervals that decide; None where there are none."""
+    return max(map(_usable_width, _deciding(comparisons)), default=None)
+
+
+def _deciding(comparisons: Iterable[Comparison]) -> Iterator[Comparison]:
+    for c in comparisons:
+        if c.role is Role.PRIMARY and c.verdict is not Verdict.OTHER_PROMISE:
+            yield c
+
+
+def _usable_width(comparison: Comparison) -> float:
+    """Infinite where no verdict hangs on the interval yet, however narrow it is."""
+    width = half_width(comparison)
+    return math.inf if width is None or len(comparison.blocks) < FEWEST_BLOCKS else width
+
+
+def ending(run: LoadedRun, comparisons: Sequence[Comparison] | None = None) -> str | None:
+    """By what rule the run ended, or would; None of a run with a fixed number of blocks.
+
+    `comparisons`: those of its judgement, where there is one.
+    """
+    rule = rule_of(run.plan)
+    if rule is None:
+        return None
+    stopped = run.run.get("stopped")
+    if stopped:
+        text = (
+            f"The run ended after {stopped['blocks']} of up to {rule.most_blocks} blocks: "
+            f"{stopped['why']}."
+        )
+    elif run.run.get("status") != "done":
+        text = f"The run {rule.words}."
+    elif isinstance(rule, UntilWidth):
+        found = "" if comparisons is None else f": {_reached(rule, comparisons)}"
+        text = f"The run went to its cap of {rule.most_blocks} blocks{found}."
+    else:
+        text = f"The run went to the last of its looks, after {rule.most_blocks} blocks."
+    if isinstance(rule, Looks):
+        text += f" Each of the {len(rule.at)} looks tests at alpha/{len(rule.at)}."
+        if extensions := run.plan.get("extensions"):
+            text += (
+                f" Blocks {extensions[0]['first_block']} to {extensions[-1]['last_block']} were "
+                "added since: verdicts rest on those up to the last declared look."
+            )
+    return text
+
+
+def _reached(rule: UntilWidth, comparisons: Sequence[Comparison]) -> str:
+    wide = widest(comparisons)
+    if wide is None or wide == math.inf:
+        return (
+            f"not every primary comparison has an interval, where ±{percent(rule.width)} was asked"
+        )
+    return f"the widest primary interval is ±{size(wide)}, where ±{percent(rule.width)} was asked"
+
+
+def rule_of(plan: Mapping[str, Any]) -> Stopping | None:
+    """The rule of a plan as it was loaded. What can't be read is none: that the plan isn't whole,
+    or not what was planned, is said where it is loaded."""
+    try:
+        return stopping_of(plan)
+    except (UsageError, KeyError, TypeError, ValueError):
+        return None
+
+
+def until(run: LoadedRun, blocks: int) -> LoadedRun:
+    """The run as if it had been planned with `blocks` blocks."""
+    trials = [t for t in run.plan.get("trials") or [] if (t.get("block") or 0) <= blocks]
+    return replace(
+        run,
+        plan={**run.plan, "trials": trials},
+        trials=tuple(trial for trial in run.trials if trial.record.block <= blocks),
+    )

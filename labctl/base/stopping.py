@@ -1,0 +1,143 @@
+"""Rules by which a run may end before its last block, as its plan has them (METHOD 22).
+
+They are on disk before the first trial. A plan without one has a fixed number of blocks. Measuring
+and judging both know these rules: one asks, the other answers (`analysis/stopping.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from labctl.base.errors import UsageError
+
+FEWEST_BLOCKS = 10
+"""Below it nothing is judged (METHOD 21), so nothing is stopped either."""
+
+MOST_BLOCKS = 1000
+CAP = 40
+"""Of a run until a width, where nobody says another."""
+
+_UNTIL_WIDTH = 0.7
+"""A run until a width ends rather when its deviations came out small, and its intervals with them.
+Simulated with normal noise, an interval that decides alone misses up to 1.4 times as often as it
+says; with more of them it is less (tests/unit/analysis/test_stopping.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntilWidth:
+    """The run ends when every interval that decides is narrow enough, else at the cap.
+
+    `width`: the largest half-width that will do, relative: 0.02 is an interval from 2 % below the
+    estimate to 2 % above it. What the effects are doesn't enter.
+    """
+
+    width: float
+    most_blocks: int
+
+    @property
+    def share(self) -> float:
+        """Of the allowed error, what a test may use so that the run keeps to all of it."""
+        return _UNTIL_WIDTH
+
+    def may_end_after(self, blocks: int) -> bool:
+        """Whether the rule asks after so many whole blocks."""
+        return FEWEST_BLOCKS <= blocks < self.most_blocks
+
+    @property
+    def words(self) -> str:
+        return (
+            f"ends when every primary interval is within ±{percent(self.width)}, asked after each "
+            f"block from the {FEWEST_BLOCKS}th on; at most {self.most_blocks} blocks"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"width": self.width, "most_blocks": self.most_blocks}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """The run ends at the first of these numbers of blocks at which every primary comparison has a
+    conclusive verdict. It is tested as often as there are looks, so each test gets its share of
+    the allowed error alone: alpha / looks."""
+
+    at: tuple[int, ...]
+
+    @property
+    def most_blocks(self) -> int:
+        return self.at[-1]
+
+    @property
+    def share(self) -> float:
+        """Of the allowed error, what each look may use (Bonferroni)."""
+        return 1 / len(self.at)
+
+    def may_end_after(self, blocks: int) -> bool:
+        """Whether the rule asks after so many whole blocks."""
+        return blocks in self.at[:-1]
+
+    @property
+    def words(self) -> str:
+        at = ", ".join(map(str, self.at))
+        return (
+            f"looks at its result after {at} blocks, each time at alpha/{len(self.at)}, and ends "
+            "when every primary comparison has a verdict"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"looks": list(self.at)}
+
+
+Stopping = UntilWidth | Looks
+
+
+def until_width(width: float, most_blocks: int = CAP) -> UntilWidth:
+    """A checked rule; `width` as a share (0.02). Raises UsageError."""
+    if not 0.0005 <= width < 1:
+        raise UsageError(
+            f"a width of {percent(width)}: it must be from 0.05 % to below 100 %",
+            hint="It is half an interval's width, relative to the estimate: 2 % is narrow.",
+        )
+    if not FEWEST_BLOCKS < most_blocks <= MOST_BLOCKS:
+        raise UsageError(
+            f"a run until a width has at most {most_blocks} blocks: that must be from "
+            f"{FEWEST_BLOCKS + 1} to {MOST_BLOCKS}",
+            hint=f"Nothing is judged, so nothing is stopped, before {FEWEST_BLOCKS} blocks.",
+        )
+    return UntilWidth(width=width, most_blocks=most_blocks)
+
+
+def looks(at: Sequence[int]) -> Looks:
+    """A checked rule; `at`: numbers of blocks. Raises UsageError."""
+    said = ", ".join(map(str, at)) or "none"
+    if len(at) < 2:
+        raise UsageError(
+            f"looks after {said} blocks: it takes at least two",
+            hint="A run that looks once, at its end, has a fixed number of blocks: say that.",
+        )
+    if any(later <= sooner for sooner, later in pairwise(at)):
+        raise UsageError(
+            f"looks after {said} blocks: each must come after the one before it",
+            hint=f"Let them rise: {', '.join(map(str, sorted(set(at))))}.",
+        )
+    if not FEWEST_BLOCKS <= at[0] <= at[-1] <= MOST_BLOCKS:
+        raise UsageError(
+            f"looks after {said} blocks: they must be from {FEWEST_BLOCKS} to {MOST_BLOCKS}",
+            hint=f"Nothing is judged before {FEWEST_BLOCKS} blocks.",
+        )
+    return Looks(at=tuple(at))
+
+
+def stopping_of(plan: Mapping[str, Any]) -> Stopping | None:
+    """The rule in a plan's JSON; None where it has none. Raises UsageError for one that can't be,
+    KeyError or TypeError for what is no rule."""
+    rule = plan.get("stopping")
+    if rule is None:
+        return None
+    return looks(rule["looks"]) if "looks" in rule else until_width(**rule)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:g} %"

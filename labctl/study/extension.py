@@ -1,0 +1,113 @@
+"""Blocks that are added to a finished run, in a file of their own beside its plan. Pure.
+
+The plan stays as it was, byte for byte. `plan.2.json`, `plan.3.json` and so on each name the digest
+of the file before them, so none can be left out, swapped or edited without being noticed; and what
+an extension holds follows from the plan's seed, so it can be made again and compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from labctl.base.errors import BrokenError, UsageError
+from labctl.base.stopping import MOST_BLOCKS
+from labctl.store.jsonfile import canonical
+from labctl.study.plan import Plan, PlannedTrial, extend
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """`extends`: the digest of the plan, or of the extension, before it."""
+
+    extends: str
+    first_block: int
+    last_block: int
+    trials: tuple[PlannedTrial, ...]
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(canonical(self._content()).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """What its file holds."""
+        return {"schema": SCHEMA, "digest": self.digest, **self._content()}
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "extends": self.extends,
+            "first_block": self.first_block,
+            "last_block": self.last_block,
+            "trials": [asdict(trial) for trial in self.trials],
+        }
+
+
+def extension(plan: Plan, blocks: int, *, extends: str) -> Extension:
+    """`blocks` more blocks for a run that has carried `plan` out.
+
+    The order of block k follows from the seed and k, so they are the blocks that a longer plan
+    would have had; but they have boots of their own, as the saved ones are gone. `extends`: the
+    digest of the last file. Raises UsageError for a number that can't be.
+    """
+    last = plan.blocks + blocks
+    if not (blocks >= 1 and last <= MOST_BLOCKS):
+        raise UsageError(
+            f"a run of {plan.blocks} blocks can't be extended by {blocks}: it must be from 1, and "
+            f"{MOST_BLOCKS} in all at most"
+        )
+    boots = max((trial.boot for trial in plan.trials), default=0)
+    added = extend(plan, last).trials[len(plan.trials) :]
+    return Extension(
+        extends=extends,
+        first_block=plan.blocks + 1,
+        last_block=last,
+        trials=tuple(
+            replace(trial, boot=boots + 1 + (trial.block - plan.blocks - 1) // plan.blocks_per_boot)
+            for trial in added
+        ),
+    )
+
+
+def as_carried_out(plan: Plan, ended_after: int | None, files: Sequence[Mapping[str, Any]]) -> Plan:
+    """What of a plan a run carries out: its trials as far as they go, then those of its extensions.
+
+    `ended_after`: the blocks after which the plan's rule ended the run, if it did; `files`: what
+    its extensions' files hold, in order. Raises BrokenError for one that was changed since.
+    """
+    whole = plan if ended_after is None else _cut(plan, ended_after)
+    digest = plan.digest
+    for number, data in enumerate(files, start=2):
+        try:
+            made = extension(whole, data["last_block"] - whole.blocks, extends=digest)
+        except (KeyError, TypeError, UsageError) as error:
+            raise BrokenError(f"plan.{number}.json can't be read: {error!r}") from error
+        if made.to_json() != data:
+            raise BrokenError(
+                f"plan.{number}.json is not the extension that was made: its digest is "
+                f"{made.digest[:12]}, it says {str(data.get('digest'))[:12]}",
+                hint="An extension can't be edited. Start a new run.",
+            )
+        whole, digest = extended(whole, made), made.digest
+    return whole
+
+
+def extended(plan: Plan, by: Extension) -> Plan:
+    """What a run carries out then. Nothing ends it early: it is over already."""
+    return replace(plan, blocks=by.last_block, trials=plan.trials + by.trials, stopping=None)
+
+
+def _cut(plan: Plan, blocks: int) -> Plan:
+    """The plan's first blocks, where nothing more is decided. Raises UsageError for more than
+    there are."""
+    if not 1 <= blocks <= plan.blocks:
+        raise UsageError(f"the plan has {plan.blocks} blocks, and not {blocks}")
+    return replace(
+        plan,
+        blocks=blocks,
+        trials=tuple(trial for trial in plan.trials if trial.block <= blocks),
+        stopping=plan.stopping if blocks == plan.blocks else None,
+    )

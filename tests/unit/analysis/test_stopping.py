@@ -1,0 +1,176 @@
+"""When a run may end before its last block, and at what error."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labctl.analysis.intervals import quantile
+from labctl.analysis.judge import judge
+from labctl.analysis.model import Judgement, Role, Verdict
+from labctl.analysis.stopping import half_width, stop_after, until, widest
+from labctl.base.errors import UsageError
+from labctl.base.stopping import Looks, UntilWidth, looks, stopping_of, until_width
+from tests.unit.synthetic import synthetic_run
+
+SMALL: dict[str, Any] = {
+    "tunings": ["baseline", "control", "handicap", "one", "other"],
+    "effects": {"handicap": 0.95},
+    "primary_only": True,
+    "noise": 0.01,
+}
+
+
+def judged(blocks: int = 10, **options: Any) -> Judgement:
+    return judge(synthetic_run(**{**SMALL, "blocks": blocks, **options}))
+
+
+def test_the_half_width_is_what_the_interval_reaches_beyond_the_estimate() -> None:
+    for c in judged().comparisons:
+        assert c.low is not None
+        assert c.high is not None
+        width = half_width(c)
+        assert width is not None
+        assert c.high == pytest.approx(c.estimate * (1 + width))
+        assert c.low == pytest.approx(c.estimate / (1 + width))
+
+
+def test_a_run_until_a_width_ends_when_its_widest_primary_interval_is_narrow_enough() -> None:
+    judgement = judged()
+    wide = widest(judgement.comparisons)
+    assert wide == max(
+        w for c in judgement.comparisons if c.role is Role.PRIMARY and (w := half_width(c))
+    )
+    ends = stop_after(judgement, until_width(wide * 1.01), 10)
+    assert ends is not None
+    assert ends.blocks == 10
+    assert "every primary interval was within ±" in ends.why
+    assert stop_after(judgement, until_width(wide * 0.99), 10) is None
+
+
+def test_widths_are_not_asked_for_before_ten_blocks_nor_at_the_cap() -> None:
+    rule = UntilWidth(width=0.5, most_blocks=12)
+    assert [n for n in range(15) if stop_after(judged(), rule, n)] == [10, 11]
+
+
+def test_a_comparison_that_has_fewer_blocks_than_a_verdict_takes_keeps_the_run_going() -> None:
+    gap = [("one", "sysbench-cpu", block) for block in (3, 4)]
+    rule = UntilWidth(width=0.5, most_blocks=40)
+    assert stop_after(judged(11), rule, 11)
+    assert stop_after(judged(11, invalid=gap), rule, 11) is None
+
+
+def test_looks_end_a_run_when_every_primary_comparison_has_a_verdict() -> None:
+    rule = Looks(at=(10, 15, 20))
+    clear = judged(effects={"handicap": 0.95, "one": 1.3, "other": 0.7}, stopping=rule)
+    assert {c.verdict for c in clear.comparisons if c.role is Role.PRIMARY} == {
+        Verdict.IMPROVES,
+        Verdict.REGRESSES,
+    }
+    ends = stop_after(clear, rule, 10)
+    assert ends is not None
+    assert ends.why == "at look 1 of 3 every primary comparison had a verdict"
+    open_still = judged(
+        effects={"handicap": 0.95, "one": 1.3, "other": 1.05}, noise=0.05, stopping=rule
+    )
+    assert stop_after(open_still, rule, 10) is None
+
+
+def test_looks_end_a_run_at_looks_alone_and_the_last_one_ends_it_anyway() -> None:
+    rule = Looks(at=(10, 15, 20))
+    clear = judged(effects={"handicap": 0.95, "one": 1.3, "other": 0.7}, stopping=rule)
+    assert [n for n in range(25) if stop_after(clear, rule, n)] == [10, 15]
+
+
+def test_a_run_that_may_end_early_tests_at_a_share_of_alpha() -> None:
+    """m = 4 here: two tunings under two workloads."""
+    once, thrice = judged(), judged(stopping=Looks(at=(10, 15, 20)))
+    until_narrow = judged(stopping=UntilWidth(width=0.02, most_blocks=40))
+
+    def alphas(judgement: Judgement) -> set[float]:
+        found = (c.confidence for c in judgement.comparisons if c.role is Role.PRIMARY)
+        return {round(1 - confidence, 12) for confidence in found}
+
+    assert alphas(once) == {0.05 / 4}
+    assert alphas(until_narrow) == {round(0.7 * 0.05 / 4, 12)}
+    assert alphas(thrice) == {round(0.05 / 12, 12)}
+
+
+def test_a_run_that_has_nothing_to_judge_goes_on() -> None:
+    nothing = judged(tunings=["baseline", "control", "handicap"])
+    assert stop_after(nothing, UntilWidth(width=0.9, most_blocks=40), 10) is None
+    assert stop_after(nothing, Looks(at=(10, 20)), 10) is None
+    assert widest(nothing.comparisons) is None
+
+
+def test_ties_have_no_width_and_do_not_end_a_run() -> None:
+    tied = judged(noise=0.0, block_noise=0.0)
+    assert widest(tied.comparisons) == math.inf
+    assert stop_after(tied, UntilWidth(width=0.9, most_blocks=40), 10) is None
+
+
+def test_a_run_cut_to_its_first_blocks_is_judged_as_if_it_had_no_others() -> None:
+    short, long = synthetic_run(**SMALL), synthetic_run(**{**SMALL, "blocks": 14})
+    cut = judge(until(long, 10))
+    assert (cut.blocks, cut.planned, cut.done) == (10, 100, 100)
+    assert set(cut.comparisons[0].blocks) == set(range(1, 11))
+    assert until(short, 10).trials == short.trials
+
+
+@pytest.mark.parametrize("rule", [UntilWidth(width=0.02, most_blocks=40), Looks(at=(10, 20))])
+def test_a_rule_survives_its_plan(rule: UntilWidth | Looks) -> None:
+    assert stopping_of({"stopping": rule.to_json()}) == rule
+    assert stopping_of({}) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: until_width(0.0), "a width of 0 %"),
+        (lambda: until_width(1.5), "a width of 150 %"),
+        (lambda: until_width(math.nan), "a width of nan %"),
+        (lambda: until_width(0.02, 10), "at most 10 blocks: that must be from 11"),
+        (lambda: until_width(0.02, 1001), "at most 1001 blocks"),
+        (lambda: looks([10]), "looks after 10 blocks: it takes at least two"),
+        (lambda: looks([]), "looks after none blocks"),
+        (lambda: looks([5, 10]), "looks after 5, 10 blocks: they must be from 10 to 1000"),
+        (lambda: looks([10, 20, 15]), "each must come after the one before it"),
+        (lambda: looks([10, 10]), "each must come after the one before it"),
+        (lambda: looks([10, 2000]), "they must be from 10 to 1000"),
+    ],
+)
+def test_a_rule_that_contradicts_itself_is_refused(make: Any, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert sentence in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("blocks", [14, 20, 28])
+def test_the_intervals_of_a_run_until_a_width_keep_their_promise_by_their_share(
+    blocks: int,
+) -> None:
+    """One comparison that decides alone, the worst case, and a width that takes so many blocks.
+    20,000 runs: the rates have a standard error of 0.0015."""
+    rule, alpha = UntilWidth(width=0.5, most_blocks=40), 0.05
+    effects = np.random.default_rng(blocks).standard_normal((20_000, rule.most_blocks))
+    n = np.arange(1, rule.most_blocks + 1)
+    mean = effects.cumsum(axis=1) / n
+    variance = ((effects**2).cumsum(axis=1) - n * mean**2) / np.maximum(n - 1, 1)
+
+    def missed(level: float) -> float:
+        # One block has no interval; nothing is asked there.
+        t = np.array([0.0, *(quantile(1 - level / 2, k - 1) for k in n[1:])])
+        half = t * np.sqrt(np.maximum(variance, 0.0) / n)
+        ends = half <= t[blocks - 1] / math.sqrt(blocks)
+        ends &= [rule.may_end_after(k) for k in n]
+        ends[:, -1] = True
+        last = ends.argmax(axis=1)
+        run = np.arange(len(effects))
+        return float((np.abs(mean[run, last]) > half[run, last]).mean())
+
+    assert missed(alpha) > 0.055
+    assert missed(alpha * rule.share) <= alpha

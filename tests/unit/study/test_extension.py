@@ -1,0 +1,134 @@
+"""Blocks that are added to a finished run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from labctl.base.errors import BrokenError, UsageError
+from labctl.base.stopping import Looks, UntilWidth
+from labctl.base.tuning import Tuning
+from labctl.study.extension import Extension, as_carried_out, extended, extension
+from labctl.study.plan import Plan, make_plan
+from labctl.study.study import Study
+
+MakeStudy = Callable[..., Study]
+
+
+@pytest.fixture
+def plan(make_study: MakeStudy, tunings: dict[str, Tuning]) -> Plan:
+    """Ten blocks, four to a boot."""
+    return make_plan(make_study(), tunings, seed=7, host_digest="host")
+
+
+def on_disk(*added: Extension) -> list[dict[str, Any]]:
+    return [json.loads(json.dumps(item.to_json())) for item in added]
+
+
+def test_added_blocks_have_the_order_that_a_longer_plan_would_have_had(
+    make_study: MakeStudy, tunings: dict[str, Tuning], plan: Plan
+) -> None:
+    longer = make_plan(
+        replace(make_study(), blocks=15), tunings, seed=7, host_digest="host"
+    ).trials[len(plan.trials) :]
+    added = extension(plan, 5, extends=plan.digest)
+    assert (added.first_block, added.last_block) == (11, 15)
+    assert [replace(t, boot=0) for t in added.trials] == [replace(t, boot=0) for t in longer]
+
+
+def test_added_blocks_have_boots_of_their_own(plan: Plan) -> None:
+    """Blocks 9 and 10 have half of boot 3; the saved guest of that is gone."""
+    assert {t.boot for t in plan.trials if t.block > 8} == {3}
+    added = extension(plan, 5, extends=plan.digest)
+    assert {(t.block, t.boot) for t in added.trials} == {
+        (11, 4),
+        (12, 4),
+        (13, 4),
+        (14, 4),
+        (15, 5),
+    }
+
+
+def test_a_plan_and_its_extensions_survive_their_files(plan: Plan) -> None:
+    once = extension(plan, 2, extends=plan.digest)
+    longer = extended(plan, once)
+    twice = extension(longer, 1, extends=once.digest)
+    found = as_carried_out(plan, None, on_disk(once, twice))
+    assert found == extended(longer, twice)
+    assert [t.number for t in found.trials] == list(range(1, len(found.trials) + 1))
+    assert found.blocks == 13
+    assert as_carried_out(plan, None, []) == plan
+
+
+def test_what_a_rule_left_out_comes_first_when_its_run_is_extended(plan: Plan) -> None:
+    ruled = replace(plan, stopping=UntilWidth(width=0.02, most_blocks=20))
+    after_eight = as_carried_out(ruled, 8, [])
+    assert (after_eight.blocks, after_eight.stopping) == (8, None)
+    assert after_eight.trials == tuple(t for t in plan.trials if t.block <= 8)
+    added = extension(after_eight, 2, extends=ruled.digest)
+    assert [replace(t, boot=3) for t in added.trials] == [t for t in plan.trials if t.block > 8]
+    assert as_carried_out(ruled, 8, on_disk(added)).blocks == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"digest": "0" * 64},
+        {"extends": "0" * 64},
+        {"first_block": 12},
+        {"last_block": 13},
+        {"last_block": "13"},
+        {"last_block": 10**9},
+        {"trials": []},
+        {"more": 1},
+    ],
+)
+def test_an_edited_extension_is_refused(plan: Plan, change: dict[str, Any]) -> None:
+    (data,) = on_disk(extension(plan, 2, extends=plan.digest))
+    with pytest.raises(BrokenError, match=r"plan\.2\.json"):
+        as_carried_out(plan, None, [{**data, **change}])
+
+
+def test_an_edited_extension_with_a_digest_to_match_is_refused(plan: Plan) -> None:
+    added = extension(plan, 2, extends=plan.digest)
+    swapped = replace(added, trials=tuple(reversed(added.trials)))
+    with pytest.raises(BrokenError, match="not the extension that was made"):
+        as_carried_out(plan, None, on_disk(swapped))
+
+
+def test_an_extension_that_is_left_out_is_noticed(plan: Plan) -> None:
+    once = extension(plan, 2, extends=plan.digest)
+    twice = extension(extended(plan, once), 1, extends=once.digest)
+    with pytest.raises(BrokenError, match=r"plan\.2\.json"):
+        as_carried_out(plan, None, on_disk(twice))
+
+
+@pytest.mark.parametrize("blocks", [0, -1, 991])
+def test_an_extension_by_a_number_that_cannot_be_is_refused(plan: Plan, blocks: int) -> None:
+    with pytest.raises(UsageError, match=f"can't be extended by {blocks}"):
+        extension(plan, blocks, extends=plan.digest)
+
+
+@pytest.mark.parametrize("rule", [UntilWidth(width=0.02, most_blocks=40), Looks(at=(10, 15, 20))])
+def test_a_plan_holds_its_rule_and_its_digest_covers_it(
+    make_study: MakeStudy, tunings: dict[str, Tuning], rule: UntilWidth | Looks
+) -> None:
+    study = replace(make_study(), blocks=rule.most_blocks, stopping=rule)
+    ruled = make_plan(study, tunings, seed=7, host_digest="host")
+    assert (ruled.stopping, ruled.blocks) == (rule, rule.most_blocks)
+    assert ruled.digest != replace(ruled, stopping=None).digest
+    assert study.digest != replace(study, stopping=None).digest
+    data = json.loads(json.dumps(ruled.to_json()))
+    assert Plan.from_json(data) == ruled
+    with pytest.raises(BrokenError):
+        Plan.from_json({key: value for key, value in data.items() if key != "stopping"})
+    with pytest.raises(BrokenError):
+        Plan.from_json({**data, "stopping": {"width": 0.03, "most_blocks": 40}})
+
+
+def test_a_plan_without_a_rule_is_the_one_that_it_was_before_there_were_rules(plan: Plan) -> None:
+    assert "stopping" not in plan.to_json()
