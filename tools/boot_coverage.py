@@ -17,7 +17,7 @@ from scipy.special import fdtrc, stdtrit
 RUNS = 20_000
 SEED = 1
 ALPHA = 0.05
-DESIGNS = ((2, 5), (5, 2), (10, 1), (5, 4), (6, 5))
+DESIGNS = ((1, 10), (2, 5), (5, 2), (10, 1), (5, 4), (6, 5))
 """Boots, and blocks to each."""
 BOOT_DEVIATIONS = (0.0, 0.5, 1.0, 2.0)
 POOLED_UP_TO = 0.25
@@ -33,6 +33,8 @@ def half_widths(effects: Numbers) -> Iterator[tuple[str, Numbers]]:
     means = effects.mean(axis=2)
     of_blocks = _t(blocks) * effects.std(axis=(1, 2), ddof=1) / np.sqrt(blocks)
     yield "blocks", of_blocks
+    if boots == 1:
+        return
     of_boots = _t(boots) * means.std(axis=1, ddof=1) / np.sqrt(boots)
     yield "boots", of_boots
     yield "the wider", np.maximum(of_blocks, of_boots)
