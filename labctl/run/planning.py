@@ -43,7 +43,8 @@ from labctl.workloads.registry import checkers, workload
 class SweepRequest:
     """What a user asked for. `resume`: the run to go on with; the rest of its plan is on disk.
     `kernel`, `initrd`: what guests boot in place of what the image brings. `domain`: the user's
-    own, a name or a file, in place of an image; `keep_network`: its copy stays on its networks."""
+    own, a name or a file, in place of an image; `keep_network`: its copy stays on its networks.
+    `verifies`: the run and the tuning of the advice that is measured once more."""
 
     study: str
     places: StatePlaces
@@ -58,6 +59,7 @@ class SweepRequest:
     initrd: Path | None = None
     domain: str | None = None
     keep_network: bool = False
+    verifies: Mapping[str, str] | None = None
     resume: str | None = None
 
 
