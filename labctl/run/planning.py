@@ -27,6 +27,7 @@ from labctl.run.own_domain import (
     misfits,
     own_of_run,
     own_study,
+    promises,
     read_own,
     refuse_misfit,
 )
@@ -160,9 +161,9 @@ def _planned(
     )
     asked_for = request.overrides.tunings or ()
     reasons: Mapping[str, list[Unmet]] = {}
+    baseline = tunings[study.roles.baseline]
     if own is not None:
         pin_plans, _ = _pin_plans(topology, vcpus, tunings.values())
-        baseline = tunings[study.roles.baseline]
         reasons = misfits(own.domain, tunings, baseline, pin_plans, accelerator or "kvm")
         for name in (name for name in asked_for if name in reasons):
             refuse_misfit(own.domain, tunings[name], reasons[name])
@@ -173,7 +174,10 @@ def _planned(
     planned = {name: tuning for name, tuning in tunings.items() if name not in skipped}
     pin_plans, _ = _pin_plans(topology, vcpus, planned.values())
     digest = _pins_digest(pin_plans)
-    plan = make_plan(study, tunings, seed=seed, host_digest=digest, skipped=skipped)
+    kept: Mapping[str, str] = {}
+    if own is not None:
+        kept = promises(own.domain, planned, baseline, pin_plans, accelerator or "kvm")
+    plan = make_plan(study, tunings, seed=seed, host_digest=digest, skipped=skipped, promises=kept)
     # The study stays as it is, so that its digest is the same on every host.
     plan = replace(plan, guest=replace(plan.guest, vcpus=vcpus))
     waiting = [t.name for t in planned.values() if t.requires.accelerator and not accelerator]

@@ -19,13 +19,13 @@ HOLDER = """
 import sys, time
 from labctl.base.places import StatePlaces
 from labctl.host.journal import Journal
+from labctl.domain.memory import Pages
 from labctl.run.huge_pages import huge_pages, hugetlbfs_mounted
-from labctl.study.tunings import load_tuning
 
-places, tuning = StatePlaces.default(), load_tuning("hugepages-2M")
+places = StatePlaces.default()
 journal = Journal(places.journal)
-with hugetlbfs_mounted([tuning], places.hugetlbfs, journal) as mounts:
-    with huge_pages(tuning, {0: 64 * 1024 * 1024}, journal):
+with hugetlbfs_mounted(["2M"], places.hugetlbfs, journal) as mounts:
+    with huge_pages([Pages("2M", 0, 64 * 1024 * 1024)], journal):
         print(mounts[0], flush=True)
         time.sleep(60)
 """

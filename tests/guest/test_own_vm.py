@@ -39,7 +39,7 @@ BY_HAND = """\
     </interface>
     <serial type='file'><source path='{log}'/></serial>
     <disk type='file' device='disk'>
-      <driver name='qemu' type='qcow2' cache='writeback'/>
+      <driver name='qemu' type='qcow2' cache='unsafe'/>
       <source file='{root}'><seclabel model='dac' relabel='no'/></source>
       <target dev='vda'/>
       <alias name='ua-root'/>
@@ -168,7 +168,7 @@ class OwnVm:
             ["debugfs", "-w", "-R", f"rm {program}", str(raw)], check=True, capture_output=True
         )
         raw.rename(self.root)
-        text = self.xml.read_text().replace(" type='qcow2' cache='writeback'", " type='raw'")
+        text = self.xml.read_text().replace(" type='qcow2' cache='unsafe'", " type='raw'")
         self.xml.write_text(text)
 
 
