@@ -125,13 +125,15 @@ def with_data_disk(xml: str, tuning_xml: str) -> str:
 
 
 def _cache_as_own(data: etree._Element, devices: etree._Element) -> None:
-    own = next((disk for disk in devices.iterfind("disk") if is_written(disk)), None)
+    written = filter(is_written, devices.iterfind("disk"))
+    # libvirt orders them by name; a domain by hand may have them in any order.
+    first = min(written, key=lambda disk: str(disk.xpath("string(target/@dev)")), default=None)
     driver = data.find("driver")
-    if own is None or driver is None:
+    if first is None or driver is None:
         return
     for key in ("cache", "io"):
         driver.attrib.pop(key, None)
-        if (value := _driver_value(own, key)) is not None:
+        if (value := _driver_value(first, key)) is not None:
             driver.set(key, value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -14,14 +15,14 @@ from typing import Any
 
 import pytest
 
+from labctl.domain.xmlfacts import facts
 from labctl.guest.images import Image
 from labctl.host import cgroups
-from tests.guest.conftest import Sandbox, wait_for
+from tests.guest.conftest import QUIET, TINY, Sandbox, wait_for
 
-STUDY = Path(__file__).with_name("small.yaml")
 BOOT_S = 600
 """Tests say nothing about speed: a busy machine boots an emulated guest in minutes."""
-SWEEP = ("--seed=1", "--condition=quiet", "--accel=tcg")
+SWEEP = ("--seed=1", *QUIET)
 VIRT_INSTALL = Path(__file__).parents[1] / "unit/domain/fixtures/virt-install-4.1.0-own-direct.xml"
 
 BY_HAND = """\
@@ -74,12 +75,12 @@ libvirt.open(sys.argv[1]).defineXML(open(sys.argv[2]).read())
 
 
 def study(folder: Path, *, boot_s: int = BOOT_S, **changes: str) -> str:
-    """The small study with another time to boot, and with some of its words changed."""
-    text = STUDY.read_text().replace("attempts: 3", f"attempts: 3\n  boot_s: {boot_s}")
+    """The least study with another time to boot, and with some of its words changed."""
+    text = TINY.read_text().replace("attempts: 3", f"attempts: 3\n  boot_s: {boot_s}")
     for was, now in changes.items():
         assert was in text
         text = text.replace(was, now)
-    path = folder / "small.yaml"
+    path = folder / "tiny.yaml"
     path.write_text(text)
     return str(path)
 
@@ -137,13 +138,12 @@ class OwnVm:
     """A VM whose root is the image as it was built, below a snapshot: nothing of labctl's is in
     it but what the image has."""
 
-    def __init__(self, folder: Path, image: Image, data: str, data_file: Path) -> None:
-        self.base = folder / "base.qcow2"
+    def __init__(self, folder: Path, image: Image, base: Path, data: str, data_file: Path) -> None:
+        self.base = base
         self.root = folder / "root.qcow2"
         self.data = data_file
         self.xml = folder / "production.xml"
         self.log = folder / "console.log"
-        self.base.write_bytes(image.disk.read_bytes())
         qemu_img("create", "-f", "qcow2", "-F", "qcow2", "-b", self.base, self.root)
         self.log.write_text("what it said before\n")
         self.xml.write_text(
@@ -172,12 +172,18 @@ class OwnVm:
         self.xml.write_text(text)
 
 
+@pytest.fixture(scope="module")
+def installed(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image's disk once more: what a fault might write to isn't the host's."""
+    return Path(shutil.copy(image.disk, tmp_path_factory.mktemp("installed") / "base.qcow2"))
+
+
 @pytest.fixture
-def own(tmp_path: Path, image: Image) -> Iterator[OwnVm]:
+def own(tmp_path: Path, image: Image, installed: Path) -> Iterator[OwnVm]:
     data = tmp_path / "data.img"
     data.write_bytes(b"\x5a" * (1 << 20))
     with block_device(data) as source:
-        yield OwnVm(tmp_path, image, source, data)
+        yield OwnVm(tmp_path, image, installed, source, data)
 
 
 @contextmanager
@@ -209,7 +215,7 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
     assert own.snapshot() == before
     assert sandbox.leftovers() == []
     report = json.loads(done.stdout)
-    assert report["trials"]["planned"] == report["trials"]["done"] == 4
+    assert report["trials"]["planned"] == report["trials"]["done"] == 2
     assert report["trials"]["invalid"] == 0
     assert {c["against"] for c in report["comparisons"]} == {"baseline"}
     (run,) = sandbox.runs()
@@ -221,7 +227,11 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
     # What ran is the VM's own: its pin beside the tuning's, its cache mode, its two disks.
     live = live_xml(run)
     baseline, pinned = live["baseline"], live["pinned+fifo"]
-    assert "cache='writeback'" in baseline
+    for xml in (baseline, pinned):
+        # As the root disk has it: what fio would measure promises the same.
+        assert facts(xml, "live")["disk vdc cache"] == "unsafe"
+    planned = json.loads((run / "plan.json").read_text())["tunings"]
+    assert {entry["durability"] for entry in planned.values()} == {"unsafe, writeback"}
     assert "<emulatorpin cpuset='0'/>" in baseline
     assert "scheduler='fifo'" in pinned
     assert "scheduler='fifo'" not in baseline
@@ -232,10 +242,9 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
 
 
 def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
-    sandbox: Sandbox, image: Image, tmp_path: Path
+    sandbox: Sandbox, image: Image, installed: Path, tmp_path: Path
 ) -> None:
-    disk, data, xml = (tmp_path / name for name in ("root.qcow2", "data.img", "direct1.xml"))
-    disk.write_bytes(image.disk.read_bytes())
+    disk, (data, xml) = installed, (tmp_path / name for name in ("data.img", "direct1.xml"))
     data.write_bytes(b"\x5a" * (1 << 20))
     made = VIRT_INSTALL.read_text()
     for was, now in (
@@ -266,7 +275,7 @@ def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
     assert sandbox.leftovers() == []
     (run,) = sandbox.runs()
     live = live_xml(run)
-    assert set(live) == {"baseline", "control", "handicap", "pinned+fifo"}
+    assert set(live) == {"baseline", "pinned+fifo"}
     assert all("bus='scsi'" in xml and "type='user'" in xml for xml in live.values())
     assert all("<graphics" not in xml for xml in live.values())
     assert "scheduler='fifo'" in live["pinned+fifo"]
@@ -275,7 +284,7 @@ def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
 def test_a_vm_that_runs_is_refused_before_anything_starts(sandbox: Sandbox, own: OwnVm) -> None:
     for disk in (own.root, own.base):
         with in_use(disk):
-            done = sandbox.labctl("sweep", str(STUDY), *SWEEP, f"--domain={own.xml}")
+            done = sandbox.labctl("sweep", str(TINY), *SWEEP, f"--domain={own.xml}")
         assert done.returncode == 3
         assert "disk vda of 'production' is in use" in done.stderr
     assert sandbox.runs() == []
