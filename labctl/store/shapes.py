@@ -103,6 +103,9 @@ RUN = Fields(
         "same_kernel": FLAG,
         "kernel_sentence": TEXT,
         "restored_state": FLAG,
+        "restores_shown": Listed(
+            _whole(dict.fromkeys(("tuning", "workload", "condition", "run"), TEXT))
+        ),
         "skipped": Named(TEXT),
         "warnings": Listed(TEXT),
         "notes": Listed(TEXT),

@@ -151,6 +151,12 @@ class Sandbox:
         return found
 
 
+def huge_page_pools() -> dict[str, str]:
+    """How many huge pages of each size the host has set aside."""
+    found = Path("/sys/kernel/mm/hugepages").glob("*/nr_hugepages")
+    return {path.parent.name: path.read_text().strip() for path in found}
+
+
 def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -39,7 +39,7 @@ from labctl.run.huge_pages import (
     sizes_in_files,
 )
 from labctl.study.tunings import load_tuning, load_tunings, tuning_names
-from tests.guest.conftest import wait_for
+from tests.guest.conftest import huge_page_pools, wait_for
 
 MEMORY_MIB = 1024
 """A whole page of the largest size. The guests never run: untouched, it costs nothing."""
@@ -178,19 +178,14 @@ def test_a_tuning_becomes_the_guest_that_was_asked_for(bench: Bench, tuning: Tun
         raise
 
 
-def _pools() -> dict[str, str]:
-    found = Path("/sys/kernel/mm/hugepages").glob("*/nr_hugepages")
-    return {path.parent.name: path.read_text().strip() for path in found}
-
-
 @pytest.mark.parametrize("name", ["hugepages-2M", "hugepages-1G", "memory-hugetlb"])
 def test_a_guest_in_huge_pages_leaves_the_hosts_pools_as_they_were(bench: Bench, name: str) -> None:
     tuning = load_tuning(name)
-    before = _pools()
+    before = huge_page_pools()
     try:
         with bench.started(bench.xml(tuning, 1)) as running:
             smaps = Path(f"/proc/{running.pid}/smaps").read_text()
-            during = _pools()
+            during = huge_page_pools()
     except BrokenError as error:
         if "free huge pages" not in error.message:
             raise
@@ -199,7 +194,7 @@ def test_a_guest_in_huge_pages_leaves_the_hosts_pools_as_they_were(bench: Bench,
     assert huge_page_kib(smaps) == {page: MEMORY_MIB * 1024}
     grown = int(during[f"hugepages-{page}kB"]) - int(before[f"hugepages-{page}kB"])
     assert grown <= MEMORY_MIB * 1024 // page
-    assert _pools() == before
+    assert huge_page_pools() == before
 
 
 def test_what_is_compared_would_tell_another_guest(bench: Bench) -> None:

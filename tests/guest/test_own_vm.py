@@ -15,10 +15,14 @@ from typing import Any
 
 import pytest
 
+from labctl.base.errors import BrokenError
+from labctl.domain.memory import Pages
 from labctl.domain.xmlfacts import facts
 from labctl.guest.images import Image
 from labctl.host import cgroups
-from tests.guest.conftest import QUIET, TINY, Sandbox, wait_for
+from labctl.host.journal import Journal
+from labctl.run.huge_pages import huge_pages, pages_of
+from tests.guest.conftest import QUIET, TINY, Sandbox, huge_page_pools, wait_for
 
 BOOT_S = 600
 """Tests say nothing about speed: a busy machine boots an emulated guest in minutes."""
@@ -50,7 +54,8 @@ BY_HAND = """\
     <memballoon model='none'/>
   </devices>
   <vcpu cpuset='0-1,^7'>1</vcpu>
-  <memory unit='MB'>1100</memory>
+  <memory unit='MB'>600</memory>
+  {backing}
   <os>
     <cmdline>{cmdline}</cmdline>
     <type>hvm</type>
@@ -66,6 +71,8 @@ BY_HAND = """\
   <name>production</name>
 </domain>
 """
+
+IN_HUGE_PAGES = "<memoryBacking><hugepages/></memoryBacking>"
 
 _DEFINE = """\
 import sys, libvirt
@@ -134,6 +141,15 @@ def block_device(file: Path) -> Iterator[str]:
         subprocess.run(["losetup", "--detach", device], check=True)
 
 
+def can_be_had(pages: list[Pages], folder: Path) -> bool:
+    """Whether the host finds memory for these huge pages, at this time."""
+    try:
+        with huge_pages(pages, Journal(folder / "probe.jsonl")):
+            return bool(pages)
+    except BrokenError:
+        return False
+
+
 class OwnVm:
     """A VM whose root is the image as it was built, below a snapshot: nothing of labctl's is in
     it but what the image has."""
@@ -146,16 +162,18 @@ class OwnVm:
         self.log = folder / "console.log"
         qemu_img("create", "-f", "qcow2", "-F", "qcow2", "-b", self.base, self.root)
         self.log.write_text("what it said before\n")
-        self.xml.write_text(
-            BY_HAND.format(
-                root=self.root,
-                data=data,
-                log=self.log,
-                kernel=image.kernel,
-                initrd=image.initrd,
-                cmdline=command_line(image),
-            )
-        )
+        written = {
+            "root": self.root,
+            "data": data,
+            "log": self.log,
+            "kernel": image.kernel,
+            "initrd": image.initrd,
+            "cmdline": command_line(image),
+        }
+        in_pages = BY_HAND.format(**written, backing=IN_HUGE_PAGES)
+        self.has_huge_pages = can_be_had(pages_of(in_pages), folder)
+        plain = BY_HAND.format(**written, backing="")
+        self.xml.write_text(in_pages if self.has_huge_pages else plain)
 
     def snapshot(self) -> dict[str, Any]:
         return snapshot(self.base, self.root, self.data, self.xml, self.log)
@@ -208,11 +226,12 @@ def in_use(disk: Path) -> Iterator[None]:
 def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
     sandbox: Sandbox, own: OwnVm, tmp_path: Path
 ) -> None:
-    before = own.snapshot()
+    before, pools = own.snapshot(), huge_page_pools()
     asked = ("sweep", study(tmp_path), *SWEEP, f"--domain={own.xml}", "--json")
     done = sandbox.labctl(*asked, seconds=1500)
     assert done.returncode == 0, done.stderr
     assert own.snapshot() == before
+    assert huge_page_pools() == pools
     assert sandbox.leftovers() == []
     report = json.loads(done.stdout)
     assert report["trials"]["planned"] == report["trials"]["done"] == 2
@@ -232,6 +251,8 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
         assert facts(xml, "live")["disk vdc cache"] == "unsafe"
     planned = json.loads((run / "plan.json").read_text())["tunings"]
     assert {entry["durability"] for entry in planned.values()} == {"unsafe, writeback"}
+    # A trial whose guest isn't in the huge pages that it was to have would have been invalid.
+    assert ("<hugepages/>" in baseline) == own.has_huge_pages
     assert "<emulatorpin cpuset='0'/>" in baseline
     assert "scheduler='fifo'" in pinned
     assert "scheduler='fifo'" not in baseline
