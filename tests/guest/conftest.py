@@ -157,11 +157,21 @@ def huge_page_pools() -> dict[str, str]:
     return {path.parent.name: path.read_text().strip() for path in found}
 
 
-def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+def wait_for(
+    condition: Callable[[], Any],
+    seconds: float,
+    what: str,
+    of: subprocess.Popen[str] | None = None,
+) -> Any:
+    """`of`: the process that brings it about, which ends the wait when it ends."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
+        has_ended = of is not None and of.poll() is not None
         if value := condition():
             return value
+        if of is not None and has_ended:
+            out, _ = of.communicate()
+            raise AssertionError(f"{what} did not happen: it ended with {of.returncode}: {out}")
         time.sleep(0.05)
     raise AssertionError(f"{what} did not happen within {seconds} s")
 

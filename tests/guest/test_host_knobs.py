@@ -118,7 +118,9 @@ def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
         changed = {entry.name for entry in journal.pending() if entry.done}
         return SWAPPINESS.name in changed and bool(sandbox.qemu_pids())
 
-    wait_for(a_guest_runs_with_the_setting, 400, "a guest on a host with another swappiness")
+    wait_for(
+        a_guest_runs_with_the_setting, 600, "a guest on a host with another swappiness", process
+    )
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert SWAPPINESS.read() == "10"

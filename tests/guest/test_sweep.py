@@ -107,7 +107,7 @@ def running(
     with sandboxed(data, tmp_path_factory.mktemp("results")) as sandbox:
         process = sandbox.start(*tiny("pinned+fifo"), *BUSY)
         try:
-            wait_for(lambda: _measured_trials(sandbox), 240, "a measured trial")
+            wait_for(lambda: _measured_trials(sandbox), 600, "a measured trial", process)
             (pid,) = sandbox.qemu_pids()
             yield Running(sandbox, process, _threads(pid))
         finally:
@@ -145,7 +145,7 @@ def test_a_run_that_is_asked_to_end_leaves_nothing_behind(running: Running) -> N
 
 def test_a_run_that_is_interrupted_leaves_nothing_behind(sandbox: Sandbox) -> None:
     process = sandbox.start(*tiny("native"), *BUSY)
-    wait_for(lambda: _measured_trials(sandbox), 240, "a measured trial")
+    wait_for(lambda: _measured_trials(sandbox), 600, "a measured trial", process)
     _interrupted(sandbox, process, signal.SIGINT)
 
 
@@ -156,7 +156,7 @@ def test_a_killed_run_is_cleaned_up_and_resumed_where_it_stopped(sandbox: Sandbo
         runs = sandbox.runs()
         return bool(runs and sandbox.trials(runs[0]) and sandbox.qemu_pids())
 
-    wait_for(a_trial_is_done_and_a_guest_runs, 240, "the first trial")
+    wait_for(a_trial_is_done_and_a_guest_runs, 600, "the first trial", process)
     process.kill()
     process.communicate(timeout=60)
     run = sandbox.runs()[0]
@@ -176,7 +176,7 @@ def test_a_guest_that_dies_mid_trial_costs_one_attempt(sandbox: Sandbox) -> None
     def guest_in_a_trial() -> int | None:
         return next(iter(sandbox.qemu_pids()), None) if _measured_trials(sandbox) else None
 
-    pid = wait_for(guest_in_a_trial, 240, "a measured trial in a guest")
+    pid = wait_for(guest_in_a_trial, 600, "a measured trial in a guest", process)
     os.kill(pid, signal.SIGKILL)
     out, _ = process.communicate(timeout=400)
     assert process.returncode == 0, out
