@@ -68,7 +68,7 @@ class Sandbox:
         return [*LABCTL, *words]
 
     def labctl(
-        self, *words: str, seconds: float = 600, lab: Path | None = None
+        self, *words: str, seconds: float = 1800, lab: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """`lab`: a lab folder whose files shadow labctl's own."""
         return subprocess.run(
@@ -194,19 +194,21 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 
 @pytest.fixture(scope="session")
-def data() -> Iterator[Path]:
-    """The data disk's folder, half a gigabyte. A run takes what it finds for dirty, and writes it
-    anew where it matters."""
-    folder = Path(f"/var/tmp/labctl-data-{os.getpid()}")
+def kept() -> Iterator[Path]:
+    """What a host keeps from run to run, and no test need make for itself: the data disk, half a
+    gigabyte that a run takes for dirty, and what libvirt knows of QEMU."""
+    folder = Path(f"/var/tmp/labctl-kept-{os.getpid()}")
     folder.mkdir(mode=0o700)
     try:
+        for name in ("data", "libvirt"):
+            (folder / name).mkdir()
         yield folder
     finally:
         shutil.rmtree(folder)
 
 
 @contextmanager
-def sandboxed(data: Path, results: Path) -> Iterator[Sandbox]:
+def sandboxed(kept: Path, results: Path) -> Iterator[Sandbox]:
     # Not below pytest's own folder: paths of unix sockets end at 107 bytes.
     state = Path(f"/var/tmp/labctl-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
     state.mkdir(mode=0o700)
@@ -214,7 +216,10 @@ def sandboxed(data: Path, results: Path) -> Iterator[Sandbox]:
     for folder in (StatePlaces.default().images, StatePlaces.default().cache):
         folder.mkdir(exist_ok=True)
         (state / folder.name).symlink_to(folder)
-    (state / "data").symlink_to(data)
+    (state / "data").symlink_to(kept / "data")
+    libvirt = StatePlaces(state).libvirt_root
+    libvirt.mkdir()
+    (libvirt / "cache").symlink_to(kept / "libvirt")
     sandbox = Sandbox(state, results)
     try:
         yield sandbox
@@ -226,7 +231,7 @@ def sandboxed(data: Path, results: Path) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def sandbox(
-    image: Image, data: Path, tmp_path_factory: pytest.TempPathFactory
+    image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sandbox]:
-    with sandboxed(data, tmp_path_factory.mktemp("results")) as made:
+    with sandboxed(kept, tmp_path_factory.mktemp("results")) as made:
         yield made

@@ -49,7 +49,7 @@ def test_what_a_killed_labctl_took_is_given_back(tmp_path: Path) -> None:
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-        restored = sandbox.labctl("host", "restore", seconds=60)
+        restored = sandbox.labctl("host", "restore")
     assert restored.returncode == 0, restored.stderr
     assert not os.path.ismount(mount)
     assert int(POOL.read_text()) == before

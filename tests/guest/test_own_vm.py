@@ -228,7 +228,7 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
 ) -> None:
     before, pools = own.snapshot(), huge_page_pools()
     asked = ("sweep", study(tmp_path), *SWEEP, f"--domain={own.xml}", "--json")
-    done = sandbox.labctl(*asked, seconds=1500)
+    done = sandbox.labctl(*asked)
     assert done.returncode == 0, done.stderr
     assert own.snapshot() == before
     assert huge_page_pools() == pools
@@ -290,7 +290,7 @@ def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
     (definition,) = theirs.glob("etc/**/direct1.xml")
     before = snapshot(disk, data, definition)
     asked = ("sweep", study(tmp_path), *SWEEP, "--domain=direct1", f"--connect={uri}")
-    done = sandbox.labctl(*asked, seconds=1500)
+    done = sandbox.labctl(*asked)
     assert done.returncode == 0, done.stderr
     assert snapshot(disk, data, definition) == before
     assert sandbox.leftovers() == []
@@ -320,9 +320,7 @@ def test_a_guest_that_lacks_a_program_is_told_how_to_get_it(
         "events_per_s": "latency_p95",
     }
     own.without("/usr/bin/cyclictest")
-    done = sandbox.labctl(
-        "sweep", study(tmp_path, **cyclictest), *SWEEP, f"--domain={own.xml}", seconds=900
-    )
+    done = sandbox.labctl("sweep", study(tmp_path, **cyclictest), *SWEEP, f"--domain={own.xml}")
     assert done.returncode == 3
     assert "the guest lacks cyclictest" in done.stderr
     assert "apt install rt-tests" in done.stderr

@@ -46,8 +46,8 @@ class Swept:
 
 
 @pytest.fixture(scope="module")
-def swept(image: Image, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swept]:
-    with sandboxed(data, tmp_path_factory.mktemp("results")) as sandbox:
+def swept(image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swept]:
+    with sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
         done = sandbox.labctl("sweep", str(STUDY), "--seed=1", *QUIET, "--json")
         assert done.returncode == 0, done.stderr
         yield Swept(sandbox, json.loads(done.stdout), sandbox.leftovers())
@@ -101,10 +101,10 @@ def _measured_trials(sandbox: Sandbox) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def running(
-    image: Image, data: Path, tmp_path_factory: pytest.TempPathFactory
+    image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
     """The last test that uses it ends it."""
-    with sandboxed(data, tmp_path_factory.mktemp("results")) as sandbox:
+    with sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
         process = sandbox.start(*tiny("pinned+fifo"), *BUSY)
         try:
             wait_for(lambda: _measured_trials(sandbox), 600, "a measured trial", process)
@@ -178,7 +178,7 @@ def test_a_guest_that_dies_mid_trial_costs_one_attempt(sandbox: Sandbox) -> None
 
     pid = wait_for(guest_in_a_trial, 600, "a measured trial in a guest", process)
     os.kill(pid, signal.SIGKILL)
-    out, _ = process.communicate(timeout=400)
+    out, _ = process.communicate(timeout=1800)
     assert process.returncode == 0, out
     trials = sandbox.trials(sandbox.runs()[0])
     reasons = [trial["reasons"][0] for trial in trials if trial["status"] == "invalid"]

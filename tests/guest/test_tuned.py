@@ -47,11 +47,11 @@ mkdir -p /run/dbus /run/tuned
 cp -a /etc/tuned /run/etc-tuned
 mount --bind /run/etc-tuned /etc/tuned
 dbus-daemon --system --nofork --nopidfile 2> /run/bus.log &
-for _ in $(seq 50); do [ -S /run/dbus/system_bus_socket ] && break; sleep 0.1; done
+for _ in $(seq 300); do [ -S /run/dbus/system_bus_socket ] && break; sleep 0.1; done
 echo balanced > /etc/tuned/active_profile
 echo manual > /etc/tuned/profile_mode
 tuned --log=/run/tuned.log 2> /run/tuned.err &
-for _ in $(seq 100); do tuned-adm active 2> /dev/null | grep -q ^Current && break; sleep 0.2; done
+for _ in $(seq 600); do tuned-adm active 2> /dev/null | grep -q ^Current && break; sleep 0.2; done
 """
 
 DOCTOR = """
