@@ -39,7 +39,7 @@ def caveats(
     yield from hindrances(design, cells)
     yield from _checks(checks, primaries)
     yield from _setting(run, design)
-    yield from _restored(run, restored)
+    yield from _restored(run, design, restored)
     yield from _invalid(run)
     yield from _skipped(run)
     yield from (f"{str(text).rstrip('.')}." for text in run.run.get("warnings") or [])
@@ -109,15 +109,33 @@ def _setting(run: LoadedRun, design: Design) -> Iterator[str]:
         yield text
 
 
-def _restored(run: LoadedRun, restored: Sequence[RunCheck]) -> Iterator[str]:
-    """What a restore may have done (METHOD 8): in a run that tries it, what it found."""
+def _restored(run: LoadedRun, design: Design, restored: Sequence[RunCheck]) -> Iterator[str]:
+    """What a restore may have done (METHOD 8): in a run that tries it, what it found; in another,
+    what runs before it had shown when it began."""
     failed = [check.sentence for check in restored if not check.passed]
-    if run.run.get("restored_state") and (failed or not restored):
+    shown = {
+        (entry["tuning"], entry["workload"], entry["condition"]): entry["run"]
+        for entry in run.run.get("restores_shown") or []
+    }
+    needed = set(_restored_places(run, design))
+    is_settled = bool(restored) or (bool(needed) and needed <= shown.keys())
+    if run.run.get("restored_state") and (failed or not is_settled):
+        named = listed([f"'{t}' in {w} under '{c}' (run {r})" for (t, w, c), r in shown.items()])
         yield (
             "Restored state: tunings were restored from a saved guest, and that this equals "
-            "booting them has not been shown on this host."
+            f"booting them has not been shown on this host{f', but for {named}' if shown else ''}."
         )
     yield from failed
+
+
+def _restored_places(run: LoadedRun, design: Design) -> Iterator[tuple[str, str, str]]:
+    """Each restored tuning with each workload and condition where it may get a verdict."""
+    tunings = run.plan.get("tunings") or {}
+    for name in design.candidates:
+        if tunings.get(name, {}).get("restore", True):
+            for place in design.places:
+                if place.workload in design.primaries:
+                    yield name, place.workload, place.condition
 
 
 def _invalid(run: LoadedRun) -> Iterator[str]:

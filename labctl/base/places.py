@@ -112,6 +112,11 @@ class StatePlaces:
     def journal(self) -> Path:
         return self.root / "journal.jsonl"
 
+    @property
+    def restore_checks(self) -> Path:
+        """What runs have shown of restored guests: hours of measuring, so not in the cache."""
+        return self.root / "restore-checks.json"
+
 
 def host_lock() -> Path:
     """One run at a time per host: the file whose lock says who runs."""

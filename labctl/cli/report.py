@@ -10,6 +10,7 @@ import click
 from labctl.cli.common import console, print_json
 
 if TYPE_CHECKING:
+    from labctl.analysis.model import Judgement
     from labctl.store.run_folder import RunFolder
 
 
@@ -62,8 +63,8 @@ def command(
         print_report(console(), run, judgement, html=page if page.is_file() else None)
 
 
-def show_finished(folder: RunFolder, *, as_json: bool) -> None:
-    """Write a run's page into its folder, then print its table or JSON."""
+def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
+    """Write a run's page into its folder, then print its table or JSON; returns what it says."""
     from labctl.analysis.judge import judge
     from labctl.report.files import write_page
     from labctl.report.json_report import report_json
@@ -76,3 +77,4 @@ def show_finished(folder: RunFolder, *, as_json: bool) -> None:
         print_json(report_json(run, judgement))
     else:
         print_report(console(), run, judgement, html=page)
+    return judgement

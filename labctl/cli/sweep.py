@@ -12,6 +12,7 @@ from labctl.cli.common import console, print_json, state_places
 from labctl.cli.stopping import rule_asked_for, why_end
 
 if TYPE_CHECKING:
+    from labctl.analysis.model import Judgement
     from labctl.run.planning import SweepRequest
     from labctl.store.run_folder import RunFolder
 
@@ -93,7 +94,23 @@ def command(
                 err=True,
             )
         return
-    show_finished(swept(request, quiet=quiet), as_json=as_json)
+    folder = swept(request, quiet=quiet)
+    judgement = show_finished(folder, as_json=as_json)
+    _remember_restores(request, folder, judgement)
+
+
+def _remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judgement) -> None:
+    """What the run has shown of restored guests is for later runs (METHOD 8)."""
+    if judgement.restored:
+        from labctl.store.restores import Checked, remember
+
+        remember(
+            request.places.restore_checks,
+            folder.name,
+            folder.read_run(),
+            folder.read_plan(),
+            (Checked(c.name, c.workload, c.condition, c.passed) for c in judgement.restored),
+        )
 
 
 def request_of(context: click.Context) -> SweepRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +50,7 @@ def verify_advice(
     first = advice.advised[0]
     request = _request(context, run, first.tuning, results, seed)
     _check_same(run, plan_sweep(request).plan.to_json())
-    folder = swept(request, quiet=quiet)
-    record = folder.read_run()
-    folder.write_run({**record, "verifies": {"run": run.name, "tuning": first.tuning}})
-    fresh = folder.load()
+    fresh = swept(request, quiet=quiet).load()
     result = verified(run, first, fresh, judge(fresh))
     if as_json:
         print_json(verified_json(result))
@@ -81,7 +79,7 @@ def _request(
         seed=secrets.randbelow(2**31) if seed is None else seed,
         results=results,
     )
-    return request_of(again)
+    return replace(request_of(again), verifies={"run": run.name, "tuning": tuning})
 
 
 def _check_same(run: LoadedRun, plan: dict[str, Any]) -> None:

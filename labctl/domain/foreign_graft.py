@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lxml import etree
 
-from labctl.base.tuning import Tuning
+from labctl.base.tuning import Disk, Tuning
 from labctl.base.xmldiff import children, parse, text_of
 from labctl.domain.foreign import OwnDomain, is_written
 from labctl.domain.pinplan import PinPlan
@@ -89,8 +89,20 @@ def _stand_in(own: OwnDomain, tuning: Tuning, plan: PinPlan, accelerator: str) -
     )
 
 
+def promise(xml: str) -> str:
+    """What a write to the domain's disks has reached when its guest is told of it, as
+    Disk.durability names it; where they differ, each of their promises once."""
+    disks = filter(is_written, parse(xml).iterfind("devices/disk"))
+    kept = {Disk(cache=_driver_value(disk, "cache")).durability for disk in disks}
+    return ", ".join(sorted(kept or {Disk().durability}))
+
+
 def with_data_disk(xml: str, tuning_xml: str) -> str:
-    """The domain with labctl's data disk, which fio reads and writes, as the tuning has it."""
+    """The domain, which has the tuning already, with labctl's data disk: fio reads and writes it.
+
+    It is as the tuning has it, but its cache mode and what goes with it are those of the domain's
+    first disk: what fio measures is to promise what the domain's own disks do.
+    """
     root, rendered = parse(xml), parse(tuning_xml)
     devices = root.find("devices")
     disk = _data_disk(rendered)
@@ -103,12 +115,32 @@ def with_data_disk(xml: str, tuning_xml: str) -> str:
     prefix = target.get("dev", "vda")[:2]
     names = (f"{prefix}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
     target.set("dev", next(name for name in names if name not in taken))
+    _cache_as_own(disk, devices)
     devices.append(disk)
     if target.get("bus") == "scsi":
         for controller in rendered.iterfind("devices/controller[@type='scsi']"):
             if not _of_its_kind(devices, controller):
                 devices.append(deepcopy(controller))
     return etree.tostring(root, encoding="unicode")
+
+
+def _cache_as_own(data: etree._Element, devices: etree._Element) -> None:
+    written = filter(is_written, devices.iterfind("disk"))
+    # libvirt orders them by name; a domain by hand may have them in any order.
+    first = min(written, key=lambda disk: str(disk.xpath("string(target/@dev)")), default=None)
+    driver = data.find("driver")
+    if first is None or driver is None:
+        return
+    for key in ("cache", "io"):
+        driver.attrib.pop(key, None)
+        if (value := _driver_value(first, key)) is not None:
+            driver.set(key, value)
+
+
+def _driver_value(disk: etree._Element, key: str) -> str | None:
+    driver = disk.find("driver")
+    value = None if driver is None else driver.get(key)
+    return None if value == "default" else value
 
 
 def _forget_what_is_named(before: etree._Element, tuning: Tuning) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from labctl.analysis.model import Comparison
 from labctl.analysis.words import effect_text, interval_text
+from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.wording import metric_title, share
 from labctl.report.advice_cost import Cost, bill_lines, worse_text
 from labctl.report.view import View, mapping, scene_of, sequence
@@ -86,30 +87,18 @@ def _measured(view: View) -> str:
 def holds_while(run: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[Fact, ...]:
     """The facts of a run that its findings rest on, in words."""
     host = mapping(run.get("host"))
-    facts = [Fact(name, _words(host.get(key))) for name, key in _HOST_FACTS]
+    facts = [Fact(FACT_NAMES[key], _words(host.get(key))) for key in HOST_FACTS]
     facts += [Fact(name, text(run, plan)) for name, text in _OTHER_FACTS]
     return tuple(facts)
 
 
-_HOST_FACTS = (
-    ("host kernel", "kernel_release"),
-    ("host kernel options", "kernel_options"),
-    ("CPU", "cpu_model"),
-    ("microcode", "microcode"),
-    ("QEMU", "qemu"),
-    ("libvirt", "libvirt"),
-    ("topology", "topology"),
-    ("CPUs online", "cpus_online"),
-    ("CPUs isolated", "cpus_isolated"),
-    ("NUMA nodes", "numa_nodes"),
-    ("SMT", "smt"),
-    ("CPU governor", "governor"),
-    ("turbo", "turbo"),
-    ("transparent huge pages", "thp"),
-    ("real-time throttling (sched_rt_runtime_us)", "sched_rt_runtime_us"),
-    ("autogroups", "sched_autogroup"),
+HOST_FACTS = (
+    *("kernel_release", "kernel_options", "cpu_model", "microcode", "qemu", "libvirt"),
+    *("topology", "cpus_online", "cpus_isolated", "numa_nodes", "smt", "governor", "turbo"),
+    *("thp", "sched_rt_runtime_us", "sched_autogroup"),
 )
-"""Name of a fact, and its key among run.json's host facts."""
+"""Keys of run.json's host facts that the card lists: what a person recognizes. `labctl doctor
+--since`, which the card names, compares these and more."""
 
 
 def _words(value: Any) -> str:
@@ -152,7 +141,7 @@ def _guest_parts(run: Mapping[str, Any]) -> Iterator[str]:
 
 _Text = Callable[[Mapping[str, Any], Mapping[str, Any]], str]
 _OTHER_FACTS: tuple[tuple[str, _Text], ...] = (
-    ("accelerator", _accelerator),
+    (FACT_NAMES["accelerator"], _accelerator),
     ("neighbours", _neighbours),
     ("guest", _guest),
 )

@@ -28,6 +28,7 @@ from labctl.host.topology import read_topology
 from labctl.run import cable, guest_side
 from labctl.run.boots import Boots, PausedGuest
 from labctl.run.handicap import handicapped
+from labctl.run.huge_pages import pages_of
 from labctl.run.lab import Lab
 from labctl.run.threads import guest_threads
 
@@ -89,7 +90,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         problems = [
             *readback.mismatches(expected, states),
             *readback.live_mismatches(paused.asked_xml, live, is_whole=lab.source.says_everything),
-            *memory_problems(tuning.memory, lab.memory_mib, pid),
+            *memory_problems(pages_of(paused.asked_xml), pid),
             *placement_problems(lab.layout, placement(pid)),
         ]
         channel = stack.enter_context(paused.answering())

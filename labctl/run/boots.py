@@ -19,7 +19,7 @@ from labctl.domain.session import RunningGuest
 from labctl.run import cable
 from labctl.run.disks import Disks, make_overlays, remove_disks
 from labctl.run.guests import RESTORE_S, answering, guest_xml
-from labctl.run.huge_pages import huge_pages, placed_memory
+from labctl.run.huge_pages import huge_pages, pages_of
 from labctl.run.lab import DOMAIN_NAME, Lab
 
 
@@ -78,7 +78,7 @@ class Boots:
         saved = self.saved(planned)
         disks = self._overlays(saved.disks, "restored")
         xml = guest_xml(self._lab, tuning, disks)
-        with self._memory_for(tuning), cable.cabled(self._lab, tuning) as plug:
+        with self._memory_for(xml), cable.cabled(self._lab, tuning) as plug:
             running = self._lab.session.restore(saved.memory, xml, DOMAIN_NAME)
             plug(running)
             yield from self._paused(running, xml, disks, RESTORE_S, is_booting=False)
@@ -89,15 +89,13 @@ class Boots:
         self.last += 1
         disks = self._overlays(self._disks, "booted")
         xml = guest_xml(self._lab, tuning, disks)
-        with self._memory_for(tuning), cable.cabled(self._lab, tuning) as plug:
+        with self._memory_for(xml), cable.cabled(self._lab, tuning) as plug:
             running = self._lab.session.start(xml)
             plug(running)
             yield from self._paused(running, xml, disks, self._lab.boot_s, is_booting=True)
 
-    def _memory_for(self, tuning: Tuning) -> AbstractContextManager[None]:
-        lab = self._lab
-        memory = placed_memory(tuning, lab.pin_plan_for(tuning), lab.memory_mib)
-        return huge_pages(tuning, memory, lab.journal)
+    def _memory_for(self, xml: str) -> AbstractContextManager[None]:
+        return huge_pages(pages_of(xml), self._lab.journal)
 
     def _overlays(self, disks: Disks, stem: str) -> Disks:
         self._lab.source.check()
@@ -133,8 +131,9 @@ class Boots:
         disks = self._overlays(self._disks, f"boot-{number}")
         started = time.monotonic()
         baseline = self._baseline
-        with self._memory_for(baseline), cable.cabled(self._lab, baseline) as plug:
-            running = self._lab.session.start(guest_xml(self._lab, baseline, disks))
+        xml = guest_xml(self._lab, baseline, disks)
+        with self._memory_for(xml), cable.cabled(self._lab, baseline) as plug:
+            running = self._lab.session.start(xml)
             plug(running)
             with answering(self._lab, running, self._lab.boot_s, is_booting=True) as channel:
                 seconds = time.monotonic() - started

@@ -27,7 +27,7 @@ from labctl.host.journal import Journal
 from labctl.host.link import Link, link
 from labctl.host.topology import Topology
 from labctl.run.disks import RAW, DataDisk, Disks
-from labctl.run.huge_pages import hugetlbfs_mounted
+from labctl.run.huge_pages import hugetlbfs_mounted, pages_of, sizes_in_files
 from labctl.run.planning import Planned, has_peers
 
 DOMAIN_NAME = f"{NAME_PREFIX}guest"
@@ -151,8 +151,8 @@ def open_lab(
         work = stack.enter_context(_work_folder(places))
         stack.enter_context(cgroups.controllers_enabled(layout, journal))
         # A daemon knows the mounts of its own host.
-        asking = () if connect else planned.tunings.values()
-        mounts = stack.enter_context(hugetlbfs_mounted(asking, places.hugetlbfs, journal))
+        sizes = () if connect else _page_sizes(planned)
+        mounts = stack.enter_context(hugetlbfs_mounted(sizes, places.hugetlbfs, journal))
         session = stack.enter_context(_session(places, layout, connect, mounts))
         cables: AbstractContextManager[Link | None] = (
             link(journal, mac_of(_uuid(work))) if has_peers(planned.plan) else nullcontext()
@@ -183,6 +183,12 @@ def open_lab(
         os.chown(lab.sockets, *session.qemu_user())
         lab.data.make()
         yield lab
+
+
+def _page_sizes(planned: Planned) -> set[str]:
+    """Sizes of the huge pages that guests of `planned` take from files."""
+    own = pages_of(planned.own.domain.xml) if planned.own is not None else ()
+    return sizes_in_files(planned.tunings.values()) | {pages.size for pages in own}
 
 
 def _uuid(work: Path) -> str:

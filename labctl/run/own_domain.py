@@ -19,7 +19,7 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.process import ProcessError, run
 from labctl.base.tuning import Kind, Strategy, Tuning
 from labctl.domain.foreign import OwnDisk, OwnDomain, check_copyable, named_places, own_domain
-from labctl.domain.foreign_graft import tuned
+from labctl.domain.foreign_graft import promise, tuned
 from labctl.domain.pinplan import PinPlan
 from labctl.domain.session import Session
 from labctl.host.topology import Topology
@@ -220,6 +220,22 @@ def _misfit(
             text=f"'{domain.name}' has all of it already, or nothing that it would change",
             remedy=f"'labctl domain diff {baseline.name} {tuning.name}' shows what it is about.",
         )
+
+
+def promises(
+    domain: OwnDomain,
+    tunings: Mapping[str, Tuning],
+    baseline: Tuning,
+    pin_plans: Mapping[Strategy, PinPlan],
+    accelerator: str,
+) -> dict[str, str]:
+    """What the domain's disks promise of a write under each tuning that fits it (METHOD 10): its
+    own XML says the cache mode wherever the tuning does not."""
+    return {
+        name: promise(tuned(domain, tuning, pin_plans[tuning.pin.strategy], baseline, accelerator))
+        for name, tuning in tunings.items()
+        if tuning.kind is Kind.GUEST
+    }
 
 
 def outside_xml(tuning: Tuning, baseline: Tuning) -> list[str]:

@@ -27,6 +27,7 @@ from labctl.run.own_domain import (
     misfits,
     own_of_run,
     own_study,
+    promises,
     read_own,
     refuse_misfit,
 )
@@ -45,7 +46,8 @@ class SweepRequest:
     """What a user asked for. `resume`: the run to go on with; the rest of its plan is on disk.
     `extend`: the finished run that `overrides.blocks` more blocks are for, under its own seed.
     `kernel`, `initrd`: what guests boot in place of what the image brings. `domain`: the user's
-    own, a name or a file, in place of an image; `keep_network`: its copy stays on its networks."""
+    own, a name or a file, in place of an image; `keep_network`: its copy stays on its networks.
+    `verifies`: the run and the tuning of the advice that is measured once more."""
 
     study: str
     places: StatePlaces
@@ -60,6 +62,7 @@ class SweepRequest:
     initrd: Path | None = None
     domain: str | None = None
     keep_network: bool = False
+    verifies: Mapping[str, str] | None = None
     resume: str | None = None
     extend: str | None = None
 
@@ -168,9 +171,9 @@ def _planned(
     )
     asked_for = request.overrides.tunings or ()
     reasons: Mapping[str, list[Unmet]] = {}
+    baseline = tunings[study.roles.baseline]
     if own is not None:
         pin_plans, _ = _pin_plans(topology, vcpus, tunings.values())
-        baseline = tunings[study.roles.baseline]
         reasons = misfits(own.domain, tunings, baseline, pin_plans, accelerator or "kvm")
         for name in (name for name in asked_for if name in reasons):
             refuse_misfit(own.domain, tunings[name], reasons[name])
@@ -181,7 +184,10 @@ def _planned(
     planned = {name: tuning for name, tuning in tunings.items() if name not in skipped}
     pin_plans, _ = _pin_plans(topology, vcpus, planned.values())
     digest = _pins_digest(pin_plans)
-    plan = make_plan(study, tunings, seed=seed, host_digest=digest, skipped=skipped)
+    kept: Mapping[str, str] = {}
+    if own is not None:
+        kept = promises(own.domain, planned, baseline, pin_plans, accelerator or "kvm")
+    plan = make_plan(study, tunings, seed=seed, host_digest=digest, skipped=skipped, promises=kept)
     # The study stays as it is, so that its digest is the same on every host.
     plan = replace(plan, guest=replace(plan.guest, vcpus=vcpus))
     waiting = [t.name for t in planned.values() if t.requires.accelerator and not accelerator]

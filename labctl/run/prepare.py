@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from labctl.base.channel import Channel, runner_program
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.base.events import Note
+from labctl.base.events import Listener, Note
 from labctl.base.tuning import Tuning
 from labctl.domain.readback import ExpectedThread, expected_threads
 from labctl.domain.session import RunningGuest
@@ -96,11 +98,40 @@ def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
     prepared = lab.image.prepared_dir / f"{seed.seed_digest(files)[:12]}.qcow2"
     if prepared.is_file():
         return prepared
-    lab.listener(Note(text="First boot: cloud-init provisions the guest image (once)."))
     lab.image.prepared_dir.mkdir(exist_ok=True)
+    with _alone(lab.image.prepared_dir, lab.listener):
+        if not prepared.is_file():
+            lab.listener(Note(text="First boot: cloud-init provisions the guest image (once)."))
+            _boot_first(lab, baseline, files, prepared)
+    return prepared
+
+
+@contextmanager
+def _alone(folder: Path, listener: Listener) -> Iterator[None]:
+    """One first boot of an image at a time: the second waits, and takes what the first has made.
+    It may not make another in its place, which would change the disk below a saved guest.
+
+    The host's lock is not enough: state folders may share images, containers have a /run of their
+    own. The kernel lets go of this one however its holder ends.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            listener(Note(text="Another labctl boots this image for the first time: waiting."))
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _boot_first(lab: Lab, baseline: Tuning, files: Mapping[str, str], prepared: Path) -> None:
+    """Boot the image with its seed, and keep the overlay as `prepared`."""
     seed_disk = lab.work / "seed.iso"
     seed.write_seed(seed_disk, files)
-    disk = lab.image.prepared_dir / f".{prepared.name}.new"
+    disk = prepared.with_name(f".{prepared.name}.new")
+    disk.unlink(missing_ok=True)  # of a labctl that was killed: its guest may still write to it
     # By a relative name, so that the state folder may be moved, or be known by another path.
     make_overlay(Path(os.path.relpath(lab.image.disk, disk.parent)), disk)
     try:
@@ -115,7 +146,6 @@ def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
         disk.rename(prepared)
     finally:
         disk.unlink(missing_ok=True)
-    return prepared
 
 
 def _wait_for_cloud_init(channel: Channel, seconds: float) -> None:

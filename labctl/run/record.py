@@ -78,6 +78,8 @@ def _first_record(request: SweepRequest, planned: Planned) -> dict[str, Any]:
         "skipped": dict(plan.skipped),
         "warnings": list(planned.warnings),
         "notes": [],
+        # Here, and not when it is over: it must be known of an interrupted run as well.
+        "verifies": request.verifies,
         "domain": planned.own and planned.own.to_json(),
         "kernel": planned.recipe.kernel and planned.recipe.kernel.to_json(),
         "tunings": {name: tuning_json(tuning) for name, tuning in planned.tunings.items()},

@@ -42,6 +42,7 @@ from labctl.run.planning import (
 from labctl.run.prepare import ImageSource
 from labctl.run.record import check_same_host, command, finished, recorded
 from labctl.run.settle import Settler
+from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialStatus
 from labctl.study.plan import Plan
@@ -210,6 +211,9 @@ def _carry_out(
         record["calibration"] = calibrations.summary()
         fresh_boots = record.setdefault("fresh_boots", request.fresh_boots)
         record["restored_state"] = not fresh_boots
+        # Now and here: a report of this run must not hang on what others show later.
+        known = [] if fresh_boots else shown(places.restore_checks, record, plan.to_json())
+        record.setdefault("restores_shown", known)
         folder.write_run(record)
         engine = Engine(
             lab, folder, plan, boots, calibrations, fresh_boots=fresh_boots, why_end=why_end

@@ -17,7 +17,8 @@ def canonical(value: Any) -> str:
 
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write a file so that after a crash it is the old one or the new one, never half."""
-    aside = path.with_name(f".{path.name}.new")
+    # Caches are written to by whoever runs beside: a name of its own for each.
+    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with open(aside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)

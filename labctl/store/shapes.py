@@ -121,6 +121,9 @@ RUN = Fields(
         "restored_state": FLAG,
         "boot_seconds": Named(NUMBER),
         "stopped": _whole({"blocks": WHOLE, "why": TEXT}),
+        "restores_shown": Listed(
+            _whole(dict.fromkeys(("tuning", "workload", "condition", "run"), TEXT))
+        ),
         "skipped": Named(TEXT),
         "warnings": Listed(TEXT),
         "notes": Listed(TEXT),

@@ -34,7 +34,7 @@ class PlannedTuning:
     exercised_by: tuple[str, ...]
     digest: str
     durability: str | None = None
-    """Of a guest: what its disk promises of a write (`Disk.durability`)."""
+    """Of a guest: what its disks promise of a write (`Disk.durability`)."""
     restored_as: str | None = None
     """For a guest that boots: the tuning of the plan that differs from it in being restored alone
     (METHOD 8)."""
@@ -174,12 +174,14 @@ def make_plan(
     seed: int,
     host_digest: str,
     skipped: Mapping[str, str] | None = None,
+    promises: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan of a study. `tunings` holds each that the study names.
 
     `host_digest` stands for the host's facts; `skipped` maps tunings that this host can't have to
-    the reason: they stay out. Raises HostError when one of them has a role, UsageError when a
-    role's tuning isn't what the role asks for.
+    the reason: they stay out; `promises` maps guests to what their disks promise of a write, where
+    their tuning doesn't say all of it. Raises HostError when a skipped one has a role, UsageError
+    when a role's tuning isn't what the role asks for.
     """
     skipped = {name: why for name, why in (skipped or {}).items() if name in study.tunings}
     for role, name in asdict(study.roles).items():
@@ -206,7 +208,9 @@ def make_plan(
                 description=tuning.description,
                 exercised_by=study.exercises.get(name, ()),
                 digest=_tuning_digest(tuning),
-                durability=tuning.disk.durability if tuning.kind is Kind.GUEST else None,
+                durability=(promises or {}).get(name, tuning.disk.durability)
+                if tuning.kind is Kind.GUEST
+                else None,
                 restored_as=_restored_as(tuning, planned, study.roles.control),
             )
             for name, tuning in planned.items()

@@ -31,9 +31,15 @@ from labctl.host.journal import Journal
 from labctl.host.lock import host_locked
 from labctl.host.topology import Topology, read_topology
 from labctl.run.disks import DataDisk, make_overlay
-from labctl.run.huge_pages import free_pages, huge_pages, hugetlbfs_mounted, placed_memory
+from labctl.run.huge_pages import (
+    free_pages,
+    huge_pages,
+    hugetlbfs_mounted,
+    pages_of,
+    sizes_in_files,
+)
 from labctl.study.tunings import load_tuning, load_tunings, tuning_names
-from tests.guest.conftest import wait_for
+from tests.guest.conftest import huge_page_pools, wait_for
 
 MEMORY_MIB = 1024
 """A whole page of the largest size. The guests never run: untouched, it costs nothing."""
@@ -95,14 +101,13 @@ class Bench:
                 readback.expected_threads(tuning, plan, self.topology.usable), states
             ),
             *readback.live_mismatches(xml, running.live_xml()),
-            *memory_problems(tuning.memory, MEMORY_MIB, running.pid),
+            *memory_problems(pages_of(xml), running.pid),
         ]
 
     @contextmanager
-    def started(self, tuning: Tuning, xml: str, vcpus: int) -> Iterator[RunningGuest]:
+    def started(self, xml: str) -> Iterator[RunningGuest]:
         """The guest, paused; with its huge pages, which are given back at the end."""
-        plan = pin_plan(self.topology, vcpus, tuning.iothreads, tuning.pin.strategy)
-        with huge_pages(tuning, placed_memory(tuning, plan, MEMORY_MIB), self.journal):
+        with huge_pages(pages_of(xml), self.journal):
             running = self.session.start(xml)
             try:
                 yield running
@@ -123,7 +128,8 @@ def bench(image: Image) -> Iterator[Bench]:
         make_overlay(image.disk, state / "root.qcow2")
         controllers = libvirt_controllers(detect())
         journal = Journal(state / "journal.jsonl")
-        mounts = stack.enter_context(hugetlbfs_mounted(GUESTS, state / "hugetlbfs", journal))
+        sizes = sizes_in_files(GUESTS)
+        mounts = stack.enter_context(hugetlbfs_mounted(sizes, state / "hugetlbfs", journal))
         session = stack.enter_context(Session.embedded(state / "lv", controllers, mounts))
         stack.callback(session.end_all)
         yield Bench(session, journal, state, image, read_topology(), data)
@@ -161,7 +167,7 @@ def test_a_tuning_becomes_the_guest_that_was_asked_for(bench: Bench, tuning: Tun
         pytest.skip(f"this host lacks the CPUs: {error.message}")
     validate(xml)
     try:
-        with bench.started(tuning, xml, vcpus) as running:
+        with bench.started(xml) as running:
             assert bench.wrong(tuning, xml, running, vcpus) == []
     except BrokenError as error:
         # Even root may lack the right to lift the limit of locked memory, and memory may be in
@@ -172,19 +178,14 @@ def test_a_tuning_becomes_the_guest_that_was_asked_for(bench: Bench, tuning: Tun
         raise
 
 
-def _pools() -> dict[str, str]:
-    found = Path("/sys/kernel/mm/hugepages").glob("*/nr_hugepages")
-    return {path.parent.name: path.read_text().strip() for path in found}
-
-
 @pytest.mark.parametrize("name", ["hugepages-2M", "hugepages-1G", "memory-hugetlb"])
 def test_a_guest_in_huge_pages_leaves_the_hosts_pools_as_they_were(bench: Bench, name: str) -> None:
     tuning = load_tuning(name)
-    before = _pools()
+    before = huge_page_pools()
     try:
-        with bench.started(tuning, bench.xml(tuning, 1), 1) as running:
+        with bench.started(bench.xml(tuning, 1)) as running:
             smaps = Path(f"/proc/{running.pid}/smaps").read_text()
-            during = _pools()
+            during = huge_page_pools()
     except BrokenError as error:
         if "free huge pages" not in error.message:
             raise
@@ -193,7 +194,7 @@ def test_a_guest_in_huge_pages_leaves_the_hosts_pools_as_they_were(bench: Bench,
     assert huge_page_kib(smaps) == {page: MEMORY_MIB * 1024}
     grown = int(during[f"hugepages-{page}kB"]) - int(before[f"hugepages-{page}kB"])
     assert grown <= MEMORY_MIB * 1024 // page
-    assert _pools() == before
+    assert huge_page_pools() == before
 
 
 def test_what_is_compared_would_tell_another_guest(bench: Bench) -> None:

@@ -13,8 +13,7 @@ from ruamel.yaml import YAML
 
 from labctl.base.places import data_folders
 from labctl.guest.images import Image
-from tests.guest.conftest import Sandbox
-from tests.guest.test_sweep import SMALL, STUDY
+from tests.guest.conftest import QUIET, TINY, Sandbox, tiny
 
 
 @contextmanager
@@ -59,34 +58,35 @@ def test_a_guest_that_never_boots_ends_the_run_with_its_console(
     sandbox: Sandbox, image: Image, tmp_path: Path
 ) -> None:
     study = tmp_path / "hasty.yaml"
-    study.write_text(f"{STUDY.read_text()}  boot_s: 60\n")
-    sandbox.shadow_image(image, command_line="root=/dev/nowhere console=ttyS0 quiet")
-    done = sandbox.labctl("sweep", str(study), *SMALL[2:], "--quiet")
+    study.write_text(f"{TINY.read_text()}  boot_s: 20\n")
+    # Its kernel's own messages are there in a second or two, however busy the host is.
+    sandbox.shadow_image(image, command_line="root=/dev/nowhere console=ttyS0")
+    done = sandbox.labctl("sweep", str(study), *QUIET, "--quiet")
     assert done.returncode == 4
-    assert "the guest did not answer within 60 s" in done.stderr
+    assert "the guest did not answer within 20 s" in done.stderr
     assert "Its console ends:" in done.stderr
     (run,) = sandbox.runs()
     assert json.loads((run / "run.json").read_text())["status"] == "failed"
     assert sandbox.leftovers() == []
-    # The cause is mended: the same run goes on.
-    sandbox.shadow_image(image)
-    again = sandbox.labctl("sweep", "--resume", run.name, "--json")
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["trials"]["done"] == 6
 
 
-def test_a_first_boot_that_fails_shows_the_end_of_its_log(
+def test_a_first_boot_that_fails_shows_the_end_of_its_log_and_the_run_goes_on_when_it_is_mended(
     sandbox: Sandbox, image: Image, tmp_path: Path
 ) -> None:
     sandbox.shadow_image(image)
     lab = lab_with_user_data(tmp_path / "lab", "echo this went wrong; exit 3")
-    done = sandbox.labctl(*SMALL, "--quiet", lab=lab)
+    done = sandbox.labctl(*tiny(), "--quiet", lab=lab)
     assert done.returncode == 4
     assert "cloud-init failed" in done.stderr
     assert "this went wrong" in done.stderr
     assert "templates/cloud-init" in done.stderr
     assert sandbox.prepared(image) == []
     assert sandbox.leftovers() == []
+    (run,) = sandbox.runs()
+    assert json.loads((run / "run.json").read_text())["status"] == "failed"
+    again = sandbox.labctl("sweep", "--resume", run.name, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["trials"]["done"] == 3
 
 
 def test_garbage_from_a_tool_makes_its_trials_invalid_and_no_others(
@@ -95,19 +95,16 @@ def test_garbage_from_a_tool_makes_its_trials_invalid_and_no_others(
     study = tmp_path / "latency.yaml"
     program = {"program": "cyclictest", "duration_s": 1, "margin_percent": 10}
     workloads = {"cyclictest": {**program, "primary": "latency_p95"}}
-    exercises = {"exercises": {}}
-    content = {**YAML(typ="safe").load(STUDY), "workloads": workloads, **exercises}
-    study.write_text(json.dumps(content))
+    study.write_text(json.dumps({**YAML(typ="safe").load(TINY), "workloads": workloads}))
     with changed_tree(sandbox.shadow_image(image), image) as tree:
         (tree / "usr/bin/cyclictest").write_text("#!/bin/sh\necho 0 gar%bage\n")
-        done = sandbox.labctl("sweep", str(study), *SMALL[2:], "--json")
+        done = sandbox.labctl("sweep", str(study), *QUIET, "--json")
     assert done.returncode == 0, done.stderr
     trials = sandbox.trials(sandbox.runs()[0])
-    guests = {"baseline", "control", "handicap", "pinned+fifo"}
-    assert {t["cell"]["tuning"] for t in trials if t["status"] == "done"} == guests
+    done_in = {t["cell"]["tuning"] for t in trials if t["status"] == "done"}
+    assert done_in == {"baseline", "pinned+fifo"}
     invalid = [t for t in trials if t["status"] == "invalid"]
-    assert {t["cell"]["tuning"] for t in invalid} == {"native", "native+fifo"}
-    assert len(invalid) == 2 * 3
+    assert [t["cell"]["tuning"] for t in invalid] == 3 * ["native"]
     reasons = {reason for trial in invalid for reason in trial["reasons"]}
     assert all("cyclictest" in reason for reason in reasons), reasons
     assert sandbox.leftovers() == []
@@ -117,7 +114,7 @@ def test_a_full_state_folder_is_refused_before_anything_starts(sandbox: Sandbox)
     state = Path(f"{sandbox.state}-small")
     try:
         with small_disk(state, "64m"):
-            done = sandbox.labctl("--state-dir", str(state), *SMALL)
+            done = sandbox.labctl("--state-dir", str(state), *tiny())
             assert done.returncode == 3
             assert str(state) in done.stderr
             assert "free" in done.stderr
@@ -131,14 +128,14 @@ def test_a_disk_that_fills_up_ends_the_run_which_goes_on_when_there_is_space(
     sandbox: Sandbox,
 ) -> None:
     with small_disk(sandbox.results, "200k"):
-        done = sandbox.labctl(*SMALL, "--quiet")
+        done = sandbox.labctl(*tiny(), "--quiet")
         assert done.returncode == 3
         assert "No space left on device" in done.stderr
         assert sandbox.leftovers() == []
         (run,) = sandbox.runs()
         before = len([t for t in sandbox.trials(run) if t["status"] == "done"])
-        assert before < 6
+        assert before < 3
         subprocess.run(["mount", "-o", "remount,size=50m", str(sandbox.results)], check=True)
         again = sandbox.labctl("sweep", "--resume", run.name, "--json")
         assert again.returncode == 0, again.stderr
-        assert json.loads(again.stdout)["trials"]["done"] == 6
+        assert json.loads(again.stdout)["trials"]["done"] == 3

@@ -16,7 +16,7 @@ import pytest
 from labctl.base.places import StatePlaces
 from labctl.host.journal import Journal
 from labctl.host.tunables import FileValue
-from tests.guest.conftest import Sandbox, wait_for
+from tests.guest.conftest import QUIET, TINY, Sandbox, seed_for, wait_for
 
 SWAPPINESS = FileValue("/proc/sys/vm/swappiness")
 THP = FileValue("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -37,12 +37,11 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "domains").mkdir()
     (tmp_path / "domains" / "native+thp-never.yaml").write_text(NATIVE)
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
-    small = Path(__file__).with_name("small.yaml").read_text()
     path = tmp_path / "knobs.yaml"
     path.write_text(
-        small.replace(
-            "[native, native+fifo, baseline, control, handicap, pinned+fifo]",
-            "[native, native+thp-never, baseline, control, handicap, swappiness-10, thp-never]",
+        TINY.read_text().replace(
+            "[native, baseline, pinned+fifo]",
+            "[native, native+thp-never, baseline, swappiness-10, thp-never]",
         )
     )
     return path
@@ -83,9 +82,7 @@ def test_settings_are_in_force_in_their_own_trials_only(
     sandbox: Sandbox, study: Path, as_it_was: tuple[str, str]
 ) -> None:
     with watched() as seen:
-        done = sandbox.labctl(
-            "sweep", str(study), "--seed=1", "--condition=quiet", "--accel=tcg", "--json"
-        )
+        done = sandbox.labctl("sweep", str(study), "--seed=1", *QUIET, "--json")
     assert done.returncode == 0, done.stderr
     swappiness, thp = as_it_was
     assert seen == {as_it_was, ("10", thp), (swappiness, "never")}
@@ -110,10 +107,8 @@ def test_settings_are_in_force_in_their_own_trials_only(
 def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
     sandbox: Sandbox, study: Path, as_it_was: tuple[str, str]
 ) -> None:
-    arguments = (
-        *("--tuning=swappiness-10", "--seed=1", "--condition=quiet", "--accel=tcg"),
-        *("--duration=20", "--quiet"),
-    )
+    seed = seed_for("swappiness-10", ("native", "baseline", "swappiness-10"))
+    arguments = ("--tuning=swappiness-10", f"--seed={seed}", *QUIET, "--duration=20", "--quiet")
     process = sandbox.start("sweep", str(study), *arguments)
 
     journal = Journal(StatePlaces(sandbox.state).journal)
@@ -123,7 +118,9 @@ def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
         changed = {entry.name for entry in journal.pending() if entry.done}
         return SWAPPINESS.name in changed and bool(sandbox.qemu_pids())
 
-    wait_for(a_guest_runs_with_the_setting, 400, "a guest on a host with another swappiness")
+    wait_for(
+        a_guest_runs_with_the_setting, 600, "a guest on a host with another swappiness", process
+    )
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert SWAPPINESS.read() == "10"

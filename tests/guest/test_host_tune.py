@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -91,9 +91,11 @@ def as_it_was(tmp_path: Path) -> Iterator[dict[str, str]]:
                 FileValue(path).write(value)
 
 
-def in_a_process(state: Path, words: list[str], seconds: float | None = None) -> int:
+def in_a_process(
+    state: Path, words: list[str], killed_when: Callable[[], bool] | None = None
+) -> int:
     """Run labctl in a copy of this process, which has loaded it already, as os.waitpid says it
-    ended; with `seconds` it is killed after so many."""
+    ended; it is killed as soon as `killed_when` says so."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -101,10 +103,38 @@ def in_a_process(state: Path, words: list[str], seconds: float | None = None) ->
         except BaseException:  # whatever it is, this process is a copy of pytest
             traceback.print_exc()
             os._exit(99)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(pid, signal.SIGKILL)
+    while killed_when is not None:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        if killed_when():
+            os.kill(pid, signal.SIGKILL)
+            break
     return os.waitpid(pid, 0)[1]
+
+
+def written(state: Path) -> int:
+    """Bytes in the journal."""
+    try:
+        return StatePlaces(state).journal.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def after_bytes(state: Path, moments: random.Random, whole: int) -> Callable[[], bool]:
+    """When to kill a tune whose journal comes to `whole` bytes: some instants after a drawn one of
+    them was written. By the journal, for by the clock a host that is busy now and idle then would
+    kill all of them too early or too late."""
+    enough = moments.uniform(-0.1, 1) * whole
+    instants = moments.randrange(200)
+
+    def is_time() -> bool:
+        nonlocal instants
+        if written(state) >= enough:
+            instants -= 1
+        return instants < 0
+
+    return is_time
 
 
 def _labctl(state: Path, words: list[str]) -> int:
@@ -123,23 +153,25 @@ def test_a_killed_tune_is_undone_whenever_it_was_killed(
     names: list[str],
     as_it_was: dict[str, str],
 ) -> None:
-    started = time.monotonic()
     assert in_a_process(tmp_path, ["tune", *names]) == 0
-    takes = time.monotonic() - started
+    whole = written(tmp_path)
     assert settings() != as_it_was
+    started = time.monotonic()
     assert in_a_process(tmp_path, ["restore"]) == 0
+    restoring_s = time.monotonic() - started
     assert settings() == as_it_was
 
     moments = random.Random(20261121)
     killed, changed = 0, 0
     journal = Journal(StatePlaces(tmp_path).journal)
     for _ in range(KILLS):
-        ended = in_a_process(tmp_path, ["tune", *names], moments.uniform(0, 1.1 * takes))
+        ended = in_a_process(tmp_path, ["tune", *names], after_bytes(tmp_path, moments, whole))
         assert ended in (0, signal.SIGKILL)
         killed += ended == signal.SIGKILL
         changed += settings() != as_it_was
         if moments.random() < 0.3:  # the restore is killed as well, and asked for again
-            in_a_process(tmp_path, ["restore"], moments.uniform(0, takes))
+            over = time.monotonic() + moments.uniform(0, restoring_s)
+            in_a_process(tmp_path, ["restore"], lambda over=over: time.monotonic() > over)
         assert in_a_process(tmp_path, ["restore"]) == 0
         assert settings() == as_it_was
         assert journal.pending() == []

@@ -19,13 +19,13 @@ HOLDER = """
 import sys, time
 from labctl.base.places import StatePlaces
 from labctl.host.journal import Journal
+from labctl.domain.memory import Pages
 from labctl.run.huge_pages import huge_pages, hugetlbfs_mounted
-from labctl.study.tunings import load_tuning
 
-places, tuning = StatePlaces.default(), load_tuning("hugepages-2M")
+places = StatePlaces.default()
 journal = Journal(places.journal)
-with hugetlbfs_mounted([tuning], places.hugetlbfs, journal) as mounts:
-    with huge_pages(tuning, {0: 64 * 1024 * 1024}, journal):
+with hugetlbfs_mounted(["2M"], places.hugetlbfs, journal) as mounts:
+    with huge_pages([Pages("2M", 0, 64 * 1024 * 1024)], journal):
         print(mounts[0], flush=True)
         time.sleep(60)
 """
@@ -49,7 +49,7 @@ def test_what_a_killed_labctl_took_is_given_back(tmp_path: Path) -> None:
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-        restored = sandbox.labctl("host", "restore", seconds=60)
+        restored = sandbox.labctl("host", "restore")
     assert restored.returncode == 0, restored.stderr
     assert not os.path.ismount(mount)
     assert int(POOL.read_text()) == before

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from labctl.base.places import StatePlaces
 from labctl.guest.images import Image, list_images
-from tests.guest.conftest import Sandbox
-from tests.guest.test_sweep import SMALL
+from tests.guest.conftest import Sandbox, tiny
 
 
 def test_a_sweep_boots_the_kernel_that_it_is_given_and_a_resumed_one_no_other(
@@ -20,9 +19,7 @@ def test_a_sweep_boots_the_kernel_that_it_is_given_and_a_resumed_one_no_other(
     shutil.copyfile(image.kernel, kernel)
     assert image.initrd is not None
     shutil.copyfile(image.initrd, initrd)
-    done = sandbox.labctl(
-        *SMALL, "--kernel", str(kernel), "--initrd", str(initrd), "--tuning=pinned+fifo", "--json"
-    )
+    done = sandbox.labctl(*tiny(), "--kernel", str(kernel), "--initrd", str(initrd), "--json")
     assert done.returncode == 0, done.stderr
     (folder,) = sandbox.runs()
     run = json.loads((folder / "run.json").read_text())

@@ -101,6 +101,25 @@ def test_restored_state_is_warned_of_until_it_is_shown_to_be_harmless() -> None:
     assert any("does not have the effect" in warning for warning in other.warnings)
 
 
+def warned(*shown: str) -> list[str]:
+    """What a run of two restored tunings says of them, where these had been shown before."""
+    place = {"workload": "sysbench-cpu", "condition": "neighbour", "run": "r0"}
+    run = synthetic_run(workloads=SYSBENCH)
+    known = [{"tuning": name, **place} for name in shown]
+    warnings = judge(with_run(run, restored_state=True, restores_shown=known)).warnings
+    return [warning for warning in warnings if "Restored state" in warning]
+
+
+def test_what_earlier_runs_have_shown_is_named_until_it_is_everything() -> None:
+    assert warned() == [
+        "Restored state: tunings were restored from a saved guest, and that this equals booting "
+        "them has not been shown on this host."
+    ]
+    (some,) = warned("pinned")
+    assert some.endswith("but for 'pinned' in sysbench-cpu under 'neighbour' (run r0).")
+    assert warned("pinned", "pinned+fifo") == []
+
+
 def test_a_run_that_boots_no_baseline_checks_no_restore() -> None:
     assert judge(synthetic_run(workloads=SYSBENCH)).restored == ()
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from labctl.host.doctor.since import FACTS
+from labctl.report.advice_card import HOST_FACTS, holds_while
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
@@ -133,6 +135,13 @@ def test_emulated_guests_advise_with_a_caution_and_kvm_is_called_unverified(
     stored(results, made(accelerator="kvm"), "r2")
     said = json.loads(labctl("advise", "r2", "--json").out)
     assert any("unverified on hardware" in warning for warning in said["warnings"])
+
+
+def test_the_card_names_what_doctor_since_compares_and_by_the_same_words() -> None:
+    compared = {fact.key: fact.name for fact in FACTS}
+    assert set(HOST_FACTS) <= compared.keys()
+    rows = [fact.name for fact in holds_while({}, {})]
+    assert rows[: len(HOST_FACTS)] == [compared[key] for key in HOST_FACTS]
 
 
 def test_files_are_whole_scripts_tasks_xml_and_card(

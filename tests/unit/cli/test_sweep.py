@@ -10,9 +10,13 @@ import pytest
 
 from labctl.base.errors import BusyError, HostError
 from labctl.base.events import Note, Progress
+from labctl.base.places import StatePlaces
 from labctl.run import planning
 from labctl.run import sweep as module
+from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
+from tests.unit.analysis.alter import with_plan
+from tests.unit.analysis.test_restored import both_ways
 from tests.unit.cli.conftest import Labctl
 from tests.unit.domain import hosts
 from tests.unit.synthetic import write_run
@@ -245,3 +249,18 @@ def test_the_plan_shows_the_rule_by_which_the_run_may_end(
     shown = labctl(*asked).out
     assert said in shown
     assert "at most " in shown.splitlines()[1]
+
+
+def test_what_a_run_has_shown_of_restored_guests_is_kept_for_later_ones(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LABCTL_STATE_DIR", str(tmp_path / "state"))
+    made = both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.005)
+    tunings = {name: {**entry, "digest": name} for name, entry in made.plan["tunings"].items()}
+    made = with_plan(made, tunings=tunings)
+    folder = write_run(tmp_path / "results" / "both-ways", made)
+    monkeypatch.setattr(module, "sweep", lambda request, listener: folder)
+    labctl("sweep", "restore-validity", "--quiet")
+    file = StatePlaces.default().restore_checks
+    found = shown(file, folder.read_run(), folder.read_plan())
+    assert [(entry["tuning"], entry["run"]) for entry in found] == [("pinned", "both-ways")]

@@ -91,10 +91,7 @@ def test_the_advised_tuning_is_measured_anew_with_the_runs_own_options_and_anoth
     [pair] = found["pairs"]
     assert pair["advised"]["ratio"] == pytest.approx(1.6, rel=0.03)
     assert pair["fresh"]["ratio"] == pytest.approx(1.5, rel=0.03), "alone, never pooled"
-    assert RunFolder.find(results, "fresh").read_run()["verifies"] == {
-        "run": "r1",
-        "tuning": "pinned+fifo",
-    }
+    assert request.verifies == {"run": "r1", "tuning": "pinned+fifo"}
 
 
 def test_what_does_not_improve_again_is_not_confirmed_and_exits_with_1(

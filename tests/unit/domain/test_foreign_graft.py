@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from lxml import etree
 
 from labctl.base.tuning import Cpu, Disk, GuestSide, Kind, Strategy, Tuning
 from labctl.base.xmldiff import Change, changes, parse
 from labctl.domain.foreign import own_domain
-from labctl.domain.foreign_graft import grafted, tuned, with_data_disk
+from labctl.domain.foreign_graft import grafted, promise, tuned, with_data_disk
 from labctl.domain.pinplan import pin_plan
 from labctl.domain.render import render
 from labctl.domain.schema import validate
@@ -170,9 +171,68 @@ def test_labctls_data_disk_takes_a_name_that_is_free() -> None:
     root = parse(with_data_disk(copy_of(own()).xml, rendered))
     (disk,) = root.xpath("//disk[serial='labctl-data']")
     assert disk.xpath("target/@dev") == ["vdd"]
-    scsi = render(hosts.request(tuning(disk=Disk(bus="scsi", cache="none"))))
+    scsi = render(hosts.request(tuning(disk=Disk(bus="scsi"))))
     root = parse(with_data_disk(copy_of(own("server")).xml, scsi))
     (disk,) = root.xpath("//disk[serial='labctl-data']")
     assert disk.xpath("target/@dev | target/@bus") == ["sdc", "scsi"]
-    assert disk.xpath("driver/@cache") == ["none"]
     assert root.xpath("//controller[@type='scsi']/@model") == ["virtio-scsi"]
+
+
+def with_cache(xml: str, *caches: str) -> str:
+    """The domain with these cache modes on its first disks."""
+    root = parse(xml)
+    disks = [d for d in root.iterfind("devices/disk") if d.find("readonly") is None]
+    for disk, cache in zip(disks, caches, strict=False):
+        driver = disk.find("driver")
+        assert driver is not None
+        driver.set("cache", cache)
+    return etree.tostring(root, encoding="unicode")
+
+
+@pytest.mark.parametrize(
+    ("of_the_domain", "of_the_tuning", "expected"),
+    [
+        ({}, {}, (None, None)),
+        ({"cache": "none", "io": "native"}, {}, ("none", "native")),
+        ({"cache": "default"}, {}, (None, None)),
+        ({"cache": "none", "io": "native"}, {"cache": "unsafe"}, ("unsafe", None)),
+        ({}, {"cache": "none", "io": "native"}, ("none", "native")),
+    ],
+)
+def test_labctls_data_disk_promises_what_the_domains_own_disk_does(
+    of_the_domain: dict[str, str],
+    of_the_tuning: dict[str, str],
+    expected: tuple[str | None, str | None],
+) -> None:
+    root = parse(copy_of(own()).xml)
+    first = next(root.iterfind("devices/disk/driver"))
+    first.attrib.update(of_the_domain)
+    chosen = tuning(disk=Disk(**of_the_tuning))
+    plan = pin_plan(hosts.TWO_SOCKETS_SMT, own().vcpus, 0)
+    plain, rendered = (render(hosts.request(t, plan=plan, vcpus=2)) for t in (BASELINE, chosen))
+    xml = grafted(etree.tostring(root, encoding="unicode"), chosen, plain, rendered)
+    moved = parse(xml)
+    disks = moved.find("devices")
+    disks.append(disks.find("disk"))  # the first by its name, whatever their order
+    complete = with_data_disk(etree.tostring(moved, encoding="unicode"), rendered)
+    (data,) = parse(complete).xpath("devices/disk[serial='labctl-data']")
+    driver = data.find("driver")
+    assert (driver.get("cache"), driver.get("io")) == expected
+
+
+@pytest.mark.parametrize(
+    ("caches", "expected"),
+    [
+        (("none", "none"), "none"),
+        (("directsync", "writethrough"), "writethrough"),
+        (("none", "writeback"), "none, writeback"),
+    ],
+)
+def test_disks_that_differ_promise_what_each_of_them_does(
+    caches: tuple[str, str], expected: str
+) -> None:
+    assert promise(with_cache(copy_of(own()).xml, *caches)) == expected
+
+
+def test_a_domain_that_says_no_cache_mode_has_qemus_default() -> None:
+    assert promise(own().xml) == "writeback"

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.base.tuning import Memory, Pin, Strategy
-from labctl.domain.pinplan import pin_plan
+from labctl.domain.memory import Pages
 from labctl.host.journal import Journal
-from labctl.run.huge_pages import free_pages, huge_pages, placed_memory
-from labctl.study.tunings import load_tuning
-from tests.unit.domain import hosts
+from labctl.run.huge_pages import free_pages, huge_pages
 
 MIB = 1024 * 1024
-BASELINE = load_tuning("baseline")
-TWO_MIB = replace(BASELINE, memory=Memory(hugepages="2M"))
 
 
 @pytest.fixture
@@ -38,7 +32,7 @@ def pool(
 
 def test_what_is_missing_is_added_and_taken_away_again(tmp_path: Path, journal: Journal) -> None:
     number = pool(tmp_path, "2048kB", total=10, free=6, reserved=4)
-    with huge_pages(TWO_MIB, {None: 100 * MIB}, journal, tmp_path):
+    with huge_pages([Pages("2M", None, 100 * MIB)], journal, tmp_path):
         assert number.read_text().strip() == "58"  # of 50 needed 2 are free, of 10 in all
         assert [entry.old for entry in journal.pending()] == ["10"]
     assert number.read_text().strip() == "10"
@@ -47,21 +41,20 @@ def test_what_is_missing_is_added_and_taken_away_again(tmp_path: Path, journal: 
 
 def test_pages_that_are_free_are_enough(tmp_path: Path, journal: Journal) -> None:
     number = pool(tmp_path, "1048576kB", total=1, free=1)
-    tuning = replace(BASELINE, memory=Memory(hugepages="1G"))
-    with huge_pages(tuning, {None: 1000 * MIB}, journal, tmp_path):
+    with huge_pages([Pages("1G", None, 1000 * MIB)], journal, tmp_path):
         assert number.read_text().strip() == "1"
         assert journal.pending() == []
 
 
 def test_a_guest_without_them_leaves_the_pool_alone(tmp_path: Path, journal: Journal) -> None:
-    with huge_pages(BASELINE, {None: 100 * MIB}, journal, tmp_path):
+    with huge_pages([], journal, tmp_path):
         assert journal.pending() == []
 
 
 def test_a_kernel_without_that_size_is_named(tmp_path: Path, journal: Journal) -> None:
     with (
         pytest.raises(BrokenError, match="no 50 free huge pages of 2M") as caught,
-        huge_pages(TWO_MIB, {None: 100 * MIB}, journal, tmp_path),
+        huge_pages([Pages("2M", None, 100 * MIB)], journal, tmp_path),
     ):
         pass
     assert "hugepagesz=2M hugepages=50" in str(caught.value.hint)
@@ -73,7 +66,7 @@ def test_what_goes_wrong_while_the_guest_runs_is_not_taken_for_a_lack_of_pages(
     number = pool(tmp_path, "2048kB", total=0, free=0)
     with (
         pytest.raises(OSError, match="of the guest"),
-        huge_pages(TWO_MIB, {None: 4 * MIB}, journal, tmp_path),
+        huge_pages([Pages("2M", None, 4 * MIB)], journal, tmp_path),
     ):
         raise OSError("of the guest")
     assert number.read_text().strip() == "0"
@@ -83,7 +76,8 @@ def test_each_node_gives_what_the_plan_puts_there(tmp_path: Path, journal: Journ
     pool(tmp_path, "2048kB", total=7, free=7)
     first = pool(tmp_path, "2048kB", total=7, free=7, node=0)
     second = pool(tmp_path, "2048kB", total=0, free=0, node=1)
-    with huge_pages(TWO_MIB, {0: 10 * MIB, 1: 5 * MIB}, journal, tmp_path):
+    asked = [Pages("2M", 0, 10 * MIB), Pages("2M", 1, 5 * MIB)]
+    with huge_pages(asked, journal, tmp_path):
         assert first.read_text().strip() == "7"
         assert second.read_text().strip() == "3"
     assert second.read_text().strip() == "0"
@@ -93,7 +87,7 @@ def test_a_node_that_has_none_is_named(tmp_path: Path, journal: Journal) -> None
     pool(tmp_path, "2048kB", total=50, free=50)
     with (
         pytest.raises(BrokenError, match="no 50 free huge pages of 2M on NUMA node 1"),
-        huge_pages(TWO_MIB, {1: 100 * MIB}, journal, tmp_path),
+        huge_pages([Pages("2M", 1, 100 * MIB)], journal, tmp_path),
     ):
         pass
 
@@ -102,17 +96,3 @@ def test_pages_that_others_reserved_are_not_free(tmp_path: Path) -> None:
     pool(tmp_path, "2048kB", total=10, free=6, reserved=4)
     assert free_pages("2M", root=tmp_path) == 2
     assert free_pages("1G", root=tmp_path) is None
-
-
-def test_memory_is_looked_for_where_the_plan_has_the_vcpus() -> None:
-    two_sockets = hosts.topology([[0], [1], [2], [3]], packages=2)
-    pinned = replace(TWO_MIB, pin=Pin(vcpus="plan", strategy=Strategy.SPREAD))
-    strict = replace(pinned, memory=Memory(hugepages="2M", numa="strict"))
-    cells = replace(pinned, memory=Memory(hugepages="2M", numa="strict", cells=True))
-    plan = pin_plan(two_sockets, 2, 0, Strategy.SPREAD)
-    assert placed_memory(pinned, plan, 101) == {None: 101 * MIB}
-    assert sum(placed_memory(strict, plan, 101).values()) == 101 * MIB
-    assert placed_memory(cells, plan, 101) == {
-        plan.vcpu_nodes[0]: 51 * MIB,
-        plan.vcpu_nodes[1]: 50 * MIB,
-    }

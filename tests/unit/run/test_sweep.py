@@ -95,6 +95,23 @@ def test_a_run_that_ends_early_says_how_and_can_be_resumed(
     assert resumed["started_at"] == run["started_at"]
 
 
+def test_a_resumed_verification_is_still_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = {"run": "r1", "tuning": "pinned"}
+
+    def end(folder: RunFolder, record: Any) -> None:
+        raise KeyboardInterrupt("SIGINT")
+
+    carried_out(monkeypatch, end)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(request(tmp_path, verifies=mark), lambda event: None)
+    (folder,) = RunFolder.all(tmp_path / "results")
+    carried_out(monkeypatch, lambda folder, record: None)
+    sweep(request(tmp_path, resume=folder.name), lambda event: None)
+    assert folder.read_run()["verifies"] == mark
+
+
 def test_the_lock_names_the_run_folder_while_it_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

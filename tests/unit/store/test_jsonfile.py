@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,23 @@ def test_the_canonical_text_does_not_depend_on_the_order_of_keys() -> None:
 def test_a_file_can_be_private(tmp_path: Path) -> None:
     write_bytes(tmp_path / "secret", b"x", mode=0o600)
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_two_processes_that_write_one_file_at_once_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "cache.json", os.fsync
+    other = "import sys, pathlib; from labctl.store.jsonfile import write_json as write; "
+    other += "write(pathlib.Path(sys.argv[1]), 2)"
+
+    def meanwhile(descriptor: int) -> None:
+        subprocess.run([sys.executable, "-c", other, str(path)], check=True)
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    write_json(path, 1)
+    assert read_json(path) == 1
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_other(

@@ -1,0 +1,97 @@
+"""Which restores were shown to do what boots do, on hosts of which class: remembered from the runs
+that tried it for those that don't (METHOD 8)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labctl.base.errors import BrokenError
+from labctl.store.jsonfile import canonical, read_json, write_json
+
+_CLASS = ("kernel_release", "qemu", "libvirt", "cpu_model", "cpu_flags", "microcode")
+"""Host facts that a check holds for, beside labctl's version, the accelerator, the image and the
+guest's size."""
+
+
+class Checked(NamedTuple):
+    """A check of a run. `passed`: as RunCheck has it, None where it could not be told."""
+
+    tuning: str
+    workload: str
+    condition: str
+    passed: bool | None
+
+
+def remember(
+    file: Path,
+    name: str,
+    run: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    checks: Iterable[Checked],
+) -> None:
+    """Keep what passed in the run of that name, and forget what failed in it: booting wins."""
+    told = {_key(run, plan, check): check for check in checks if check.passed is not None}
+    kept = [entry for entry in _entries(file) if entry["key"] not in told]
+    for key, check in told.items():
+        if check.passed:
+            margin = plan["workloads"][check.workload]["margin"]
+            kept.append({"key": key, "margin": margin, "run": name, **check._asdict()})
+    if told:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {"schema": 1, "checks": kept})
+
+
+def shown(file: Path, run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Of the plan's restored tunings, those that were shown on a host of this class to do what
+    they do booted: `tuning`, `workload`, `condition`, and the `run` that showed it.
+
+    A check counts for margins that are no smaller than its own.
+    """
+    known = {entry["key"]: entry for entry in _entries(file)}
+    found = []
+    for tuning, planned in plan["tunings"].items():
+        if planned["kind"] != "guest" or not planned["restore"]:
+            continue
+        for workload, declared in plan["workloads"].items():
+            for condition in plan["conditions"]:
+                place = Checked(tuning, workload, condition, True)
+                entry = known.get(_key(run, plan, place))
+                if entry is not None and entry["margin"] <= declared["margin"]:
+                    words = place._asdict() | {"run": entry["run"]}
+                    del words["passed"]
+                    found.append(words)
+    return found
+
+
+def _key(run: Mapping[str, Any], plan: Mapping[str, Any], check: Checked) -> str:
+    """A digest of everything that a check holds for."""
+    host, workload = run.get("host", {}), plan["workloads"][check.workload]
+    baseline = plan["tunings"][plan["baseline"]]
+    content = {
+        "host": {fact: host.get(fact) for fact in _CLASS},
+        "labctl": run.get("labctl"),
+        "accelerator": run.get("accelerator"),
+        "image": run.get("image"),
+        "domain": run.get("domain"),
+        "guest": [run.get("vcpus"), run.get("memory_mib")],
+        "tunings": [entry["digest"] for entry in (baseline, plan["tunings"][check.tuning])],
+        "workload": [workload["program"], workload["parameters"], workload["primary"]],
+        "condition": check.condition,
+    }
+    return hashlib.sha256(canonical(content).encode()).hexdigest()
+
+
+def _entries(file: Path) -> list[dict[str, Any]]:
+    """What is remembered; nothing where the file is gone or none of ours: it says less then."""
+    try:
+        content = read_json(file)
+        return [
+            entry
+            for entry in content["checks"]
+            if {"key", "margin", "run"} <= entry.keys() and content["schema"] == 1
+        ]
+    except (BrokenError, KeyError, TypeError, AttributeError):
+        return []
