@@ -9,6 +9,19 @@ from labctl.analysis.words import listed, size_text
 from labctl.base.wording import metric_title, share
 from labctl.report.view import Scene, View
 
+_CHECK_WORDS = {
+    "control": {
+        True: ("✓", "passed: baseline equals itself"),
+        False: ("✗", "failed: baseline differs from itself, no verdicts"),
+        None: ("?", "open: only large effects get a verdict"),
+    },
+    "handicap": {
+        True: ("✓", "found: a known loss was seen"),
+        False: ("✗", "not found: nothing is called equivalent"),
+        None: ("?", "not checked: nothing is called equivalent"),
+    },
+}
+
 
 def native_gap(view: View) -> str:
     """What the difference between guest and native is made of (METHOD 3)."""
@@ -89,3 +102,12 @@ def margin(item: Comparison) -> str:
     if item.margin is None:
         return "the threshold"
     return size_text(item.margin, item.kind, item.unit)
+
+
+def check_words(view: View, scene: Scene, name: str) -> tuple[str, str]:
+    """How a check of the run ended in a scene, as symbol and words; "" without such a check."""
+    check = next((item for item in view.checks(scene) if item.name == name), None)
+    if check is None:
+        return "", "not in this run"
+    words = _CHECK_WORDS[name]
+    return words[check.passed]

@@ -14,11 +14,13 @@ from labctl.analysis.model import (
     Comparison,
     Judgement,
     Level,
+    Precision,
     Role,
     RunCheck,
+    Sign,
     Verdict,
 )
-from labctl.analysis.words import effect_text
+from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import change, metric_title
 from labctl.store.run_folder import LoadedRun
 
@@ -59,10 +61,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one tuning did to one party: `text` is its change against baseline."""
+    """What one tuning did to one party: `text` is its change against baseline, `interval` "" where
+    there is none."""
 
     who: str
     text: str
+    interval: str = ""
 
 
 def base_name(metric: str) -> str:
@@ -81,6 +85,12 @@ def series_name(metric: str) -> str:
 def _labels(metric: str) -> list[str]:
     inside = metric.partition("{")[2].removesuffix("}")
     return inside.split(",") if inside else []
+
+
+def label(metric: str, name: str) -> str | None:
+    """The value of one label: "vcpu" of "host_cpu{thread=vcpu}"; None without it."""
+    pairs = (pair.partition("=") for pair in _labels(metric))
+    return next((value for key, _, value in pairs if key == name), None)
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -109,12 +119,19 @@ class View:
         self.baseline = str(run.plan.get("baseline") or "baseline")
         self.control = str(run.plan.get("control") or "control")
         self.handicap = str(run.plan.get("handicap") or "handicap")
+        # By scene too: a run may have thousands of cells, and whatever is shown is of one scene.
+        self._levels_of: dict[Scene, list[Level]] = {}
+        self._comparisons_of: dict[Scene, list[Comparison]] = {}
         self._levels: dict[tuple[str, Scene, str], list[Level]] = {}
         for level in judgement.levels:
+            self._levels_of.setdefault(scene_of(level), []).append(level)
             key = (level.tuning, scene_of(level), series_name(level.metric))
             self._levels.setdefault(key, []).append(level)
         self._comparisons: dict[tuple[str, str, Scene, str], list[Comparison]] = {}
+        self._against: dict[str, set[str]] = {}
         for item in judgement.comparisons:
+            self._against.setdefault(item.tuning, set()).add(item.against)
+            self._comparisons_of.setdefault(scene_of(item), []).append(item)
             pair = (item.tuning, item.against, scene_of(item), series_name(item.metric))
             self._comparisons.setdefault(pair, []).append(item)
         self.tunings = self._ordered_tunings()
@@ -129,7 +146,7 @@ class View:
         twin = mapping(self._plan_tunings.get(tuning)).get("twin")
         if isinstance(twin, str):
             return twin
-        against = {c.against for c in self.judgement.comparisons if c.tuning == tuning}
+        against = self._against.get(tuning, ())
         return next(
             (name for name in self.tunings if name in against and self.is_native(name)), None
         )
@@ -193,11 +210,15 @@ class View:
         keys = ((tuning, against, scene, name) for name in column.names)
         return _first(self._comparisons, keys)
 
+    def levels(self, scene: Scene) -> list[Level]:
+        """All of one scene, in the judgement's order."""
+        return self._levels_of.get(scene, [])
+
     def comparisons(self, scene: Scene) -> list[Comparison]:
         """All of one scene: primaries first, then by metric, against and tuning."""
         rank = {name: place for place, name in enumerate(self.tunings)}
         return sorted(
-            (item for item in self.judgement.comparisons if scene_of(item) == scene),
+            self._comparisons_of.get(scene, ()),
             key=lambda item: (
                 item.role is not Role.PRIMARY,
                 item.metric,
@@ -210,11 +231,8 @@ class View:
         """The tuning's comparisons with baseline that its verdicts belong to."""
         return [
             item
-            for item in self.judgement.comparisons
-            if item.role is Role.PRIMARY
-            and item.tuning == tuning
-            and item.against == self.baseline
-            and scene_of(item) == scene
+            for item in self._comparisons_of.get(scene, ())
+            if item.role is Role.PRIMARY and item.tuning == tuning and item.against == self.baseline
         ]
 
     def primary_comparison(self, scene: Scene) -> Comparison | None:
@@ -313,25 +331,26 @@ class View:
         for party in parties:
             found = self.comparison(tuning, self.baseline, scene, party)
             if found is not None:
-                prices.append(Price(party.title, effect_text(found)))
+                prices.append(Price(party.title, effect_text(found), interval_text(found)))
         host = self._host_cpu(tuning, scene), self._host_cpu(self.baseline, scene)
         if host[0] and host[1]:
             prices.append(Price("host CPU", change(host[0] / host[1])))
         per_cpu = Column("", ("ops_per_cpu_s",))
         found = self.comparison(tuning, self.baseline, scene, per_cpu)
         if found is not None:
-            prices.append(Price("work per host CPU-second", effect_text(found)))
+            prices.append(
+                Price("work per host CPU-second", effect_text(found), interval_text(found))
+            )
         return prices if len(prices) > 1 else []
 
     def _host_cpu(self, tuning: str, scene: Scene) -> float:
         """CPU seconds per second of all the guest's threads together."""
         return sum(
             level.typical
-            for level in self.judgement.levels
+            for level in self.levels(scene)
             if level.tuning == tuning
-            and scene_of(level) == scene
             and base_name(level.metric) == "host_cpu"
-            and _GUESTS_THREADS & {label.partition("=")[2] for label in _labels(level.metric)}
+            and label(level.metric, "thread") in _GUESTS_THREADS
         )
 
     def _ordered_tunings(self) -> list[str]:
@@ -362,7 +381,7 @@ def primary_column(metric: str) -> Column:
     return Column(metric_title(metric), (series_name(metric),), primary=True)
 
 
-def scene_of(item: Level | Comparison | RunCheck) -> Scene:
+def scene_of(item: Level | Comparison | RunCheck | Sign | Precision) -> Scene:
     return Scene(item.workload, item.condition)
 
 

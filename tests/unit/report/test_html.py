@@ -9,9 +9,10 @@ from lxml import etree
 from lxml import html as lxml_html
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import MissingMetric
+from labctl.analysis.model import MissingMetric, Verdict
 from labctl.report.files import write_page
 from labctl.report.html import page
+from labctl.report.scene_page import SYMBOLS
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.report.conftest import Judged
 from tests.unit.synthetic import synthetic_run
@@ -74,30 +75,54 @@ def test_ids_are_unique_and_links_and_labels_lead_to_them(
 
 def test_answer_and_warnings_open_the_page(judged: Judged, folder: RunFolder) -> None:
     text = words(rendered(judged, folder).xpath("//body")[0])
-    answer = text.index(" ".join(judged[1].answer.split()))
+    lead, _, rest = judged[1].answer.partition(": ")
+    assert text.index(f"{lead}: {rest}") < text.index("Verdicts")
+    answer = text.index(lead)
     places = [text.index(" ".join(warning.split())) for warning in judged[1].warnings]
     assert [answer, *places] == sorted([answer, *places])
     assert max(places) < text.index("Verdicts")
 
 
-def test_the_matrix_has_each_tunings_verdict(judged: Judged, folder: RunFolder) -> None:
-    matrix = rendered(judged, folder).xpath("//table")[0]
-    rows = {row[0].text_content(): words(row) for row in matrix.xpath(".//tbody/tr")}
-    assert set(rows) == {"pinned", "pinned+fifo"}
-    assert rows["pinned"].count("regresses−2") == 2
-    assert rows["pinned+fifo"].count("improves×2.") == 2
-
-
-def test_each_picture_has_a_title_and_a_table_with_the_same_arms(
+def test_the_matrix_has_each_tunings_verdict_and_who_pays(
     judged: Judged, folder: RunFolder
 ) -> None:
-    figures = rendered(judged, folder).xpath("//figure")
-    assert len(figures) == 2
+    matrix = rendered(judged, folder).xpath("//table")[0]
+    rows = {row[0].text_content(): words(row) for row in matrix.xpath(".//tbody/tr")}
+    assert set(rows) == {"pinned", "pinned+fifo", "control", "handicap"}
+    assert rows["pinned"].count("▼ regresses−2") == 2
+    assert rows["pinned+fifo"].count("▲ improves×2.") == 2
+    assert rows["pinned+fifo"].count("neighbour −") == 2
+    assert rows["pinned+fifo"].count("work per host CPU-second ×2.") == 2
+    assert rows["control"].count("passed") == 2
+
+
+def test_verdicts_are_told_apart_without_colour() -> None:
+    assert len(set(SYMBOLS.values())) == len(SYMBOLS) == len(Verdict)
+
+
+def test_each_picture_has_a_title_and_a_table_behind_it(judged: Judged, folder: RunFolder) -> None:
+    document = rendered(judged, folder)
+    pictures = document.xpath("//svg[not(ancestor::svg)]")
+    assert pictures
+    for picture in pictures:
+        assert picture.get("role") == "img"
+        assert picture.xpath("./title/text()")[0].strip()
+    figures = document.xpath("//figure")
+    assert len(figures) == 2 * 4 + 1  # forest, host CPU, trials, latency; the pin plan
     for figure in figures:
-        assert figure.xpath("./svg[@role='img']/title/text()")
+        assert figure.getnext().tag == "details"
+        assert figure.getnext().xpath(".//tbody/tr/th/text()")
+
+
+def test_the_forest_and_the_table_behind_it_have_the_same_arms(
+    judged: Judged, folder: RunFolder
+) -> None:
+    for figure in rendered(judged, folder).xpath(
+        "//figure[starts-with(./svg/title/@id, 'forest')]"
+    ):
         pictured = figure.xpath("./svg/text[@x='0']/text()")
         table = figure.getnext().xpath(".//tbody/tr/th/text()")
-        assert pictured == table == ["control", "handicap", "pinned", "pinned+fifo"]
+        assert pictured == table == ["control", "handicap", "pinned", "pinned+fifo", "native"]
 
 
 def test_reasons_invalid_trials_pin_plan_and_identity_are_there(
