@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -75,20 +75,27 @@ class Curves:
     """Which percentiles stand in the table only, and why; "" when none does."""
 
 
-def curves(view: View, scene: Scene) -> list[Curves]:
-    """One set of pictures per kind of latency (reads, writes); [] where none was measured."""
+def curves(view: View, scene: Scene, shown: Collection[str]) -> list[Curves]:
+    """One set of pictures per kind of latency (reads, writes); [] where none was measured.
+
+    `shown`: the arms that are drawn; the table has all.
+    """
     kinds: dict[str, dict[str, dict[str, Level]]] = {}
     for level in view.levels(scene):
         if level.metric.startswith("latency_"):
             kind = level.metric.partition("{")[2].rstrip("}")
             arm = kinds.setdefault(kind, {}).setdefault(level.tuning, {})
             arm[base_name(level.metric)] = level
-    drawn = (_curves(view, scene, kind, arms) for kind, arms in kinds.items())
+    drawn = (_curves(view, scene, kind, arms, shown) for kind, arms in kinds.items())
     return [item for item in drawn if item is not None]
 
 
 def _curves(
-    view: View, scene: Scene, kind: str, levels: Mapping[str, Mapping[str, Level]]
+    view: View,
+    scene: Scene,
+    kind: str,
+    levels: Mapping[str, Mapping[str, Level]],
+    shown_arms: Collection[str],
 ) -> Curves | None:
     arms = [arm for arm in view.tunings if arm in levels]
     points = {arm: _points(levels[arm]) for arm in arms}
@@ -107,7 +114,7 @@ def _curves(
     return Curves(
         title=f"{scene.title}: latency{kinds} by percentile",
         heading=f"Latency{kinds} by percentile",
-        panels=tuple(_panels(view, arms, whole, maxima, scale)),
+        panels=tuple(_panels(view, arms, shown_arms, whole, maxima, scale)),
         x_ticks=tuple((scale.x(q), _name(q)) for q in qs),
         y_ticks=tuple((scale.y(value), text) for value, text in axis.ticks(unit)),
         header=(*map(_name, shown), "largest"),
@@ -167,13 +174,14 @@ def _whole(points: Sequence[Point]) -> list[Point]:
 def _panels(
     view: View,
     arms: Sequence[str],
+    shown: Collection[str],
     points: Mapping[str, Sequence[Point]],
     maxima: Mapping[str, Level],
     scale: _Scale,
 ) -> Iterable[Panel]:
     """Per tuning with baseline and its twin; without a tuning, per arm."""
     candidates = [arm for arm in view.candidates if arm in arms]
-    for arm in candidates or arms:
+    for arm in filter(shown.__contains__, candidates or arms):
         roles = {"this": arm}
         if candidates and view.baseline in arms:
             roles["baseline"] = view.baseline

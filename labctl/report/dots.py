@@ -7,14 +7,14 @@ width, so that a path of no length with round ends is a dot. One path holds all 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 from labctl.analysis.cells import cell_of
 from labctl.base.units import Unit
-from labctl.base.wording import NOT_AVAILABLE, counted, metric_title, quantity
+from labctl.base.wording import NOT_AVAILABLE, metric_title, quantity
 from labctl.report.axis import Axis, axis_of
 from labctl.report.view import Scene, View, primary_column
 from labctl.store.samples import Sample
@@ -53,11 +53,12 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dots:
-    """`rows`: blocks, or groups of them, with each panel's value as text."""
+    """`rows`: blocks, or groups of them, with the value of each of `arms` as text."""
 
     title: str
     metric: str
     panels: tuple[Panel, ...]
+    arms: tuple[str, ...]
     ticks: tuple[tuple[float, str], ...]
     boots: tuple[float, ...]
     """Where another boot begins."""
@@ -86,8 +87,11 @@ def invalid_attempts(view: View) -> Invalid:
     return found
 
 
-def dots(view: View, scene: Scene, invalid: Invalid) -> Dots | None:
-    """The primary metric of every trial of a scene; None where no trial has it."""
+def dots(view: View, scene: Scene, invalid: Invalid, shown: Collection[str]) -> Dots | None:
+    """The primary metric of every trial of a scene; None where no trial has it.
+
+    `shown`: the arms that are drawn; the table has all.
+    """
     metric = view.primary(scene.workload)
     if metric is None:
         return None
@@ -114,8 +118,11 @@ def dots(view: View, scene: Scene, invalid: Invalid) -> Dots | None:
         title=f"{scene.title}: {metric_title(metric)} of every trial, by block",
         metric=metric_title(metric),
         panels=tuple(
-            _panel(arm, values.get(arm, {}), lost[arm], groups, across, unit) for arm in arms
+            _panel(arm, values.get(arm, {}), lost[arm], groups, across, unit)
+            for arm in arms
+            if arm in shown
         ),
+        arms=tuple(arms),
         ticks=tuple((across.y(value), text) for value, text in axis.ticks(unit)),
         boots=tuple(across.edge(block) for block in _boots(view, blocks)),
         first=blocks[0],
@@ -202,9 +209,3 @@ def _cell(values: Mapping[int, float], group: Sequence[int], unit: Unit) -> str:
     if len(there) == 1:
         return text
     return f"{text} ({quantity(min(there), unit)} to {quantity(max(there), unit)})"
-
-
-def description(of: Dots) -> str:
-    """What the pictures show, for those who don't see them."""
-    said = "; ".join(f"{panel.name} {panel.summary}" for panel in of.panels)
-    return f"{counted(len(of.panels), 'arm')}, blocks {of.first} to {of.last}. Medians: {said}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from labctl.base.wording import counted, metric_title, printable
 from labctl.report import appendix, curves, dots, sentences
 from labctl.report.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.pinmap import pin_maps
-from labctl.report.scene_page import DETAIL, Change, Section, change, rows_of, section
+from labctl.report.scene_page import Change, Section, change, room_for, section
 from labctl.report.view import Price, View, sequence
 from labctl.store.run_folder import LoadedRun
 
@@ -39,8 +40,6 @@ _RECORD_KEYS = (
     "vcpus",
 )
 
-_MOST_NUMBERS = 3000
-"""Rows of the tables of all numbers in a page, which must stay below 2 MB."""
 _MOST_MISSING = 200
 _OPEN_WARNINGS = 6
 """The gravest come first; the others are folded, so that they don't hide the verdicts."""
@@ -75,12 +74,16 @@ class _Matrix:
 def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     """The page's HTML. `folder` is the run's: the domain XML is read from there."""
     view = View(run, judgement)
-    sections, detail = _sections(view)
+    room, attempts = room_for(view), dots.invalid_attempts(view)
+    sections = [
+        section(view, scene, number, attempts, room)
+        for number, scene in enumerate(view.scenes, start=1)
+    ]
     invalid = appendix.invalid_trials(run)
     lead, rest = _lead(judgement.answer)
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
     return (
-        _environment()
+        _environment(tuple(map(str, data_folders("templates"))))
         .get_template("report/page.html.j2")
         .render(
             run=run,
@@ -98,7 +101,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
                 for at in range(0, len(sections), _COLUMNS)
             ],
             sections=sections,
-            whole=detail == DETAIL[0],
+            whole=room.whole,
             maximum_x=curves.MAXIMUM_X,
             dots_height=dots.HEIGHT,
             curves_height=curves.HEIGHT,
@@ -120,9 +123,11 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     )
 
 
-def _environment() -> Environment:
+@cache
+def _environment(folders: tuple[str, ...]) -> Environment:
+    """Kept, since compiling the templates takes longer than filling them in."""
     environment = Environment(
-        loader=FileSystemLoader(data_folders("templates")),
+        loader=FileSystemLoader(folders),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -144,17 +149,6 @@ def _lead(answer: str) -> tuple[str, str]:
     ends = [at + 1 for mark in (": ", ". ") if (at := answer.find(mark)) >= 0]
     end = min(ends, default=len(answer))
     return answer[:end], answer[end:].strip()
-
-
-def _sections(view: View) -> tuple[list[Section], tuple[str, ...]]:
-    """Every scene, and how much detail there is room for."""
-    fitting = (detail for detail in DETAIL if rows_of(view, detail) <= _MOST_NUMBERS)
-    detail = next(fitting, DETAIL[-1])
-    invalid = dots.invalid_attempts(view)
-    return [
-        section(view, scene, number, invalid, detail)
-        for number, scene in enumerate(view.scenes, start=1)
-    ], detail
 
 
 def _matrix(view: View, sections: Sequence[Section]) -> _Matrix:

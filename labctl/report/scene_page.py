@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from labctl.analysis.model import Comparison, EffectKind, Level, Precision, Sign, Verdict
-from labctl.analysis.words import effect_text, ends_text, interval_text, size_text
-from labctl.base.wording import duration, metric_title, quantity, share
+from labctl.analysis.model import Comparison, Level, Sign
+from labctl.analysis.words import effect_text, ends_text, interval_text
+from labctl.base.wording import metric_title, quantity, share
 from labctl.report import sentences
 from labctl.report.curves import Curves, curves
 from labctl.report.dots import Dots, Invalid, dots
 from labctl.report.forest import Forest, forest, native_reference
 from labctl.report.stacks import Stack, exits, host_cpu, no_exits
-from labctl.report.view import Price, Scene, View, scene_of, verdict_text
-
-SYMBOLS = {
-    Verdict.IMPROVES: "▲",
-    Verdict.REGRESSES: "▼",
-    Verdict.SMALL: "~",
-    Verdict.EQUIVALENT: "=",
-    Verdict.INCONCLUSIVE: "?",
-    Verdict.OTHER_PROMISE: "≠",
-    Verdict.SUSPENDED: "!",
-    Verdict.DEMONSTRATION: "–",
-}
+from labctl.report.view import SYMBOLS, Price, Scene, View, scene_of, verdict_text
 
 _ALWAYS = ("latency_p95", "ipc", "exits", "exits_per_op", "ops_per_cpu_s", "neighbour_ops_per_s")
 _MOSTLY = (*_ALWAYS, "latency_", "host_cpu", "run_delay", "stall_time", "events_per_s", "iops")
 DETAIL: tuple[tuple[str, ...], ...] = (("",), _MOSTLY, _ALWAYS, ())
 """How metrics begin that a scene's table of all numbers has, from all of them to none but the
 primary one."""
+
+
+_FEWEST_ARMS = 6
+_MOST_NUMBERS = 2000
+_MOST_PANELS = 192
+"""Of the whole page: it must stay below 2 MB for runs of ten thousand trials too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What fits into a page: arms in each picture (the tables have all), and, as one of DETAIL,
+    how the metrics begin that the tables of all numbers have."""
+
+    arms: int
+    detail: tuple[str, ...]
+
+    @property
+    def whole(self) -> bool:
+        return self.detail == DETAIL[0]
+
+
+def room_for(view: View) -> Room:
+    """As much as keeps the page below 2 MB."""
+    levels = view.judgement.levels
+    fitting = (
+        detail
+        for detail in DETAIL
+        if sum(_wanted(view, level, detail) for level in levels) <= _MOST_NUMBERS
+    )
+    arms = max(_FEWEST_ARMS, _MOST_PANELS // max(1, len(view.scenes)))
+    return Room(arms, next(fitting, DETAIL[-1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +123,17 @@ class Section:
     curves: tuple[Curves, ...]
     exits: Stack | None
     no_exits: str
+    drawn: int
+    """Arms in its pictures, where there isn't room for all of them; else 0."""
     host_cpu: Stack | None
     metrics: tuple[Metric, ...]
 
 
-def section(
-    view: View, scene: Scene, number: int, invalid: Invalid, detail: tuple[str, ...]
-) -> Section:
-    """`detail`: how the metrics begin that the table of all numbers has, one of DETAIL."""
+def section(view: View, scene: Scene, number: int, invalid: Invalid, room: Room) -> Section:
+    """Everything of one scene, as far as there is room."""
+    shown = view.spotlight(scene, room.arms)
     said = [*sentences.calibrated(view, scene), *sentences.inconclusive(view, scene)]
+    said += [*sentences.holm(view, scene), *sentences.left_out(view, scene)]
     said += [check.sentence for check in view.checks(scene)]
     native = native_reference(view, scene)
     pictured = [*view.pictured(scene), *([native] if native is not None else [])]
@@ -127,7 +148,9 @@ def section(
         sentences=tuple(said),
         signs=tuple(sign for sign in view.judgement.signs if scene_of(sign) == scene),
         buys=tuple(
-            _buys(view, scene, item) for item in view.judgement.precision if scene_of(item) == scene
+            Buys(item.sentence, *sentences.spreads(view, scene, item))
+            for item in view.judgement.precision
+            if scene_of(item) == scene
         ),
         bill_header=header,
         bills=tuple(
@@ -135,12 +158,13 @@ def section(
             for tuning, prices in bills
             if prices
         ),
-        dots=dots(view, scene, invalid),
-        curves=tuple(curves(view, scene)),
-        exits=exits(view, scene),
+        dots=dots(view, scene, invalid, shown),
+        curves=tuple(curves(view, scene, shown)),
+        exits=exits(view, scene, shown),
         no_exits=no_exits(view, scene),
-        host_cpu=host_cpu(view, scene),
-        metrics=tuple(_metrics(view, scene, detail)),
+        drawn=len(shown) if len(shown) < len(view.tunings) else 0,
+        host_cpu=host_cpu(view, scene, shown),
+        metrics=tuple(_metrics(view, scene, room.detail)),
     )
 
 
@@ -160,11 +184,6 @@ def change(item: Comparison) -> Change:
         boots=item.boots,
         left_out=", ".join(map(str, item.left_out)),
     )
-
-
-def rows_of(view: View, detail: tuple[str, ...]) -> int:
-    """How many rows the tables of all numbers take at that detail, in all scenes."""
-    return sum(_wanted(view, level, detail) for level in view.judgement.levels)
 
 
 def _wanted(view: View, level: Level, detail: tuple[str, ...]) -> bool:
@@ -207,32 +226,3 @@ def _number(view: View, level: Level, changes: Sequence[Comparison]) -> Number:
 def _with_interval(item: Comparison) -> str:
     interval = interval_text(item)
     return f"{effect_text(item)} ({interval})" if interval else effect_text(item)
-
-
-def _buys(view: View, scene: Scene, item: Precision) -> Buys:
-    judged = view.primary_comparison(scene)
-    levels = (
-        ("between boots", item.between_boots),
-        ("between blocks", item.between_blocks),
-        ("within a trial", item.within_trials),
-    )
-    proposal = []
-    if item.boots is not None:
-        proposal.append(f"boots: {item.boots}")
-    if item.blocks_per_boot is not None:
-        proposal.append(f"blocks per boot: {item.blocks_per_boot}")
-    if item.seconds is not None:
-        proposal.append(f"measuring per trial: {duration(item.seconds)}")
-    return Buys(
-        item.sentence,
-        tuple((name, _spread(value, judged)) for name, value in levels),
-        ", ".join(proposal),
-    )
-
-
-def _spread(deviation: float | None, judged: Comparison | None) -> str:
-    """A standard deviation of effects as a size; one of logarithms as the factor that it is."""
-    if deviation is None or not math.isfinite(deviation) or judged is None:
-        return "can't be told apart"
-    ratio = judged.kind is EffectKind.RATIO
-    return size_text(math.expm1(deviation) if ratio else deviation, judged.kind, judged.unit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,7 +40,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """`header` and `rows` are the table behind the picture; `parts` the legend."""
+    """`rows` are the table behind the picture, with all arms; `parts` the legend."""
 
     title: str
     parts: tuple[str, ...]
@@ -49,16 +49,16 @@ class Stack:
     description: str
 
 
-def host_cpu(view: View, scene: Scene) -> Stack | None:
+def host_cpu(view: View, scene: Scene, shown: Collection[str]) -> Stack | None:
     """CPU seconds per second of the host, by thread; None where none was measured."""
-    return _stack(view, scene, f"{scene.title}: host CPU by thread", _thread, _THREADS)
+    return _stack(view, scene, f"{scene.title}: host CPU by thread", _thread, _THREADS, shown)
 
 
-def exits(view: View, scene: Scene) -> Stack | None:
+def exits(view: View, scene: Scene, shown: Collection[str]) -> Stack | None:
     """VM exits by reason, per operation where that was measured; None without a breakdown."""
     for metric, per in (("exits_per_op", "per operation"), ("exits", "per second")):
         title = f"{scene.title}: VM exits {per} by reason"
-        found = _stack(view, scene, title, partial(_reason, metric), ())
+        found = _stack(view, scene, title, partial(_reason, metric), (), shown)
         if found is not None:
             return found
     return None
@@ -89,6 +89,7 @@ def _stack(
     title: str,
     part_of: Callable[[Level], str | None],
     order: Sequence[str],
+    drawn: Collection[str],
 ) -> Stack | None:
     by_arm: dict[str, dict[str, float]] = {}
     unit = Unit.COUNT
@@ -107,7 +108,9 @@ def _stack(
     parts = [part for part in order if sizes.get(part)] or _largest_parts(sizes)
     shown = {arm: _joined(by_arm[arm], parts) for arm in view.tunings if arm in by_arm}
     names = [*parts, "other"] if any("other" in found for found in shown.values()) else parts
-    bars = tuple(_bar(arm, found, names, largest, unit) for arm, found in shown.items())
+    bars = tuple(
+        _bar(arm, found, names, largest, unit) for arm, found in shown.items() if arm in drawn
+    )
     return Stack(
         title=title,
         parts=tuple(names),

@@ -35,6 +35,18 @@ _SHOWN_BESIDE_PRIMARY = (("ipc",), ("latency_p95",), ("exits_per_op", "exits"))
 _MOST_VARIANTS = 2
 """Columns of one metric by label, e.g. p95 latency of reads and of writes."""
 
+SYMBOLS = {
+    Verdict.IMPROVES: "▲",
+    Verdict.REGRESSES: "▼",
+    Verdict.SMALL: "~",
+    Verdict.EQUIVALENT: "=",
+    Verdict.INCONCLUSIVE: "?",
+    Verdict.OTHER_PROMISE: "≠",
+    Verdict.SUSPENDED: "!",
+    Verdict.DEMONSTRATION: "–",
+}
+"""What tells verdicts apart without colour."""
+
 _GUESTS_THREADS = frozenset({"vcpu", "emulator", "iothread", "vhost"})
 
 
@@ -311,6 +323,18 @@ class View:
         if len(sources) > 1:
             return f"{column.title}: measured in different ways on both sides"
         return f"{column.title}: no block has both {tuning} and {against}"
+
+    def spotlight(self, scene: Scene, most: int) -> list[str]:
+        """At most `most` arms for pictures that can't hold all: what tunings are measured by, then
+        the tunings, those with a clear effect first."""
+        clear = {Verdict.IMPROVES, Verdict.REGRESSES}
+        candidates = self.candidates
+        measures = [arm for arm in self.tunings if arm not in candidates]
+        candidates.sort(
+            key=lambda arm: {c.verdict for c in self.judged(scene, arm)}.isdisjoint(clear)
+        )
+        kept = {*measures, *candidates[: max(1, most - len(measures))]}
+        return [arm for arm in self.tunings if arm in kept]
 
     def checks(self, scene: Scene) -> list[RunCheck]:
         """Control, handicap and what restoring did, of one scene."""

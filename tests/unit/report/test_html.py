@@ -12,7 +12,7 @@ from labctl.analysis.judge import judge
 from labctl.analysis.model import MissingMetric, Verdict
 from labctl.report.files import write_page
 from labctl.report.html import page
-from labctl.report.scene_page import SYMBOLS
+from labctl.report.view import SYMBOLS
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.report.conftest import Judged
 from tests.unit.synthetic import synthetic_run
