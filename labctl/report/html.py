@@ -15,10 +15,11 @@ from labctl.analysis.model import Judgement
 from labctl.base.places import data_folders
 from labctl.base.wording import counted, metric_title, printable
 from labctl.report import appendix, curves, dots, sentences
+from labctl.report.bill import Price, bill
 from labctl.report.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.pinmap import pin_maps
 from labctl.report.scene_page import Change, Section, change, room_for, section
-from labctl.report.view import Price, View, sequence
+from labctl.report.view import View, sequence
 from labctl.store.run_folder import LoadedRun
 
 # All that the template may ask for: a key that an old or broken run lacks is None there.
@@ -158,7 +159,7 @@ def _matrix(view: View, sections: Sequence[Section]) -> _Matrix:
         cells = []
         for scene in scenes:
             judged = next(iter(view.judged(scene, tuning)), None)
-            prices = tuple(price for price in view.bill(tuning, scene) if price.who != "guest")
+            prices = tuple(price for price in bill(view, tuning, scene) if price.who != "guest")
             cells.append(_Cell(change(judged), prices) if judged is not None else None)
         rows.append(_MatrixRow(tuning, view.description(tuning), tuple(cells)))
     checks = tuple(

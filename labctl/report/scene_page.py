@@ -9,11 +9,12 @@ from labctl.analysis.model import Comparison, Level, Sign
 from labctl.analysis.words import effect_text, ends_text, interval_text
 from labctl.base.wording import metric_title, quantity, share
 from labctl.report import sentences
+from labctl.report.bill import Price, bill
 from labctl.report.curves import Curves, curves
 from labctl.report.dots import Dots, Invalid, dots
 from labctl.report.forest import Forest, forest, native_reference
 from labctl.report.stacks import Stack, exits, host_cpu, no_exits
-from labctl.report.view import SYMBOLS, Price, Scene, View, scene_of, verdict_text
+from labctl.report.view import SYMBOLS, Scene, View, scene_of, verdict_text
 
 _ALWAYS = ("latency_p95", "ipc", "exits", "exits_per_op", "ops_per_cpu_s", "neighbour_ops_per_s")
 _MOSTLY = (*_ALWAYS, "latency_", "host_cpu", "run_delay", "stall_time", "events_per_s", "iops")
@@ -137,7 +138,7 @@ def section(view: View, scene: Scene, number: int, invalid: Invalid, room: Room)
     said += [check.sentence for check in view.checks(scene)]
     native = native_reference(view, scene)
     pictured = [*view.pictured(scene), *([native] if native is not None else [])]
-    bills = [(tuning, view.bill(tuning, scene)) for tuning in view.candidates]
+    bills = [(tuning, bill(view, tuning, scene)) for tuning in view.candidates]
     header = tuple(dict.fromkeys(price.who for _, prices in bills for price in prices))
     return Section(
         number=number,

@@ -14,6 +14,7 @@ from labctl.analysis.model import Added, Comparison, Judgement, Verdict
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import NOT_AVAILABLE, counted, printable, quantity
 from labctl.report import sentences
+from labctl.report.bill import bill
 from labctl.report.parts import bare_table, marked, skipped_table, small, text
 from labctl.report.view import SYMBOLS, Column, Scene, View, mapping, verdict_text
 from labctl.store.run_folder import LoadedRun
@@ -94,7 +95,7 @@ def _verdicts(view: View) -> list[RenderableType]:
     for tuning in view.candidates:
         for scene in view.scenes:
             for item in view.judged(scene, tuning):
-                prices = [p for p in view.bill(tuning, scene) if p.who != "guest"]
+                prices = [p for p in bill(view, tuning, scene) if p.who != "guest"]
                 table.add_row(
                     text(tuning),
                     text(scene.title.replace(" under ", "\nunder ")),
@@ -206,7 +207,7 @@ def _change_cell(item: Comparison) -> Text:
 
 def _bill(view: View, scene: Scene) -> list[RenderableType]:
     """What each tuning does to guest, neighbour and host; [] when nobody was measured."""
-    bills = {tuning: view.bill(tuning, scene) for tuning in view.candidates}
+    bills = {tuning: bill(view, tuning, scene) for tuning in view.candidates}
     header = dict.fromkeys(price.who for prices in bills.values() for price in prices)
     if not header:
         return []

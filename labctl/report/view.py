@@ -20,8 +20,7 @@ from labctl.analysis.model import (
     Sign,
     Verdict,
 )
-from labctl.analysis.words import effect_text, interval_text
-from labctl.base.wording import change, metric_title
+from labctl.base.wording import metric_title
 from labctl.store.run_folder import LoadedRun
 
 K = TypeVar("K")
@@ -47,8 +46,6 @@ SYMBOLS = {
 }
 """What tells verdicts apart without colour."""
 
-_GUESTS_THREADS = frozenset({"vcpu", "emulator", "iothread", "vhost"})
-
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -69,16 +66,6 @@ class Column:
     title: str
     names: tuple[str, ...]
     primary: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What one tuning did to one party: `text` is its change against baseline, `interval` "" where
-    there is none."""
-
-    who: str
-    text: str
-    interval: str = ""
 
 
 def base_name(metric: str) -> str:
@@ -340,42 +327,6 @@ class View:
         """Control, handicap and what restoring did, of one scene."""
         made = (*self.judgement.control, *self.judgement.handicap, *self.judgement.restored)
         return [check for check in made if scene_of(check) == scene]
-
-    def bill(self, tuning: str, scene: Scene) -> list[Price]:
-        """Who pays for a tuning: the guest, its neighbour, the host's CPUs, per CPU-second.
-
-        Without this a FIFO guest looks free. [] unless there is more to say than the guest's own
-        change.
-        """
-        prices = []
-        primary = self.primary(scene.workload)
-        parties = [Column("neighbour", ("neighbour_ops_per_s",))]
-        if primary is not None:
-            parties.insert(0, Column("guest", primary_column(primary).names))
-        for party in parties:
-            found = self.comparison(tuning, self.baseline, scene, party)
-            if found is not None:
-                prices.append(Price(party.title, effect_text(found), interval_text(found)))
-        host = self._host_cpu(tuning, scene), self._host_cpu(self.baseline, scene)
-        if host[0] and host[1]:
-            prices.append(Price("host CPU", change(host[0] / host[1])))
-        per_cpu = Column("", ("ops_per_cpu_s",))
-        found = self.comparison(tuning, self.baseline, scene, per_cpu)
-        if found is not None:
-            prices.append(
-                Price("work per host CPU-second", effect_text(found), interval_text(found))
-            )
-        return prices if len(prices) > 1 else []
-
-    def _host_cpu(self, tuning: str, scene: Scene) -> float:
-        """CPU seconds per second of all the guest's threads together."""
-        return sum(
-            level.typical
-            for level in self.levels(scene)
-            if level.tuning == tuning
-            and base_name(level.metric) == "host_cpu"
-            and label(level.metric, "thread") in _GUESTS_THREADS
-        )
 
     def _ordered_tunings(self) -> list[str]:
         names = [str(name) for name in self._plan_tunings]

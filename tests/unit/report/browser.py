@@ -5,6 +5,7 @@ on descriptors 3 (to the browser) and 4."""
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -107,20 +108,29 @@ class Browser:
         return base64.b64decode(answer["data"])
 
 
+def _high_pipe() -> tuple[int, int]:
+    """A pipe whose descriptors are none of those that the protocol wants."""
+    low = os.pipe()
+    read, write = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low)
+    for end in low:
+        os.close(end)
+    return read, write
+
+
 @contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
     """Chromium with one empty tab and nothing of the user's. `folder` becomes its profile.
 
     Raises HostError when it isn't installed: 'make setup' does that.
     """
-    to_child, write = os.pipe()
-    read, from_child = os.pipe()
+    to_child, write = _high_pipe()
+    read, from_child = _high_pipe()
     argv = [
-        "/bin/sh",
+        "bash",
         "-c",
-        # The descriptors' numbers are the protocol's; ours may be any.
+        # The protocol asks for these numbers; dash can't take ours, which have two digits.
         f'exec "$@" 3<&{to_child} 4>&{from_child}',
-        "sh",
+        "bash",
         CHROMIUM,
         "--headless=new",
         "--no-sandbox",  # root has none, and the pages are our own
