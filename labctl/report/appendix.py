@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labctl.analysis.model import MissingMetric
 from labctl.base.errors import BrokenError
 from labctl.report.view import mapping, sequence
 from labctl.store.run_folder import LoadedRun
@@ -22,6 +24,7 @@ _LONGEST_DIFFERENCE = 400
 _LARGEST_DIFFERENCES = 200_000
 """Letters of all XML differences together."""
 _MOST_KINDS = 200
+_NUMBER = re.compile(r"[0-9]+")
 _MOST_ORDERED = 100
 
 
@@ -64,6 +67,8 @@ def versions(run: LoadedRun) -> list[tuple[str, str]]:
     host, guest = mapping(run.run.get("host")), mapping(run.run.get("guest"))
     image = mapping(run.run.get("image"))
     named = (
+        ("started", run.run.get("started_at")),
+        ("ended", run.run.get("ended_at")),
         ("labctl", run.run.get("labctl")),
         ("QEMU", host.get("qemu")),
         ("libvirt", host.get("libvirt")),
@@ -87,6 +92,52 @@ class XmlDifference:
     tuning: str
     lines: tuple[str, ...] = ()
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A metric that could not be had in some trials; `reason` with the reach of its numbers, where
+    trials differ in them alone."""
+
+    metric: str
+    reason: str
+    trials: int
+    tunings: tuple[str, ...]
+    workloads: tuple[str, ...]
+
+
+def missing(metrics: Iterable[MissingMetric]) -> list[Missing]:
+    """What could not be had, and why, once for each metric and kind of reason."""
+    kinds: dict[tuple[str, str], list[MissingMetric]] = {}
+    for item in metrics:
+        kinds.setdefault((item.metric, _NUMBER.sub("#", item.reason)), []).append(item)
+    return [
+        Missing(
+            metric,
+            _short(_with_reach([item.reason for item in items])),
+            sum(item.trials for item in items),
+            tuple(dict.fromkeys(name for item in items for name in item.tunings)),
+            tuple(dict.fromkeys(name for item in items for name in item.workloads)),
+        )
+        for (metric, _), items in list(kinds.items())[:_MOST_KINDS]
+    ]
+
+
+def _with_reach(reasons: list[str]) -> str:
+    """ "the trial has 1545 to 1980 samples", of texts that differ in numbers alone."""
+    numbers = zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True)
+    reaches = iter([sorted(set(found), key=_size) for found in numbers])
+
+    def reach(_: re.Match[str]) -> str:
+        found = next(reaches)
+        return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+    return _NUMBER.sub(reach, reasons[0])
+
+
+def _size(number: str) -> tuple[int, str]:
+    """Whole numbers in their order, of any length: a guest may print what int() refuses."""
+    return len(number.lstrip("0")), number.lstrip("0")
 
 
 @dataclass(frozen=True, slots=True)

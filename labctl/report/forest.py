@@ -196,7 +196,7 @@ def _row(item: Comparison, axis: _Axis, y: int, kind: str) -> Row:
         blocks=len(item.blocks),
         # Alternating heights keep blocks with nearly equal effects apart.
         dots="".join(
-            f"M{axis.x(value):g} {y + 34 + (-3, 0, 3)[block % 3]}h0"
+            f"M{axis.x(value):g} {y + 42 + (-2, 0, 2)[block % 3]}h0"
             for block, value in sorted(blocks)
             if not many
         ),

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from labctl.analysis.model import Judgement
 from labctl.base.places import data_folders
-from labctl.base.wording import counted, metric_title, printable
+from labctl.base.wording import counted, printable
 from labctl.report import appendix, curves, dots, sentences
 from labctl.report.bill import Price, bill
 from labctl.report.pinmap import WIDTH as PIN_WIDTH
@@ -41,7 +41,6 @@ _RECORD_KEYS = (
     "vcpus",
 )
 
-_MOST_MISSING = 200
 _OPEN_WARNINGS = 6
 """The gravest come first; the others are folded, so that they don't hide the verdicts."""
 _COLUMNS = 4
@@ -108,7 +107,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
             curves_height=curves.HEIGHT,
             pin_width=PIN_WIDTH,
             no_reason=appendix.NO_REASON,
-            most_missing=_MOST_MISSING,
+            missing=appendix.missing(judgement.unavailable),
             invalid=invalid[: appendix.MOST_INVALID],
             invalid_left=len(invalid) - appendix.MOST_INVALID,
             invalid_kinds=appendix.invalid_kinds(invalid),
@@ -136,7 +135,6 @@ def _environment(folders: tuple[str, ...]) -> Environment:
         finalize=_clean,
     )
     environment.filters["counted"] = counted
-    environment.filters["title"] = metric_title
     return environment
 
 

@@ -14,12 +14,12 @@ WIDTH = 168
 _LINE = 18
 _CHIP = 22
 _PADDING = 8
-_LONGEST = 20
-"""Letters of a role that fit into a tile."""
+_LONGEST = 18
+"""Letters that fit into a tile."""
 
 _KINDS = (("vCPU", "vcpu"), ("emulator", "emulator"), ("iothread", "iothread"))
 _MOST_CORES = 256
-_CPU_LIST = re.compile(r"(\d{1,5}[-,]?){0,999}")
+_CPU_LIST = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,999}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _core(name: str, cpus: Mapping[str, Any]) -> Core:
         for role in sequence(roles):
             chips.append(Chip(y, str(role)[:_LONGEST], _kind(str(role))))
             y += _CHIP
-        drawn.append(Cpu(top, f"CPU {number}", tuple(chips)))
+        drawn.append(Cpu(top, f"CPU {number}"[:_LONGEST], tuple(chips)))
         y += _PADDING if chips else 2
     said = "; ".join(
         f"{cpu.name}: {', '.join(chip.text for chip in cpu.chips) or 'free'}" for cpu in drawn

@@ -75,12 +75,16 @@ class Browser:
                 self.trouble.append(f"{method}: {asked or json.dumps(message['params'])[:400]}")
         return message
 
+    def show(self, *, dark: bool = False, media: str = "screen") -> None:
+        """Show the page, as loaded, in the dark or in the light, on a screen or as if printed."""
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.call("Emulation.setEmulatedMedia", media=media, features=features)
+
     def open(self, file: Path, *, width: int, dark: bool = False, media: str = "screen") -> None:
         """Load a page afresh; what it says and asks is in `trouble` afterwards."""
         self.trouble.clear()
         self.page = file.resolve().as_uri()
-        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.call("Emulation.setEmulatedMedia", media=media, features=features)
+        self.show(dark=dark, media=media)
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,

@@ -157,17 +157,16 @@ def check(browser: Browser, name: str, *arguments: Any) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-def test_the_page_fits_is_silent_and_readable(
-    browser: Browser, file: Path, width: int, dark: bool
-) -> None:
-    browser.open(file, width=width, dark=dark)
+def test_the_page_fits_is_silent_and_readable(browser: Browser, file: Path, width: int) -> None:
+    browser.open(file, width=width)
     for folded in (True, False):
         if not folded:
             browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+        for dark in (False, True):
+            browser.show(dark=dark)
+            assert check(browser, "tooFaint", 4.5) == []
         assert check(browser, "tooWide") == []
-        assert check(browser, "tooFaint", 4.5) == []
     assert browser.trouble == []
 
 
