@@ -138,12 +138,7 @@ def signs(view: View, scene: Scene) -> Iterator[str]:
 
 def precision(view: View, scene: Scene) -> Iterator[str]:
     """Where the spread of a scene's effects comes from, and what would lower it."""
-    for item in view.judgement.precision:
-        if scene_of(item) == scene:
-            levels, proposal = spreads(view, scene, item)
-            found = ", ".join(f"{name} {spread}" for name, spread in levels)
-            buys = f" Proposed: {proposal}." if proposal else ""
-            yield f"{item.sentence} Standard deviation of effects: {found}.{buys}"
+    yield from (item.sentence for item in view.judgement.precision if scene_of(item) == scene)
 
 
 def spreads(view: View, scene: Scene, item: Precision) -> tuple[tuple[tuple[str, str], ...], str]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from labctl.analysis.model import Added, Comparison, Judgement, Verdict
 from labctl.analysis.words import effect_text, interval_text
-from labctl.base.wording import NOT_AVAILABLE, counted, printable, quantity
+from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
 from labctl.report import sentences
 from labctl.report.bill import bill
 from labctl.report.parts import bare_table, marked, skipped_table, small, text
@@ -25,6 +25,10 @@ _VERDICT_STYLES = {
     Verdict.SUSPENDED: "yellow",
     Verdict.OTHER_PROMISE: "yellow",
 }
+
+
+_WIDEST = 12
+"""Letters of an interval that fit into any table's column."""
 
 
 class _Footnotes:
@@ -202,7 +206,12 @@ def _gap(
 
 
 def _change_cell(item: Comparison) -> Text:
-    return text(f"{effect_text(item)}\n{interval_text(item)}".rstrip())
+    return text(f"{effect_text(item)}\n{_folded(interval_text(item))}".rstrip())
+
+
+def _folded(interval: str) -> str:
+    """An interval too wide for a column breaks between its ends, never inside a number."""
+    return interval if len(interval) <= _WIDEST else interval.replace(TO, f"{TO}\n", 1)
 
 
 def _bill(view: View, scene: Scene) -> list[RenderableType]:
@@ -214,7 +223,9 @@ def _bill(view: View, scene: Scene) -> list[RenderableType]:
     table = _table(f"Who pays: change against {view.baseline}", [*header])
     for tuning, prices in bills.items():
         if prices:
-            found = {price.who: f"{price.text}\n{price.interval}".rstrip() for price in prices}
+            found = {
+                price.who: f"{price.text}\n{_folded(price.interval)}".rstrip() for price in prices
+            }
             cells = (text(found.get(who, NOT_AVAILABLE)) for who in header)
             table.add_row(text(tuning), *cells)
     return [Text(), table]

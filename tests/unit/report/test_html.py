@@ -164,7 +164,7 @@ def test_signs_precision_holm_and_bootstrap_are_shown(judged: Judged, folder: Ru
     assert "Boots differ more than blocks do." in text
     assert "8.3 % 3 % can't be told 4 boots, 3 blocks per boot, 30 s per trial" in text
     assert "regresses (by Holm)" in text
-    assert "pinned is compared without blocks 4 and 5" in text
+    assert "pinned: blocks 4 and 5 are missing" in text
     low = next(c for c in judged[1].comparisons if c.tuning == "pinned" and c.verdict)
     assert text.count(interval_text(low)) >= 3  # matrix, interval and bootstrap interval
 

@@ -86,8 +86,7 @@ def test_signs_precision_holm_and_blocks_left_out_are_said(judged: Judged) -> No
     assert max(map(len, text.splitlines())) <= 80
     said = one_line(text)
     assert "Drift of pinned: its effect grows from block to block (blocks 3 and 7)" in said
-    assert "between boots 8.3 %, between blocks 3 %, within a trial can't be told." in said
-    assert "Proposed: 4 boots, 3 blocks per boot, 30 s per trial." in said
+    assert "Boots differ more than blocks do." in said
     assert "(by Holm)" in said
     assert "By Holm: the verdict of pinned is what Holm's step-down procedure finds" in said
     assert "pinned: blocks 4 and 5 are missing: a side has no valid value there" in said
@@ -125,6 +124,15 @@ def test_wide_differences_and_long_names_still_fit(judged: Judged) -> None:
     text = printed(run, replace(judgement, comparisons=tuple(renamed)))
     assert max(map(len, text.splitlines())) <= 80
     assert "+123 k/s" in text
+
+
+def test_an_interval_that_is_too_wide_breaks_between_its_ends(judged: Judged) -> None:
+    run, judgement = judged
+    wide = tuple(replace(item, low=0.0982, high=10.1) for item in judgement.comparisons)
+    rows = printed(run, replace(judgement, comparisons=wide))
+    assert "×0.0982…×10.1" not in rows
+    assert "×0.0982… " in rows
+    assert "×10.1 " in rows
 
 
 def test_a_run_with_few_blocks_says_no_verdict() -> None:
