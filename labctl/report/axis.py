@@ -15,7 +15,6 @@ _SPARE = 0.06
 _LADDERS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))
 _ZEROS = re.compile(r"(\d+\.\d+)")
 _FEWEST_TICKS = 3
-_MOST_TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +38,24 @@ class Axis:
             return False
         return self.low <= (math.log(value) if self.log else value) <= self.high
 
-    def ticks(self, unit: Unit) -> list[tuple[float, str]]:
-        """Round values inside with their text, two to five of them where there are as many."""
+    def ticks(self, unit: Unit, gap: float) -> list[tuple[float, str]]:
+        """Round values inside with their text, at least `gap` of the height apart: two or more
+        where there is room for them."""
+        kept: list[float] = []
         for candidates in self._candidates():
-            inside = [value for value in candidates if self.holds(value)]
-            if len(inside) >= _FEWEST_TICKS:
-                step = math.ceil(len(inside) / _MOST_TICKS)
-                return [(value, _short(quantity(value, unit))) for value in inside[::step]]
-        return []
+            inside = self._apart([value for value in candidates if self.holds(value)], gap)
+            if len(inside) > len(kept):
+                kept = inside
+            if len(kept) >= _FEWEST_TICKS:
+                break
+        return [(value, _short(quantity(value, unit))) for value in kept]
+
+    def _apart(self, values: Iterable[float], gap: float) -> list[float]:
+        kept: list[float] = []
+        for value in values:
+            if not kept or self.share(value) - self.share(kept[-1]) >= gap:
+                kept.append(value)
+        return kept
 
     def _candidates(self) -> Iterable[list[float]]:
         if self.log:

@@ -19,6 +19,8 @@ from labctl.base.wording import counted, quantity
 from labctl.report.axis import Axis, axis_of
 from labctl.report.view import Scene, View, base_name, mapping
 
+_LABEL = 17
+"""Height that a number at the axis takes."""
 HEIGHT = 130
 _RIGHT = 78.0
 """The curve ends here, in percent: the maximum stands beyond it, unconnected."""
@@ -116,7 +118,7 @@ def _curves(
         heading=f"Latency{kinds} by percentile",
         panels=tuple(_panels(view, arms, shown_arms, whole, maxima, scale)),
         x_ticks=tuple((scale.x(q), _name(q)) for q in qs),
-        y_ticks=tuple((scale.y(value), text) for value, text in axis.ticks(unit)),
+        y_ticks=tuple((scale.y(value), text) for value, text in axis.ticks(unit, _LABEL / HEIGHT)),
         header=(*map(_name, shown), "largest"),
         rows=tuple(
             (arm, (*(_cell(points[arm], q, unit) for q in shown), _largest(maxima.get(arm))))

@@ -20,12 +20,15 @@ from labctl.report.view import Scene, View, primary_column
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialStatus
 
+_LABEL = 17
+"""Height that a number at the axis takes."""
 HEIGHT = 64
 _FLOOR = HEIGHT - 3
 """Where a trial without a value is marked."""
 _MOST_SINGLE = 60
 """Blocks up to which each trial is a dot and a row of the table; beyond, neighbours are joined."""
 _MOST_GROUPS = 40
+_MOST_BOOTS = 12
 _MOST_MARKS = 40
 """Marks of invalid trials in a panel; all are counted."""
 
@@ -123,7 +126,7 @@ def dots(view: View, scene: Scene, invalid: Invalid, shown: Collection[str]) -> 
             if arm in shown
         ),
         arms=tuple(arms),
-        ticks=tuple((across.y(value), text) for value, text in axis.ticks(unit)),
+        ticks=tuple((across.y(value), text) for value, text in axis.ticks(unit, _LABEL / HEIGHT)),
         boots=tuple(across.edge(block) for block in _boots(view, blocks)),
         first=blocks[0],
         last=blocks[-1],
@@ -191,10 +194,11 @@ def _panel(
 
 
 def _boots(view: View, blocks: Sequence[int]) -> list[int]:
-    """The blocks with which another boot begins."""
+    """The blocks with which another boot begins; none where they are too many to tell apart."""
     boot_of = {trial.record.block: trial.record.boot for trial in view.run.trials}
     known = [block for block in blocks if block in boot_of]
-    return [after for before, after in pairwise(known) if boot_of[before] != boot_of[after]]
+    starts = [after for before, after in pairwise(known) if boot_of[before] != boot_of[after]]
+    return starts if len(starts) <= min(_MOST_BOOTS, len(blocks) // 2) else []
 
 
 def _blocks(group: Sequence[int]) -> str:

@@ -101,6 +101,18 @@ class _Axis:
     def holds(self, value: float) -> bool:
         return self.low <= self.scale(value) <= self.high
 
+    def reaching(self, *values: float | None) -> _Axis:
+        """Wide enough for `values` too, unless they lie so far out that the rest would shrink to
+        less than two thirds."""
+        scaled = [self.scale(value) for value in values if value is not None]
+        points = [point for point in scaled if math.isfinite(point)]
+        more = (self.high - self.low) / 2
+        if not points or min(points) < self.low - more or max(points) > self.high + more:
+            return self
+        spare = 0.02 * (self.high - self.low)
+        low, high = min(self.low, min(points) - spare), max(self.high, max(points) + spare)
+        return _Axis(low, high, self.scale)
+
 
 def forest(view: View, scene: Scene) -> Forest | None:
     """The primary metric of every guest against baseline; None when nothing was compared."""
@@ -110,10 +122,12 @@ def forest(view: View, scene: Scene) -> Forest | None:
     found = [item for item in view.pictured(scene) if _drawable(item, judged)]
     if not found:
         return None
-    axis = _axis(found, judged)
     native = native_reference(view, scene)
-    if native is not None and _drawable(native, judged):
-        found.append(native)
+    reference = [native] if native is not None and _drawable(native, judged) else []
+    axis = _axis(found, judged)
+    for item in reference:
+        axis = axis.reaching(item.estimate, item.low, item.high)
+    found += reference
     rows = tuple(
         _row(item, axis, place * ROW_HEIGHT, _kind(view, item.tuning))
         for place, item in enumerate(found)

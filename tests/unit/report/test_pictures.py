@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -113,6 +114,8 @@ def test_beyond_sixty_blocks_neighbours_are_joined_and_nothing_is_hidden() -> No
 def test_where_a_boot_begins_lies_between_its_blocks() -> None:
     run = synthetic_run(blocks=10, boots=2)
     assert drawn(run, judge(run)).boots == (50.0,)
+    each = synthetic_run(blocks=10, boots=10)
+    assert drawn(each, judge(each)).boots == ()  # a line beside every dot would tell nothing
 
 
 def test_a_scene_without_a_primary_value_has_no_picture(judged: Judged) -> None:
@@ -299,8 +302,10 @@ def test_an_axis_holds_all_values_and_writes_a_few_round_ones(values: list[float
     axis = axis_of(values)
     assert axis is not None
     assert all(axis.holds(value) and 0 < axis.share(value) < 1 for value in values)
-    ticks = axis.ticks(Unit.PER_SECOND)
+    ticks = axis.ticks(Unit.PER_SECOND, 0.2)
     assert 2 <= len(ticks) <= 6
+    places = [axis.share(value) for value, _ in ticks]
+    assert all(after - before >= 0.2 for before, after in itertools.pairwise(places))
     assert all(axis.holds(value) for value, _ in ticks)
     assert len({text for _, text in ticks}) == len(ticks)
 
@@ -313,4 +318,4 @@ def test_no_finite_value_is_no_axis() -> None:
 def test_a_round_value_is_written_without_zeros() -> None:
     axis = axis_of([0.0009, 0.011])
     assert axis is not None
-    assert [text for _, text in axis.ticks(Unit.SECONDS)] == ["1 ms", "3 ms", "10 ms"]
+    assert [text for _, text in axis.ticks(Unit.SECONDS, 0.1)] == ["1 ms", "3 ms", "10 ms"]
