@@ -12,6 +12,7 @@ from labctl.base.units import Better
 from labctl.base.wording import metric_title
 from labctl.base.xmldiff import parse
 from labctl.report.advice_domain import domain_text
+from labctl.report.bill import bill
 from labctl.report.view import (
     Column,
     Scene,
@@ -76,7 +77,7 @@ def _bill(view: View, tuning: str, scene: Scene) -> Iterator[Bill]:
     neighbour = view.comparison(tuning, view.baseline, scene, _NEIGHBOUR)
     if neighbour is not None:
         yield Bill(scene.title, "neighbour", effect_text(neighbour), interval_text(neighbour))
-    for price in view.bill(tuning, scene):
+    for price in bill(view, tuning, scene):
         if price.who in _BILLED:
             yield Bill(scene.title, price.who, price.text, "")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labctl.analysis.model import MissingMetric
 from labctl.base.errors import BrokenError
-from labctl.report.view import mapping
+from labctl.report.view import mapping, sequence
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -18,6 +21,16 @@ _LONGEST_VALUE = 500
 _MOST_FACTS = 400
 _LARGEST_XML_BYTES = 256 * 1024
 _LONGEST_DIFFERENCE = 400
+_LARGEST_DIFFERENCES = 200_000
+"""Letters of all XML differences together."""
+_MOST_KINDS = 200
+_NUMBER = re.compile(r"[0-9]+")
+_MOST_ORDERED = 100
+
+
+NO_REASON = "no reason given"
+MOST_INVALID = 200
+"""Invalid trials that are listed one by one; all are counted by arm and reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +41,103 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """In which order a block's arms came."""
+
+    block: int
+    boot: str
+    arms: tuple[str, ...]
+
+
+def orders(run: LoadedRun) -> list[Order]:
+    """The planned order of arms, block by block, as far as the plan tells."""
+    arms: dict[int, dict[str, None]] = {}
+    boots: dict[int, str] = {}
+    for trial in sequence(run.plan.get("trials")):
+        block, tuning = trial.get("block"), mapping(trial.get("cell")).get("tuning")
+        if isinstance(block, int) and tuning is not None:
+            arms.setdefault(block, {})[str(tuning)] = None
+            boots[block] = str(trial.get("boot", ""))
+    blocks = sorted(arms)[:_MOST_ORDERED]
+    return [Order(block, boots[block], tuple(arms[block])) for block in blocks]
+
+
+def versions(run: LoadedRun) -> list[tuple[str, str]]:
+    """What the run was made with, as far as it is recorded."""
+    host, guest = mapping(run.run.get("host")), mapping(run.run.get("guest"))
+    image = mapping(run.run.get("image"))
+    named = (
+        ("started", run.run.get("started_at")),
+        ("ended", run.run.get("ended_at")),
+        ("labctl", run.run.get("labctl")),
+        ("QEMU", host.get("qemu")),
+        ("libvirt", host.get("libvirt")),
+        ("perf", host.get("perf")),
+        ("host kernel", host.get("kernel_release")),
+        ("guest kernel", guest.get("kernel_release")),
+        ("host system", host.get("os")),
+        ("guest system", guest.get("os")),
+        ("CPU", host.get("cpu_model")),
+        ("microcode", host.get("microcode")),
+        ("image", image.get("name")),
+        ("image, SHA-256", image.get("digest")),
+    )
+    return [(name, _short(str(value))) for name, value in named if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
 class XmlDifference:
     """`lines` of a unified diff without its header; `problem` where there can't be one."""
 
     tuning: str
     lines: tuple[str, ...] = ()
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A metric that could not be had in some trials; `reason` with the reach of its numbers, where
+    trials differ in them alone."""
+
+    metric: str
+    reason: str
+    trials: int
+    tunings: tuple[str, ...]
+    workloads: tuple[str, ...]
+
+
+def missing(metrics: Iterable[MissingMetric]) -> list[Missing]:
+    """What could not be had, and why, once for each metric and kind of reason."""
+    kinds: dict[tuple[str, str], list[MissingMetric]] = {}
+    for item in metrics:
+        kinds.setdefault((item.metric, _NUMBER.sub("#", item.reason)), []).append(item)
+    return [
+        Missing(
+            metric,
+            _short(_with_reach([item.reason for item in items])),
+            sum(item.trials for item in items),
+            tuple(dict.fromkeys(name for item in items for name in item.tunings)),
+            tuple(dict.fromkeys(name for item in items for name in item.workloads)),
+        )
+        for (metric, _), items in list(kinds.items())[:_MOST_KINDS]
+    ]
+
+
+def _with_reach(reasons: list[str]) -> str:
+    """ "the trial has 1545 to 1980 samples", of texts that differ in numbers alone."""
+    numbers = zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True)
+    reaches = iter([sorted(set(found), key=_size) for found in numbers])
+
+    def reach(_: re.Match[str]) -> str:
+        found = next(reaches)
+        return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+    return _NUMBER.sub(reach, reasons[0])
+
+
+def _size(number: str) -> tuple[int, str]:
+    """Whole numbers in their order, of any length: a guest may print what int() refuses."""
+    return len(number.lstrip("0")), number.lstrip("0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +197,14 @@ def xml_differences(run: LoadedRun, folder: Path, baseline: str) -> list[XmlDiff
         before = _xml_lines(folder, files.pop(baseline))
     except BrokenError as error:
         return [XmlDifference(baseline, problem=error.message)]
-    return [_xml_difference(name, before, folder, place) for name, place in files.items()]
+    found, room = [], _LARGEST_DIFFERENCES
+    for name, place in files.items():
+        difference = _xml_difference(name, before, folder, place)
+        room -= sum(map(len, difference.lines))
+        if room < 0:
+            difference = XmlDifference(name, problem=f"Too long for this page: see {place}.")
+        found.append(difference)
+    return found
 
 
 def _xml_difference(name: str, before: list[str], folder: Path, place: str) -> XmlDifference:
@@ -127,6 +238,23 @@ def stored_xml(folder: Path, place: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BrokenError(f"{place} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidKind:
+    """Why trials of one arm were thrown out, and how often."""
+
+    arm: str
+    reason: str
+    count: int
+
+
+def invalid_kinds(trials: Iterable[InvalidTrial]) -> list[InvalidKind]:
+    """Arms and reasons, the most frequent first: whether validity depends on the tuning."""
+    counted = Counter(
+        (trial.arm, reason) for trial in trials for reason in trial.reasons or (NO_REASON,)
+    )
+    return [InvalidKind(*kind, count) for kind, count in counted.most_common(_MOST_KINDS)]
 
 
 def invalid_trials(run: LoadedRun) -> list[InvalidTrial]:

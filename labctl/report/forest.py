@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import quantiles
 
 from labctl.analysis.model import Comparison, EffectKind
 from labctl.analysis.words import effect_text
 from labctl.base.units import Better, Unit
 from labctl.base.wording import change, difference
-from labctl.report.view import Scene, View, verdict_text
+from labctl.report.view import Scene, View, primary_column, verdict_text
 
 ROW_HEIGHT = 48
 AXIS_HEIGHT = 34
+_MOST_DOTS = 200
+"""Blocks up to which each is a dot; of more, a line shows where nine of ten lie."""
 
 _LEAST_REACH = math.log(1.1)
 """A ratio axis shows at least -9 % to +10 %, so that noise doesn't look like an effect."""
@@ -38,27 +41,27 @@ class Tick:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
-    x: float
-    dy: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One arm. `x` is its estimate, `low` and `high` the ends of its interval (both or none);
-    `beyond` says that the interval goes on outside of the picture."""
+    `beyond` says that the interval goes on outside of the picture, `outside` that the estimate
+    itself does. `dots` is an SVG path, a dot for each of `blocks` blocks, `bulk` the reach of nine
+    in ten of them where they are too many for dots."""
 
     name: str
     text: str
     verdict_class: str
-    check: bool
+    kind: str
+    """"tuning", "check" (control and handicap) or "native"."""
     y: int
     x: float
     low: float | None
     high: float | None
     beyond: bool
-    dots: tuple[Dot, ...]
+    outside: bool
+    blocks: int
+    dots: str
+    bulk: tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,23 +101,35 @@ class _Axis:
     def holds(self, value: float) -> bool:
         return self.low <= self.scale(value) <= self.high
 
+    def reaching(self, *values: float | None) -> _Axis:
+        """Wide enough for `values` too, unless they lie so far out that the rest would shrink to
+        less than two thirds."""
+        scaled = [self.scale(value) for value in values if value is not None]
+        points = [point for point in scaled if math.isfinite(point)]
+        more = (self.high - self.low) / 2
+        if not points or min(points) < self.low - more or max(points) > self.high + more:
+            return self
+        spare = 0.02 * (self.high - self.low)
+        low, high = min(self.low, min(points) - spare), max(self.high, max(points) + spare)
+        return _Axis(low, high, self.scale)
+
 
 def forest(view: View, scene: Scene) -> Forest | None:
     """The primary metric of every guest against baseline; None when nothing was compared."""
     judged = view.primary_comparison(scene)
     if judged is None:
         return None
-    found = [
-        item
-        for item in view.pictured(scene)
-        if item.kind is judged.kind and math.isfinite(item.estimate)
-    ]
+    found = [item for item in view.pictured(scene) if _drawable(item, judged)]
     if not found:
         return None
+    native = native_reference(view, scene)
+    reference = [native] if native is not None and _drawable(native, judged) else []
     axis = _axis(found, judged)
-    checks = {view.control, view.handicap}
+    for item in reference:
+        axis = axis.reaching(item.estimate, item.low, item.high)
+    found += reference
     rows = tuple(
-        _row(item, axis, place * ROW_HEIGHT, check=item.tuning in checks)
+        _row(item, axis, place * ROW_HEIGHT, _kind(view, item.tuning))
         for place, item in enumerate(found)
     )
     noise = next((row for row in rows if row.name == view.control and row.low is not None), None)
@@ -132,28 +147,80 @@ def forest(view: View, scene: Scene) -> Forest | None:
     )
 
 
-def _row(item: Comparison, axis: _Axis, y: int, *, check: bool) -> Row:
+def native_reference(view: View, scene: Scene) -> Comparison | None:
+    """Native against baseline, which the judgement has the other way round; None without."""
+    primary = view.primary(scene.workload)
+    twin = view.twin(view.baseline)
+    if primary is None or twin is None:
+        return None
+    found = view.comparison(view.baseline, twin, scene, primary_column(primary))
+    return _turned(found) if found is not None else None
+
+
+def _turned(item: Comparison) -> Comparison | None:
+    """The same comparison seen from the other side; None of a ratio of 0."""
+
+    def other(value: float) -> float:
+        if item.kind is EffectKind.DIFFERENCE:
+            return -value
+        return 1 / value if value else math.inf
+
+    if item.kind is EffectKind.RATIO and item.estimate == 0:
+        return None
+    return replace(
+        item,
+        tuning=item.against,
+        against=item.tuning,
+        estimate=other(item.estimate),
+        low=other(item.high) if item.high is not None else None,
+        high=other(item.low) if item.low is not None else None,
+        blocks={block: other(value) for block, value in item.blocks.items()},
+    )
+
+
+def _drawable(item: Comparison, judged: Comparison) -> bool:
+    return item.kind is judged.kind and math.isfinite(item.estimate)
+
+
+def _kind(view: View, arm: str) -> str:
+    if view.is_native(arm):
+        return "native"
+    return "check" if arm in (view.control, view.handicap) else "tuning"
+
+
+def _row(item: Comparison, axis: _Axis, y: int, kind: str) -> Row:
     ends = (item.low, item.high)
     whole = all(end is not None and math.isfinite(end) for end in ends)
     low, high = (item.low, item.high) if whole else (None, None)
     verdict = verdict_text(item.verdict)
+    outside = not axis.holds(item.estimate)
+    blocks = [] if outside else [pair for pair in item.blocks.items() if axis.holds(pair[1])]
+    many = len(blocks) > _MOST_DOTS
     return Row(
         name=item.tuning,
         text=", ".join(filter(None, [effect_text(item), verdict])),
         verdict_class=item.verdict.name.lower() if item.verdict is not None else "",
-        check=check,
+        kind=kind,
         y=y,
         x=axis.x(item.estimate),
         low=axis.x(low) if low is not None else None,
         high=axis.x(high) if high is not None else None,
         beyond=any(end is not None and not axis.holds(end) for end in (low, high)),
+        outside=outside,
+        blocks=len(item.blocks),
         # Alternating heights keep blocks with nearly equal effects apart.
-        dots=tuple(
-            Dot(axis.x(value), (-3, 0, 3)[block % 3])
-            for block, value in sorted(item.blocks.items())
-            if axis.holds(value)
+        dots="".join(
+            f"M{axis.x(value):g} {y + 42 + (-2, 0, 2)[block % 3]}h0"
+            for block, value in sorted(blocks)
+            if not many
         ),
+        bulk=_bulk(axis, [value for _, value in blocks]) if many else None,
     )
+
+
+def _bulk(axis: _Axis, values: list[float]) -> tuple[float, float]:
+    cuts = quantiles(values, n=20, method="inclusive")
+    return axis.x(cuts[0]), axis.x(cuts[-1])
 
 
 def _axis(found: list[Comparison], judged: Comparison) -> _Axis:

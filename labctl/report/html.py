@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from labctl.analysis.model import Comparison, Judgement, Level
-from labctl.analysis.words import effect_text, interval_text
+from labctl.analysis.model import Judgement
 from labctl.base.places import data_folders
-from labctl.base.wording import counted, metric_title, printable, quantity, share
-from labctl.report import appendix, sentences
-from labctl.report.forest import Forest, forest
-from labctl.report.view import (
-    Price,
-    Scene,
-    View,
-    mapping,
-    sequence,
-    verdict_text,
-)
+from labctl.base.wording import counted, printable
+from labctl.report import appendix, curves, dots, sentences
+from labctl.report.bill import Price, bill
+from labctl.report.pinmap import WIDTH as PIN_WIDTH
+from labctl.report.pinmap import pin_maps
+from labctl.report.scene_page import Change, Section, change, room_for, section
+from labctl.report.view import View, sequence
 from labctl.store.run_folder import LoadedRun
 
 # All that the template may ask for: a key that an old or broken run lacks is None there.
-_PLAN_KEYS = ("title", "study", "study_digest", "digest", "seed")
+_PLAN_KEYS = ("title", "study", "study_digest", "digest", "host_digest", "seed", "quick")
 _RECORD_KEYS = (
     "accelerator",
     "accelerator_reason",
@@ -44,62 +41,49 @@ _RECORD_KEYS = (
     "vcpus",
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
-    """A comparison as text."""
-
-    tuning: str
-    against: str
-    metric: str
-    effect: str
-    interval: str
-    confidence: str
-    verdict: str
-    verdict_class: str
-    role: str
-    source: str
-    blocks: int
+_OPEN_WARNINGS = 6
+"""The gravest come first; the others are folded, so that they don't hide the verdicts."""
+_COLUMNS = 4
+"""Scenes that stand side by side: what fits on paper."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Level:
-    """A metric's typical value in each arm; "" where there is none."""
+class _Cell:
+    """A tuning in a scene: its verdict, and who else pays."""
 
-    metric: str
-    source: str
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Section:
-    """All of one workload and condition."""
-
-    number: int
-    title: str
-    direction: str
-    forest: Forest | None
-    pictured: tuple[_Change, ...]
-    changes: tuple[_Change, ...]
-    arms: tuple[str, ...]
-    levels: tuple[_Level, ...]
-    sentences: tuple[str, ...]
-    bills: tuple[tuple[str, tuple[Price, ...]], ...]
+    change: Change
+    bill: tuple[Price, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _MatrixRow:
     tuning: str
     description: str
-    cells: tuple[_Change | None, ...]
+    cells: tuple[_Cell | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """Scenes that stand side by side, with the tunings below and the checks under them."""
+
+    sections: tuple[Section, ...]
+    rows: tuple[_MatrixRow, ...]
+    checks: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
 
 def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     """The page's HTML. `folder` is the run's: the domain XML is read from there."""
     view = View(run, judgement)
-    pin_plan = mapping(run.run.get("pin_plan"))
+    room, attempts = room_for(view), dots.invalid_attempts(view)
+    sections = [
+        section(view, scene, number, attempts, room)
+        for number, scene in enumerate(view.scenes, start=1)
+    ]
+    invalid = appendix.invalid_trials(run)
+    lead, rest = _lead(judgement.answer)
+    warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
     return (
-        _environment()
+        _environment(tuple(map(str, data_folders("templates"))))
         .get_template("report/page.html.j2")
         .render(
             run=run,
@@ -107,24 +91,43 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
             plan={key: run.plan.get(key) for key in _PLAN_KEYS},
             judgement=judgement,
             view=view,
+            lead=lead,
+            rest=rest,
+            warnings=warnings[:_OPEN_WARNINGS],
+            more_warnings=warnings[_OPEN_WARNINGS:],
             native_gap=sentences.native_gap(view),
-            matrix=_matrix(view),
-            sections=[_section(view, scene, n) for n, scene in enumerate(view.scenes, start=1)],
-            invalid=appendix.invalid_trials(run),
+            matrices=[
+                _matrix(view, sections[at : at + _COLUMNS])
+                for at in range(0, len(sections), _COLUMNS)
+            ],
+            sections=sections,
+            whole=room.whole,
+            maximum_x=curves.MAXIMUM_X,
+            dots_height=dots.HEIGHT,
+            curves_height=curves.HEIGHT,
+            pin_width=PIN_WIDTH,
+            no_reason=appendix.NO_REASON,
+            missing=appendix.missing(judgement.unavailable),
+            invalid=invalid[: appendix.MOST_INVALID],
+            invalid_left=len(invalid) - appendix.MOST_INVALID,
+            invalid_kinds=appendix.invalid_kinds(invalid),
+            orders=appendix.orders(run),
+            versions=appendix.versions(run),
             facts=appendix.facts(run),
             binaries=appendix.flat(run.run.get("binaries")),
             skipped=appendix.flat(run.run.get("skipped")),
             xml=appendix.xml_differences(run, folder, view.baseline),
-            picture=str(pin_plan.get("picture") or ""),
-            pin_reasons=[str(reason) for reason in sequence(pin_plan.get("reasons"))],
+            pins=pin_maps(run.run),
             notes=[str(note) for note in sequence(run.run.get("notes"))],
         )
     )
 
 
-def _environment() -> Environment:
+@cache
+def _environment(folders: tuple[str, ...]) -> Environment:
+    """Kept, since compiling the templates takes longer than filling them in."""
     environment = Environment(
-        loader=FileSystemLoader(data_folders("templates")),
+        loader=FileSystemLoader(folders),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -132,7 +135,6 @@ def _environment() -> Environment:
         finalize=_clean,
     )
     environment.filters["counted"] = counted
-    environment.filters["title"] = metric_title
     return environment
 
 
@@ -141,74 +143,25 @@ def _clean(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _matrix(view: View) -> list[_MatrixRow]:
+def _lead(answer: str) -> tuple[str, str]:
+    """The answer's beginning, up to what it says first of all, and the rest of it."""
+    ends = [at + 1 for mark in (": ", ". ") if (at := answer.find(mark)) >= 0]
+    end = min(ends, default=len(answer))
+    return answer[:end], answer[end:].strip()
+
+
+def _matrix(view: View, sections: Sequence[Section]) -> _Matrix:
+    scenes = [view.scenes[section.number - 1] for section in sections]
     rows = []
     for tuning in view.candidates:
-        judged = [next(iter(view.judged(scene, tuning)), None) for scene in view.scenes]
-        cells = tuple(_change(item) if item is not None else None for item in judged)
-        rows.append(_MatrixRow(tuning, view.description(tuning), cells))
-    return rows
-
-
-def _section(view: View, scene: Scene, number: int) -> _Section:
-    levels = [
-        level for level in view.judgement.levels if Scene(level.workload, level.condition) == scene
-    ]
-    there = {level.tuning for level in levels}
-    arms = tuple(name for name in view.tunings if name in there)
-    said = [
-        *sentences.calibrated(view, scene),
-        *sentences.inconclusive(view, scene),
-        *sentences.left_out(view, scene),
-    ]
-    said += [check.sentence for check in view.checks(scene)]
-    return _Section(
-        number=number,
-        title=scene.title,
-        direction=sentences.direction(view, scene),
-        forest=forest(view, scene),
-        pictured=tuple(map(_change, view.pictured(scene))),
-        changes=tuple(map(_change, view.comparisons(scene))),
-        arms=arms,
-        levels=tuple(_levels(view, levels, arms, scene)),
-        sentences=tuple(said),
-        bills=tuple(
-            (tuning, tuple(prices))
-            for tuning in view.candidates
-            if (prices := view.bill(tuning, scene))
-        ),
+        cells = []
+        for scene in scenes:
+            judged = next(iter(view.judged(scene, tuning)), None)
+            prices = tuple(price for price in bill(view, tuning, scene) if price.who != "guest")
+            cells.append(_Cell(change(judged), prices) if judged is not None else None)
+        rows.append(_MatrixRow(tuning, view.description(tuning), tuple(cells)))
+    checks = tuple(
+        (name, tuple(sentences.check_words(view, scene, name) for scene in scenes))
+        for name in ("control", "handicap")
     )
-
-
-def _levels(view: View, levels: list[Level], arms: tuple[str, ...], scene: Scene) -> list[_Level]:
-    by_metric: dict[str, dict[str, Level]] = {}
-    primary = view.primary(scene.workload)
-    for level in sorted(levels, key=lambda level: (level.metric != primary, level.metric)):
-        by_metric.setdefault(level.metric, {})[level.tuning] = level
-    return [
-        _Level(
-            metric_title(metric),
-            ", ".join(sorted({level.source for level in found.values()})),
-            tuple(
-                quantity(found[arm].typical, found[arm].unit) if arm in found else ""
-                for arm in arms
-            ),
-        )
-        for metric, found in by_metric.items()
-    ]
-
-
-def _change(item: Comparison) -> _Change:
-    return _Change(
-        tuning=item.tuning,
-        against=item.against,
-        metric=metric_title(item.metric),
-        effect=effect_text(item),
-        interval=interval_text(item) or "none",
-        confidence=share(item.confidence),
-        verdict=verdict_text(item.verdict),
-        verdict_class=item.verdict.name.lower() if item.verdict is not None else "",
-        role=str(item.role),
-        source=item.source,
-        blocks=len(item.blocks),
-    )
+    return _Matrix(tuple(sections), tuple(rows), checks)

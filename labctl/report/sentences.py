@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from labctl.analysis.model import Comparison, Verdict
-from labctl.analysis.words import listed, size_text
-from labctl.base.wording import metric_title, share
-from labctl.report.view import Scene, View
+from labctl.analysis.model import Comparison, EffectKind, Precision, Verdict
+from labctl.analysis.words import capital, listed, size_text
+from labctl.base.wording import counted, duration, metric_title, share
+from labctl.report.view import Scene, View, scene_of
+
+_CHECK_WORDS = {
+    "control": {
+        True: ("✓", "passed: baseline equals itself"),
+        False: ("✗", "failed: baseline differs from itself, no verdicts"),
+        None: ("?", "open: only large effects get a verdict"),
+    },
+    "handicap": {
+        True: ("✓", "found: a known loss was seen"),
+        False: ("✗", "not found: nothing is called equivalent"),
+        None: ("?", "not checked: nothing is called equivalent"),
+    },
+}
 
 
 def native_gap(view: View) -> str:
@@ -89,3 +103,65 @@ def margin(item: Comparison) -> str:
     if item.margin is None:
         return "the threshold"
     return size_text(item.margin, item.kind, item.unit)
+
+
+def check_words(view: View, scene: Scene, name: str) -> tuple[str, str]:
+    """How a check of the run ended in a scene, as symbol and words; "" without such a check."""
+    check = next((item for item in view.checks(scene) if item.name == name), None)
+    if check is None:
+        return "", "not in this run"
+    words = _CHECK_WORDS[name]
+    return words[check.passed]
+
+
+def holm(view: View, scene: Scene) -> Iterator[str]:
+    """What a verdict means that the interval beside it alone would not give."""
+    found = [t for t in view.candidates if any(c.by_holm for c in view.judged(scene, t))]
+    if found:
+        yield (
+            f"By Holm: the verdict of {listed(found, 8)} is what Holm's step-down procedure finds; "
+            "the simultaneous interval shown leaves it open."
+        )
+
+
+def signs(view: View, scene: Scene) -> Iterator[str]:
+    """What makes the intervals of a scene less trustworthy than they say."""
+    for sign in view.judgement.signs:
+        if scene_of(sign) == scene:
+            who = f" of {sign.tuning}" if sign.tuning else ""
+            noun = "block" if len(sign.blocks) == 1 else "blocks"
+            which = listed([str(block) for block in sign.blocks], 10)
+            yield f"{capital(str(sign.kind))}{who}: {sign.sentence}" + (
+                f" ({noun} {which})" if sign.blocks else ""
+            )
+
+
+def precision(view: View, scene: Scene) -> Iterator[str]:
+    """Where the spread of a scene's effects comes from, and what would lower it."""
+    yield from (item.sentence for item in view.judgement.precision if scene_of(item) == scene)
+
+
+def spreads(view: View, scene: Scene, item: Precision) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The standard deviations of a scene's effects by level, and the proposed sizes, as text."""
+    judged = view.primary_comparison(scene)
+    levels = (
+        ("between boots", item.between_boots),
+        ("between blocks", item.between_blocks),
+        ("within a trial", item.within_trials),
+    )
+    proposal = []
+    if item.boots is not None:
+        proposal.append(counted(item.boots, "boot"))
+    if item.blocks_per_boot is not None:
+        proposal.append(f"{counted(item.blocks_per_boot, 'block')} per boot")
+    if item.seconds is not None:
+        proposal.append(f"{duration(item.seconds)} per trial")
+    return tuple((name, _spread(value, judged)) for name, value in levels), ", ".join(proposal)
+
+
+def _spread(deviation: float | None, judged: Comparison | None) -> str:
+    """A standard deviation of effects as a size; one of logarithms as the factor that it is."""
+    if deviation is None or not math.isfinite(deviation) or judged is None:
+        return "can't be told"
+    ratio = judged.kind is EffectKind.RATIO
+    return size_text(math.expm1(deviation) if ratio else deviation, judged.kind, judged.unit)

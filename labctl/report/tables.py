@@ -12,16 +12,11 @@ from rich.text import Text
 
 from labctl.analysis.model import Added, Comparison, Judgement, Verdict
 from labctl.analysis.words import effect_text, interval_text
-from labctl.base.wording import NOT_AVAILABLE, counted, printable, quantity
+from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
 from labctl.report import sentences
+from labctl.report.bill import bill
 from labctl.report.parts import bare_table, marked, skipped_table, small, text
-from labctl.report.view import (
-    Column,
-    Scene,
-    View,
-    mapping,
-    verdict_text,
-)
+from labctl.report.view import SYMBOLS, Column, Scene, View, mapping, verdict_text
 from labctl.store.run_folder import LoadedRun
 
 _VERDICT_STYLES = {
@@ -30,6 +25,10 @@ _VERDICT_STYLES = {
     Verdict.SUSPENDED: "yellow",
     Verdict.OTHER_PROMISE: "yellow",
 }
+
+
+_WIDEST = 12
+"""Letters of an interval that fit into any table's column."""
 
 
 class _Footnotes:
@@ -60,6 +59,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     parts: list[RenderableType] = [_head(view), text(f"{judgement.answer}\n", style="bold")]
     parts += marked("Warning", judgement.warnings)
     parts += marked("Not whole", view.other_problems)
+    parts += _verdicts(view)
     for scene in view.scenes:
         parts += _scene(view, scene, notes)
     parts += _added(judgement.added)
@@ -88,6 +88,36 @@ def _head(view: View) -> Text:
     return text("\n".join(lines) + "\n")
 
 
+def _verdicts(view: View) -> list[RenderableType]:
+    """Every judged tuning with its verdict and who else pays for it; [] when none was judged."""
+    table = bare_table(f"Verdicts: change of the primary metric against {view.baseline}")
+    table.add_column("tuning", min_width=9, max_width=16, overflow="fold")
+    table.add_column("workload", min_width=9, max_width=17, overflow="fold")
+    table.add_column("verdict", min_width=9, max_width=14, overflow="fold")
+    table.add_column("change", min_width=9, max_width=12, overflow="fold")
+    table.add_column("who else pays", overflow="fold")
+    for tuning in view.candidates:
+        for scene in view.scenes:
+            for item in view.judged(scene, tuning):
+                prices = [p for p in bill(view, tuning, scene) if p.who != "guest"]
+                table.add_row(
+                    text(tuning),
+                    text(scene.title.replace(" under ", "\nunder ")),
+                    _verdict_cell(item),
+                    _change_cell(item),
+                    text("\n".join(f"{price.who} {price.text}" for price in prices)),
+                )
+    return [Text(), table] if table.row_count else []
+
+
+def _verdict_cell(item: Comparison) -> Text:
+    if item.verdict is None:
+        return text("")
+    words = f"{SYMBOLS[item.verdict]} {verdict_text(item.verdict)}"
+    holm = "\n(by Holm)" if item.by_holm else ""
+    return text(words + holm, style=_VERDICT_STYLES.get(item.verdict, ""))
+
+
 def _scene(view: View, scene: Scene, notes: _Footnotes) -> list[RenderableType]:
     columns = view.columns(scene.workload)
     parts: list[RenderableType] = [_rule(scene.title)]
@@ -107,6 +137,7 @@ def _scene(view: View, scene: Scene, notes: _Footnotes) -> list[RenderableType]:
         table = _changes(view, scene, columns, pairs, notes, title)
         if table is not None:
             parts += [Text(), table]
+    parts += _bill(view, scene)
     parts += [Text(), *(small(line) for line in _legend(view, scene))]
     return parts
 
@@ -158,9 +189,8 @@ def _changes(
             for item, column in zip(found, columns, strict=True)
         ]
         if judged:
-            verdict = next((item.verdict for item in found if item and item.verdict), None)
-            style = _VERDICT_STYLES.get(verdict, "") if verdict else ""
-            cells.insert(1, text(verdict_text(verdict), style=style))
+            first = next((item for item in found if item and item.verdict), None)
+            cells.insert(1, _verdict_cell(first) if first is not None else text(""))
         arm = tuning if against == view.baseline else f"{tuning}\nvs {against}"
         table.add_row(text(arm), *cells)
     return table
@@ -176,7 +206,29 @@ def _gap(
 
 
 def _change_cell(item: Comparison) -> Text:
-    return text(f"{effect_text(item)}\n{interval_text(item)}".rstrip())
+    return text(f"{effect_text(item)}\n{_folded(interval_text(item))}".rstrip())
+
+
+def _folded(interval: str) -> str:
+    """An interval too wide for a column breaks between its ends, never inside a number."""
+    return interval if len(interval) <= _WIDEST else interval.replace(TO, f"{TO}\n", 1)
+
+
+def _bill(view: View, scene: Scene) -> list[RenderableType]:
+    """What each tuning does to guest, neighbour and host; [] when nobody was measured."""
+    bills = {tuning: bill(view, tuning, scene) for tuning in view.candidates}
+    header = dict.fromkeys(price.who for prices in bills.values() for price in prices)
+    if not header:
+        return []
+    table = _table(f"Who pays: change against {view.baseline}", [*header])
+    for tuning, prices in bills.items():
+        if prices:
+            found = {
+                price.who: f"{price.text}\n{_folded(price.interval)}".rstrip() for price in prices
+            }
+            cells = (text(found.get(who, NOT_AVAILABLE)) for who in header)
+            table.add_row(text(tuning), *cells)
+    return [Text(), table]
 
 
 def _legend(view: View, scene: Scene) -> Iterable[str]:
@@ -186,10 +238,9 @@ def _legend(view: View, scene: Scene) -> Iterable[str]:
     yield from sentences.left_out(view, scene)
     for check in view.checks(scene):
         yield check.sentence
-    for tuning in view.candidates:
-        if prices := view.bill(tuning, scene):
-            bill = ", ".join(f"{price.who} {price.text}" for price in prices)
-            yield f"Who pays for {tuning}: {bill}."
+    yield from sentences.holm(view, scene)
+    yield from sentences.signs(view, scene)
+    yield from sentences.precision(view, scene)
 
 
 def _added(more: Added | None) -> list[RenderableType]:

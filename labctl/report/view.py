@@ -14,12 +14,13 @@ from labctl.analysis.model import (
     Comparison,
     Judgement,
     Level,
+    Precision,
     Role,
     RunCheck,
+    Sign,
     Verdict,
 )
-from labctl.analysis.words import effect_text
-from labctl.base.wording import change, metric_title
+from labctl.base.wording import metric_title
 from labctl.store.run_folder import LoadedRun
 
 K = TypeVar("K")
@@ -33,7 +34,17 @@ _SHOWN_BESIDE_PRIMARY = (("ipc",), ("latency_p95",), ("exits_per_op", "exits"))
 _MOST_VARIANTS = 2
 """Columns of one metric by label, e.g. p95 latency of reads and of writes."""
 
-_GUESTS_THREADS = frozenset({"vcpu", "emulator", "iothread", "vhost"})
+SYMBOLS = {
+    Verdict.IMPROVES: "▲",
+    Verdict.REGRESSES: "▼",
+    Verdict.SMALL: "~",
+    Verdict.EQUIVALENT: "=",
+    Verdict.INCONCLUSIVE: "?",
+    Verdict.OTHER_PROMISE: "≠",
+    Verdict.SUSPENDED: "!",
+    Verdict.DEMONSTRATION: "–",
+}
+"""What tells verdicts apart without colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +68,6 @@ class Column:
     primary: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What one tuning did to one party: `text` is its change against baseline."""
-
-    who: str
-    text: str
-
-
 def base_name(metric: str) -> str:
     """The metric without its labels: "ipc" of "ipc{source=pmu}"."""
     return metric.partition("{")[0]
@@ -81,6 +84,12 @@ def series_name(metric: str) -> str:
 def _labels(metric: str) -> list[str]:
     inside = metric.partition("{")[2].removesuffix("}")
     return inside.split(",") if inside else []
+
+
+def label(metric: str, name: str) -> str | None:
+    """The value of one label: "vcpu" of "host_cpu{thread=vcpu}"; None without it."""
+    pairs = (pair.partition("=") for pair in _labels(metric))
+    return next((value for key, _, value in pairs if key == name), None)
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -109,12 +118,19 @@ class View:
         self.baseline = str(run.plan.get("baseline") or "baseline")
         self.control = str(run.plan.get("control") or "control")
         self.handicap = str(run.plan.get("handicap") or "handicap")
+        # By scene too: a run may have thousands of cells, and whatever is shown is of one scene.
+        self._levels_of: dict[Scene, list[Level]] = {}
+        self._comparisons_of: dict[Scene, list[Comparison]] = {}
         self._levels: dict[tuple[str, Scene, str], list[Level]] = {}
         for level in judgement.levels:
+            self._levels_of.setdefault(scene_of(level), []).append(level)
             key = (level.tuning, scene_of(level), series_name(level.metric))
             self._levels.setdefault(key, []).append(level)
         self._comparisons: dict[tuple[str, str, Scene, str], list[Comparison]] = {}
+        self._against: dict[str, set[str]] = {}
         for item in judgement.comparisons:
+            self._against.setdefault(item.tuning, set()).add(item.against)
+            self._comparisons_of.setdefault(scene_of(item), []).append(item)
             pair = (item.tuning, item.against, scene_of(item), series_name(item.metric))
             self._comparisons.setdefault(pair, []).append(item)
         self.tunings = self._ordered_tunings()
@@ -129,7 +145,7 @@ class View:
         twin = mapping(self._plan_tunings.get(tuning)).get("twin")
         if isinstance(twin, str):
             return twin
-        against = {c.against for c in self.judgement.comparisons if c.tuning == tuning}
+        against = self._against.get(tuning, ())
         return next(
             (name for name in self.tunings if name in against and self.is_native(name)), None
         )
@@ -193,11 +209,15 @@ class View:
         keys = ((tuning, against, scene, name) for name in column.names)
         return _first(self._comparisons, keys)
 
+    def levels(self, scene: Scene) -> list[Level]:
+        """All of one scene, in the judgement's order."""
+        return self._levels_of.get(scene, [])
+
     def comparisons(self, scene: Scene) -> list[Comparison]:
         """All of one scene: primaries first, then by metric, against and tuning."""
         rank = {name: place for place, name in enumerate(self.tunings)}
         return sorted(
-            (item for item in self.judgement.comparisons if scene_of(item) == scene),
+            self._comparisons_of.get(scene, ()),
             key=lambda item: (
                 item.role is not Role.PRIMARY,
                 item.metric,
@@ -210,11 +230,8 @@ class View:
         """The tuning's comparisons with baseline that its verdicts belong to."""
         return [
             item
-            for item in self.judgement.comparisons
-            if item.role is Role.PRIMARY
-            and item.tuning == tuning
-            and item.against == self.baseline
-            and scene_of(item) == scene
+            for item in self._comparisons_of.get(scene, ())
+            if item.role is Role.PRIMARY and item.tuning == tuning and item.against == self.baseline
         ]
 
     def primary_comparison(self, scene: Scene) -> Comparison | None:
@@ -294,45 +311,22 @@ class View:
             return f"{column.title}: measured in different ways on both sides"
         return f"{column.title}: no block has both {tuning} and {against}"
 
+    def spotlight(self, scene: Scene, most: int) -> list[str]:
+        """At most `most` arms for pictures that can't hold all: what tunings are measured by, then
+        the tunings, those with a clear effect first."""
+        clear = {Verdict.IMPROVES, Verdict.REGRESSES}
+        candidates = self.candidates
+        measures = [arm for arm in self.tunings if arm not in candidates]
+        candidates.sort(
+            key=lambda arm: {c.verdict for c in self.judged(scene, arm)}.isdisjoint(clear)
+        )
+        kept = {*measures, *candidates[: max(1, most - len(measures))]}
+        return [arm for arm in self.tunings if arm in kept]
+
     def checks(self, scene: Scene) -> list[RunCheck]:
         """Control, handicap and what restoring did, of one scene."""
         made = (*self.judgement.control, *self.judgement.handicap, *self.judgement.restored)
         return [check for check in made if scene_of(check) == scene]
-
-    def bill(self, tuning: str, scene: Scene) -> list[Price]:
-        """Who pays for a tuning: the guest, its neighbour, the host's CPUs, per CPU-second.
-
-        Without this a FIFO guest looks free. [] unless there is more to say than the guest's own
-        change.
-        """
-        prices = []
-        primary = self.primary(scene.workload)
-        parties = [Column("neighbour", ("neighbour_ops_per_s",))]
-        if primary is not None:
-            parties.insert(0, Column("guest", primary_column(primary).names))
-        for party in parties:
-            found = self.comparison(tuning, self.baseline, scene, party)
-            if found is not None:
-                prices.append(Price(party.title, effect_text(found)))
-        host = self._host_cpu(tuning, scene), self._host_cpu(self.baseline, scene)
-        if host[0] and host[1]:
-            prices.append(Price("host CPU", change(host[0] / host[1])))
-        per_cpu = Column("", ("ops_per_cpu_s",))
-        found = self.comparison(tuning, self.baseline, scene, per_cpu)
-        if found is not None:
-            prices.append(Price("work per host CPU-second", effect_text(found)))
-        return prices if len(prices) > 1 else []
-
-    def _host_cpu(self, tuning: str, scene: Scene) -> float:
-        """CPU seconds per second of all the guest's threads together."""
-        return sum(
-            level.typical
-            for level in self.judgement.levels
-            if level.tuning == tuning
-            and scene_of(level) == scene
-            and base_name(level.metric) == "host_cpu"
-            and _GUESTS_THREADS & {label.partition("=")[2] for label in _labels(level.metric)}
-        )
 
     def _ordered_tunings(self) -> list[str]:
         names = [str(name) for name in self._plan_tunings]
@@ -362,7 +356,7 @@ def primary_column(metric: str) -> Column:
     return Column(metric_title(metric), (series_name(metric),), primary=True)
 
 
-def scene_of(item: Level | Comparison | RunCheck) -> Scene:
+def scene_of(item: Level | Comparison | RunCheck | Sign | Precision) -> Scene:
     return Scene(item.workload, item.condition)
 
 

@@ -13,7 +13,7 @@ from labctl.base.errors import UsageError
 from labctl.base.signals import cleaning_up
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.tuning import Strategy
-from labctl.domain.pinpicture import picture
+from labctl.domain.pinpicture import layout_json, picture
 from labctl.run.planning import Planned, SweepRequest
 from labctl.store.run_folder import RunFolder
 from labctl.study.plan import Plan, tuning_json
@@ -98,6 +98,7 @@ def _pin_plan(planned: Planned, strategy: Strategy) -> dict[str, Any]:
         "picture": picture(pins, planned.topology),
         "reasons": [*pins.reasons, *pins.shares],
         "data": pins.to_json(),
+        "layout": layout_json(pins, planned.topology),
     }
 
 

@@ -100,6 +100,15 @@ EXTENSION = Fields(
     frozenset({"first_block", "last_block", "trials"}),
 )
 
+_PIN_GROUP = Fields(
+    {
+        "title": TEXT,
+        "cores": Listed(_whole({"core": WHOLE, "cpus": Named(Listed(TEXT))})),
+        "free": TEXT,
+    },
+    frozenset({"cores"}),
+)
+
 RUN = Fields(
     {
         "status": TEXT,
@@ -137,7 +146,14 @@ RUN = Fields(
         "binaries": Named(ANY),
         "xml": Named(TEXT),
         "tunings": Named(Named(ANY)),
-        "pin_plan": Fields({"picture": TEXT, "reasons": Listed(TEXT)}),
+        "pin_plan": Fields(
+            {
+                "picture": TEXT,
+                "reasons": Listed(TEXT),
+                "data": Fields({"vcpus": Named(WHOLE), "iothreads": Named(TEXT)}),
+                "layout": Listed(_PIN_GROUP),
+            }
+        ),
     }
 )
 

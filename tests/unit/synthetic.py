@@ -76,8 +76,9 @@ class Shape:
     `block_noise`: standard deviations of log(primary), of one trial and of what all trials of a
     block share; `boot_noise`: by tuning, of what its trials of one boot share. `invalid` names
     trials (tuning, workload, block) of which no attempt is valid, `repeated` those of which the
-    second attempt is. `primary_only` leaves every other metric out (fast, for simulations).
-    `stopping`: the rule that the plan declares; all blocks are there.
+    second attempt is. `exit_reasons`: VM exits per second by reason (under KVM). `primary_only`
+    leaves every other metric out (fast, for simulations). `stopping`: the rule that the plan
+    declares; all blocks are there.
     """
 
     seed: int = 1
@@ -96,6 +97,7 @@ class Shape:
     repeated: Collection[tuple[str, str, int]] = ()
     primary_only: bool = False
     stopping: Stopping | None = None
+    exit_reasons: Mapping[str, float] = field(default_factory=dict)
 
 
 def synthetic_run(**options: Any) -> LoadedRun:
@@ -274,6 +276,9 @@ def _readings(
         else:
             yield sample("steal", noisy(0.1 / speed), Unit.FRACTION, lower, "side.json")
             yield sample("exits", noisy(12.0), Unit.PER_OPERATION, lower, "host.json")
+            for reason, rate_of in shape.exit_reasons.items():
+                exits = noisy(rate_of)
+                yield sample("exits", exits, Unit.PER_SECOND, lower, "kvm.txt", reason=reason)
     yield sample(
         "neighbour_ops_per_s",
         noisy(1e4 / math.sqrt(speed)),
@@ -342,7 +347,17 @@ def _run_json(shape: Shape) -> dict[str, Any]:
         "pin_plan": {
             "picture": "CPU 0  housekeeping: emulator\nCPU 1  vCPU 0",
             "reasons": ["Two CPUs leave none for housekeeping alone."],
-            "data": {},
+            "data": {"vcpus": {"0": 1}, "emulator": "0", "iothreads": {}, "housekeeping": "0"},
+            "layout": [
+                {
+                    "title": "package 0, node 0, L3 of CPUs 0-1",
+                    "cores": [
+                        {"core": 0, "cpus": {"0": ["emulator", "housekeeping"]}},
+                        {"core": 1, "cpus": {"1": ["vCPU 0"]}},
+                    ],
+                    "free": "",
+                }
+            ],
         },
         "notes": [],
         "warnings": [],

@@ -8,7 +8,7 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Kind, Pin, Tuning
-from labctl.domain.pinpicture import picture
+from labctl.domain.pinpicture import layout_json, picture
 from labctl.domain.pinplan import default_vcpus, pin_plan, placement
 from labctl.host.topology import Topology
 
@@ -184,6 +184,16 @@ def test_the_picture_of_a_large_host_stays_small() -> None:
         "forbidden  CPUs 100-126",
     ]
     assert len(lines) == 8
+
+
+def test_a_run_keeps_the_picture_as_data_for_a_report_to_draw() -> None:
+    (group,) = layout_json(pin_plan(hosts.FOUR_CORES_SMT, 2, 1), hosts.FOUR_CORES_SMT)
+    assert group["title"] == "package 0, node 0, L3 of CPUs 0-7"
+    assert group["cores"][1] == {"core": 1, "cpus": {"1": ["vCPU 0"], "5": ["vCPU 1"]}}
+    assert group["cores"][2] == {"core": 2, "cpus": {"2": ["emulator"], "6": []}}
+    assert group["free"] == ""
+    large = hosts.topology([[n] for n in range(128)])
+    assert layout_json(pin_plan(large, 2, 0), large)[0]["free"] == "4-127"
 
 
 def test_a_plan_survives_as_json() -> None:

@@ -3,18 +3,59 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Judgement
+from labctl.analysis.model import Judgement, Precision, Role, Sign, SignKind
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.synthetic import synthetic_run, write_run
 
 Judged = tuple[LoadedRun, Judgement]
 
 INVALID = ("pinned", "sysbench-cpu", 3)
+
+
+def with_all_that_analysis_can_say(judged: Judged) -> Judged:
+    """The run with signs, a proposal, bootstrap intervals, blocks left out and Holm's findings."""
+    run, judgement = judged
+    place = {"workload": "sysbench-cpu", "condition": "neighbour", "metric": "events_per_s"}
+    drift = Sign(
+        kind=SignKind.DRIFT,
+        tuning="pinned",
+        sentence="its effect grows from block to block",
+        blocks=(3, 7),
+        **place,
+    )
+    modes = Sign(kind=SignKind.BIMODAL, tuning=None, sentence="Two modes. Look.", **place)
+    precision = Precision(
+        between_boots=0.08,
+        between_blocks=0.03,
+        within_trials=None,
+        boots=4,
+        blocks_per_boot=3,
+        seconds=30.0,
+        sentence="Boots differ more than blocks do.",
+        **place,
+    )
+    comparisons = tuple(
+        replace(
+            item,
+            boots=2,
+            left_out=(4, 5),
+            bootstrap_low=item.low,
+            bootstrap_high=item.high,
+            by_holm=item.tuning == "pinned",
+        )
+        if item.role is Role.PRIMARY
+        else item
+        for item in judgement.comparisons
+    )
+    return run, replace(
+        judgement, comparisons=comparisons, signs=(drift, modes), precision=(precision,)
+    )
 
 
 @pytest.fixture(scope="session")

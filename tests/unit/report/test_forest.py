@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, EffectKind, Judgement, Role
 from labctl.base.units import Unit
-from labctl.report.forest import Forest, Row, forest
+from labctl.report.forest import Forest, Row, forest, native_reference
 from labctl.report.view import Scene, View
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
@@ -25,6 +26,11 @@ def drawn(run: LoadedRun, judgement: Judgement) -> Forest:
 
 def row(plot: Forest, name: str) -> Row:
     return next(row for row in plot.rows if row.name == name)
+
+
+def dots(item: Row) -> list[float]:
+    """Where a row's dots lie, left to right in time."""
+    return [float(x) for x in re.findall(r"M([\d.]+) ", item.dots)]
 
 
 def with_primaries(judgement: Judgement, **changed: Any) -> Judgement:
@@ -44,13 +50,13 @@ def test_everything_lies_inside_of_the_picture(judged: Judged) -> None:
     plot = drawn(*judged)
     places = [plot.none_x, *(plot.band or ()), *(plot.noise or ()), *(t.x for t in plot.ticks)]
     for item in plot.rows:
-        places += [item.x, item.low or 0.0, item.high or 0.0, *(dot.x for dot in item.dots)]
+        places += [item.x, item.low or 0.0, item.high or 0.0, *dots(item)]
     assert all(0 <= place <= 100 for place in places)
 
 
 def test_each_block_is_a_dot_and_the_interval_holds_the_estimate(judged: Judged) -> None:
     item = row(drawn(*judged), "pinned+fifo")
-    assert len(item.dots) == 11
+    assert len(dots(item)) == item.blocks == 11
     assert item.low is not None
     assert item.high is not None
     assert item.low < item.x < item.high
@@ -110,3 +116,47 @@ def test_differences_have_a_linear_axis_around_zero(judged: Judged) -> None:
 def test_nothing_compared_is_no_picture(judged: Judged) -> None:
     run, judgement = judged
     assert forest(View(run, replace(judgement, comparisons=())), SCENE) is None
+
+
+def test_native_stands_last_as_the_reference_and_beyond_the_edge_where_it_is_far(
+    judged: Judged,
+) -> None:
+    plot = drawn(*judged)
+    native = plot.rows[-1]
+    assert (native.name, native.kind, native.outside) == ("native", "native", True)
+    assert native.x == 100
+    assert native.text.startswith("×1")
+    run = synthetic_run(effects={"native": 1.3, "pinned": 0.77, "pinned+fifo": 2.73})
+    near = drawn(run, judge(run)).rows[-1]
+    assert not near.outside
+    assert len(dots(near)) == 10
+
+
+def test_a_difference_to_native_turns_its_sign(judged: Judged) -> None:
+    run, judgement = judged
+    (item,) = (
+        c
+        for c in judgement.comparisons
+        if (c.tuning, c.against, c.metric) == ("baseline", "native", "events_per_s")
+    )
+    other = replace(item, kind=EffectKind.DIFFERENCE, estimate=-3.0, low=-4.0, high=-1.0, blocks={})
+    turned = native_reference(View(run, replace(judgement, comparisons=(other,))), SCENE)
+    assert turned is not None
+    assert (turned.tuning, turned.estimate, turned.low, turned.high) == ("native", 3.0, 1.0, 4.0)
+
+
+def test_the_noise_floor_is_the_controls_interval(judged: Judged) -> None:
+    run, judgement = judged
+    plot = drawn(run, judgement)
+    assert plot.noise == (row(plot, "control").low, row(plot, "control").high)
+    assert drawn(run, replace(judgement, control=())).noise is None
+
+
+def test_more_blocks_than_dots_can_show_are_a_line_where_nine_in_ten_lie(judged: Judged) -> None:
+    run, judgement = judged
+    blocks = {block: 0.7 + 0.001 * block for block in range(1, 301)}
+    item = row(drawn(run, with_primaries(judgement, blocks=blocks)), "pinned")
+    assert item.dots == ""
+    assert item.blocks == 300
+    assert item.bulk is not None
+    assert item.bulk[0] < item.bulk[1]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,13 @@ from lxml import etree
 from lxml import html as lxml_html
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import MissingMetric
+from labctl.analysis.model import MissingMetric, Verdict
+from labctl.analysis.words import interval_text
 from labctl.report.files import write_page
 from labctl.report.html import page
+from labctl.report.view import SYMBOLS
 from labctl.store.run_folder import LoadedRun, RunFolder
-from tests.unit.report.conftest import Judged
+from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import synthetic_run
 
 HOSTILE = "</pre></title><script>alert(1)</script>\"'><img src=http://x.example/ onerror=x>\x1b[2J"
@@ -25,6 +28,11 @@ def rendered(judged: Judged, folder: RunFolder) -> lxml_html.HtmlElement:
 
 def words(element: lxml_html.HtmlElement) -> str:
     return " ".join(element.text_content().split())
+
+
+def spaced(element: lxml_html.HtmlElement) -> str:
+    """The words, with a space between the cells of a table too."""
+    return " ".join(" ".join(element.itertext()).split())
 
 
 def loads(text: str) -> list[str]:
@@ -74,30 +82,117 @@ def test_ids_are_unique_and_links_and_labels_lead_to_them(
 
 def test_answer_and_warnings_open_the_page(judged: Judged, folder: RunFolder) -> None:
     text = words(rendered(judged, folder).xpath("//body")[0])
-    answer = text.index(" ".join(judged[1].answer.split()))
+    lead, _, rest = judged[1].answer.partition(": ")
+    assert text.index(f"{lead}: {rest}") < text.index("Verdicts")
+    answer = text.index(lead)
     places = [text.index(" ".join(warning.split())) for warning in judged[1].warnings]
     assert [answer, *places] == sorted([answer, *places])
     assert max(places) < text.index("Verdicts")
 
 
-def test_the_matrix_has_each_tunings_verdict(judged: Judged, folder: RunFolder) -> None:
-    matrix = rendered(judged, folder).xpath("//table")[0]
-    rows = {row[0].text_content(): words(row) for row in matrix.xpath(".//tbody/tr")}
-    assert set(rows) == {"pinned", "pinned+fifo"}
-    assert rows["pinned"].count("regresses−2") == 2
-    assert rows["pinned+fifo"].count("improves×2.") == 2
-
-
-def test_each_picture_has_a_title_and_a_table_with_the_same_arms(
+def test_the_matrix_has_each_tunings_verdict_and_who_pays(
     judged: Judged, folder: RunFolder
 ) -> None:
-    figures = rendered(judged, folder).xpath("//figure")
-    assert len(figures) == 2
+    matrix = rendered(judged, folder).xpath("//table")[0]
+    rows = {row[0].text_content(): words(row) for row in matrix.xpath(".//tbody/tr")}
+    assert set(rows) == {"pinned", "pinned+fifo", "control", "handicap"}
+    assert rows["pinned"].count("▼ regresses−2") == 2
+    assert rows["pinned+fifo"].count("▲ improves×2.") == 2
+    assert rows["pinned+fifo"].count("neighbour −") == 2
+    assert rows["pinned+fifo"].count("work per host CPU-second ×2.") == 2
+    assert rows["control"].count("passed") == 2
+
+
+def test_verdicts_are_told_apart_without_colour() -> None:
+    assert len(set(SYMBOLS.values())) == len(SYMBOLS) == len(Verdict)
+
+
+def test_each_picture_has_a_title_and_a_table_behind_it(judged: Judged, folder: RunFolder) -> None:
+    document = rendered(judged, folder)
+    pictures = document.xpath("//svg[not(ancestor::svg)]")
+    assert pictures
+    for picture in pictures:
+        assert picture.get("role") == "img"
+        assert picture.xpath("./title/text()")[0].strip()
+    figures = document.xpath("//figure")
+    assert len(figures) == 2 * 4 + 1  # forest, host CPU, trials, latency; the pin plan
     for figure in figures:
-        assert figure.xpath("./svg[@role='img']/title/text()")
+        assert figure.getnext().tag == "details"
+        assert figure.getnext().xpath(".//tbody/tr/th/text()")
+
+
+def test_the_forest_and_the_table_behind_it_have_the_same_arms(
+    judged: Judged, folder: RunFolder
+) -> None:
+    for figure in rendered(judged, folder).xpath(
+        "//figure[starts-with(./svg/title/@id, 'forest')]"
+    ):
         pictured = figure.xpath("./svg/text[@x='0']/text()")
         table = figure.getnext().xpath(".//tbody/tr/th/text()")
-        assert pictured == table == ["control", "handicap", "pinned", "pinned+fifo"]
+        assert pictured == table == ["control", "handicap", "pinned", "pinned+fifo", "native"]
+
+
+def test_headings_come_in_order_and_no_level_is_left_out(judged: Judged, folder: RunFolder) -> None:
+    levels = [
+        int(heading.tag[1])
+        for heading in rendered(judged, folder).iter("h1", "h2", "h3", "h4", "h5", "h6")
+    ]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_landmarks_captions_and_header_cells_are_there_for_a_screen_reader(
+    judged: Judged, folder: RunFolder
+) -> None:
+    document = rendered(judged, folder)
+    for landmark in ("header", "main"):
+        assert len(document.xpath(f"//body/{landmark}")) == 1
+    assert document.xpath("//body/a[1]/@href") == ["#main"]
+    for table in document.xpath("//table"):
+        assert table.xpath("./caption") or table.xpath("ancestor::*[@role='region']/@aria-label")
+        assert table.xpath(".//th")
+        assert table.xpath(".//th[not(@scope)]") == []
+    labels = document.xpath("//*[@role='region']/@aria-label")
+    assert len(labels) == len(set(labels))
+
+
+def test_signs_precision_holm_and_bootstrap_are_shown(judged: Judged, folder: RunFolder) -> None:
+    text = spaced(rendered(with_all_that_analysis_can_say(judged), folder))
+    assert "drift of pinned: its effect grows from block to block (blocks 3, 7)" in text
+    assert "two modes : Two modes. Look." in text
+    assert "Boots differ more than blocks do." in text
+    assert "8.3 % 3 % can't be told 4 boots, 3 blocks per boot, 30 s per trial" in text
+    assert "regresses (by Holm)" in text
+    assert "pinned: blocks 4 and 5 are missing" in text
+    low = next(c for c in judged[1].comparisons if c.tuning == "pinned" and c.verdict)
+    assert text.count(interval_text(low)) >= 3  # matrix, interval and bootstrap interval
+
+
+def test_reasons_that_differ_in_numbers_alone_are_said_once(
+    judged: Judged, folder: RunFolder
+) -> None:
+    run, judgement = judged
+    missing = tuple(
+        MissingMetric(
+            metric="latency_p99",
+            reason=f"the trial has {samples} samples and p99 takes 2000.",
+            trials=2,
+            tunings=("pinned",),
+            workloads=("cyclictest",),
+        )
+        for samples in (1545, 980, 1999)
+    )
+    text = spaced(rendered((run, replace(judgement, unavailable=missing)), folder))
+    assert "the trial has 980 to 1999 samples and p99 takes 2000. 6 pinned cyclictest" in text
+
+
+def test_thousands_of_invalid_trials_are_counted_by_arm_and_reason(folder: RunFolder) -> None:
+    bad = [("pinned", "sysbench-cpu", block) for block in range(1, 301)]
+    run = synthetic_run(blocks=300, tunings=["baseline", "control", "pinned"], invalid=bad)
+    text = spaced(lxml_html.fromstring(page(run, judge(run), folder.path)))
+    assert "pinned, sysbench-cpu, neighbour vCPU 0 ran on CPUs 0-1, asked for CPU 1 300" in text
+    assert "And 100 more" in text
 
 
 def test_reasons_invalid_trials_pin_plan_and_identity_are_there(

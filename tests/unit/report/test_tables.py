@@ -13,7 +13,7 @@ from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better, Unit
 from labctl.report.tables import print_report
 from labctl.store.run_folder import LoadedRun
-from tests.unit.report.conftest import Judged
+from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import synthetic_run
 
 
@@ -63,11 +63,33 @@ def test_what_is_missing_has_a_number_and_the_reason_stands_below_once(judged: J
     assert text.count("[2] VM exits: emulated: no VM exits") == 1
 
 
-def test_the_neighbours_bill_is_written_for_each_tuning(judged: Judged) -> None:
-    text = one_line(printed(*judged))
-    assert "Who pays for pinned+fifo: guest ×2.7" in text
-    assert text.count("neighbour −4") >= 1
-    assert "host CPU +" in text
+def test_the_verdicts_come_first_with_who_else_pays(judged: Judged) -> None:
+    text = printed(*judged)
+    verdicts = text[: text.index("== ")].partition("Verdicts: change of the primary metric")[2]
+    row = verdicts.partition("pinned+fifo")[2]
+    for part in ("▲ improves", "×2.73", "neighbour −", "host CPU +", "work per host CPU-second"):
+        assert part in row
+
+
+def test_each_scene_has_the_bill_of_each_tuning(judged: Judged) -> None:
+    for scene in printed(*judged).split("== ")[1:]:
+        head, _, bill = scene.partition("Who pays: change against baseline")[2].partition("pinned ")
+        for who in ("guest", "neighbour", "host CPU"):
+            assert who in head
+        row = bill.partition("pinned+fifo ")[2].splitlines()[0]
+        assert "×2.7" in row
+        assert "−" in row
+
+
+def test_signs_precision_holm_and_blocks_left_out_are_said(judged: Judged) -> None:
+    text = printed(*with_all_that_analysis_can_say(judged))
+    assert max(map(len, text.splitlines())) <= 80
+    said = one_line(text)
+    assert "Drift of pinned: its effect grows from block to block (blocks 3 and 7)" in said
+    assert "Boots differ more than blocks do." in said
+    assert "(by Holm)" in said
+    assert "By Holm: the verdict of pinned is what Holm's step-down procedure finds" in said
+    assert "pinned: blocks 4 and 5 are missing: a side has no valid value there" in said
 
 
 def test_the_ratio_to_native_is_named_for_what_it_is(judged: Judged) -> None:
@@ -102,6 +124,15 @@ def test_wide_differences_and_long_names_still_fit(judged: Judged) -> None:
     text = printed(run, replace(judgement, comparisons=tuple(renamed)))
     assert max(map(len, text.splitlines())) <= 80
     assert "+123 k/s" in text
+
+
+def test_an_interval_that_is_too_wide_breaks_between_its_ends(judged: Judged) -> None:
+    run, judgement = judged
+    wide = tuple(replace(item, low=0.0982, high=10.1) for item in judgement.comparisons)
+    rows = printed(run, replace(judgement, comparisons=wide))
+    assert "×0.0982…×10.1" not in rows
+    assert "×0.0982… " in rows
+    assert "×10.1 " in rows
 
 
 def test_a_run_with_few_blocks_says_no_verdict() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from labctl.report.bill import bill
 from labctl.report.view import Scene, View, series_name
 from tests.unit.report.conftest import Judged
 
@@ -70,14 +71,14 @@ def test_the_reason_for_a_gap_is_the_one_of_that_arm(judged: Judged) -> None:
 def test_the_bill_names_guest_neighbour_host_and_what_a_cpu_second_yields(
     judged: Judged,
 ) -> None:
-    bill = {price.who: price.text for price in View(*judged).bill("pinned+fifo", SCENE)}
-    assert list(bill) == ["guest", "neighbour", "host CPU", "work per host CPU-second"]
-    assert bill["guest"].startswith("×2.")
-    assert bill["neighbour"].startswith("−")
+    paid = {price.who: price.text for price in bill(View(*judged), "pinned+fifo", SCENE)}
+    assert list(paid) == ["guest", "neighbour", "host CPU", "work per host CPU-second"]
+    assert paid["guest"].startswith("×2.")
+    assert paid["neighbour"].startswith("−")
 
 
 def test_a_bill_with_nothing_but_the_guests_own_change_is_none(judged: Judged) -> None:
     run, judgement = judged
     own = tuple(item for item in judgement.comparisons if item.metric == "iops")
     view = View(run, replace(judgement, comparisons=own, levels=()))
-    assert view.bill("pinned+fifo", SCENE) == []
+    assert bill(view, "pinned+fifo", SCENE) == []

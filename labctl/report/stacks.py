@@ -1,0 +1,153 @@
+"""What adds up to a whole, per arm: the host's CPU time by thread, VM exits by reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from labctl.analysis.model import Level
+from labctl.base.units import Unit
+from labctl.base.wording import quantity
+from labctl.report.view import Scene, View, base_name, label
+
+_MOST_PARTS = 6
+"""Parts with a colour of their own; more are joined as "other"."""
+_LABELLED = 14.0
+"""Percent of the width that a part's name takes."""
+
+_THREADS = ("vcpu", "workload", "emulator", "iothread", "vhost", "labctl")
+"""Of the host's CPU time what a guest (or, natively, the workload) and labctl cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a bar: where, how long (percent), which colour. `label`: "" without room."""
+
+    x: float
+    width: float
+    colour: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    name: str
+    parts: tuple[Part, ...]
+    total: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """`rows` are the table behind the picture, with all arms; `parts` the legend."""
+
+    title: str
+    parts: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    description: str
+
+
+def host_cpu(view: View, scene: Scene, shown: Collection[str]) -> Stack | None:
+    """CPU seconds per second of the host, by thread; None where none was measured."""
+    return _stack(view, scene, f"{scene.title}: host CPU by thread", _thread, _THREADS, shown)
+
+
+def exits(view: View, scene: Scene, shown: Collection[str]) -> Stack | None:
+    """VM exits by reason, per operation where that was measured; None without a breakdown."""
+    for metric, per in (("exits_per_op", "per operation"), ("exits", "per second")):
+        title = f"{scene.title}: VM exits {per} by reason"
+        found = _stack(view, scene, title, partial(_reason, metric), (), shown)
+        if found is not None:
+            return found
+    return None
+
+
+def no_exits(view: View, scene: Scene) -> str:
+    """Why there are no exits by reason, as one sentence."""
+    why = dict.fromkeys(
+        item.reason.rstrip(".")
+        for item in view.judgement.unavailable
+        if base_name(item.metric) == "exits" and scene.workload in item.workloads
+    )
+    return f"{'; '.join(why) or 'they were not recorded in this run'}."
+
+
+def _thread(level: Level) -> str | None:
+    thread = label(level.metric, "thread") if base_name(level.metric) == "host_cpu" else None
+    return thread if thread in _THREADS else None
+
+
+def _reason(metric: str, level: Level) -> str | None:
+    return label(level.metric, "reason") if base_name(level.metric) == metric else None
+
+
+def _stack(
+    view: View,
+    scene: Scene,
+    title: str,
+    part_of: Callable[[Level], str | None],
+    order: Sequence[str],
+    drawn: Collection[str],
+) -> Stack | None:
+    by_arm: dict[str, dict[str, float]] = {}
+    unit = Unit.COUNT
+    for level in view.levels(scene):
+        part = part_of(level)
+        if part is not None and math.isfinite(level.typical) and level.typical >= 0:
+            by_arm.setdefault(level.tuning, {})[part] = level.typical
+            unit = level.unit
+    sizes: dict[str, float] = {}
+    for found in by_arm.values():
+        for part, value in found.items():
+            sizes[part] = sizes.get(part, 0.0) + value
+    largest = max((sum(found.values()) for found in by_arm.values()), default=0.0)
+    if largest <= 0:
+        return None
+    parts = [part for part in order if sizes.get(part)] or _largest_parts(sizes)
+    shown = {arm: _joined(by_arm[arm], parts) for arm in view.tunings if arm in by_arm}
+    names = [*parts, "other"] if any("other" in found for found in shown.values()) else parts
+    bars = tuple(
+        _bar(arm, found, names, largest, unit) for arm, found in shown.items() if arm in drawn
+    )
+    return Stack(
+        title=title,
+        parts=tuple(names),
+        bars=bars,
+        rows=tuple(
+            (
+                arm,
+                (
+                    *(quantity(found[p], unit) if p in found else "" for p in names),
+                    quantity(sum(found.values()), unit),
+                ),
+            )
+            for arm, found in shown.items()
+        ),
+        description="; ".join(f"{bar.name} {bar.total}" for bar in bars),
+    )
+
+
+def _largest_parts(sizes: Mapping[str, float]) -> list[str]:
+    ranked = sorted((part for part in sizes if sizes[part] > 0), key=lambda part: -sizes[part])
+    return ranked if len(ranked) <= _MOST_PARTS + 1 else ranked[:_MOST_PARTS]
+
+
+def _joined(found: Mapping[str, float], parts: Iterable[str]) -> dict[str, float]:
+    kept = {part: found[part] for part in parts if part in found}
+    rest = sum(value for part, value in found.items() if part not in kept)
+    return {**kept, "other": kept.get("other", 0.0) + rest} if rest > 0 else kept
+
+
+def _bar(
+    arm: str, found: Mapping[str, float], names: Sequence[str], largest: float, unit: Unit
+) -> Bar:
+    parts, x = [], 0.0
+    for colour, name in enumerate(names):
+        width = 100 * found.get(name, 0.0) / largest
+        if width >= 0.05:
+            text = name if width >= _LABELLED else ""
+            parts.append(Part(round(x, 2), round(width, 2), colour, text))
+        x += width
+    return Bar(arm, tuple(parts), quantity(sum(found.values()), unit))

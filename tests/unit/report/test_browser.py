@@ -1,0 +1,218 @@
+"""What a browser makes of the page, of every kind of run: nothing wider than the screen, nothing
+asked of a network, nothing unreadable, nothing cut off on paper."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.analysis.judge import judge
+from labctl.report.html import page
+from labctl.store.run_folder import LoadedRun, RunFolder
+from tests.unit.report.browser import Browser, chromium
+from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
+from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run, write_run
+
+EXAMPLE = Path(__file__).parents[3] / "results" / "example"
+HOSTILE = "</pre></title><script>alert(1)</script>\"'><img src=http://x.example/ onerror=x>\x1b[2J"
+LONG = "a-name-without-any-place-to-break-" * 4
+
+PAPER_PX = 1030
+"""An A4 sheet on its side, less its margins of 12 mm."""
+
+CHECKS = (Path(__file__).parent / "page_checks.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+def of(run: LoadedRun, tmp: Path) -> str:
+    return page(run, judge(run), tmp)
+
+
+def example(tmp: Path) -> str:
+    return of(RunFolder(EXAMPLE).load(), EXAMPLE)
+
+
+def emulated(tmp: Path) -> str:
+    run = synthetic_run(
+        blocks=11, boots=3, invalid=[("pinned", "sysbench-cpu", 3), ("pinned", "fio-randread", 4)]
+    )
+    judged: Judged = with_all_that_analysis_can_say((run, judge(run)))
+    return page(*judged, tmp)
+
+
+def with_exits(tmp: Path) -> str:
+    reasons = dict.fromkeys(("HLT", "MSR_WRITE", "EPT_VIOLATION", "IO", "CPUID", "X", "Y"), 30.0)
+    run = synthetic_run(accelerator="kvm", exit_reasons={**reasons, "HLT": 900.0})
+    return of(run, tmp)
+
+
+@cache
+def many_cells() -> LoadedRun:
+    """Ten thousand trials: forty arms, sixteen scenes, sixteen blocks."""
+    arms = [*TUNINGS, *(f"tuning-{number}" for number in range(32))]
+    workloads = {f"{name}-{n}": dict(WORKLOADS[name]) for n in range(4) for name in WORKLOADS}
+    return synthetic_run(
+        blocks=16, tunings=arms, workloads=workloads, conditions=("quiet", "neighbour")
+    )
+
+
+def large(tmp: Path) -> str:
+    return of(many_cells(), tmp)
+
+
+def many_blocks(tmp: Path) -> str:
+    return of(synthetic_run(blocks=625, boots=5), tmp)
+
+
+def damaged(tmp: Path) -> str:
+    folder = write_run(tmp / "damaged", synthetic_run(blocks=2))
+    (folder.path / "plan.json").write_text("{")
+    (folder.path / "trials" / "0002" / "samples.json").write_text('{"samples": [{"metric": 5}]}')
+    shutil.rmtree(folder.path / "xml")
+    return of(folder.load(), folder.path)
+
+
+def one_block(tmp: Path) -> str:
+    return of(synthetic_run(blocks=1), tmp)
+
+
+def no_baseline(tmp: Path) -> str:
+    return of(synthetic_run(tunings=["native", "handicap", "pinned"]), tmp)
+
+
+def all_invalid(tmp: Path) -> str:
+    blocks = range(1, 4)
+    bad = [(arm, load, block) for arm in TUNINGS for load in WORKLOADS for block in blocks]
+    return of(synthetic_run(blocks=3, invalid=bad), tmp)
+
+
+def nothing_left(tmp: Path) -> str:
+    return of(LoadedRun("r", {}, {}, (), ("plan.json is missing",)), tmp)
+
+
+def hostile(tmp: Path) -> str:
+    run = synthetic_run(
+        blocks=10,
+        tunings=[*TUNINGS, HOSTILE, LONG],
+        workloads={HOSTILE: WORKLOADS["sysbench-cpu"], LONG: WORKLOADS["fio-randread"]},
+        conditions=(HOSTILE,),
+    )
+    core = {"core": 1, "cpus": {HOSTILE: [HOSTILE]}}
+    said = {
+        **{key: HOSTILE for key, value in run.run.items() if isinstance(value, str)},
+        "host": {HOSTILE: HOSTILE, LONG: LONG, "qemu": LONG},
+        "pin_plan": {
+            "picture": LONG,
+            "reasons": [HOSTILE],
+            "layout": [{"title": LONG, "cores": [core]}],
+        },
+        "notes": [LONG],
+        "skipped": {HOSTILE: LONG},
+        "binaries": {LONG: {HOSTILE: "a" * 64}},
+    }
+    return of(replace(run, name=LONG, run=said, plan={**run.plan, "title": LONG}), tmp)
+
+
+RUNS: dict[str, Callable[[Path], str]] = {
+    made.__name__: made
+    for made in (
+        example,
+        emulated,
+        with_exits,
+        large,
+        many_blocks,
+        damaged,
+        one_block,
+        no_baseline,
+        all_invalid,
+        nothing_left,
+        hostile,
+    )
+}
+
+
+@pytest.fixture(scope="module", params=list(RUNS))
+def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    target = folder / "report.html"
+    target.write_text(RUNS[request.param](folder), encoding="utf-8")
+    return target
+
+
+def check(browser: Browser, name: str, *arguments: Any) -> list[str]:
+    given = ", ".join(map(repr, arguments))
+    found: list[str] = browser.evaluate(f"{CHECKS}\n{name}({given})")
+    return found
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+def test_the_page_fits_is_silent_and_readable(browser: Browser, file: Path, width: int) -> None:
+    browser.open(file, width=width)
+    for folded in (True, False):
+        if not folded:
+            browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+        for dark in (False, True):
+            browser.show(dark=dark)
+            assert check(browser, "tooFaint", 4.5) == []
+        assert check(browser, "tooWide") == []
+    assert browser.trouble == []
+
+
+def test_paper_shows_what_is_folded_and_cuts_nothing_off(browser: Browser, file: Path) -> None:
+    browser.open(file, width=PAPER_PX, media="print")
+    assert check(browser, "folded") == []
+    assert check(browser, "cutOff") == []
+    assert check(browser, "tooFaint", 4.5) == []
+    printed = browser.printed()
+    assert printed.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", printed)) >= 1
+    assert len(printed) > 8_000
+    assert browser.trouble == []
+
+
+def test_a_page_is_below_two_megabytes(file: Path) -> None:
+    assert file.stat().st_size < 2_000_000
+
+
+def test_the_keyboard_reaches_the_answer_first_and_whatever_scrolls(
+    browser: Browser, file: Path
+) -> None:
+    browser.open(file, width=360)
+    browser.press("Tab")
+    assert check(browser, "focused") == ["skip", "visible", "outlined"]
+    assert check(browser, "unreachable") == []
+
+
+BAD = """<!DOCTYPE html><meta charset=utf-8><style>:root { background: #fff }</style>
+<p style="color: #999">faint</p>
+<div style="width: 3000px">wide</div>
+<details><summary>more</summary><p>inside</p></details>
+<div style="overflow-x: auto"><div style="width: 2000px">scrolls</div></div>
+<script>console.log("spoke")</script><img src="http://127.0.0.1:9/x.png">"""
+
+
+def test_each_check_can_fail(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "bad.html"
+    file.write_text(BAD)
+    browser.open(file, width=360)
+    assert check(browser, "tooWide") != []
+    assert any("faint" in text for text in check(browser, "tooFaint", 4.5))
+    assert check(browser, "unreachable") != []
+    assert check(browser, "focused") == []
+    assert any("Runtime.consoleAPICalled" in text for text in browser.trouble)
+    assert any("x.png" in text for text in browser.trouble)
+    browser.open(file, width=PAPER_PX, media="print")
+    assert check(browser, "folded") != []
+    assert check(browser, "cutOff") != []
