@@ -33,6 +33,9 @@ _SHOWN_BESIDE_PRIMARY = (("ipc",), ("latency_p95",), ("exits_per_op", "exits"))
 _MOST_VARIANTS = 2
 """Columns of one metric by label, e.g. p95 latency of reads and of writes."""
 
+_MOST_OTHERS = 3
+"""Columns beside the primary metric's that fit a terminal."""
+
 _GUESTS_THREADS = frozenset({"vcpu", "emulator", "iothread", "vhost"})
 
 
@@ -168,10 +171,19 @@ class View:
         columns = []
         if primary is not None:
             columns.append(primary_column(primary))
+        if self.run.run.get("imported"):
+            return columns + self._others_measured(workload, primary)
         for names in _SHOWN_BESIDE_PRIMARY:
             if primary is None or base_name(primary) not in names:
                 columns += self._columns_of(workload, names)
         return columns
+
+    def _others_measured(self, workload: str, primary: str | None) -> list[Column]:
+        """Of trials from elsewhere, whose metrics are not ours to choose among."""
+        levels = (level for level in self.judgement.levels if level.workload == workload)
+        names = dict.fromkeys(series_name(level.metric) for level in levels)
+        others = [name for name in names if primary is None or name != series_name(primary)]
+        return [Column(metric_title(name), (name,)) for name in others[:_MOST_OTHERS]]
 
     def _columns_of(self, workload: str, names: tuple[str, ...]) -> list[Column]:
         """One column, or one per label set where the metric was recorded only by labels."""

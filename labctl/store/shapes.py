@@ -138,6 +138,7 @@ RUN = Fields(
         "xml": Named(TEXT),
         "tunings": Named(Named(ANY)),
         "pin_plan": Fields({"picture": TEXT, "reasons": Listed(TEXT)}),
+        "imported": Fields({"file": TEXT, "sha256": TEXT, "rows": WHOLE}, frozenset({"file"})),
     }
 )
 
