@@ -195,14 +195,18 @@ def fact_differences(a: LoadedRun, b: LoadedRun) -> Iterator[FactDifference]:
         for key, name in FACT_NAMES.items():
             if ours.get(key) != theirs.get(key):
                 yield FactDifference(
-                    name=f"{title}{name}", a=_words(ours.get(key)), b=_words(theirs.get(key))
+                    name=f"{title}{name}",
+                    a=fact_words(ours.get(key)),
+                    b=fact_words(theirs.get(key)),
                 )
-    for key, name in _OF_THE_RUN.items():
+    for key, name in OF_THE_RUN.items():
         if a.run.get(key) != b.run.get(key):
-            yield FactDifference(name=name, a=_words(a.run.get(key)), b=_words(b.run.get(key)))
+            yield FactDifference(
+                name=name, a=fact_words(a.run.get(key)), b=fact_words(b.run.get(key))
+            )
 
 
-_OF_THE_RUN = {
+OF_THE_RUN = {
     "accelerator": "accelerator",
     "vcpus": "vCPUs",
     "memory_mib": "guest's memory in MiB",
@@ -211,13 +215,14 @@ _OF_THE_RUN = {
 }
 
 
-def _words(value: Any) -> str | None:
+def fact_words(value: Any) -> str | None:
+    """A recorded fact as people read it; None where there is none."""
     if value is None:
         return None
     if isinstance(value, Mapping):
         if "unavailable" in value:
             return f"not available ({value['unavailable']})"
-        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {fact_words(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"
     return str(value) or "none"
