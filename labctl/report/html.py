@@ -15,6 +15,7 @@ from labctl.base.places import data_folders
 from labctl.base.wording import counted, metric_title, printable, quantity, share
 from labctl.report import appendix, sentences
 from labctl.report.forest import Forest, forest
+from labctl.report.published import published_part
 from labctl.report.view import (
     Price,
     Scene,
@@ -110,6 +111,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
             native_gap=sentences.native_gap(view),
             matrix=_matrix(view),
             sections=[_section(view, scene, n) for n, scene in enumerate(view.scenes, start=1)],
+            published=published_part(run),
             invalid=appendix.invalid_trials(run),
             facts=appendix.facts(run),
             binaries=appendix.flat(run.run.get("binaries")),
