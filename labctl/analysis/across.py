@@ -103,13 +103,10 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     and conditions that both have.
     """
     ours, theirs = _Side.of(a), _Side.of(b)
-    left_out: list[str] = []
-    spots = [
-        _Spot(tuning, place, ours.design.primaries[place.workload].metric)
-        for place in _matched_places(ours, theirs, left_out)
-        for tuning in _matched_tunings(ours, theirs)
+    left_out = [
+        f"{run.name} has no plan: nothing tells its arms." for run in (a, b) if not run.plan
     ]
-    left_out += _unmatched_tunings(ours, theirs)
+    spots = [] if left_out else _spots(ours, theirs, left_out)
     measured = [spot for spot in spots if ours.has(spot) and theirs.has(spot)]
     if spots and not measured:
         left_out.append("No tuning has a primary metric measured in both runs.")
@@ -126,6 +123,16 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
         effects=tuple(found for found in effects if found is not None),
         cautions=tuple(_cautions(ours, theirs)),
     )
+
+
+def _spots(a: _Side, b: _Side, left_out: list[str]) -> list[_Spot]:
+    places = _matched_places(a, b, left_out)
+    left_out += _unmatched_tunings(a, b)
+    return [
+        _Spot(tuning, place, a.design.primaries[place.workload].metric)
+        for place in places
+        for tuning in _matched_tunings(a, b)
+    ]
 
 
 class _Spot(NamedTuple):
@@ -169,9 +176,11 @@ def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
         return
     ours, theirs = a.run.get("accelerator"), b.run.get("accelerator")
     if ours != theirs:
+        known = {ours, theirs} == {"tcg", "kvm"}
         yield (
             f"the guests of {a.name} ran under {_accelerator(ours)} and those of {b.name} under "
-            f"{_accelerator(theirs)}: one is emulated, so their difference is that"
+            f"{_accelerator(theirs)}: "
+            + ("one is emulated, so their difference is that" if known else "one may be emulated")
         )
     programs = {str(entry.get("program")) for entry in (a.plan.get("workloads") or {}).values()}
     built, otherwise = (run.run.get("binaries") or {} for run in (a, b))

@@ -98,6 +98,10 @@ def _no_cell(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Spot:
         names = {name for cell in there for kind, name, _ in _named(rule, cell) if kind == what}
         if not any(fnmatchcase(name, pattern) for name in names):
             return Spot(why=_nobody(what, pattern, names), nothing=True)
+    if rule.tuning not in {cell.tuning for cell in there} and not any(
+        fnmatchcase(name, rule.tuning) for name in design.candidates
+    ):
+        return Spot(why="none of these tunings is there to be rolled out", nothing=True)
     return Spot(why="no trial of the run is of all that the rule names", nothing=True)
 
 
@@ -118,7 +122,7 @@ def _unavailable(rule: Rule, spoken: Collection[Cell], cells: Cells) -> str:
     tunings = {cell.tuning for cell in spoken}
     workloads = {cell.place.workload for cell in spoken}
     reasons = dict.fromkeys(
-        item.reason
+        item.reason.rstrip(".")
         for item in cells.missing
         if rule.takes_metric(item.metric)
         and not tunings.isdisjoint(item.tunings)

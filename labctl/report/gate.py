@@ -59,7 +59,7 @@ def where(finding: Finding) -> str:
     if finding.of_facts:
         return f"the run : {finding.against}"
     if not finding.tuning:
-        return "nowhere in the run"
+        return "no value in the run"
     arms = finding.tuning if finding.against is None else f"{finding.tuning} : {finding.against}"
     return f"{arms}, {finding.workload}, {finding.condition}"
 

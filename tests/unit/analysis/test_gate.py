@@ -300,7 +300,7 @@ def test_the_policy_in_the_docs_is_one(tmp_path: Path) -> None:
     docs = Path(__file__).parents[3] / "docs" / "gate.md"
     path = tmp_path / "policy.yaml"
     path.write_text(docs.read_text().partition("```yaml\n")[2].partition("```")[0])
-    assert len(load_policy(path).rules) == 4
+    assert len(load_policy(path).rules) == 5
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,20 @@ def test_an_export_comes_back_with_the_same_judgement(labctl: Labctl, tmp_path: 
     assert [item.typical for item in ours.levels] == [item.typical for item in theirs.levels]
     assert (ours.control, ours.handicap) == (theirs.control, theirs.handicap)
     assert (ours.blocks, ours.boots, ours.done) == (theirs.blocks, theirs.boots, theirs.done)
+
+
+def test_a_real_run_comes_back_as_well(labctl: Labctl, tmp_path: Path) -> None:
+    """The recorded run in the repository, with its invalid trials and what is unavailable."""
+    recorded = Path(__file__).parents[3] / "results" / "example"
+    shutil.copytree(recorded, tmp_path / "results" / "example")
+    measured = loaded(tmp_path, "example")
+    (tmp_path / "samples.csv").write_text(samples_csv(measured))
+    words = ("--name", "again", "--design", "example")
+    assert labctl("run", "import", str(tmp_path / "samples.csv"), *words).code == 0
+    ours, theirs = judge(loaded(tmp_path, "again")), judge(measured)
+    assert without_sources(ours) == without_sources(theirs)
+    assert (ours.control, ours.handicap) == (theirs.control, theirs.handicap)
+    assert (ours.boots, ours.done, ours.invalid) == (theirs.boots, theirs.done, theirs.invalid)
 
 
 def test_an_export_of_an_import_is_the_same_file(labctl: Labctl, tmp_path: Path) -> None:
