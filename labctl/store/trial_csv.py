@@ -32,6 +32,7 @@ COPY = "imported.csv"
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"\d{1,9}")
+_LONGEST_NAME = 150
 _NO_NUMBERS = ("nan", "inf", "infinity")
 
 _OTHER_UNITS = {
@@ -153,8 +154,17 @@ class _Row:
         # The export puts ' before what a spreadsheet would take for a formula.
         return value[1:] if value[:2] in ("'=", "'+", "'@") else value
 
+    def named(self, column: str) -> str:
+        """A name as reports and tables can show it, or ""."""
+        name = self.text(column)
+        if not name.isprintable():
+            self.refuse(column, "holds a control character or a line break")
+        if len(name) > _LONGEST_NAME:
+            self.refuse(column, f"has {len(name)} characters where {_LONGEST_NAME} are the most")
+        return name
+
     def needed(self, column: str) -> str:
-        return self.text(column) or self.refuse(column, "is empty")
+        return self.named(column) or self.refuse(column, "is empty")
 
     def whole(self, column: str, otherwise: int | None = None) -> int:
         text = self.text(column)
@@ -241,7 +251,7 @@ def _header(lines: _Lines) -> tuple[list[str], tuple[str, ...]]:
 def _record(row: _Row, numbers: dict[tuple[object, ...], int]) -> TrialRecord:
     """The trial of a row. Without a column 'trial' they are counted as they come."""
     cell = {"tuning": row.needed("tuning"), "workload": row.needed("workload")}
-    if condition := row.text("condition"):
+    if condition := row.named("condition"):
         cell["condition"] = condition
     block = row.whole("block")
     here = (*cell.values(), block)
@@ -303,7 +313,7 @@ def _reading(row: _Row) -> Reading:
 
 def _labels(row: _Row) -> dict[str, str]:
     labels: dict[str, str] = {}
-    for part in filter(None, row.text("labels").split(";")):
+    for part in filter(None, row.named("labels").split(";")):
         name, equals, value = part.partition("=")
         if not equals or not name or name in labels:
             row.refuse(
