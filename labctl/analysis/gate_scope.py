@@ -55,11 +55,21 @@ def scope(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Iterator[
         return
     yield from found
     have = {spot.cell for spot in found}
-    keys_of = {spot.cell.place: spot.key for spot in found if spot.cell is not None}
+    keys = {spot.cell.place.workload: spot.key for spot in found if spot.cell is not None}
     for cell in spoken:
-        if cell not in have and cell.place in keys_of:
-            why = _unavailable(rule, [cell], cells) or f"no valid trial of it has {metric}"
-            yield Spot(cell=cell, key=keys_of[cell.place], why=why)
+        if cell in have:
+            continue
+        unavailable = _unavailable(rule, [cell], cells)
+        key = keys.get(cell.place.workload) or _primary(rule, cell, design)
+        if key or unavailable:  # else a workload that has no such metric
+            why = unavailable or f"no valid trial of it has {metric}"
+            yield Spot(cell=cell, key=key or metric, why=why)
+
+
+def _primary(rule: Rule, cell: Cell, design: Design) -> str:
+    """The primary metric of the cell's workload, where the rule speaks of it."""
+    primary = design.primaries.get(cell.place.workload)
+    return primary.metric if primary and rule.takes_metric(primary.metric) else ""
 
 
 def _cells(design: Design, cells: Cells) -> list[Cell]:
@@ -111,8 +121,7 @@ def _no_metric(rule: Rule, spoken: Collection[Cell], design: Design, cells: Cell
     keys = {key for cell in spoken for key in cells.series.get(cell, {})}
     if not keys:
         return Spot(why="no valid trial has a value there")
-    primaries = {design.primaries.get(cell.place.workload) for cell in spoken}
-    if any(primary is not None and rule.takes_metric(primary.metric) for primary in primaries):
+    if any(_primary(rule, cell, design) for cell in spoken):
         return Spot(why=f"no valid trial has {rule.metric}")
     return Spot(why=_nobody("metric", rule.metric or "", keys), nothing=True)
 

@@ -162,6 +162,24 @@ def test_a_rule_about_every_tuning_does_not_forget_one_that_failed_to_run() -> N
     assert result.findings[1].why == "no valid trial of it has events_per_s"
 
 
+def test_a_rule_about_every_condition_does_not_forget_one_that_gave_nothing() -> None:
+    run = synthetic_run(conditions=("quiet", "neighbour"))
+    quiet = tuple(t for t in run.trials if t.record.cell["condition"] == "quiet")
+    policy = Policy(
+        undecided=Undecided.OPEN, rules=[rule(tuning="pinned", against="baseline", within="900 %")]
+    )
+    result = gate(replace(run, trials=quiet), policy, {})
+    assert [(f.condition, f.outcome) for f in result.findings] == [
+        ("quiet", Outcome.HOLDS),
+        ("neighbour", Outcome.UNDECIDED),
+    ]
+
+
+def test_a_rule_about_every_workload_leaves_those_alone_that_have_no_such_metric() -> None:
+    given = rule(workload="*", tuning="pinned", against="baseline", within="900 %")
+    assert [f.workload for f in held(given).findings] == ["sysbench-cpu"]
+
+
 def facts(*names: str) -> Rule:
     return Rule(facts=list(names), like="fleet")
 
