@@ -166,8 +166,8 @@ def gate_junit(result: GateResult) -> bytes:
     """The format that continuous integration reads: a test case for each check. What is undecided
     is skipped, unless it counts as violated or as kept.
 
-    There is no one schema. This keeps Jenkins' (junit-10.xsd), and of the stricter ones of Ant and
-    Surefire what they require: the counts, `errors`, `time`, and a failure's `type`.
+    There is no one schema. This keeps Jenkins' (xunit plugin, junit-10.xsd) and Surefire's
+    (surefire-test-report-3.0.xsd), which asks for all counts, for `time` and a failure's `type`.
     """
     suite = etree.Element("testsuite", name=f"labctl gate {_xml(result.run)}")
     failures = skipped = 0
