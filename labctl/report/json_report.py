@@ -63,6 +63,7 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "unavailable": [_missing(item) for item in judgement.unavailable],
         "skipped": dict(mapping(run.run.get("skipped"))),
         "published": published_json(run),
+        "imported": run.run.get("imported"),
     }
     return {key: _finite(value) for key, value in report.items()}
 

@@ -191,8 +191,8 @@ def test_what_was_imported_is_compared_with_a_measurement_only_by_force(
 def test_what_was_imported_is_not_gone_on_with(labctl: Labctl, experiment: Experiment) -> None:
     words = ("--baseline", "other", "--primary", "real", "--name", "sched")
     labctl("run", "import", experiment("sched"), *words)
-    for words in (("sweep", "--resume", "sched"), ("run", "reparse", "sched")):
-        result = labctl(*words)
+    for asked in (("sweep", "--resume", "sched"), ("run", "reparse", "sched")):
+        result = labctl(*asked)
         assert result.code == 2
         assert "was imported" in result.err
 

@@ -23,7 +23,7 @@ SOURCE = "Someone's study, 2025."
 
 @pytest.fixture(scope="module")
 def run() -> LoadedRun:
-    results = [
+    results: list[dict[str, object]] = [
         {"metric": "ipc", "tuning": "pinned", "ratio": 0.8},
         {"metric": "ipc", "tuning": "pinned+fifo", "ratio": 0.5},
         {"metric": "latency_p95", "tuning": "pinned", "ratio": None},
