@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from labctl.analysis.cells import Cells, Place, read_cells
+from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.design import ALPHA, Design, read_design
-from labctl.analysis.effects import ratio_of
-from labctl.analysis.intervals import spread, t_interval
+from labctl.analysis.effects import ratios
+from labctl.analysis.intervals import t_interval
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import listed
 from labctl.store.run_folder import LoadedRun
-
-_RESOLUTION = 1e-9
-"""Of log-ratios: what differs by less is tied."""
 
 
 class Agreement(StrEnum):
@@ -88,37 +84,24 @@ def _repeated(
     skipped: Mapping[str, str],
 ) -> Repeated:
     tuning, against, metric = item["tuning"], item["against"], item["metric"]
-    ours = _values(cells, tuning, place, metric)
-    names = (against, design.control) if against == design.baseline else (against,)
-    references = [v for name in names if (v := _values(cells, name, place, metric))]
+    ours, theirs = (_series(cells, arm, place, metric) for arm in (tuning, against))
     ratio = low = high = None
-    blocks, agreement, why = 0, Agreement.NOT_MEASURED, ""
-    if not ours or not _values(cells, against, place, metric):
-        lacking = tuning if not ours else against
+    blocks, agreement = 0, Agreement.NOT_MEASURED
+    if ours is None or theirs is None:
+        lacking = tuning if ours is None else against
         why = skipped.get(lacking) or _why_missing(cells, lacking, place, metric)
-    elif not (common := sorted(set(ours).intersection(*references))):
-        why = f"no block has both {tuning} and {against}"
-    elif min(side[block] for side in (ours, *references) for block in common) <= 0:
-        blocks, why = len(common), "0 in some block, of which there is no ratio"
     else:
-        logs = [
-            math.log(ours[b]) - math.fsum(math.log(r[b]) for r in references) / len(references)
-            for b in common
-        ]
-        found = spread(logs, _RESOLUTION)
-        interval = t_interval(found, ALPHA)
-        blocks, ratio = found.n, ratio_of(found.mean)
-        agreement = Agreement.NOT_SHOWN
-        if interval is not None:
-            low, high = ratio_of(interval.low), ratio_of(interval.high)
-        if blocks < FEWEST_BLOCKS:
-            why = f"{blocks} of the {FEWEST_BLOCKS} blocks that it takes"
-        elif low is None or high is None or low <= 1 <= high:
-            why = "the interval holds no change"
+        control = design.control if against == design.baseline else None
+        others = [theirs, *filter(None, [_series(cells, control, place, metric)])]
+        found = ratios(ours, others)
+        if isinstance(found, str):
+            why = f"it {found}"
         else:
-            rises = low > 1
-            same = rises is (item["direction"] == "higher")
-            agreement = Agreement.SAME if same else Agreement.OTHER
+            interval = t_interval(found.spread, ALPHA)
+            blocks, ratio = found.spread.n, found.shown(found.spread.mean)
+            if interval is not None:
+                low, high = found.shown(interval.low), found.shown(interval.high)
+            agreement, why = _agreement(blocks, low, high, item["direction"])
     return Repeated(
         tuning=tuning,
         against=against,
@@ -137,11 +120,24 @@ def _repeated(
     )
 
 
-def _values(cells: Cells, tuning: str | None, place: Place, metric: str) -> dict[int, float]:
-    """By block: the sum of the series that have the metric's name and its labels; {} where there is
-    none, or where they come from more than one source (METHOD 12)."""
+def _agreement(
+    blocks: int, low: float | None, high: float | None, direction: str
+) -> tuple[Agreement, str]:
+    if blocks < FEWEST_BLOCKS:
+        return Agreement.NOT_SHOWN, f"{blocks} of the {FEWEST_BLOCKS} blocks that it takes"
+    if low is None or high is None:
+        return Agreement.NOT_SHOWN, "the same ratio in every block, too coarse to judge by"
+    if low <= 1 <= high:
+        return Agreement.NOT_SHOWN, "the interval holds no change"
+    same = (low > 1) is (direction == "higher")
+    return (Agreement.SAME if same else Agreement.OTHER), ""
+
+
+def _series(cells: Cells, tuning: str | None, place: Place, metric: str) -> Series | None:
+    """What has the metric's name and its labels, summed by block; None where there is nothing, or
+    where the numbers come from more than one source (METHOD 12)."""
     if tuning is None:
-        return {}
+        return None
     base, labels = _parts(metric)
     found = [
         series
@@ -149,12 +145,14 @@ def _values(cells: Cells, tuning: str | None, place: Place, metric: str) -> dict
         if series.sample.metric == base and labels.items() <= series.sample.labels.items()
     ]
     if len({series.sample.labels.get("source") for series in found}) != 1:
-        return {}
-    sums: defaultdict[int, list[float]] = defaultdict(list)
-    for series in found:
-        for block, value in series.values.items():
-            sums[block].append(value)
-    return {block: math.fsum(v) for block, v in sums.items() if len(v) == len(found)}
+        return None
+    first, *more = found
+    if not more:
+        return first
+    blocks = set.intersection(*(set(series.values) for series in found))
+    return replace(
+        first, values={b: math.fsum(series.values[b] for series in found) for b in sorted(blocks)}
+    )
 
 
 def _parts(metric: str) -> tuple[str, dict[str, str]]:

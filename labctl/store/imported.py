@@ -6,7 +6,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,9 @@ def write_imported(
         folder.write_plan(plan)
         for trial, readings in trials.trials:
             place = folder.new_trial(trial.number, trial.attempt)
-            place.write_record(trial)
+            # A native trial shares nothing with a boot, whatever column the file has.
+            kind = (plan.get("tunings") or {}).get(trial.cell["tuning"], {}).get("kind", "guest")
+            place.write_record(replace(trial, parsed_with={"kind": kind}))
             place.write_readings(readings)
         # Last: without it there is no run.
         folder.write_run(
