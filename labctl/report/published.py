@@ -72,7 +72,7 @@ def published_table(run: LoadedRun) -> list[RenderableType]:
 
 def _table(title: str, rows: Sequence[PublishedRow]) -> RenderableType:
     table = bare_table(title)
-    for column, width in (("arms", 26), ("metric", 22), ("here", 11), ("published", 9), ("", 9)):
+    for column, width in (("arms", 23), ("metric", 20), ("here", 15), ("published", 9), ("", 9)):
         table.add_column(column, max_width=width, overflow="fold")
     for row in rows:
         table.add_row(
