@@ -53,7 +53,7 @@ def list_runs(as_json: bool, results: Path | None) -> None:
                 entry["run"],
                 entry["study"] or "?",
                 entry["status"] or "?",
-                entry["accelerator"] or "?",
+                entry["accelerator"] or ("imported" if entry.get("imported_from") else "?"),
                 _progress(entry),
             ]
             for entry in entries
@@ -181,6 +181,7 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
             for item in run.plan.get("extensions", [])
         ],
         "problems": list(run.problems),
+        **({"imported_from": imported["file"]} if (imported := run.run.get("imported")) else {}),
     }
 
 

@@ -220,6 +220,18 @@ def test_what_is_not_declared_is_asked_for(
     assert not list(tmp_path.glob("results/*/run.json"))
 
 
+def test_the_list_of_runs_says_which_was_imported(
+    labctl: Labctl, experiment: Experiment, tmp_path: Path
+) -> None:
+    words = ("--baseline", "other", "--primary", "real", "--name", "sched")
+    labctl("run", "import", experiment("sched"), *words)
+    write_run(tmp_path / "results" / "measured", synthetic_run(blocks=1, primary_only=True))
+    runs = json.loads(labctl("run", "list", "--json").out)["runs"]
+    assert [entry.get("imported_from") for entry in runs] == [None, "sched.csv"]
+    assert "imported" in labctl("run", "list").out
+    assert "sched.csv" in labctl("run", "show", "sched").out
+
+
 def test_a_run_of_that_name_is_not_overwritten(labctl: Labctl, experiment: Experiment) -> None:
     words = ("--baseline", "other", "--primary", "real", "--name", "sched")
     assert labctl("run", "import", experiment("sched"), *words).code == 0
