@@ -19,8 +19,10 @@ from labctl.analysis.design import ALPHA, Design, read_design
 from labctl.analysis.effects import Effects, alone, by_ratio, paired, ratio_of
 from labctl.analysis.intervals import Spread, welch_interval
 from labctl.analysis.model import EffectKind
+from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.units import Better, Unit
+from labctl.base.wording import counted
 from labctl.store.run_folder import LoadedRun
 
 
@@ -63,9 +65,12 @@ class Difference:
 
     @property
     def finding(self) -> str:
-        """What the interval says: "differs", "the same" (within the threshold) or "not shown"."""
+        """What the interval says: "differs", "the same" (within the threshold) or "not shown".
+        Of fewer blocks than a verdict takes it says nothing (METHOD 21)."""
         if self.low is None or self.high is None:
             return "not shown"
+        if min(self.blocks_a, self.blocks_b) < FEWEST_BLOCKS:
+            return "too few blocks"
         nothing = 1.0 if self.kind is EffectKind.RATIO else 0.0
         if not self.low <= nothing <= self.high:
             return "differs"
@@ -98,13 +103,10 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     and conditions that both have.
     """
     ours, theirs = _Side.of(a), _Side.of(b)
-    left_out: list[str] = []
-    spots = [
-        _Spot(tuning, place, ours.design.primaries[place.workload].metric)
-        for place in _matched_places(ours, theirs, left_out)
-        for tuning in _matched_tunings(ours, theirs)
+    left_out = [
+        f"{run.name} has no plan: nothing tells its arms." for run in (a, b) if not run.plan
     ]
-    left_out += _unmatched_tunings(ours, theirs)
+    spots = [] if left_out else _spots(ours, theirs, left_out)
     measured = [spot for spot in spots if ours.has(spot) and theirs.has(spot)]
     if spots and not measured:
         left_out.append("No tuning has a primary metric measured in both runs.")
@@ -114,13 +116,23 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     return RunComparison(
         a=a.name,
         b=b.name,
-        facts=tuple(_fact_differences(a, b)),
-        refusals=tuple(_refusals(a, b)),
+        facts=() if _either_imported(a, b) else tuple(fact_differences(a, b)),
+        refusals=tuple(refusals(a, b)),
         left_out=tuple(left_out),
         levels=tuple(_level(ours, theirs, spot) for spot in measured),
         effects=tuple(found for found in effects if found is not None),
         cautions=tuple(_cautions(ours, theirs)),
     )
+
+
+def _spots(a: _Side, b: _Side, left_out: list[str]) -> list[_Spot]:
+    places = _matched_places(a, b, left_out)
+    left_out += _unmatched_tunings(a, b)
+    return [
+        _Spot(tuning, place, a.design.primaries[place.workload].metric)
+        for place in places
+        for tuning in _matched_tunings(a, b)
+    ]
 
 
 class _Spot(NamedTuple):
@@ -149,12 +161,26 @@ class _Side:
         return self.cells.at(spot.tuning, spot.place)[spot.metric]
 
 
-def _refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
+def _either_imported(a: LoadedRun, b: LoadedRun) -> bool:
+    return bool(a.run.get("imported") or b.run.get("imported"))
+
+
+def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
+    """Why two runs can't be compared, as ends of sentences."""
+    if bool(a.run.get("imported")) is not bool(b.run.get("imported")):
+        imported, other = (a, b) if a.run.get("imported") else (b, a)
+        yield (
+            f"{imported.name} was imported and {other.name} was measured by labctl: that they mean "
+            "the same by the same names is not known"
+        )
+        return
     ours, theirs = a.run.get("accelerator"), b.run.get("accelerator")
     if ours != theirs:
+        known = {ours, theirs} == {"tcg", "kvm"}
         yield (
             f"the guests of {a.name} ran under {_accelerator(ours)} and those of {b.name} under "
-            f"{_accelerator(theirs)}: one is emulated, so their difference is that"
+            f"{_accelerator(theirs)}: "
+            + ("one is emulated, so their difference is that" if known else "one may be emulated")
         )
     programs = {str(entry.get("program")) for entry in (a.plan.get("workloads") or {}).values()}
     built, otherwise = (run.run.get("binaries") or {} for run in (a, b))
@@ -170,21 +196,26 @@ def _accelerator(name: Any) -> str:
     return {"tcg": "TCG", "kvm": "KVM"}.get(str(name), "an unknown accelerator")
 
 
-def _fact_differences(a: LoadedRun, b: LoadedRun) -> Iterator[FactDifference]:
-    """In the order of FACT_NAMES: what every figure is made by comes first."""
+def fact_differences(a: LoadedRun, b: LoadedRun) -> Iterator[FactDifference]:
+    """What the runs recorded otherwise of hosts, guests and themselves, in the order of
+    FACT_NAMES: what every figure is made by comes first."""
     for section, title in (("host", ""), ("guest", "guest's ")):
         ours, theirs = a.run.get(section) or {}, b.run.get(section) or {}
         for key, name in FACT_NAMES.items():
             if ours.get(key) != theirs.get(key):
                 yield FactDifference(
-                    name=f"{title}{name}", a=_words(ours.get(key)), b=_words(theirs.get(key))
+                    name=f"{title}{name}",
+                    a=fact_words(ours.get(key)),
+                    b=fact_words(theirs.get(key)),
                 )
-    for key, name in _OF_THE_RUN.items():
+    for key, name in OF_THE_RUN.items():
         if a.run.get(key) != b.run.get(key):
-            yield FactDifference(name=name, a=_words(a.run.get(key)), b=_words(b.run.get(key)))
+            yield FactDifference(
+                name=name, a=fact_words(a.run.get(key)), b=fact_words(b.run.get(key))
+            )
 
 
-_OF_THE_RUN = {
+OF_THE_RUN = {
     "accelerator": "accelerator",
     "vcpus": "vCPUs",
     "memory_mib": "guest's memory in MiB",
@@ -193,13 +224,14 @@ _OF_THE_RUN = {
 }
 
 
-def _words(value: Any) -> str | None:
+def fact_words(value: Any) -> str | None:
+    """A recorded fact as people read it; None where there is none."""
     if value is None:
         return None
     if isinstance(value, Mapping):
         if "unavailable" in value:
             return f"not available ({value['unavailable']})"
-        return ", ".join(f"{key} {_words(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {fact_words(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"
     return str(value) or "none"
@@ -208,11 +240,13 @@ def _words(value: Any) -> str | None:
 def _matched_tunings(a: _Side, b: _Side) -> list[str]:
     """Tunings of the same name and definition, in A's order."""
     ours, theirs = (side.run.plan.get("tunings") or {} for side in (a, b))
-    return [
-        name
-        for name, entry in ours.items()
-        if name in theirs and entry.get("digest") == theirs[name].get("digest")
-    ]
+    return [name for name in ours if name in theirs and same_tuning(a.run, b.run, name)]
+
+
+def same_tuning(a: LoadedRun, b: LoadedRun, name: str) -> bool:
+    """Whether a tuning that both have is the same; of what was imported its name must do."""
+    ours, theirs = (run.plan["tunings"][name].get("digest") for run in (a, b))
+    return _either_imported(a, b) or ours == theirs
 
 
 def _unmatched_tunings(a: _Side, b: _Side) -> Iterator[str]:
@@ -221,7 +255,7 @@ def _unmatched_tunings(a: _Side, b: _Side) -> Iterator[str]:
         if name not in ours or name not in theirs:
             run = a.run.name if name in ours else b.run.name
             yield f"Tuning '{name}' is in {run} only."
-        elif ours[name].get("digest") != theirs[name].get("digest"):
+        elif not same_tuning(a.run, b.run, name):
             yield f"Tuning '{name}' is defined otherwise in {b.run.name}."
 
 
@@ -232,7 +266,7 @@ def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Place]:
         if name not in ours or name not in theirs:
             run = a.run.name if name in ours else b.run.name
             left_out.append(f"Workload '{name}' is in {run} only.")
-        elif differing := [k for k in _MADE_BY if ours[name].get(k) != theirs[name].get(k)]:
+        elif differing := workload_differences(a.run, b.run, name):
             left_out.append(
                 f"Workload '{name}' ran otherwise in {b.run.name} ({', '.join(differing)})."
             )
@@ -243,6 +277,13 @@ def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Place]:
         for place in a.design.places
         if place in set(b.design.places) and place.workload in same
     ]
+
+
+def workload_differences(a: LoadedRun, b: LoadedRun, name: str) -> list[str]:
+    """What a workload that both have was run otherwise by."""
+    ours, theirs = (run.plan["workloads"][name] for run in (a, b))
+    known = ("primary",) if _either_imported(a, b) else _MADE_BY
+    return [key for key in known if ours.get(key) != theirs.get(key)]
 
 
 _MADE_BY = ("program", "parameters", "duration_s", "primary")
@@ -329,6 +370,16 @@ def _difference(
 
 def _cautions(a: _Side, b: _Side) -> Iterator[str]:
     for side in (a, b):
+        if side.run.run.get("imported"):
+            yield (
+                f"{side.run.name} was imported, not measured by labctl: nothing is known of its "
+                "host, and what its tunings and workloads are from their names alone."
+            )
+        if 0 < side.cells.blocks < FEWEST_BLOCKS:
+            yield (
+                f"{side.run.name} has {counted(side.cells.blocks, 'block')} where a finding takes "
+                f"{FEWEST_BLOCKS}: a demonstration."
+            )
         if side.cells.boots == 1 < side.cells.blocks:
             yield (
                 f"{side.run.name}: {side.cells.blocks} blocks share one boot, so its intervals "

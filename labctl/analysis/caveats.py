@@ -37,6 +37,7 @@ def caveats(
     kernel, a boot per block, and checks that passed."""
     primaries = [c for c in comparisons if c.role is Role.PRIMARY]
     yield from hindrances(design, cells)
+    yield from _imported(run)
     yield from _checks(checks, primaries)
     yield from _setting(run, design)
     yield from _restored(run, design, restored)
@@ -78,6 +79,15 @@ def hindrances(design: Design, cells: Cells) -> Iterator[str]:
                 f"'{primary.metric}', the primary metric of '{workload}', was measured nowhere"
                 f"{why}, so nothing is judged under it. Measured were {listed(sorted(keys), 8)}."
             )
+
+
+def _imported(run: LoadedRun) -> Iterator[str]:
+    imported = run.run.get("imported")
+    if imported:
+        yield (
+            f"Imported from '{imported['file']}', not measured by labctl: what was compared, how "
+            "and on what host is known from that file alone."
+        )
 
 
 def _checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) -> Iterator[str]:

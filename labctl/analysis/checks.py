@@ -115,7 +115,11 @@ class _Arm:
             unit=side.sample.unit if side else Unit.COUNT,
             effects=effects,
             interval=interval,
-            excuse=_excuse(primary.metric, effects, interval),
+            excuse=(
+                "the run has none"
+                if name is None or references == (None,)
+                else _excuse(primary.metric, effects, interval)
+            ),
         )
 
     def quoted(self, effects: Effects, interval: Interval) -> str:

@@ -61,19 +61,38 @@ def natural(metric: str, unit: Unit, *, against_native: bool) -> bool:
 def paired(tuning: Series, references: Sequence[Series], *, against_native: bool) -> Effects | None:
     """Effects in the blocks where every side has a value; None when there is no such block."""
     sides = [tuning, *references]
-    blocks = sorted(set.intersection(*(set(side.values) for side in sides)))
+    blocks = _shared_blocks(sides)
     if not blocks:
         return None
     sample = tuning.sample
     by_difference = natural(sample.metric, sample.unit, against_native=against_native)
     fallback = None if by_difference else _no_ratio(sides, blocks)
-    if by_difference or fallback is not None:
-        kind = EffectKind.DIFFERENCE
-        largest = max(abs(side.values[block]) for side in sides for block in blocks)
-        resolution = _LOG_RESOLUTION * largest
-    else:
-        kind = EffectKind.RATIO
-        resolution = _LOG_RESOLUTION
+    by_ratio = not by_difference and fallback is None
+    kind = EffectKind.RATIO if by_ratio else EffectKind.DIFFERENCE
+    return _effects(sides, blocks, kind, fallback)
+
+
+def ratios(tuning: Series, references: Sequence[Series]) -> Effects | str:
+    """Effects by ratio whatever the metric, for figures that are known by ratio alone; or why
+    there are none, as the predicate of a sentence about the metric."""
+    sides = [tuning, *references]
+    blocks = _shared_blocks(sides)
+    if not blocks:
+        return "has no block with both sides"
+    return _no_ratio(sides, blocks) or _effects(sides, blocks, EffectKind.RATIO, None)
+
+
+def _shared_blocks(sides: Sequence[Series]) -> list[int]:
+    return sorted(set.intersection(*(set(side.values) for side in sides)))
+
+
+def _effects(
+    sides: Sequence[Series], blocks: Sequence[int], kind: EffectKind, fallback: str | None
+) -> Effects:
+    """The first side against the mean of the others."""
+    tuning, *references = sides
+    largest = max(abs(side.values[block]) for side in sides for block in blocks)
+    resolution = _LOG_RESOLUTION * (1.0 if kind is EffectKind.RATIO else largest)
 
     def y(side: Series, block: int) -> float:
         value = side.values[block]

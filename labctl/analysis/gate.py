@@ -10,24 +10,24 @@ says what that counts as. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from labctl.analysis.across import refusals, same_tuning, workload_differences
 from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.checks import check
 from labctl.analysis.design import ALPHA, Design, read_design
 from labctl.analysis.effects import alone, by_ratio, on_scale, paired, ratio_of
+from labctl.analysis.gate_facts import hold_facts
+from labctl.analysis.gate_scope import TWIN, Spot, scope
 from labctl.analysis.intervals import Interval, Spread, t_interval, welch_interval
 from labctl.analysis.model import EffectKind
 from labctl.analysis.policy import Policy, Rule, Undecided
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun
-
-TWIN = "twin"
-"""As `against`: the native arm that has the tuning's placement and policy."""
 
 
 class Outcome(StrEnum):
@@ -39,11 +39,11 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What became of a rule in one cell. `tuning`, `workload`, `condition` are "" for a rule that
-    speaks of nothing in the run.
+    speaks of nothing in the run, and for one that speaks of its facts (`of_facts`).
 
     `estimate`, `low`, `high`: the ratio, the difference in `unit`, or the value, as `kind` says
     (None: the value itself), in natural direction; the interval's ends are one-sided 95 % each.
-    `why`: what keeps it undecided.
+    `why`: what keeps it undecided, or which facts differ.
     """
 
     rule: str
@@ -62,6 +62,7 @@ class Finding:
     outcome: Outcome
     why: str
     counts_as: Undecided
+    of_facts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +93,76 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
     """
     run = confirmatory(run)
     design, cells = read_design(run), read_cells(run)
-    theirs = {name: read_cells(confirmatory(other)) for name, other in others.items()}
-    asked = [test for rule in policy.rules for test in _tests(rule, design, cells, theirs)]
+    theirs = {name: _Other.of(run, confirmatory(other)) for name, other in others.items()}
+    asked = [
+        _test(rule, design, cells, theirs, spot)
+        for rule in policy.rules
+        if rule.facts is None
+        for spot in scope(rule, run, design, cells)
+    ]
     alpha = design.level / max(1, sum(test.values is not None for test in asked))
-    return GateResult(
-        run=run.name,
-        findings=tuple(_finding(test, policy.counts_as(test.rule), alpha) for test in asked),
+    by_rule: dict[int, list[Finding]] = {}
+    for test in asked:
+        found = _finding(test, policy.counts_as(test.rule), alpha)
+        by_rule.setdefault(id(test.rule), []).append(found)
+    findings: list[Finding] = []
+    for rule in policy.rules:
+        if rule.facts is not None and rule.like is not None:
+            findings.append(_of_facts(rule, run, others[rule.like], policy.counts_as(rule)))
+        findings += by_rule.get(id(rule), [])
+    return GateResult(run=run.name, findings=tuple(findings))
+
+
+def _of_facts(rule: Rule, run: LoadedRun, other: LoadedRun, counts_as: Undecided) -> Finding:
+    same, why = hold_facts(rule.facts or (), run, other)
+    states = {True: Outcome.HOLDS, False: Outcome.VIOLATED, None: Outcome.UNDECIDED}
+    return Finding(
+        rule=rule.title,
+        limit=rule.demand,
+        against=rule.like,
+        tuning="",
+        workload="",
+        condition="",
+        metric="",
+        unit=None,
+        kind=None,
+        estimate=None,
+        low=None,
+        high=None,
+        blocks=0,
+        outcome=states[same],
+        why=why,
+        counts_as=counts_as,
+        of_facts=True,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """A run that rules name by `like`. `refused`: why its values say nothing of this run's."""
+
+    us: LoadedRun
+    run: LoadedRun
+    cells: Cells
+    refused: str
+
+    @classmethod
+    def of(cls, us: LoadedRun, run: LoadedRun) -> _Other:
+        return cls(us, run, read_cells(run), "; ".join(refusals(us, run)))
+
+    def why_not(self, tuning: str, workload: str) -> str:
+        """Why a cell of this run can't be compared with the same of that one; "" if it can."""
+        if self.refused:
+            return self.refused
+        ours, theirs = (run.plan.get("tunings") or {} for run in (self.us, self.run))
+        if tuning in ours and tuning in theirs and not same_tuning(self.us, self.run, tuning):
+            return f"{tuning} is defined otherwise in {self.run.name}"
+        ours, theirs = (run.plan.get("workloads") or {} for run in (self.us, self.run))
+        if workload in ours and workload in theirs:
+            differing = workload_differences(self.us, self.run, workload)
+            if differing:
+                return f"{workload} ran otherwise in {self.run.name} ({', '.join(differing)})"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,51 +181,22 @@ class _Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Test:
-    """`values` None, or `why`: it can't be decided."""
+    """`values` None, or `why`: it can't be decided. `faulty`: by no run, as the rule stands."""
 
     rule: Rule
-    tuning: str = ""
-    place: Place | None = None
-    key: str = ""
-    series: Series | None = None
+    spot: Spot
     against: str | None = None
     values: _Values | None = None
     why: str = ""
-
-
-def _tests(
-    rule: Rule, design: Design, cells: Cells, others: Mapping[str, Cells]
-) -> Iterator[_Test]:
-    found = False
-    for cell, by_key in cells.series.items():
-        for key, series in by_key.items():
-            place = cell.place
-            if not rule.takes(
-                workload=place.workload,
-                condition=place.condition,
-                tuning=cell.tuning,
-                metric=key,
-            ):
-                continue
-            # A pattern speaks of what may be rolled out; checks of the run are named or left out.
-            if rule.tuning != cell.tuning and cell.tuning not in design.candidates:
-                continue
-            found = True
-            yield _test(rule, design, cells, others, cell.tuning, place, key, series)
-    if not found:
-        yield _Test(rule=rule, why="the run has no such value")
+    faulty: bool = False
 
 
 def _test(
-    rule: Rule,
-    design: Design,
-    cells: Cells,
-    others: Mapping[str, Cells],
-    tuning: str,
-    place: Place,
-    key: str,
-    series: Series,
+    rule: Rule, design: Design, cells: Cells, others: Mapping[str, _Other], spot: Spot
 ) -> _Test:
+    if spot.cell is None or spot.series is None:
+        return _Test(rule=rule, spot=spot, why=spot.why, faulty=spot.nothing)
+    (tuning, place), key, series = spot.cell, spot.key, spot.series
     against, references, why = _references(rule, design, cells, others, tuning, place, key)
     values: _Values | None = None
     if not why and rule.like is not None:
@@ -175,17 +210,15 @@ def _test(
             values = _of_spread(effects.spread, effects.kind, effects.kind is EffectKind.RATIO)
     elif not why:
         values = _of_itself(series)
-    if values is not None:
-        why = _mismatch(rule, values, series) or why
+    mismatch = "" if values is None else _mismatch(rule, values, series)
+    why = mismatch or why
     return _Test(
         rule=rule,
-        tuning=tuning,
-        place=place,
-        key=key,
-        series=series,
+        spot=spot,
         against=against,
         values=None if why else values,
         why=why,
+        faulty=bool(mismatch),
     )
 
 
@@ -193,14 +226,16 @@ def _references(
     rule: Rule,
     design: Design,
     cells: Cells,
-    others: Mapping[str, Cells],
+    others: Mapping[str, _Other],
     tuning: str,
     place: Place,
     key: str,
 ) -> tuple[str | None, Sequence[Series], str]:
     """What it is compared with: its name, its series, and why there is none."""
     if rule.like is not None:
-        other = others[rule.like].get(tuning, place, key)
+        if why := others[rule.like].why_not(tuning, place.workload):
+            return rule.like, (), why
+        other = others[rule.like].cells.get(tuning, place, key)
         if other is None:
             return rule.like, (), f"{rule.like} has no such value"
         return rule.like, (other,), ""
@@ -257,13 +292,15 @@ def _mismatch(rule: Rule, values: _Values, series: Series) -> str:
         )
     if values.kind is EffectKind.RATIO and not rule.is_share:
         return f"{series.sample.metric} is compared by ratio: the limit must be a share ('5 %')"
+    if series.is_maximum and rule.limit != "below":
+        return "a maximum can only be held against 'below'"
     if series.sample.better is Better.NEITHER and rule.limit.startswith(("worse", "better")):
         return f"{series.sample.metric} has no better direction"
     return ""
 
 
 def _finding(test: _Test, counts_as: Undecided, alpha: float) -> Finding:
-    rule, values, series = test.rule, test.values, test.series
+    rule, spot, values, series = test.rule, test.spot, test.values, test.spot.series
     outcome, why, interval = Outcome.UNDECIDED, test.why, None
     if values is not None and series is not None:
         interval = values.interval(2 * ALPHA)
@@ -282,10 +319,10 @@ def _finding(test: _Test, counts_as: Undecided, alpha: float) -> Finding:
         rule=rule.title,
         limit=rule.demand,
         against=test.against,
-        tuning=test.tuning,
-        workload=test.place.workload if test.place else "",
-        condition=test.place.condition if test.place else "",
-        metric=test.key or rule.metric,
+        tuning=spot.cell.tuning if spot.cell else "",
+        workload=spot.cell.place.workload if spot.cell else "",
+        condition=spot.cell.place.condition if spot.cell else "",
+        metric=spot.key or rule.metric or "",
         unit=series.sample.unit if series else None,
         kind=values.kind if values else None,
         estimate=values.shown(values.mean) if values else None,
@@ -294,14 +331,13 @@ def _finding(test: _Test, counts_as: Undecided, alpha: float) -> Finding:
         blocks=values.n if values else 0,
         outcome=outcome,
         why=why,
-        counts_as=counts_as,
+        # What is wrong with a rule, maybe by a typing error, must not pass in silence.
+        counts_as=Undecided.OPEN if test.faulty and counts_as is Undecided.PASS else counts_as,
     )
 
 
 def _of_maximum(rule: Rule, series: Series) -> tuple[Outcome, str]:
     """A maximum grows with the number of samples: it can break a limit, and never prove one."""
-    if rule.limit != "below":
-        return Outcome.UNDECIDED, "a maximum can only be held against 'below'"
     if series.typical >= rule.amount:
         return Outcome.VIOLATED, ""
     return Outcome.UNDECIDED, "no maximum reached it, which doesn't prove that none will"

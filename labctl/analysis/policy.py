@@ -10,7 +10,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from labctl.base.yamlfile import FileModel, load
+from labctl.analysis.gate_facts import ALL, FACTS
+from labctl.base.yamlfile import FileModel, load, nearest
 
 
 class Undecided(StrEnum):
@@ -35,19 +36,29 @@ _Pattern = Annotated[str, Field(min_length=1, max_length=200)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
+def _fact(name: str) -> str:
+    if name != ALL and name not in FACTS:
+        raise ValueError(f"no such fact. {nearest(name, [ALL, *FACTS])}")
+    return name
+
+
+_Fact = Annotated[str, AfterValidator(_fact)]
+
+
 class Rule(FileModel):
     """One demand. Patterns are those of a shell (fnmatch(3)).
 
     Exactly one of the limits: with `against` (an arm of the run, or "twin") or `like` (another
     run) a share or, for what is compared by difference, a number in the metric's unit; `below`
-    and `above` are of the value itself.
+    and `above` are of the value itself. Or `facts` with `like`: what of hosts, guests and runs
+    must be the same there.
     """
 
     name: str | None = None
     workload: _Pattern = "*"
     condition: _Pattern = "*"
     tuning: _Pattern = "*"
-    metric: _Pattern
+    metric: _Pattern | None = None
     against: str | None = None
     like: str | None = None
     worse_by_at_most: _Share | _Number | None = None
@@ -55,10 +66,16 @@ class Rule(FileModel):
     within: _Share | _Number | None = None
     below: _Number | None = None
     above: _Number | None = None
+    facts: Annotated[list[_Fact], Field(min_length=1)] | None = None
     undecided: Undecided | None = Field(default=None, strict=False)
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
+        if self.facts is not None:
+            self._check_facts()
+            return self
+        if self.metric is None:
+            raise ValueError("a rule names a 'metric', or 'facts'")
         given = [name for name in LIMITS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"exactly one of {', '.join(LIMITS)}")
@@ -73,6 +90,14 @@ class Rule(FileModel):
         if relative and isinstance(limit, float) and limit <= 0:
             raise ValueError(f"'{given[0]}' above 0")
         return self
+
+    def _check_facts(self) -> None:
+        others = [name for name in (*LIMITS, "metric", "against") if getattr(self, name)]
+        others += [name for name in _OF_CELLS if name in self.model_fields_set]
+        if others:
+            raise ValueError(f"'facts' are of a whole run: no '{others[0]}' beside them")
+        if self.like is None:
+            raise ValueError("'facts' compares with another run: 'like'")
 
     @property
     def limit(self) -> str:
@@ -92,6 +117,8 @@ class Rule(FileModel):
     @property
     def demand(self) -> str:
         """Its limit in words: "within 10 %"."""
+        if self.facts is not None:
+            return f"the same {', '.join(self.facts)}"
         value = getattr(self, self.limit)
         number = value if isinstance(value, str) else f"{value:g}"
         return f"{self.limit.replace('_', ' ')} {number}"
@@ -101,22 +128,21 @@ class Rule(FileModel):
         """Its name, or what it says."""
         if self.name:
             return self.name
+        if self.facts is not None:
+            return f"{self.demand} as {self.like}"
         reference = f" than {self.against or self.like}" if self.against or self.like else ""
         if self.limit == "within" and reference:
             reference = reference.replace("than", "of", 1)
         return f"{self.tuning}: {self.metric} {self.demand}{reference}"
 
-    def takes(self, *, workload: str, condition: str, tuning: str, metric: str) -> bool:
-        """Whether the rule speaks of this cell. A metric's labels may be left out: `exits` is
+    def takes_metric(self, metric: str) -> bool:
+        """Whether the rule speaks of this metric. Its labels may be left out: `exits` is
         `exits{reason=HLT}` as well."""
-        return (
-            fnmatchcase(workload, self.workload)
-            and fnmatchcase(condition, self.condition)
-            and fnmatchcase(tuning, self.tuning)
-            and (metric == self.metric or fnmatchcase(metric.partition("{")[0], self.metric))
-        )
+        asked = self.metric or ""
+        return metric == asked or fnmatchcase(metric.partition("{")[0], asked)
 
 
+_OF_CELLS = ("workload", "condition", "tuning")
 LIMITS = ("worse_by_at_most", "better_by_at_least", "within", "below", "above")
 
 

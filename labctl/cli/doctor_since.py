@@ -91,7 +91,11 @@ def since(run: LoadedRun, places: StatePlaces) -> Since:
     if not isinstance(recorded, Mapping):
         raise UsageError(
             f"run '{run.name}' has recorded nothing of its host",
-            hint="It ended before its first boot: run it again.",
+            hint=(
+                "It was imported: nothing is known of its host."
+                if run.run.get("imported")
+                else "It ended before its first boot: run it again."
+            ),
         )
     now = {**host_facts(places), "accelerator": _accelerator(run, places)}
     compared = compare({**recorded, "accelerator": run.run.get("accelerator")}, now)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from labctl.base.errors import UsageError
 from labctl.cli.common import console, print_json
 
 _KEPT, _BROKEN, _OPEN = 0, 1, 2
@@ -58,6 +59,11 @@ def command(
 
     if as_json and markdown:
         raise click.UsageError("--json or --markdown, not both")
+    if junit_file is not None and not junit_file.absolute().parent.is_dir():
+        raise UsageError(
+            f"cannot write {junit_file}: there is no folder {junit_file.parent}",
+            hint="Make the folder first, or give another file.",
+        )
     policy = load_policy(policy_file)
     folder = results or results_folder()
     run = RunFolder.find(folder, run_name).load()

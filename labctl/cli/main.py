@@ -22,7 +22,7 @@ _COMMANDS = {
     "compare": ("labctl.cli.compare", "Compare two runs: hosts, kernels or days."),
     "gate": ("labctl.cli.gate", "Hold a run against the rules of a policy."),
     "advise": ("labctl.cli.advise", "Say what to roll out, what it costs, and how."),
-    "run": ("labctl.cli.runs", "List, show, reparse or remove runs."),
+    "run": ("labctl.cli.runs", "List, show, import, reparse or remove runs."),
     "domain": ("labctl.cli.domain", "List, show, compare, render or validate tunings."),
     "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
+from labctl.cli import run_import
 from labctl.cli.common import Group, console, print_json
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group("run", cls=Group)
 def command() -> None:
-    """List, show, reparse or remove runs."""
+    """List, show, import, reparse or remove runs."""
+
+
+command.add_command(run_import.command)
 
 
 @command.command("list")
@@ -49,7 +53,7 @@ def list_runs(as_json: bool, results: Path | None) -> None:
                 entry["run"],
                 entry["study"] or "?",
                 entry["status"] or "?",
-                entry["accelerator"] or "?",
+                entry["accelerator"] or ("imported" if entry.get("imported_from") else "?"),
                 _progress(entry),
             ]
             for entry in entries
@@ -177,6 +181,7 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
             for item in run.plan.get("extensions", [])
         ],
         "problems": list(run.problems),
+        **({"imported_from": imported["file"]} if (imported := run.run.get("imported")) else {}),
     }
 
 
@@ -238,7 +243,13 @@ def reparse_run(run_name: str, results: Path | None) -> None:
     from labctl.run.parse import reparse
     from labctl.store.run_folder import RunFolder
 
-    written, problems = reparse(RunFolder.find(_results_folder(results), run_name))
+    folder = RunFolder.find(_results_folder(results), run_name)
+    if folder.load().run.get("imported"):
+        raise UsageError(
+            f"run '{folder.name}' was imported: its trials have no raw files",
+            hint="Import its file again.",
+        )
+    written, problems = reparse(folder)
     click.echo(f"Parsed {written} trials again.")
     for problem in problems:
         click.echo(problem, err=True)

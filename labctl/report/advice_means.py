@@ -132,8 +132,8 @@ def _not_recorded(
         )
     if not settings:
         yield (
-            "What it sets on the host and inside the guest is not recorded: the run was made by a "
-            "labctl that did not keep it."
+            "What it sets on the host and inside the guest is not recorded: the run was imported, "
+            "or made by a labctl that did not keep it."
         )
 
 

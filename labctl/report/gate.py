@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -55,8 +56,10 @@ def gate_table(result: GateResult) -> RenderableType:
 
 
 def where(finding: Finding) -> str:
+    if finding.of_facts:
+        return f"the run : {finding.against}"
     if not finding.tuning:
-        return "nowhere in the run"
+        return "no value in the run"
     arms = finding.tuning if finding.against is None else f"{finding.tuning} : {finding.against}"
     return f"{arms}, {finding.workload}, {finding.condition}"
 
@@ -82,9 +85,10 @@ def _values(low: float | None, high: float | None, unit: Unit) -> str:
 
 
 def outcome(finding: Finding) -> str:
-    """The outcome, and of an undecided one why, and what the policy makes of it."""
+    """The outcome, and why where there is more to say; of an undecided one what the policy makes
+    of it."""
     if finding.outcome is not Outcome.UNDECIDED:
-        return str(finding.outcome)
+        return f"{finding.outcome}: {finding.why}" if finding.why else str(finding.outcome)
     return f"undecided, {_COUNTED_AS[finding.counts_as]}: {finding.why}"
 
 
@@ -99,7 +103,7 @@ def verdict(result: GateResult) -> str:
 def gate_markdown(result: GateResult) -> str:
     """A table for a merge request, with its answer first."""
     lines = [
-        f"**{_cell(verdict(result))}** Run `{_cell(result.run)}`.",
+        f"**{_cell(verdict(result))}** Run {_cell(result.run)}.",
         "",
         "| rule | where | found | outcome |",
         "|---|---|---|---|",
@@ -112,9 +116,14 @@ def gate_markdown(result: GateResult) -> str:
 
 
 def _cell(value: str) -> str:
-    """Text that Markdown takes for nothing else: names come from files of others."""
-    plain = printable(value).replace("\n", " ")
-    return "".join(f"\\{c}" if c in "\\|`*_[]<>" else c for c in plain)
+    """Text that Markdown takes for nothing else: names come from files of others. A backslash
+    keeps no forge from calling people or linking, a joiner of no width within does."""
+    plain = printable(value).replace("\n", " ").replace("\t", " ")
+    plain = re.sub(r"@(?=\w)|:(?=//)|\bwww(?=\.)", lambda found: f"{found[0]}{_JOINER}", plain)
+    return re.sub(r"[\\|`*_\[\]<>&~#!$]", r"\\\g<0>", plain)
+
+
+_JOINER = "\N{WORD JOINER}"
 
 
 def gate_json(result: GateResult) -> dict[str, Any]:
@@ -131,9 +140,9 @@ def gate_json(result: GateResult) -> dict[str, Any]:
                 "against": finding.against,
                 "workload": finding.workload or None,
                 "condition": finding.condition or None,
-                "metric": finding.metric,
+                "metric": finding.metric or None,
                 "unit": None if finding.unit is None else str(finding.unit),
-                "kind": str(finding.kind) if finding.kind else "value",
+                "kind": _kind(finding),
                 "estimate": finding.estimate,
                 "low": finding.low,
                 "high": finding.high,
@@ -147,33 +156,51 @@ def gate_json(result: GateResult) -> dict[str, Any]:
     }
 
 
+def _kind(finding: Finding) -> str:
+    if finding.of_facts:
+        return "facts"
+    return str(finding.kind) if finding.kind else "value"
+
+
 def gate_junit(result: GateResult) -> bytes:
     """The format that continuous integration reads: a test case for each check. What is undecided
-    is skipped, unless it counts as violated."""
+    is skipped, unless it counts as violated or as kept.
+
+    There is no one schema. This keeps Jenkins' (xunit plugin, junit-10.xsd) and Surefire's
+    (surefire-test-report-3.0.xsd), which asks for all counts, for `time` and a failure's `type`.
+    """
     suite = etree.Element("testsuite", name=f"labctl gate {_xml(result.run)}")
     failures = skipped = 0
     for finding in result.findings:
         case = etree.SubElement(
-            suite, "testcase", classname=_xml(where(finding)), name=_xml(finding.rule)
+            suite, "testcase", classname=_xml(where(finding)), name=_xml(finding.rule), time="0"
         )
-        said = f"{metric_title(finding.metric)}: {found(finding) or 'nothing'} ({finding.limit})"
+        said = _xml(f"{_subject(finding)}: {found(finding) or 'nothing'} ({finding.limit})")
+        message = _xml(outcome(finding))
         if finding.outcome is Outcome.VIOLATED or (
             finding.outcome is Outcome.UNDECIDED and finding.counts_as is Undecided.FAIL
         ):
             failures += 1
-            etree.SubElement(case, "failure", message=_xml(outcome(finding))).text = _xml(said)
+            failure = etree.SubElement(case, "failure", message=message, type=str(finding.outcome))
+            failure.text = said
         elif finding.outcome is Outcome.UNDECIDED and finding.counts_as is Undecided.OPEN:
             skipped += 1
-            etree.SubElement(case, "skipped", message=_xml(outcome(finding)))
+            etree.SubElement(case, "skipped", message=message)
         else:
-            etree.SubElement(case, "system-out").text = _xml(f"{outcome(finding)}: {said}")
+            etree.SubElement(case, "system-out").text = f"{message}: {said}"
     suite.set("tests", str(len(result.findings)))
     suite.set("failures", str(failures))
+    suite.set("errors", "0")
     suite.set("skipped", str(skipped))
+    suite.set("time", "0")
     document: bytes = etree.tostring(
         suite, encoding="utf-8", xml_declaration=True, pretty_print=True
     )
     return document
+
+
+def _subject(finding: Finding) -> str:
+    return "facts" if finding.of_facts else metric_title(finding.metric)
 
 
 def _xml(value: str) -> str:

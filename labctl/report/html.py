@@ -18,6 +18,7 @@ from labctl.report import appendix, curves, dots, sentences
 from labctl.report.bill import Price, bill
 from labctl.report.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.pinmap import pin_maps
+from labctl.report.published import published_part
 from labctl.report.scene_page import Change, Section, change, room_for, section
 from labctl.report.view import View, sequence
 from labctl.store.run_folder import LoadedRun
@@ -101,6 +102,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
                 for at in range(0, len(sections), _COLUMNS)
             ],
             sections=sections,
+            published=published_part(run),
             whole=room.whole,
             maximum_x=curves.MAXIMUM_X,
             dots_height=dots.HEIGHT,

@@ -15,6 +15,7 @@ from labctl.analysis.model import (
     Precision,
     RunCheck,
 )
+from labctl.report.published import published_json
 from labctl.report.view import mapping
 from labctl.store.run_folder import LoadedRun
 
@@ -61,6 +62,8 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "added": _added(judgement.added),
         "unavailable": [_missing(item) for item in judgement.unavailable],
         "skipped": dict(mapping(run.run.get("skipped"))),
+        "published": published_json(run),
+        "imported": run.run.get("imported"),
     }
     return {key: _finite(value) for key, value in report.items()}
 

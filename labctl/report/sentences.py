@@ -28,6 +28,8 @@ def native_gap(view: View) -> str:
     """What the difference between guest and native is made of (METHOD 3)."""
     if view.run.run.get("accelerator") == "tcg":
         return "emulation, not virtualization"
+    if view.run.run.get("imported"):
+        return "imported: what lies between them is not known"
     if view.run.run.get("same_kernel") is True:
         return "virtualization overhead"
     return "stack difference: two kernels"

@@ -16,6 +16,7 @@ from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
 from labctl.report import sentences
 from labctl.report.bill import bill
 from labctl.report.parts import bare_table, marked, skipped_table, small, text
+from labctl.report.published import published_table
 from labctl.report.view import SYMBOLS, Column, Scene, View, mapping, verdict_text
 from labctl.store.run_folder import LoadedRun
 
@@ -63,6 +64,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     for scene in view.scenes:
         parts += _scene(view, scene, notes)
     parts += _added(judgement.added)
+    parts += published_table(run)
     parts += _skipped(mapping(run.run.get("skipped")))
     parts.append(Text())
     parts += [text(line, style="dim") for line in notes.lines()]

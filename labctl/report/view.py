@@ -46,6 +46,9 @@ SYMBOLS = {
 }
 """What tells verdicts apart without colour."""
 
+_MOST_OTHERS = 3
+"""Columns beside the primary metric's that fit a terminal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -184,10 +187,19 @@ class View:
         columns = []
         if primary is not None:
             columns.append(primary_column(primary))
+        if self.run.run.get("imported"):
+            return columns + self._others_measured(workload, primary)
         for names in _SHOWN_BESIDE_PRIMARY:
             if primary is None or base_name(primary) not in names:
                 columns += self._columns_of(workload, names)
         return columns
+
+    def _others_measured(self, workload: str, primary: str | None) -> list[Column]:
+        """Of trials from elsewhere, whose metrics are not ours to choose among."""
+        levels = (level for level in self.judgement.levels if level.workload == workload)
+        names = dict.fromkeys(series_name(level.metric) for level in levels)
+        others = [name for name in names if primary is None or name != series_name(primary)]
+        return [Column(metric_title(name), (name,)) for name in others[:_MOST_OTHERS]]
 
     def _columns_of(self, workload: str, names: tuple[str, ...]) -> list[Column]:
         """One column, or one per label set where the metric was recorded only by labels."""

@@ -316,7 +316,12 @@ def _check_any_left(
 
 def plan_of(folder: RunFolder) -> Plan:
     """What a run carries out: its plan until its rule ended it, and what extends it since."""
-    stopped = folder.read_run().get("stopped")
+    record = folder.read_run()
+    if record.get("imported"):
+        raise UsageError(
+            f"run '{folder.name}' was imported: labctl did not measure it and can't go on with it"
+        )
+    stopped = record.get("stopped")
     return as_carried_out(
         Plan.from_json(folder.read_plan()),
         stopped and stopped["blocks"],

@@ -54,6 +54,24 @@ def _whole(known: Mapping[str, Shape]) -> Fields:
 
 _CELL = Named(TEXT)
 
+_PUBLISHED = Fields(
+    {
+        "source": TEXT,
+        "results": Listed(
+            Fields(
+                {
+                    **dict.fromkeys(("tuning", "against", "metric", "direction"), TEXT),
+                    "workload": TEXT,
+                    "condition": TEXT,
+                    "ratio": NUMBER,
+                },
+                frozenset({"tuning", "against", "metric", "direction"}),
+            )
+        ),
+    },
+    frozenset({"source", "results"}),
+)
+
 PLAN = Fields(
     {
         "study": TEXT,
@@ -83,6 +101,7 @@ PLAN = Fields(
             )
         ),
         "conditions": Listed(TEXT),
+        "published": Listed(_PUBLISHED),
         "guest": Named(ANY),
         "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),
         "stopping": Fields({"width": NUMBER, "most_blocks": WHOLE, "looks": Listed(WHOLE)}),
@@ -154,6 +173,7 @@ RUN = Fields(
                 "layout": Listed(_PIN_GROUP),
             }
         ),
+        "imported": Fields({"file": TEXT, "sha256": TEXT, "rows": WHOLE}, frozenset({"file"})),
     }
 )
 

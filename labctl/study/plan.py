@@ -13,6 +13,7 @@ from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.stopping import Stopping, stopping_of
 from labctl.base.tuning import Kind, Requires, Tuning
 from labctl.store.jsonfile import canonical
+from labctl.study.published import PublishedSource
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.williams import block_order
 
@@ -72,6 +73,7 @@ class Plan:
     trials: tuple[PlannedTrial, ...]
     stopping: Stopping | None = None
     """By what the run may end before its last block."""
+    published: tuple[PublishedSource, ...] = ()
 
     @property
     def boots(self) -> int:
@@ -88,6 +90,8 @@ class Plan:
         return {"schema": SCHEMA, "digest": _digest(content), **content}
 
     def _content(self) -> dict[str, Any]:
+        # Left out where there is none: plans of older labctls hold no such key.
+        published = [source.to_json() for source in self.published]
         return {
             "study": self.study,
             "title": self.title,
@@ -108,6 +112,7 @@ class Plan:
             "guest": asdict(self.guest),
             "limits": asdict(self.limits),
             "trials": [asdict(trial) for trial in self.trials],
+            **({"published": published} if published else {}),
         }
 
     @classmethod
@@ -164,6 +169,7 @@ class Plan:
             limits=Limits(**data["limits"]),
             trials=tuple(PlannedTrial(**trial) for trial in data["trials"]),
             stopping=stopping_of(data),
+            published=tuple(map(PublishedSource.from_json, data.get("published", []))),
         )
 
 
@@ -224,8 +230,21 @@ def make_plan(
         limits=study.limits,
         trials=(),
         stopping=study.stopping,
+        published=tuple(_of_study(source, study) for source in study.published),
     )
     return extend(plan, study.blocks)
+
+
+def _of_study(source: PublishedSource, study: Study) -> PublishedSource:
+    """Without the results of what a quick selection or the command line left out."""
+    kept = (
+        item
+        for item in source.results
+        if {item.tuning, item.against} <= set(study.tunings)
+        and item.workload in (None, *study.workloads)
+        and item.condition in (None, *study.conditions)
+    )
+    return replace(source, results=tuple(kept))
 
 
 def changed_tunings(plan: Plan, tunings: Mapping[str, Tuning]) -> list[str]:

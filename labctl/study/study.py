@@ -14,6 +14,7 @@ from labctl.base.stopping import MOST_BLOCKS, Stopping
 from labctl.base.yamlfile import nearest
 from labctl.store.jsonfile import canonical
 from labctl.study.combine import with_combinations
+from labctl.study.published import PublishedSource, read_published
 from labctl.study.studyfile import CONDITIONS, Parameter, Program, StudyFile, read_study_file
 from labctl.study.tunings import tuning_names
 
@@ -83,11 +84,14 @@ class Study:
     limits: Limits
     exercises: Mapping[str, tuple[str, ...]]
     """Tuning to the workloads that exercise its mechanism."""
+    published: tuple[PublishedSource, ...] = ()
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the study's canonical JSON: what runs on two hosts have in common."""
+        """SHA-256 of the study's canonical JSON: what runs on two hosts have in common. What others
+        published is not in it, as it changes nothing that is measured."""
         content = asdict(self)
+        del content["published"]
         if self.stopping is None:
             # Studies had no rules once, and their digests are in old runs.
             del content["stopping"]
@@ -130,6 +134,7 @@ def load_study(
     path = _path(name)
     file = read_study_file(path, programs)
     study = _frozen(path.name.removesuffix(".yaml"), file, programs)
+    study = replace(study, published=_published(path, file))
     if quick:
         if file.quick is None:
             raise UsageError(
@@ -152,6 +157,18 @@ def _path(name: str) -> Path:
     if name not in files:
         raise UsageError(f"no study '{name}'", hint=nearest(name, files))
     return files[name]
+
+
+def _published(path: Path, file: StudyFile) -> tuple[PublishedSource, ...]:
+    return tuple(
+        read_published(
+            path.parent / name,
+            tunings=file.tunings,
+            workloads=file.workloads,
+            conditions=file.conditions,
+        )
+        for name in file.published
+    )
 
 
 def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Study:

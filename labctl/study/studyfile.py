@@ -120,6 +120,8 @@ class StudyFile(FileModel):
     guest: GuestFile
     limits: LimitsFile
     exercises: dict[_Name, _Names] = {}
+    published: list[Annotated[str, Field(min_length=1)]] = []
+    """Files of published results, relative to the study's own."""
     quick: QuickFile | None = None
 
     def rule(self) -> Stopping | None:

@@ -130,6 +130,33 @@ def test_a_workload_that_ran_otherwise_is_left_out() -> None:
     assert {row.workload for row in found.levels} == {"fio-randread"}
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_run_without_a_plan_is_named_and_not_blamed_for_each_arm(first: bool) -> None:
+    whole, bare = synthetic_run(), replace(synthetic_run(), name="bare", plan={})
+    found = compare_runs(bare, whole) if first else compare_runs(whole, bare)
+    assert found.left_out == ("bare has no plan: nothing tells its arms.",)
+    assert found.levels == ()
+
+
+def test_an_accelerator_that_is_not_known_may_be_either() -> None:
+    found = compare_runs(synthetic_run(), changed(synthetic_run(), "b", accelerator=None))
+    assert found.refusals == (
+        "the guests of synthetic ran under TCG and those of b under an unknown accelerator: one "
+        "may be emulated",
+    )
+
+
+@pytest.mark.parametrize("blocks", [(9, 10), (10, 9)])
+def test_fewer_blocks_than_a_verdict_takes_find_nothing(blocks: tuple[int, int]) -> None:
+    a, b = (
+        synthetic_run(seed=seed, blocks=n, effects={"pinned": size}, **QUIET)
+        for seed, n, size in zip((1, 2), blocks, (1.0, 3.0), strict=True)
+    )
+    found = compare_runs(a, b)
+    assert effect(found, "pinned").finding == "too few blocks"
+    assert any("has 9 blocks where a finding takes 10" in text for text in found.cautions)
+
+
 @pytest.mark.parametrize("empty", ["plan", "run", "trials"])
 def test_a_run_that_is_not_whole_raises_nothing(empty: str) -> None:
     broken = replace(synthetic_run(), **{empty: () if empty == "trials" else {}})

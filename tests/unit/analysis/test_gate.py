@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,9 @@ def test_twin_is_each_tunings_own() -> None:
     "given",
     [
         rule(tuning="pinned", against="baseline", within="5 %"),
-        rule(tuning="no-such-tuning", above=1),
+        Rule(tuning="baseline", metric="exits", workload="sysbench-cpu", below=1.0),
     ],
+    ids=["too few blocks", "unavailable"],
 )
 def test_what_is_undecided_counts_as_the_policy_says(
     given: Rule, undecided: Undecided, passed: bool | None
@@ -109,8 +111,149 @@ def test_what_is_undecided_counts_as_the_policy_says(
 
 
 def test_a_rule_may_say_otherwise_than_its_policy() -> None:
-    given = rule(tuning="no-such-tuning", above=1, undecided="pass")
-    assert held(given, Undecided.FAIL).passed is True
+    given = rule(tuning="pinned", above=1, undecided="pass")
+    assert held(given, Undecided.FAIL, blocks=3).passed is True
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (rule(tuning="pined", above=1), "the run has no tuning 'pined', and a rule that speaks"),
+        (rule(tuning="pined", above=1), "Did you mean 'pinned'?"),
+        (rule(workload="sysbenchcpu", above=1), "no workload 'sysbenchcpu'"),
+        (rule(condition="quite", above=1), "no condition 'quite'"),
+        (rule(metric="event_per_s", above=1), "Did you mean 'events_per_s'?"),
+        (rule(tuning="pinned", against="basline", within="5 %"), "Did you mean 'baseline'?"),
+        (rule(tuning="pinned", against="baseline", within=5), "the limit must be a share"),
+        (rule(tuning="pinned", metric="latency_max", above=1), "only be held against 'below'"),
+        (
+            Rule(
+                tuning="pinned", metric="ctx_switches", against="baseline", better_by_at_least=1.0
+            ),
+            "has no better direction",
+        ),
+    ],
+)
+def test_a_rule_with_a_slip_does_not_pass_whatever_the_policy_says(given: Rule, why: str) -> None:
+    result = held(given, Undecided.PASS)
+    assert result.passed is None
+    assert why in result.findings[0].why
+    assert held(given, Undecided.FAIL).passed is False
+
+
+def test_what_a_run_skipped_is_no_slip() -> None:
+    run = synthetic_run()
+    skipping = replace(run, plan={**run.plan, "skipped": {"isolcpus": "needs a reboot"}})
+    policy = Policy(undecided=Undecided.PASS, rules=[rule(tuning="isolcpus", above=1)])
+    result = gate(skipping, policy, {})
+    assert result.passed is True
+    assert result.findings[0].why == "'isolcpus' was skipped: needs a reboot"
+
+
+def test_a_rule_about_every_tuning_does_not_forget_one_that_failed_to_run() -> None:
+    invalid = [("pinned", "sysbench-cpu", block) for block in range(1, 11)]
+    given = rule(tuning="*", against="baseline", worse_by_at_most="50 %")
+    result = held(given, invalid=invalid)
+    assert result.passed is None
+    assert [(f.tuning, f.outcome) for f in result.findings] == [
+        ("pinned+fifo", Outcome.HOLDS),
+        ("pinned", Outcome.UNDECIDED),
+    ]
+    assert result.findings[1].why == "no valid trial of it has events_per_s"
+
+
+def test_a_rule_about_every_condition_does_not_forget_one_that_gave_nothing() -> None:
+    run = synthetic_run(conditions=("quiet", "neighbour"))
+    quiet = tuple(t for t in run.trials if t.record.cell["condition"] == "quiet")
+    policy = Policy(
+        undecided=Undecided.OPEN, rules=[rule(tuning="pinned", against="baseline", within="900 %")]
+    )
+    result = gate(replace(run, trials=quiet), policy, {})
+    assert [(f.condition, f.outcome) for f in result.findings] == [
+        ("quiet", Outcome.HOLDS),
+        ("neighbour", Outcome.UNDECIDED),
+    ]
+
+
+def test_a_rule_about_every_workload_leaves_those_alone_that_have_no_such_metric() -> None:
+    given = rule(workload="*", tuning="pinned", against="baseline", within="900 %")
+    assert [f.workload for f in held(given).findings] == ["sysbench-cpu"]
+
+
+def facts(*names: str) -> Rule:
+    return Rule(facts=list(names), like="fleet")
+
+
+@pytest.mark.parametrize(
+    ("names", "theirs", "outcome", "why"),
+    [
+        (["kernel_release"], {"kernel_release": "6.1"}, Outcome.HOLDS, ""),
+        (["all"], {"kernel_release": "6.1", "qemu": "7.2"}, Outcome.HOLDS, ""),
+        (
+            ["kernel_release"],
+            {"kernel_release": "6.12"},
+            Outcome.VIOLATED,
+            "kernel is 6.1, there 6.12",
+        ),
+        (["all"], {"kernel_release": "6.12"}, Outcome.VIOLATED, "kernel is 6.1, there 6.12"),
+        (["microcode"], {}, Outcome.UNDECIDED, "microcode is not known of synthetic and fleet"),
+        (
+            ["kernel_release", "qemu"],
+            {"kernel_release": "6.1"},
+            Outcome.UNDECIDED,
+            "QEMU is not known of fleet",
+        ),
+        (
+            ["qemu"],
+            {"qemu": {"unavailable": "no program"}},
+            Outcome.UNDECIDED,
+            "QEMU is not known of fleet",
+        ),
+        (["accelerator"], {}, Outcome.HOLDS, ""),
+        (["guest.kernel_release"], {}, Outcome.UNDECIDED, "the guest's kernel is not known"),
+    ],
+)
+def test_facts_are_held_against_those_of_another_run(
+    names: list[str], theirs: dict[str, Any], outcome: Outcome, why: str
+) -> None:
+    run = synthetic_run()
+    us = replace(run, run={**run.run, "host": {"kernel_release": "6.1", "qemu": "7.2"}})
+    them = replace(run, name="fleet", run={**run.run, "host": theirs})
+    policy = Policy(undecided=Undecided.OPEN, rules=[facts(*names)])
+    (found,) = gate(us, policy, {"fleet": them}).findings
+    assert found.outcome is outcome
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"accelerator": "kvm"}, "one is emulated"),
+        ({"imported": {"file": "x.csv"}}, "was imported"),
+    ],
+)
+def test_values_that_say_nothing_of_each_other_decide_nothing(
+    change: dict[str, Any], why: str
+) -> None:
+    run = synthetic_run(block_noise=0.02, noise=0.01)
+    other = replace(run, name="fleet", run={**run.run, **change})
+    policy = Policy(
+        undecided=Undecided.OPEN, rules=[rule(tuning="baseline", like="fleet", within="20 %")]
+    )
+    (found,) = gate(run, policy, {"fleet": other}).findings
+    assert found.outcome is Outcome.UNDECIDED
+    assert why in found.why
+
+
+def test_a_tuning_of_another_definition_decides_nothing() -> None:
+    run = synthetic_run(block_noise=0.02, noise=0.01)
+    tunings = {**run.plan["tunings"], "pinned": {**run.plan["tunings"]["pinned"], "digest": "x"}}
+    other = replace(run, name="fleet", plan={**run.plan, "tunings": tunings})
+    policy = Policy(
+        undecided=Undecided.OPEN, rules=[rule(tuning="pinned", like="fleet", within="20 %")]
+    )
+    (found,) = gate(run, policy, {"fleet": other}).findings
+    assert found.why == "pinned is defined otherwise in fleet"
 
 
 def test_a_violation_is_stronger_than_what_is_open() -> None:
@@ -175,7 +318,7 @@ def test_the_policy_in_the_docs_is_one(tmp_path: Path) -> None:
     docs = Path(__file__).parents[3] / "docs" / "gate.md"
     path = tmp_path / "policy.yaml"
     path.write_text(docs.read_text().partition("```yaml\n")[2].partition("```")[0])
-    assert len(load_policy(path).rules) == 4
+    assert len(load_policy(path).rules) == 5
 
 
 @pytest.mark.parametrize(
@@ -195,6 +338,11 @@ def test_the_policy_in_the_docs_is_one(tmp_path: Path) -> None:
         ("undecided: fail\nrules:\n  - {metric: x, within: -5 %, against: y}", "a share such"),
         ("undecided: fail\nrules:\n  - {metric: x, within: -5.0, against: y}", "above 0"),
         ("undecided: fail\nrules:\n  - {metrik: x, above: 1}", "metric"),
+        ("undecided: fail\nrules:\n  - {above: 1}", "a rule names a 'metric', or 'facts'"),
+        ("undecided: fail\nrules:\n  - {facts: [kernel], like: x}", "Did you mean"),
+        ("undecided: fail\nrules:\n  - {facts: [all]}", "another run: 'like'"),
+        ("undecided: fail\nrules:\n  - {facts: [all], like: x, within: 5}", "no 'within'"),
+        ("undecided: fail\nrules:\n  - {facts: [all], like: x, tuning: y}", "no 'tuning'"),
     ],
 )
 def test_a_wrong_policy_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:

@@ -77,8 +77,8 @@ def test_names_cannot_break_the_markdown(labctl: Labctl, results: Path) -> None:
         "undecided: open\nrules:\n  - {name: 'a | b <i> `c`', metric: none, above: 1}\n"
     )
     result = labctl("gate", "one", "--policy", str(path), "--markdown")
-    (row,) = [line for line in result.out.splitlines() if "nowhere" in line]
-    assert row.startswith(r"| a \| b \<i\> \`c\` | nowhere")
+    (row,) = [line for line in result.out.splitlines() if "no value" in line]
+    assert row.startswith(r"| a \| b \<i\> \`c\` | no value")
 
 
 def test_a_policy_that_is_not_there_is_named(labctl: Labctl, results: Path) -> None:

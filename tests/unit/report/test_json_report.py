@@ -126,6 +126,34 @@ class Added(Shape):
     comparisons: list[Comparison]
 
 
+class Imported(Shape):
+    file: str
+    sha256: str
+    rows: int
+
+
+class PublishedResult(Shape):
+    tuning: str
+    against: str
+    workload: str
+    condition: str
+    metric: str
+    published_ratio: float | None
+    published_direction: Literal["higher", "lower"]
+    ratio: float | None
+    low: float | None
+    high: float | None
+    blocks: int
+    agreement: Literal["same direction", "other direction", "not shown", "not measured"]
+    why: str | None
+    source: str
+
+
+class Published(Shape):
+    sources: list[str]
+    results: list[PublishedResult]
+
+
 class Report(Shape):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -161,6 +189,8 @@ class Report(Shape):
     added: Added | None
     unavailable: list[Missing]
     skipped: dict[str, str]
+    published: Published | None
+    imported: Imported | None
 
 
 def through_json(report: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""What others published beside what this run found: ratio and direction, never absolute values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from labctl.analysis.cells import Cells, Place, Series, read_cells
+from labctl.analysis.design import ALPHA, Design, read_design
+from labctl.analysis.effects import ratios
+from labctl.analysis.intervals import t_interval
+from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.analysis.words import listed
+from labctl.store.run_folder import LoadedRun
+
+
+class Agreement(StrEnum):
+    SAME = "same direction"
+    OTHER = "other direction"
+    NOT_SHOWN = "not shown"
+    """The interval holds no change, or there are too few blocks to say."""
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """A published result and this run's own number of it. `published` and `ratio`: tuning /
+    against (`published` None: only the direction is known). `low`, `high`: 95 %, by itself.
+    `source`: the number of the source in `Published.sources`. `why`: what keeps the two apart."""
+
+    tuning: str
+    against: str
+    workload: str
+    condition: str
+    metric: str
+    published: float | None
+    direction: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    blocks: int
+    agreement: Agreement
+    why: str
+    source: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    sources: tuple[str, ...]
+    results: tuple[Repeated, ...]
+
+
+def published(run: LoadedRun) -> Published:
+    """The published results that a run's plan carries, each beside the run's own ratio.
+
+    Against baseline the reference is the mean of baseline and control, as everywhere (METHOD 17).
+    A metric whose labels are named in part is the sum of what has them, in each block. The
+    direction is this run's where a 95 % interval of at least ten blocks excludes no change.
+    """
+    sources = run.plan.get("published") or []
+    if not sources:
+        return Published(sources=(), results=())
+    design, cells = read_design(run), read_cells(run)
+    results = (
+        _repeated(design, cells, item, place, number, run.plan.get("skipped") or {})
+        for place in design.places
+        for number, source in enumerate(sources)
+        for item in source["results"]
+        if item.get("workload") in (None, place.workload)
+        and item.get("condition") in (None, place.condition)
+    )
+    return Published(sources=tuple(source["source"] for source in sources), results=tuple(results))
+
+
+def _repeated(
+    design: Design,
+    cells: Cells,
+    item: Mapping[str, Any],
+    place: Place,
+    source: int,
+    skipped: Mapping[str, str],
+) -> Repeated:
+    tuning, against, metric = item["tuning"], item["against"], item["metric"]
+    ours, theirs = (_series(cells, arm, place, metric) for arm in (tuning, against))
+    ratio = low = high = None
+    blocks, agreement = 0, Agreement.NOT_MEASURED
+    if ours is None or theirs is None:
+        lacking = tuning if ours is None else against
+        why = skipped.get(lacking) or _why_missing(cells, lacking, place, metric)
+    else:
+        control = design.control if against == design.baseline else None
+        others = [theirs, *filter(None, [_series(cells, control, place, metric)])]
+        found = ratios(ours, others)
+        if isinstance(found, str):
+            why = f"it {found}"
+        else:
+            interval = t_interval(found.spread, ALPHA)
+            blocks, ratio = found.spread.n, found.shown(found.spread.mean)
+            if interval is not None:
+                low, high = found.shown(interval.low), found.shown(interval.high)
+            agreement, why = _agreement(blocks, low, high, item["direction"])
+    return Repeated(
+        tuning=tuning,
+        against=against,
+        workload=place.workload,
+        condition=place.condition,
+        metric=metric,
+        published=item.get("ratio"),
+        direction=item["direction"],
+        ratio=ratio,
+        low=low,
+        high=high,
+        blocks=blocks,
+        agreement=agreement,
+        why=why,
+        source=source,
+    )
+
+
+def _agreement(
+    blocks: int, low: float | None, high: float | None, direction: str
+) -> tuple[Agreement, str]:
+    if blocks < FEWEST_BLOCKS:
+        return Agreement.NOT_SHOWN, f"{blocks} of the {FEWEST_BLOCKS} blocks that it takes"
+    if low is None or high is None:
+        return Agreement.NOT_SHOWN, "the same ratio in every block, too coarse to judge by"
+    if low <= 1 <= high:
+        return Agreement.NOT_SHOWN, "the interval holds no change"
+    same = (low > 1) is (direction == "higher")
+    return (Agreement.SAME if same else Agreement.OTHER), ""
+
+
+def _series(cells: Cells, tuning: str | None, place: Place, metric: str) -> Series | None:
+    """What has the metric's name and its labels, summed by block; None where there is nothing, or
+    where the numbers come from more than one source (METHOD 12)."""
+    if tuning is None:
+        return None
+    base, labels = _parts(metric)
+    found = [
+        series
+        for series in cells.at(tuning, place).values()
+        if series.sample.metric == base and labels.items() <= series.sample.labels.items()
+    ]
+    if len({series.sample.labels.get("source") for series in found}) != 1:
+        return None
+    first, *more = found
+    if not more:
+        return first
+    blocks = set.intersection(*(set(series.values) for series in found))
+    return replace(
+        first, values={b: math.fsum(series.values[b] for series in found) for b in sorted(blocks)}
+    )
+
+
+def _parts(metric: str) -> tuple[str, dict[str, str]]:
+    base, _, inside = metric.partition("{")
+    labels = filter(None, inside.removesuffix("}").split(","))
+    return base, dict(label.split("=", 1) for label in labels)
+
+
+def _why_missing(cells: Cells, tuning: str, place: Place, metric: str) -> str:
+    base = _parts(metric)[0]
+    reasons = dict.fromkeys(
+        item.reason
+        for item in cells.missing
+        if item.metric.partition("{")[0] == base
+        and tuning in item.tunings
+        and place.workload in item.workloads
+    )
+    return listed(list(reasons)) if reasons else f"{tuning} has no value of it"

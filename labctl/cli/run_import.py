@@ -1,0 +1,135 @@
+"""`labctl run import`: trials that labctl did not measure, judged as those that it did."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from labctl.base.errors import UsageError
+from labctl.cli.common import print_json
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
+
+_AFTER = (
+    "Baseline, primary metrics and margin were declared when the trials were imported, after they "
+    "had been measured."
+)
+_BOOTS = "The file says nothing of boots: each block counts as one of its own."
+
+
+@click.command("import")
+@click.argument(
+    "file", metavar="FILE.csv", type=click.Path(path_type=Path, exists=True, dir_okay=False)
+)
+@click.option("--name", help="The run's name (default: the present time and the file's name).")
+@click.option("--baseline", help="What the tunings are compared with (default: 'baseline').")
+@click.option("--control", help="The baseline a second time (default: 'control', if there).")
+@click.option("--handicap", help="Baseline less 5 % of its CPU time (default: 'handicap').")
+@click.option(
+    "--primary",
+    "primaries",
+    metavar="[WORKLOAD=]METRIC",
+    multiple=True,
+    help="The metric that decides. Needed where a workload has several.",
+)
+@click.option("--margin", default="5%", show_default=True, help="What is large enough to matter.")
+@click.option(
+    "--design",
+    metavar="RUN",
+    help="Take all of these from the plan of RUN, which the file was exported from.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of runs (default: results/ of the lab folder).",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    file: Path,
+    name: str | None,
+    baseline: str | None,
+    control: str | None,
+    handicap: str | None,
+    primaries: tuple[str, ...],
+    margin: str,
+    design: str | None,
+    as_json: bool,
+    results: Path | None,
+) -> None:
+    """Make a run of the trials in FILE.csv (docs/import.md): labctl's export, or any that has the
+    columns tuning, workload, block, metric, value, unit and better."""
+    import labctl
+    from labctl.base.places import results_folder
+    from labctl.store.imported import Declared, declared_plan, design_of, write_imported
+    from labctl.store.run_folder import RunFolder
+    from labctl.store.trial_csv import read_trials
+
+    declaring = ("baseline", "control", "handicap", "primaries", "margin")
+    explicit = click.core.ParameterSource.COMMANDLINE
+    if design and any(context.get_parameter_source(option) is explicit for option in declaring):
+        raise UsageError("--design has all that the other options declare", hint="Leave them out.")
+    place = results.resolve() if results is not None else results_folder()
+    moment = datetime.now(UTC)
+    stem = re.sub(r"[^A-Za-z0-9+._-]", "-", file.stem).strip("-.") or "imported"
+    name = name or f"{moment:%Y%m%dT%H%M%SZ}-{stem[:60]}"
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"--name: '{name}' can't be a folder's name everywhere",
+            hint="Use letters, digits and + . _ -, at most 100, beginning with a letter or digit.",
+        )
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
+    trials = read_trials(data, str(file))
+    if design is not None:
+        plan = design_of(RunFolder.find(place, design).load(), trials)
+    else:
+        declared = Declared(
+            baseline=baseline,
+            control=control,
+            handicap=handicap,
+            primaries=primaries,
+            margin=margin,
+        )
+        plan = declared_plan(trials, declared, trials.study or stem)
+    warnings = [] if design is not None else [_AFTER]
+    if "boot" not in trials.columns:
+        warnings.append(_BOOTS)
+    folder = write_imported(
+        place,
+        name,
+        plan=plan,
+        trials=trials,
+        source=(file.name, data),
+        record={
+            "labctl": labctl.__version__,
+            "command": shlex.join(["labctl", *sys.argv[1:]]),
+            "started_at": None,
+            "ended_at": None,
+            "warnings": warnings,
+            "notes": [],
+        },
+    )
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "run": name,
+                "path": str(folder.path),
+                "rows": trials.rows,
+                "trials": len(trials.trials),
+                "unread_columns": list(trials.unread),
+            }
+        )
+        return
+    if trials.unread:
+        click.echo(f"Not read: {', '.join(trials.unread)}.", err=True)
+    click.echo(f"{len(trials.trials)} trials in {folder.path}; 'labctl report {name}' judges them.")

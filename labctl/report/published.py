@@ -1,0 +1,143 @@
+"""What others published beside this run's own ratios, in every form of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from labctl.analysis.published import Agreement, Published, Repeated, published
+from labctl.analysis.words import capital
+from labctl.base.wording import change, change_interval, metric_title
+from labctl.report.parts import bare_table, small, text
+from labctl.store.run_folder import LoadedRun
+
+CAUTION = (
+    "Published figures come from other hardware, kernels and loads: only ratio and direction stand "
+    "beside this run's, each with its own 95 % interval. Neither proves nor refutes the other."
+)
+
+_STYLES = {str(Agreement.SAME): "green", str(Agreement.OTHER): "yellow"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRow:
+    """One published result as text; `source`: the letter of its source."""
+
+    arms: str
+    where: str
+    metric: str
+    ours: str
+    interval: str
+    published: str
+    agreement: str
+    why: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedPart:
+    caution: str
+    sources: tuple[str, ...]
+    rows: tuple[PublishedRow, ...]
+
+
+def published_part(run: LoadedRun) -> PublishedPart | None:
+    """For the page; None for a run whose study repeats nothing."""
+    found = published(run)
+    if not found.results:
+        return None
+    return PublishedPart(
+        caution=CAUTION, sources=found.sources, rows=tuple(map(_row, found.results))
+    )
+
+
+def published_table(run: LoadedRun) -> list[RenderableType]:
+    """For a terminal of 80 columns; [] for a run whose study repeats nothing."""
+    found = published(run)
+    if not found.results:
+        return []
+    rows = [_row(item) for item in found.results]
+    parts: list[RenderableType] = []
+    for where in dict.fromkeys(row.where for row in rows):
+        here = [row for row in rows if row.where == where]
+        parts += [Text(), _table(f"Published elsewhere, beside {where}", here)]
+        parts += [small(f"{why}: {', '.join(names)}.") for why, names in _reasons(here).items()]
+    parts += [small(f"[{_letter(n)}] {source}") for n, source in enumerate(found.sources)]
+    return [*parts, small(CAUTION)]
+
+
+def _table(title: str, rows: Sequence[PublishedRow]) -> RenderableType:
+    table = bare_table(title)
+    for column, width in (("arms", 23), ("metric", 20), ("here", 15), ("published", 9), ("", 9)):
+        table.add_column(column, max_width=width, overflow="fold")
+    for row in rows:
+        table.add_row(
+            text(row.arms),
+            text(f"{row.metric} [{row.source}]"),
+            text("\n".join(filter(None, (row.ours, row.interval)))),
+            text(row.published),
+            text(row.agreement, style=_STYLES.get(row.agreement)),
+        )
+    return table
+
+
+def _reasons(rows: Sequence[PublishedRow]) -> dict[str, list[str]]:
+    """Why what isn't shown isn't, with the metrics that it holds for."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.why:
+            names = reasons.setdefault(capital(f"{row.agreement} ({row.why})"), [])
+            names.append(f"{row.arms} {row.metric} [{row.source}]")
+    return reasons
+
+
+def published_json(run: LoadedRun) -> dict[str, Any] | None:
+    """docs/report-schema.md has the keys; None for a run whose study repeats nothing."""
+    found = published(run)
+    if not found.results:
+        return None
+    return {"sources": list(found.sources), "results": [_json(found, i) for i in found.results]}
+
+
+def _row(item: Repeated) -> PublishedRow:
+    measured = item.ratio is not None
+    arrow = "rises" if item.direction == "higher" else "falls"
+    return PublishedRow(
+        arms=f"{item.tuning} : {item.against}",
+        where=f"{item.workload} under {item.condition}",
+        metric=metric_title(item.metric),
+        ours=change(item.ratio) if measured else "n/a",
+        interval=change_interval(item.low, item.high),
+        published=change(item.published) if item.published is not None else arrow,
+        agreement=str(item.agreement),
+        why=item.why,
+        source=_letter(item.source),
+    )
+
+
+def _letter(number: int) -> str:
+    """a, b, c …: digits are the report's own footnotes."""
+    return chr(ord("a") + number % 26)
+
+
+def _json(found: Published, item: Repeated) -> dict[str, Any]:
+    return {
+        "tuning": item.tuning,
+        "against": item.against,
+        "workload": item.workload,
+        "condition": item.condition,
+        "metric": item.metric,
+        "published_ratio": item.published,
+        "published_direction": item.direction,
+        "ratio": item.ratio,
+        "low": item.low,
+        "high": item.high,
+        "blocks": item.blocks,
+        "agreement": str(item.agreement),
+        "why": item.why or None,
+        "source": found.sources[item.source],
+    }

@@ -1,0 +1,203 @@
+"""Runs made of trials that labctl did not measure: a plan from what their importer declares."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labctl.base.errors import HostError, UsageError
+from labctl.base.yamlfile import nearest
+from labctl.store.jsonfile import canonical, write_bytes
+from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.samples import Sample
+from labctl.store.trial_csv import COPY, CsvTrials
+
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a CSV file can't say of its trials. None: the tuning of the role's own name, if there.
+
+    `primaries`: "METRIC", for every workload that has it, or "WORKLOAD=METRIC".
+    """
+
+    baseline: str | None = None
+    control: str | None = None
+    handicap: str | None = None
+    primaries: Sequence[str] = ()
+    margin: str = "5 %"
+
+
+def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> dict[str, Any]:
+    """The plan that judges `trials`, of the study `name`; raises UsageError naming the option."""
+    records = [record for record, _ in trials.trials]
+    tunings = list(dict.fromkeys(record.cell["tuning"] for record in records))
+    baseline = _role("baseline", declared.baseline, tunings)
+    if baseline is None:
+        raise UsageError(
+            "nothing says what the tunings are compared with",
+            hint=f"Name one of them with --baseline: {', '.join(tunings)}.",
+        )
+    blocks = {record.block for record in records}
+    primaries, margin = _primaries(trials, declared.primaries), _margin(declared.margin)
+    content = {
+        "study": name,
+        "title": f"Trials from elsewhere: {name}",
+        "quick": False,
+        "blocks": len(blocks),
+        "boots": len({record.boot for record in records}),
+        "baseline": baseline,
+        "control": _role("control", declared.control, tunings),
+        "handicap": _role("handicap", declared.handicap, tunings),
+        "tunings": {tuning: _tuning(tuning, tunings) for tuning in tunings},
+        "workloads": {
+            workload: {"primary": metric, "margin": margin}
+            for workload, metric in primaries.items()
+        },
+        "conditions": list(
+            dict.fromkeys(r.cell["condition"] for r in records if "condition" in r.cell)
+        ),
+        "trials": [
+            {
+                "number": record.number,
+                "block": record.block,
+                "boot": record.boot,
+                "position": record.position,
+                "cell": dict(record.cell),
+            }
+            for record in {record.number: record for record in records}.values()
+        ],
+    }
+    return {
+        "schema": 1,
+        "digest": hashlib.sha256(canonical(content).encode()).hexdigest(),
+        **content,
+    }
+
+
+def design_of(run: LoadedRun, trials: CsvTrials) -> Mapping[str, Any]:
+    """The plan of a run that `trials` were exported from; raises UsageError where it isn't that."""
+    planned = {trial["cell"].get("tuning") for trial in run.plan.get("trials") or []}
+    for record, _ in trials.trials:
+        if record.cell["tuning"] not in planned:
+            raise UsageError(
+                f"the plan of {run.name} has no tuning '{record.cell['tuning']}'",
+                hint=nearest(record.cell["tuning"], map(str, planned)),
+            )
+    return run.plan
+
+
+def write_imported(
+    results: Path,
+    name: str,
+    *,
+    plan: Mapping[str, Any],
+    trials: CsvTrials,
+    source: tuple[str, bytes],
+    record: Mapping[str, Any],
+) -> RunFolder:
+    """A run folder of the trials with a copy of their file (`source`: its name and its content).
+
+    `record`: what run.json says beside. Raises UsageError when there is such a run already.
+    """
+    file, data = source
+    try:
+        folder = RunFolder.create(results, name)
+    except FileExistsError as error:
+        raise UsageError(
+            f"there is a run '{name}' in {results} already", hint="Name another with --name."
+        ) from error
+    except OSError as error:
+        raise HostError(
+            f"cannot make the run's folder {results / name}: {error.strerror}",
+            hint="Name a folder that can be written with --results.",
+        ) from error
+    try:
+        write_bytes(folder.path / COPY, data)
+        folder.write_plan(plan)
+        for trial, readings in trials.trials:
+            place = folder.new_trial(trial.number, trial.attempt)
+            # A native trial shares nothing with a boot, whatever column the file has.
+            kind = (plan.get("tunings") or {}).get(trial.cell["tuning"], {}).get("kind", "guest")
+            place.write_record(replace(trial, parsed_with={"kind": kind}))
+            place.write_readings(readings)
+        # Last: without it there is no run.
+        folder.write_run(
+            {
+                **record,
+                "status": "done",
+                "study": plan.get("study"),
+                "title": plan.get("title"),
+                "imported": {
+                    "file": file,
+                    "sha256": hashlib.sha256(data).hexdigest(),
+                    "rows": trials.rows,
+                },
+            }
+        )
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+    return folder
+
+
+def _role(role: str, named: str | None, tunings: Collection[str]) -> str | None:
+    if named is None:
+        return role if role in tunings else None
+    if named not in tunings:
+        raise UsageError(f"--{role}: no tuning '{named}' in the file", hint=nearest(named, tunings))
+    return named
+
+
+def _tuning(name: str, tunings: Collection[str]) -> dict[str, Any]:
+    """labctl's own names say which arm is native, and whose twin it is."""
+    if name.partition("+")[0] == "native":
+        return {"kind": "native", "twin": None, "description": ""}
+    twin = f"native+{name}"
+    return {"kind": "guest", "twin": twin if twin in tunings else None, "description": ""}
+
+
+def _margin(text: str) -> float:
+    found = _SHARE.fullmatch(text.strip())
+    if found is None or not 0 < (share := float(found[1]) / 100) < 1:
+        raise UsageError(
+            f"--margin: '{text}' is no share above 0 and below 100 %", hint="Write it as '5%'."
+        )
+    return share
+
+
+def _primaries(trials: CsvTrials, given: Sequence[str]) -> dict[str, str]:
+    """Workload to its primary metric: as declared, or the only one that it has."""
+    measured: dict[str, dict[str, None]] = {}
+    for record, readings in trials.trials:
+        keys = measured.setdefault(record.cell["workload"], {})
+        keys.update(dict.fromkeys(r.key for r in readings if isinstance(r, Sample)))
+    chosen: dict[str, str] = {}
+    for text in given:
+        workload, equals, metric = text.partition("=")
+        # The metric's own labels hold an equals sign as well: a workload has no brace.
+        if not equals or "{" in workload:
+            chosen |= {name: text for name, keys in measured.items() if text in keys}
+            metric, known = text, {key for keys in measured.values() for key in keys}
+        elif workload not in measured:
+            raise UsageError(
+                f"--primary: no workload '{workload}' in the file", hint=nearest(workload, measured)
+            )
+        else:
+            chosen[workload], known = metric, set(measured[workload])
+        if metric not in known:
+            raise UsageError(f"--primary: no metric '{metric}' there", hint=nearest(metric, known))
+    for workload, keys in measured.items():
+        if workload not in chosen and len(keys) != 1:
+            raise UsageError(
+                f"nothing says which metric of '{workload}' decides",
+                hint=f"Say --primary {workload}=METRIC. It has: {', '.join(keys) or 'none'}.",
+            )
+        chosen.setdefault(workload, next(iter(keys)))
+    return chosen

@@ -1,0 +1,340 @@
+"""Trials from a CSV file: labctl's own export, or raw trials from elsewhere (docs/import.md).
+
+Nothing is guessed: what can't be read as it stands is refused with its line and its column.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import difflib
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeVar
+
+from labctl.base.errors import UsageError
+from labctl.base.units import Better, Unit
+from labctl.base.yamlfile import nearest
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.trial import TrialRecord, TrialStatus
+
+NEEDED = ("tuning", "workload", "block", "metric", "value", "unit", "better")
+OPTIONAL = (
+    *("condition", "labels", "unavailable"),
+    *("run", "study", "trial", "attempt", "status", "boot", "position"),
+)
+
+COPY = "imported.csv"
+"""What the file is called in the run's folder: every sample's source."""
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_WHOLE = re.compile(r"\d{1,9}")
+_LONGEST_NAME = 150
+_NO_NUMBERS = ("nan", "inf", "infinity")
+
+_OTHER_UNITS = {
+    "%": "Divide by 100, and give the unit '1'.",
+    "percent": "Divide by 100, and give the unit '1'.",
+    "ms": "Divide by 1000, and give the unit 's'.",
+    "ns": "Divide by 1000, and give the unit 'us'.",
+    "µs": "Give the unit 'us'.",
+    "ops/s": "Give the unit '1/s'.",
+    "Hz": "Give the unit '1/s'.",
+}
+
+Choice = TypeVar("Choice", Unit, Better, TrialStatus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvTrials:
+    """What a file holds. `columns`: those that were read; `unread`: the others."""
+
+    trials: tuple[tuple[TrialRecord, tuple[Reading, ...]], ...]
+    study: str | None
+    columns: frozenset[str]
+    unread: tuple[str, ...]
+    rows: int
+
+
+def read_trials(data: bytes, name: str) -> CsvTrials:
+    """The trials of a CSV file (RFC 4180, UTF-8, with or without a byte order mark).
+
+    `name` is what errors call the file. Rows of one tuning, workload, condition and block, or of
+    one number in the column 'trial', are one trial. Raises UsageError naming line and column.
+    """
+    lines = _Lines(_text(data, name), name)
+    header, unread = _header(lines)
+    gathered: dict[tuple[int, int], _Trial] = {}
+    numbers: dict[tuple[object, ...], int] = {}
+    like: dict[str, tuple[Sample, int]] = {}
+    study: str | None = None
+    rows = 0
+    for line, fields in lines:
+        if len(fields) != len(header):
+            lines.refuse(
+                line,
+                None,
+                f"has {len(fields)} fields where the header has {len(header)}",
+                "A comma inside of a text needs double quotes around it.",
+            )
+        row = _Row(lines, line, dict(zip(header, fields, strict=True)))
+        rows += 1
+        study = study or row.text("study") or None
+        record = _record(row, numbers)
+        trial = gathered.setdefault((record.number, record.attempt), _Trial(record, line))
+        if trial.record != record:
+            row.refuse(
+                "trial",
+                f"trial {record.number} is another one in line {trial.line}: its tuning, workload, "
+                "condition, block or status differs",
+            )
+        _add(trial, row, like)
+    if not rows:
+        raise UsageError(f"{name}: holds a header and no row", hint=_FORM)
+    _refuse_twins(lines, gathered)
+    return CsvTrials(
+        trials=tuple(
+            (t.record, tuple(r for r, _ in t.readings.values())) for t in gathered.values()
+        ),
+        study=study,
+        columns=frozenset(header) - set(unread),
+        unread=unread,
+        rows=rows,
+    )
+
+
+_FORM = f"The header names at least these columns: {','.join(NEEDED)} (docs/import.md)."
+
+
+@dataclass(slots=True)
+class _Trial:
+    record: TrialRecord
+    line: int
+    readings: dict[str, tuple[Reading, int]] = field(default_factory=dict)
+    """By metric key, with the line."""
+
+
+class _Lines:
+    """The rows of a file with the numbers of the lines on which they end."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self._reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        self._name = name
+
+    def __iter__(self) -> Iterator[tuple[int, list[str]]]:
+        while True:
+            try:
+                fields = next(self._reader, None)
+            except csv.Error as error:
+                self.refuse(self._reader.line_num, None, f"is no CSV: {error}")
+            if fields is None:
+                return
+            if fields:
+                yield self._reader.line_num, fields
+
+    def refuse(self, line: int, column: str | None, what: str, hint: str | None = None) -> NoReturn:
+        place = f"{self._name}:{line}"
+        raise UsageError(
+            f"{place}: column '{column}': {what}" if column else f"{place}: {what}", hint=hint
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    lines: _Lines
+    line: int
+    values: Mapping[str, str]
+
+    def text(self, column: str) -> str:
+        """ "" where the column or its value isn't there."""
+        value = self.values.get(column, "").strip()
+        # The export puts ' before what a spreadsheet would take for a formula.
+        return value[1:] if value[:2] in ("'=", "'+", "'@") else value
+
+    def named(self, column: str) -> str:
+        """A name as reports and tables can show it, or ""."""
+        name = self.text(column)
+        if not name.isprintable():
+            self.refuse(column, "holds a control character or a line break")
+        if len(name) > _LONGEST_NAME:
+            self.refuse(column, f"has {len(name)} characters where {_LONGEST_NAME} are the most")
+        return name
+
+    def needed(self, column: str) -> str:
+        return self.named(column) or self.refuse(column, "is empty")
+
+    def whole(self, column: str, otherwise: int | None = None) -> int:
+        text = self.text(column)
+        if not text and otherwise is not None:
+            return otherwise
+        if not _WHOLE.fullmatch(text):
+            self.refuse(column, f"'{text}' is no whole number from 0")
+        return int(text)
+
+    def number(self, column: str) -> float:
+        text = self.needed(column)
+        if text.lower().lstrip("+-") in _NO_NUMBERS:
+            self.refuse(
+                column,
+                f"'{text}' is no measured value",
+                "Leave the row out, or leave 'value' empty and say why in a column 'unavailable'.",
+            )
+        if not _NUMBER.fullmatch(text):
+            comma = "Decimals are written with a point: 1.5." if "," in text else None
+            self.refuse(column, f"'{text}' is no number", comma)
+        value = float(text)
+        if not math.isfinite(value):
+            self.refuse(column, f"'{text}' is too large a number")
+        return value
+
+    def choice(self, column: str, kind: type[Choice], hints: Mapping[str, str]) -> Choice:
+        text = self.needed(column)
+        try:
+            return kind(text)
+        except ValueError:
+            allowed = [str(member) for member in kind]
+            self.refuse(column, f"no {column} '{text}'", hints.get(text) or nearest(text, allowed))
+
+    def refuse(self, column: str, what: str, hint: str | None = None) -> NoReturn:
+        self.lines.refuse(self.line, column, what, hint)
+
+
+def _text(data: bytes, name: str) -> str:
+    if not data.strip():
+        raise UsageError(f"{name}: is empty", hint=_FORM)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UsageError(f"{name}: is UTF-16 text", hint="Save it as UTF-8.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"{name}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})",
+            hint="Save it as UTF-8.",
+        ) from error
+
+
+def _header(lines: _Lines) -> tuple[list[str], tuple[str, ...]]:
+    """The names of the columns, and those that nobody reads."""
+    line, fields = next(iter(lines), (1, []))
+    names = [field.strip() for field in fields]
+    if len(names) == 1:
+        for separator, words in ((";", "';'"), ("\t", "tabs")):
+            if separator in names[0]:
+                lines.refuse(
+                    line,
+                    None,
+                    f"columns are separated by {words} where commas belong",
+                    "Save it with commas, and decimals with a point.",
+                )
+    for name in names:
+        if names.count(name) > 1:
+            lines.refuse(line, name, "is there twice")
+    missing = [name for name in NEEDED if name not in names]
+    if missing:
+        found = difflib.get_close_matches(missing[0], names, n=1)
+        lines.refuse(
+            line, missing[0], "is missing", f"Is it '{found[0]}'? {_FORM}" if found else _FORM
+        )
+    unread = tuple(name for name in names if name not in NEEDED + OPTIONAL)
+    absent = [name for name in OPTIONAL if name not in names]
+    for name in unread:
+        # A misspelt column would be missed in silence.
+        if close := difflib.get_close_matches(name, absent, n=1, cutoff=0.8):
+            lines.refuse(line, name, "no such column", f"Did you mean '{close[0]}'?")
+    return names, unread
+
+
+def _record(row: _Row, numbers: dict[tuple[object, ...], int]) -> TrialRecord:
+    """The trial of a row. Without a column 'trial' they are counted as they come."""
+    cell = {"tuning": row.needed("tuning"), "workload": row.needed("workload")}
+    if condition := row.named("condition"):
+        cell["condition"] = condition
+    block = row.whole("block")
+    here = (*cell.values(), block)
+    number = row.whole("trial") if row.text("trial") else numbers.setdefault(here, len(numbers) + 1)
+    status = row.choice("status", TrialStatus, {}) if row.text("status") else TrialStatus.DONE
+    return TrialRecord(
+        number=number,
+        attempt=max(1, row.whole("attempt", 1)),
+        block=block,
+        boot=row.whole("boot", block),
+        position=row.whole("position", 0),
+        cell=cell,
+        status=status,
+        reasons=() if status is TrialStatus.DONE else ("its file called it invalid",),
+    )
+
+
+def _add(trial: _Trial, row: _Row, like: dict[str, tuple[Sample, int]]) -> None:
+    reading = _reading(row)
+    key = reading.key if isinstance(reading, Sample) else reading.metric
+    if key in trial.readings:
+        row.refuse(
+            "metric",
+            f"{key} of this trial is there twice: line {trial.readings[key][1]} has it, too",
+            "A trial has one value of a metric. Number repetitions in 'block'.",
+        )
+    if isinstance(reading, Sample):
+        first, line = like.setdefault(key, (reading, row.line))
+        for column in ("unit", "better"):
+            ours, theirs = getattr(reading, column), getattr(first, column)
+            if ours != theirs:
+                row.refuse(column, f"'{ours}' of {key}, which has '{theirs}' in line {line}")
+    trial.readings[key] = (reading, row.line)
+
+
+def _reading(row: _Row) -> Reading:
+    metric, why = row.needed("metric"), row.text("unavailable")
+    if "{" in metric and not why:
+        row.refuse("metric", f"'{metric}' has labels in it", "Put them into a column 'labels'.")
+    if not row.text("value"):
+        if not why:
+            row.refuse(
+                "value",
+                "is empty",
+                "Leave the row out, or say why in a column 'unavailable'.",
+            )
+        return Unavailable(metric=metric, reason=why)
+    if why:
+        row.refuse("unavailable", "says why there is no value, and there is one")
+    return Sample(
+        metric=metric,
+        value=row.number("value"),
+        unit=row.choice("unit", Unit, _OTHER_UNITS),
+        better=row.choice("better", Better, {}),
+        labels=_labels(row),
+        source=COPY,
+    )
+
+
+def _labels(row: _Row) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for part in filter(None, row.named("labels").split(";")):
+        name, equals, value = part.partition("=")
+        if not equals or not name or name in labels:
+            row.refuse(
+                "labels", f"'{part}' is no label", "Labels are written 'name=value;other=value'."
+            )
+        labels[name] = value
+    return labels
+
+
+def _refuse_twins(lines: _Lines, gathered: Mapping[tuple[int, int], _Trial]) -> None:
+    """Two trials of one cell in one block: the later would hide the earlier."""
+    seen: dict[tuple[object, ...], _Trial] = {}
+    for trial in gathered.values():
+        record = trial.record
+        here = (*sorted(record.cell.items()), record.block)
+        first = seen.setdefault(here, trial)
+        if first.record.number != record.number:
+            lines.refuse(
+                trial.line,
+                "trial",
+                f"trial {record.number} is of the tuning, workload, condition and block of trial "
+                f"{first.record.number} (line {first.line})",
+                "Number repetitions in 'block', or repeated attempts in 'attempt'.",
+            )

@@ -1,0 +1,137 @@
+"""Published results that a study repeats: a file of ratios or directions beside the study's own.
+
+Facts alone, never absolute values: hardware, kernels and loads differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from labctl.base.errors import UsageError
+from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
+
+
+class Direction(StrEnum):
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedResult:
+    """`tuning` against `against` in a metric (`ctx_switches{of=vcpu}`: all of its kinds together).
+
+    `workload` and `condition` None: under each. `ratio` None: only the direction is known.
+    """
+
+    tuning: str
+    against: str
+    workload: str | None
+    condition: str | None
+    metric: str
+    ratio: float | None
+    direction: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSource:
+    source: str
+    """A sentence that says where the results come from."""
+    results: tuple[PublishedResult, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "results": [
+                {name: getattr(item, name) for name in PublishedResult.__slots__}
+                for item in self.results
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PublishedSource:
+        results = tuple(PublishedResult(**item) for item in data["results"])
+        return cls(source=data["source"], results=results)
+
+
+_METRIC = r"^[a-z][a-z0-9_]*(\{[a-z_]+=[^,{}=]+(,[a-z_]+=[^,{}=]+)*\})?$"
+
+
+class _Result(FileModel):
+    tuning: str
+    against: str
+    workload: str | None = None
+    condition: str | None = None
+    metric: Annotated[str, StringConstraints(pattern=_METRIC)]
+    ratio: Annotated[float, Field(gt=0, lt=1e6)] | None = None
+    direction: Direction | None = Field(default=None, strict=False)
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.ratio is None) is (self.direction is None):
+            raise ValueError("exactly one of 'ratio' and 'direction'")
+        if self.ratio == 1:
+            raise ValueError("a ratio of 1 has no direction")
+        return self
+
+
+class _File(FileModel):
+    source: Annotated[str, Field(min_length=1, max_length=500)]
+    results: Annotated[list[_Result], Field(min_length=1)]
+
+
+def read_published(
+    path: Path,
+    *,
+    tunings: Collection[str],
+    workloads: Collection[str],
+    conditions: Collection[str],
+) -> PublishedSource:
+    """The published results in a file; raises UsageError naming file, line and key, also for an
+    arm, a workload or a condition that the study does not have."""
+    mapping = load_mapping(path)
+    file = validate(_File, mapping, path)
+    seen: set[tuple[object, ...]] = set()
+    for index, result in enumerate(file.results):
+        for key, allowed in (
+            ("tuning", tunings),
+            ("against", tunings),
+            ("workload", workloads),
+            ("condition", conditions),
+        ):
+            name = getattr(result, key)
+            if name is not None and name not in allowed:
+                place = f"{path}:{line_of(mapping, ('results', index, key))}"
+                raise UsageError(
+                    f"{place}: '{key}': the study has no '{name}'", hint=nearest(name, allowed)
+                )
+        what = (result.tuning, result.against, result.workload, result.condition, result.metric)
+        if what in seen:
+            place = f"{path}:{line_of(mapping, ('results', index))}"
+            raise UsageError(f"{place}: the same result is there twice")
+        seen.add(what)
+    return PublishedSource(
+        source=file.source.strip(),
+        results=tuple(_frozen(result) for result in file.results),
+    )
+
+
+def _frozen(result: _Result) -> PublishedResult:
+    direction = result.direction
+    if direction is None:
+        rises = result.ratio is not None and result.ratio > 1
+        direction = Direction.HIGHER if rises else Direction.LOWER
+    return PublishedResult(
+        tuning=result.tuning,
+        against=result.against,
+        workload=result.workload,
+        condition=result.condition,
+        metric=result.metric,
+        ratio=result.ratio,
+        direction=str(direction),
+    )

@@ -1,0 +1,241 @@
+"""`labctl run import` as a user meets it: what was exported is judged as it was, and trials from
+elsewhere are judged, compared and held against rules without a word that isn't theirs."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.analysis.judge import judge
+from labctl.analysis.model import Comparison, Judgement, Verdict
+from labctl.report.samples_csv import samples_csv
+from labctl.store.run_folder import LoadedRun, RunFolder
+from tests.unit.cli.conftest import Labctl
+from tests.unit.synthetic import synthetic_run, write_run
+
+REAL_S = {
+    ("other", "cpu"): 0.166,
+    ("fifo", "cpu"): 0.328,
+    ("rr", "cpu"): 0.318,
+    ("other", "io"): 0.572,
+    ("fifo", "io"): 0.334,
+    ("rr", "io"): 0.272,
+}
+"""Means of a published scheduler experiment; the trials below are drawn around them."""
+
+
+@pytest.fixture(autouse=True)
+def _results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
+
+
+Experiment = Callable[..., str]
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    """A file of raw trials: policies by kinds of process, each measured `trials` times."""
+
+    def written(name: str, trials: int = 5, slower: float = 1.0, seed: int = 1) -> str:
+        rng = random.Random(seed)
+        path = tmp_path / f"{name}.csv"
+        lines = ["tuning,workload,condition,block,metric,value,unit,better"]
+        for trial in range(1, trials + 1):
+            for (policy, kind), seconds in REAL_S.items():
+                value = seconds * slower * rng.lognormvariate(0, 0.03)
+                here = f"{policy},{kind},10 processes,{trial}"
+                lines.append(f"{here},real,{value:.4f},s,lower")
+                lines.append(f"{here},ctx_switches,{rng.randrange(90)},count,neither")
+        path.write_text("\n".join(lines))
+        return str(path)
+
+    return written
+
+
+def loaded(tmp_path: Path, name: str) -> LoadedRun:
+    return RunFolder.find(tmp_path / "results", name).load()
+
+
+def without_sources(judgement: Judgement) -> list[dict[str, Any]]:
+    """Its comparisons; where a number was read from is all that an export leaves out."""
+    fields = [name for name in Comparison.__slots__ if name != "source"]
+    return [{name: getattr(item, name) for name in fields} for item in judgement.comparisons]
+
+
+def test_an_export_comes_back_with_the_same_judgement(labctl: Labctl, tmp_path: Path) -> None:
+    run = synthetic_run(repeated=[("pinned", "sysbench-cpu", 1)], boots=2)
+    write_run(tmp_path / "results" / "measured", run)
+    exported = labctl("report", "measured", "--csv").out
+    (tmp_path / "samples.csv").write_text(exported)
+    result = labctl(
+        *("run", "import", str(tmp_path / "samples.csv"), "--name", "again", "--design", "measured")
+    )
+    assert result.code == 0, result.err
+    again = loaded(tmp_path, "again")
+    assert again.problems == ()
+    ours, theirs = judge(again), judge(loaded(tmp_path, "measured"))
+    assert without_sources(ours) == without_sources(theirs)
+    assert [item.typical for item in ours.levels] == [item.typical for item in theirs.levels]
+    assert (ours.control, ours.handicap) == (theirs.control, theirs.handicap)
+    assert (ours.blocks, ours.boots, ours.done) == (theirs.blocks, theirs.boots, theirs.done)
+
+
+def test_a_real_run_comes_back_as_well(labctl: Labctl, tmp_path: Path) -> None:
+    """The recorded run in the repository, with its invalid trials and what is unavailable."""
+    recorded = Path(__file__).parents[3] / "results" / "example"
+    shutil.copytree(recorded, tmp_path / "results" / "example")
+    measured = loaded(tmp_path, "example")
+    (tmp_path / "samples.csv").write_text(samples_csv(measured))
+    words = ("--name", "again", "--design", "example")
+    assert labctl("run", "import", str(tmp_path / "samples.csv"), *words).code == 0
+    ours, theirs = judge(loaded(tmp_path, "again")), judge(measured)
+    assert without_sources(ours) == without_sources(theirs)
+    assert (ours.control, ours.handicap) == (theirs.control, theirs.handicap)
+    assert (ours.boots, ours.done, ours.invalid) == (theirs.boots, theirs.done, theirs.invalid)
+
+
+def test_an_export_of_an_import_is_the_same_file(labctl: Labctl, tmp_path: Path) -> None:
+    exported = samples_csv(synthetic_run(blocks=2))
+    (tmp_path / "samples.csv").write_text(exported, newline="")
+    words = ("--primary", "sysbench-cpu=events_per_s", "--primary", "iops")
+    result = labctl(
+        *("run", "import", str(tmp_path / "samples.csv"), "--name", "synthetic", *words)
+    )
+    assert result.code == 0, result.err
+    back = samples_csv(loaded(tmp_path, "synthetic"))
+    assert sorted(back.splitlines()) == sorted(exported.splitlines())
+
+
+def test_verdicts_need_nothing_but_the_declared_roles(labctl: Labctl, tmp_path: Path) -> None:
+    run = synthetic_run(effects={"pinned": 2.0, "handicap": 0.9}, noise=0.01)
+    (tmp_path / "samples.csv").write_text(samples_csv(run))
+    words = ("--primary", "events_per_s", "--primary", "iops", "--margin", "5%")
+    labctl("run", "import", str(tmp_path / "samples.csv"), "--name", "bare", *words)
+    by_tuning = {
+        (c.tuning, c.workload): c.verdict
+        for c in judge(loaded(tmp_path, "bare")).comparisons
+        if c.verdict
+    }
+    assert by_tuning["pinned", "sysbench-cpu"] is Verdict.IMPROVES
+
+
+def test_five_trials_are_a_demonstration_and_say_that_they_were_imported(
+    labctl: Labctl, experiment: Experiment
+) -> None:
+    imported = labctl(
+        *("run", "import", experiment("sched"), "--name", "sched"),
+        *("--baseline", "other", "--primary", "real"),
+    )
+    assert imported.code == 0, imported.err
+    report = " ".join(labctl("report", "sched").out.split())
+    assert "Demonstration, no verdict" in report
+    assert "Imported from 'sched.csv', not measured by labctl" in report
+    assert "unknown accelerator" in report
+    assert "declared when the trials were imported" in report
+    assert "IPC" not in report
+
+
+def test_without_a_control_ten_blocks_give_no_verdict(
+    labctl: Labctl, experiment: Experiment, tmp_path: Path
+) -> None:
+    words = ("--baseline", "other", "--primary", "real", "--name", "sched")
+    labctl("run", "import", experiment("sched", trials=12), *words)
+    judgement = judge(loaded(tmp_path, "sched"))
+    assert {c.verdict for c in judgement.comparisons if c.verdict} == {Verdict.SUSPENDED}
+    assert all("the run has none" in check.sentence for check in judgement.control)
+
+
+def test_two_imported_experiments_are_compared(labctl: Labctl, experiment: Experiment) -> None:
+    words = ("--baseline", "other", "--primary", "real", "--name")
+    labctl("run", "import", experiment("one", trials=12), *words, "one")
+    labctl("run", "import", experiment("two", trials=12, slower=1.5, seed=2), *words, "two")
+    found = json.loads(labctl("compare", "one", "two", "--json").out)
+    assert found["refusals"] == []
+    assert {row["finding"] for row in found["levels"]} == {"differs"}
+    assert "differs" not in {row["finding"] for row in found["effects"]}
+    assert len(found["levels"]) == len(REAL_S)
+    assert any("was imported" in caution for caution in found["cautions"])
+
+
+def test_five_trials_of_each_side_find_nothing(labctl: Labctl, experiment: Experiment) -> None:
+    words = ("--baseline", "other", "--primary", "real", "--name")
+    labctl("run", "import", experiment("one"), *words, "one")
+    labctl("run", "import", experiment("two", slower=1.5, seed=2), *words, "two")
+    found = json.loads(labctl("compare", "one", "two", "--json").out)
+    assert {row["finding"] for row in found["levels"]} == {"too few blocks"}
+
+
+def test_what_was_imported_is_compared_with_a_measurement_only_by_force(
+    labctl: Labctl, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "results" / "measured", synthetic_run())
+    (tmp_path / "samples.csv").write_text(samples_csv(synthetic_run(seed=2)))
+    words = ("--primary", "events_per_s", "--primary", "iops")
+    labctl("run", "import", str(tmp_path / "samples.csv"), "--name", "theirs", *words)
+    refused = labctl("compare", "measured", "theirs")
+    assert refused.code == 2
+    assert "theirs was imported and measured was measured by labctl" in refused.err
+    forced = labctl("compare", "measured", "theirs", "--force")
+    assert "Not comparable" in forced.out
+    found = json.loads(labctl("compare", "measured", "theirs", "--force", "--json").out)
+    assert {row["tuning"] for row in found["effects"]} == {"pinned", "pinned+fifo"}
+    assert found["facts"] == []
+
+
+def test_what_was_imported_is_not_gone_on_with(labctl: Labctl, experiment: Experiment) -> None:
+    words = ("--baseline", "other", "--primary", "real", "--name", "sched")
+    labctl("run", "import", experiment("sched"), *words)
+    for asked in (("sweep", "--resume", "sched"), ("run", "reparse", "sched")):
+        result = labctl(*asked)
+        assert result.code == 2
+        assert "was imported" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "nothing says what the tunings are compared with"),
+        (["--baseline", "othr"], "Did you mean 'other'?"),
+        (["--baseline", "other"], "Say --primary cpu=METRIC. It has: real, ctx_switches."),
+        (["--baseline", "other", "--primary", "reel"], "Did you mean 'real'?"),
+        (["--baseline", "other", "--primary", "cpuu=real"], "Did you mean 'cpu'?"),
+        (["--baseline", "other", "--primary", "real", "--margin", "5"], "Write it as '5%'"),
+        (["--baseline", "other", "--primary", "real", "--name", "a/b"], "--name: 'a/b'"),
+        (["--baseline", "other", "--design", "x"], "Leave them out"),
+        (["--design", "x"], "no run 'x'"),
+    ],
+)
+def test_what_is_not_declared_is_asked_for(
+    labctl: Labctl, experiment: Experiment, tmp_path: Path, words: list[str], says: str
+) -> None:
+    result = labctl("run", "import", experiment("sched"), *words)
+    assert result.code == 2
+    assert says in result.err
+    assert not list(tmp_path.glob("results/*/run.json"))
+
+
+def test_the_list_of_runs_says_which_was_imported(
+    labctl: Labctl, experiment: Experiment, tmp_path: Path
+) -> None:
+    words = ("--baseline", "other", "--primary", "real", "--name", "sched")
+    labctl("run", "import", experiment("sched"), *words)
+    write_run(tmp_path / "results" / "measured", synthetic_run(blocks=1, primary_only=True))
+    runs = json.loads(labctl("run", "list", "--json").out)["runs"]
+    assert [entry.get("imported_from") for entry in runs] == [None, "sched.csv"]
+    assert "imported" in labctl("run", "list").out
+    assert "sched.csv" in labctl("run", "show", "sched").out
+
+
+def test_a_run_of_that_name_is_not_overwritten(labctl: Labctl, experiment: Experiment) -> None:
+    words = ("--baseline", "other", "--primary", "real", "--name", "sched")
+    assert labctl("run", "import", experiment("sched"), *words).code == 0
+    again = labctl("run", "import", experiment("sched"), *words)
+    assert again.code == 2
+    assert "there is a run 'sched'" in again.err
+    assert labctl("report", "sched").code == 0
