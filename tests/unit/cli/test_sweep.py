@@ -259,7 +259,7 @@ def test_what_a_run_has_shown_of_restored_guests_is_kept_for_later_ones(
     tunings = {name: {**entry, "digest": name} for name, entry in made.plan["tunings"].items()}
     made = with_plan(made, tunings=tunings)
     folder = write_run(tmp_path / "results" / "both-ways", made)
-    monkeypatch.setattr(module, "sweep", lambda request, listener: folder)
+    monkeypatch.setattr(module, "sweep", lambda request, listener, judging: folder)
     labctl("sweep", "restore-validity", "--quiet")
     file = StatePlaces.default().restore_checks
     found = shown(file, folder.read_run(), folder.read_plan())
