@@ -111,7 +111,7 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     if spots and not measured:
         left_out.append("No tuning has a primary metric measured in both runs.")
     judged = [spot for spot in measured if spot.tuning in ours.design.candidates]
-    alpha = ALPHA / max(1, len(judged))
+    alpha = min(ours.design.level, theirs.design.level) / max(1, len(judged))
     effects = (_effect(ours, theirs, spot, alpha) for spot in judged)
     return RunComparison(
         a=a.name,

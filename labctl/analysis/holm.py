@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from labctl.analysis.cells import Place
 from labctl.analysis.compare import Compared, verdict_at
-from labctl.analysis.design import ALPHA, Design
+from labctl.analysis.design import Design
 from labctl.analysis.intervals import p_value
 from labctl.analysis.model import Verdict
 from labctl.analysis.verdicts import Licence
@@ -59,7 +59,7 @@ def stepped_down(
         1.0 if claim is None else p_value(one.effects.spread)
         for one, claim in zip(made, claims, strict=True)
     ]
-    levels = rejected_at(p_values, ALPHA, design.family)
+    levels = rejected_at(p_values, design.level, design.family)
     for one, claim, level in zip(made, claims, levels, strict=True):
         if level is None or claim in (None, one.comparison.verdict):
             yield one

@@ -7,6 +7,7 @@ from scipy import stats
 from labctl.analysis.holm import rejected_at
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Verdict
+from labctl.base.stopping import Looks, Stopping
 from tests.unit.analysis.alter import only, primaries, with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
@@ -72,11 +73,20 @@ def test_signs_are_wrong_no_more_often_than_promised(small: float) -> None:
     assert wrong / 5_000 <= 0.035  # half of 5 %, give or take
 
 
-def by_tuning(effects: dict[str, float], swing: float = 0.09) -> dict[str, Comparison]:
+def by_tuning(
+    effects: dict[str, float], swing: float = 0.09, stopping: Stopping | None = None
+) -> dict[str, Comparison]:
     """The primaries of one workload: three arms at +30 %, so that the fourth is tested at 5 %. It
     swings from block to block, so that a standard error is `swing` / 3."""
     given = {"handicap": 0.9, "one": 1.3, "other": 1.3, "third": 1.3, **effects}
-    run = synthetic_run(tunings=ARMS, effects=given, workloads=ONE, primary_only=True, noise=0.002)
+    run = synthetic_run(
+        tunings=ARMS,
+        effects=given,
+        workloads=ONE,
+        primary_only=True,
+        noise=0.002,
+        stopping=stopping,
+    )
     noisy = with_values(
         run, "fourth", "events_per_s", lambda block, old: old * (1 + swing) ** ((-1) ** block)
     )
@@ -91,6 +101,12 @@ def test_a_tuning_that_the_simultaneous_interval_misses_may_be_found_stepping_do
     assert found.verdict is Verdict.IMPROVES
     assert found.by_holm
     assert found.smallest_visible is None
+
+
+def test_with_declared_looks_the_steps_share_what_one_look_may_use() -> None:
+    """The last step is held to alpha / 6 then: t(1 - 0.05/12, 9) is 3.36, above 3."""
+    six = Looks(at=(10, 11, 12, 13, 14, 15))
+    assert by_tuning({"fourth": 1.09}, stopping=six)["fourth"].verdict is Verdict.INCONCLUSIVE
 
 
 def test_only_a_verdict_that_the_step_added_is_marked() -> None:
