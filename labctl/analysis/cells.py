@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from labctl.analysis.model import MissingMetric
 from labctl.analysis.quantification import Limits, limits
+from labctl.store.readings import Kind, Kinds, absent
 from labctl.store.run_folder import LoadedRun, LoadedTrial
-from labctl.store.samples import Sample
+from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialStatus
 
 BIN_WIDTH = "bin_width"
@@ -174,11 +175,27 @@ def _choose(trials: Iterable[LoadedTrial]) -> tuple[_Chosen, dict[Cell, frozense
     return valid, {cell: frozenset(blocks) for cell, blocks in tried.items()}, nameless
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """What one kind of sample gave in one cell: `values` by block, of a metric or of the width of
+    a percentile's bin. `refusal`: why it isn't usable, beside values that are no finite number."""
+
+    kind: Kind
+    key: str
+    is_width: bool
+    refusal: str | None
+    values: dict[int, float] = field(default_factory=dict)
+
+
+_Slots = Mapping[tuple[bool, str], _Gathered]
+
+
 def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str]]:
-    first: dict[str, Sample] = {}
-    named: dict[tuple[Cell, str], Sample] = {}
-    values: defaultdict[tuple[Cell, str], dict[int, float]] = defaultdict(dict)
-    widths: defaultdict[tuple[Cell, str], dict[int, float]] = defaultdict(dict)
+    """Trials of a cell are alike, so where each of their samples goes is found out once."""
+    kinds = Kinds()
+    first: dict[str, Kind] = {}
+    gathered: defaultdict[Cell, dict[tuple[bool, str], _Gathered]] = defaultdict(dict)
+    places: dict[tuple[Cell, int], list[_Gathered | None]] = {}
     boots: defaultdict[Cell, dict[int, int]] = defaultdict(dict)
     seconds: defaultdict[Cell, dict[int, float]] = defaultdict(dict)
     refused: Counter[str] = Counter()
@@ -187,40 +204,64 @@ def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str
         # The host's own programs come from no boot of a run, whatever number they bear.
         if trial.record.parsed_with.get("kind") != "native":
             boots[cell][block] = trial.record.boot
-        for reading in trial.readings:
-            if not isinstance(reading, Sample):
+        readings = kinds.pack(trial.readings)
+        # Their tuple of kinds lives as long as `chosen` or `kinds`, so its id is its own.
+        slots = places.get((cell, id(readings.kinds)))
+        if slots is None:
+            here = gathered[cell]
+            slots = [_slot(kind, here, first) for kind in readings.kinds]
+            places[cell, id(readings.kinds)] = slots
+        for slot, value in zip(slots, readings.values, strict=True):
+            if slot is None:
                 continue
-            if (of := _percentile_of(reading)) is not None:
-                if math.isfinite(reading.value):
-                    widths[cell, of][block] = reading.value
-                continue
-            key = reading.key
-            like = first.setdefault(key, reading)
-            if not math.isfinite(reading.value):
-                refused[f"{key} in {cell} is no finite number"] += 1
-            elif (reading.unit, reading.better) != (like.unit, like.better):
-                refused[f"{key} in {cell} has another unit or direction than elsewhere"] += 1
-            else:
-                named.setdefault((cell, key), reading)
-                values[cell, key][block] = reading.value
-    series: defaultdict[Cell, dict[str, Series]] = defaultdict(dict)
-    for (cell, key), by_block in values.items():
-        series[cell][key] = Series(
-            named[cell, key],
-            dict(sorted(by_block.items())),
-            dict(widths[cell, key]),
-            boots[cell],
-            seconds[cell],
-        )
-    return dict(series), refused
+            if slot.refusal is None and math.isfinite(value):
+                slot.values[block] = value
+            elif not slot.is_width:
+                refused[f"{slot.key} in {cell} {slot.refusal or 'is no finite number'}"] += 1
+    series = {cell: _by_key(here, boots[cell], seconds[cell]) for cell, here in gathered.items()}
+    return {cell: by_key for cell, by_key in series.items() if by_key}, refused
 
 
-def _percentile_of(reading: Sample) -> str | None:
-    """The key of the metric whose bin's width this is; None of anything else."""
-    if reading.metric != BIN_WIDTH or "of" not in reading.labels:
+def _slot(
+    kind: Kind | Unavailable,
+    here: dict[tuple[bool, str], _Gathered],
+    first: dict[str, Kind],
+) -> _Gathered | None:
+    """Where the values of a kind go in a cell; None of what can't be had."""
+    if isinstance(kind, Unavailable):
         return None
-    others = {name: value for name, value in reading.labels.items() if name != "of"}
-    return replace(reading, metric=reading.labels["of"], labels=others).key
+    if (of := _percentile_of(kind)) is not None:
+        return here.setdefault((True, of), _Gathered(kind, of, True, None))
+    like = first.setdefault(kind.key, kind)
+    if (kind.unit, kind.better) != (like.unit, like.better):
+        why = "has another unit or direction than elsewhere"
+        return _Gathered(kind, kind.key, False, why)
+    return here.setdefault((False, kind.key), _Gathered(kind, kind.key, False, None))
+
+
+def _by_key(
+    here: _Slots, boots: Mapping[int, int], seconds: Mapping[int, float]
+) -> dict[str, Series]:
+    found = {}
+    for (is_width, key), slot in here.items():
+        if not is_width and slot.values:
+            widths = here.get((True, key))
+            found[key] = Series(
+                slot.kind.sample(next(iter(slot.values.values()))),
+                dict(sorted(slot.values.items())),
+                widths.values if widths is not None else {},
+                boots,
+                seconds,
+            )
+    return found
+
+
+def _percentile_of(kind: Kind) -> str | None:
+    """The key of the metric whose bin's width this is; None of anything else."""
+    if kind.metric != BIN_WIDTH or "of" not in kind.labels:
+        return None
+    others = {name: value for name, value in kind.labels.items() if name != "of"}
+    return replace(kind.sample(0.0), metric=kind.labels["of"], labels=others).key
 
 
 @dataclass(slots=True)
@@ -233,12 +274,11 @@ class _Absence:
 def _missing(chosen: _Chosen) -> tuple[MissingMetric, ...]:
     absences: defaultdict[tuple[str, str], _Absence] = defaultdict(_Absence)
     for (cell, _), trial in chosen.items():
-        for reading in trial.readings:
-            if not isinstance(reading, Sample):
-                absence = absences[reading.metric, reading.reason]
-                absence.trials += 1
-                absence.tunings[cell.tuning] = None
-                absence.workloads[cell.place.workload] = None
+        for reading in absent(trial.readings):
+            absence = absences[reading.metric, reading.reason]
+            absence.trials += 1
+            absence.tunings[cell.tuning] = None
+            absence.workloads[cell.place.workload] = None
     return tuple(
         MissingMetric(
             metric=metric,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from labctl.base.errors import BrokenError, HostError
+from labctl.base.errors import BrokenError, HostError, UsageError
 
 
 def canonical(value: Any) -> str:
@@ -55,3 +55,12 @@ def read_json(path: Path) -> Any:
         raise BrokenError(f"{path} is missing") from error
     except (OSError, ValueError, RecursionError) as error:
         raise BrokenError(f"{path} cannot be read: {error}") from error
+
+
+def newer(what: Path | str, schema: int, known: int) -> UsageError:
+    """The refusal of what a newer labctl wrote: what is new in it could change all the rest."""
+    shown = schema if schema.bit_length() < 64 else "beyond all numbers"
+    return UsageError(
+        f"{what} was written by a newer labctl (schema {shown}, this one reads up to {known})",
+        hint="Update labctl.",
+    )

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import overload
+from typing import Any, overload
 
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.shapes import LARGEST, SAMPLE, fitting
 
 
 class Kind:
@@ -75,11 +76,17 @@ def _reading(kind: Kind | Unavailable, value: float) -> Reading:
     return kind if isinstance(kind, Unavailable) else kind.sample(value)
 
 
+def absent(readings: Iterable[Reading]) -> Iterator[Unavailable]:
+    """What of them could not be had."""
+    known = readings.kinds if isinstance(readings, Readings) else readings
+    return (one for one in known if isinstance(one, Unavailable))
+
+
 class Kinds:
     """The kinds of readings of a run, each once."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, ...], Kind] = {}
+        self._kinds: dict[tuple[object, ...], Kind] = {}
         self._absences: dict[Unavailable, Unavailable] = {}
         self._alike: dict[tuple[Kind | Unavailable, ...], tuple[Kind | Unavailable, ...]] = {}
 
@@ -87,7 +94,7 @@ class Kinds:
         self, metric: str, unit: str, better: str, labels: Mapping[str, str], source: str
     ) -> Kind:
         """Raises ValueError for a unit or a direction that isn't ours."""
-        name = (metric, unit, better, source, *labels, *labels.values())
+        name = (metric, unit, better, source, *labels.items())
         kind = self._kinds.get(name)
         if kind is None:
             kind = Kind(metric, Unit(unit), Better(better), dict(labels), source)
@@ -101,6 +108,36 @@ class Kinds:
     def alike(self, kinds: tuple[Kind | Unavailable, ...]) -> tuple[Kind | Unavailable, ...]:
         """The same kinds in the same order, as the one tuple that all trials alike share."""
         return self._alike.setdefault(kinds, kinds)
+
+    def of_json(self, data: Any) -> Readings:
+        """The content of a samples.json.
+
+        Raises KeyError, TypeError, AttributeError or ValueError where it isn't what
+        `TrialFolder.write_readings` writes. All of a sample's texts are looked at once per kind:
+        to be of a known kind, they must equal them.
+        """
+        known = self._kinds
+        kinds: list[Kind | Unavailable] = []
+        values = array("d")
+        for item in data["samples"]:
+            labels, value = item["labels"], item["value"]
+            name = (item["metric"], item["unit"], item["better"], item["source"], *labels.items())
+            kind = known.get(name)
+            if kind is None:
+                if fitting(item, SAMPLE)[1]:
+                    raise ValueError("no sample")
+                metric, unit, better, source = name[:4]
+                kind = self.kind(metric, unit, better, labels, source)
+            if type(value) is not float and (type(value) is not int or abs(value) > LARGEST):
+                raise ValueError("no number")
+            kinds.append(kind)
+            values.append(value)
+        for item in data["unavailable"]:
+            if not (isinstance(item["metric"], str) and isinstance(item["reason"], str)):
+                raise ValueError("no absence")
+            kinds.append(self.absence(item["metric"], item["reason"]))
+            values.append(math.nan)
+        return Readings(self.alike(tuple(kinds)), values)
 
     def pack(self, readings: Iterable[Reading]) -> Readings:
         """Any readings as `Readings` of these kinds; ones that are already stay as they are."""
