@@ -13,6 +13,7 @@ from typing import Any
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.yamlfile import nearest
 from labctl.store.extended import carried_out, unlike
+from labctl.store.index import Fingerprint, Row, read_index, write_index
 from labctl.store.jsonfile import canonical, newer, read_json, write_json
 from labctl.store.readings import Kinds
 from labctl.store.samples import Reading
@@ -151,17 +152,11 @@ class RunFolder:
         Raises UsageError when a newer labctl wrote it.
         """
         problems: list[str] = []
-        trials: list[LoadedTrial] = []
-        kinds = Kinds()
-        nothing = kinds.pack(())
-        for folder in self.trial_folders():
-            try:
-                record = folder.read_record()
-                readings = folder.read_readings(kinds) if folder.has("samples.json") else nothing
-            except BrokenError as error:
-                problems.append(error.message)
-                continue
-            trials.append(LoadedTrial(record, readings, folder))
+        fingerprint = Fingerprint.of(self.path / "trials")
+        rows = read_index(self.path, fingerprint)
+        indexed = rows is not None
+        if rows is None:
+            rows = self._read_trials(problems)
         plan = self._as_far_as_whole(self.read_plan, "plan.json", PLAN, problems)
         run = self._as_far_as_whole(self._read_record, "run.json", RUN, problems)
         extensions = [
@@ -171,9 +166,28 @@ class RunFolder:
             for path in self._extensions()[:-1]
         ]
         problems += unlike(plan, extensions)
+        # A run that goes on has other files soon, and one that isn't whole is to be seen to.
+        if not (indexed or problems or run.get("status") == "running") and fingerprint.is_lasting:
+            write_index(self.path, fingerprint, rows)
+        folder = self.path / "trials"
+        trials = (LoadedTrial(r.record, r.readings, TrialFolder(folder / r.folder)) for r in rows)
         return LoadedRun(
             self.name, run, carried_out(plan, run, extensions), tuple(trials), tuple(problems)
         )
+
+    def _read_trials(self, problems: list[str]) -> list[Row]:
+        kinds = Kinds()
+        nothing = kinds.pack(())
+        rows = []
+        for folder in self.trial_folders():
+            try:
+                record = folder.read_record()
+                readings = folder.read_readings(kinds) if folder.has("samples.json") else nothing
+            except BrokenError as error:
+                problems.append(error.message)
+                continue
+            rows.append(Row(folder.path.name, record, readings))
+        return rows
 
     def _as_far_as_whole(
         self, read: Callable[[], dict[str, Any]], name: str, shape: Shape, problems: list[str]
