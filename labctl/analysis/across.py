@@ -9,7 +9,7 @@ Blocks of two runs have nothing in common, so nothing is paired here: intervals 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -114,7 +114,7 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     return RunComparison(
         a=a.name,
         b=b.name,
-        facts=tuple(_fact_differences(a, b)),
+        facts=tuple(fact_differences(a.run, b.run)),
         refusals=tuple(_refusals(a, b)),
         left_out=tuple(left_out),
         levels=tuple(_level(ours, theirs, spot) for spot in measured),
@@ -157,31 +157,41 @@ def _refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
             f"{_accelerator(theirs)}: one is emulated, so their difference is that"
         )
     programs = {str(entry.get("program")) for entry in (a.plan.get("workloads") or {}).values()}
-    built, otherwise = (run.run.get("binaries") or {} for run in (a, b))
+    built, otherwise = builds(a.run, programs), builds(b.run, programs)
     for binary in sorted(set(built) & set(otherwise)):
-        used = any(name == binary or name.startswith(f"{binary}-") for name in programs)
-        if used and built[binary].get("guest") != otherwise[binary].get("guest"):
+        if built[binary] != otherwise[binary]:
             yield (
                 f"the guests ran different builds of {binary}, so a difference may be the program's"
             )
+
+
+def builds(record: Mapping[str, Any], programs: Collection[str]) -> dict[str, str | None]:
+    """The digests of what the guest ran of these programs, by the binary's name."""
+    return {
+        binary: digests.get("guest")
+        for binary, digests in (record.get("binaries") or {}).items()
+        if any(name == binary or name.startswith(f"{binary}-") for name in programs)
+        and isinstance(digests, Mapping)
+    }
 
 
 def _accelerator(name: Any) -> str:
     return {"tcg": "TCG", "kvm": "KVM"}.get(str(name), "an unknown accelerator")
 
 
-def _fact_differences(a: LoadedRun, b: LoadedRun) -> Iterator[FactDifference]:
-    """In the order of FACT_NAMES: what every figure is made by comes first."""
+def fact_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FactDifference]:
+    """What two run.json say otherwise of host, guest and run, in the order of FACT_NAMES: what
+    every figure is made by comes first."""
     for section, title in (("host", ""), ("guest", "guest's ")):
-        ours, theirs = a.run.get(section) or {}, b.run.get(section) or {}
+        ours, theirs = a.get(section) or {}, b.get(section) or {}
         for key, name in FACT_NAMES.items():
             if ours.get(key) != theirs.get(key):
                 yield FactDifference(
                     name=f"{title}{name}", a=_words(ours.get(key)), b=_words(theirs.get(key))
                 )
     for key, name in _OF_THE_RUN.items():
-        if a.run.get(key) != b.run.get(key):
-            yield FactDifference(name=name, a=_words(a.run.get(key)), b=_words(b.run.get(key)))
+        if a.get(key) != b.get(key):
+            yield FactDifference(name=name, a=_words(a.get(key)), b=_words(b.get(key)))
 
 
 _OF_THE_RUN = {
@@ -232,7 +242,7 @@ def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Place]:
         if name not in ours or name not in theirs:
             run = a.run.name if name in ours else b.run.name
             left_out.append(f"Workload '{name}' is in {run} only.")
-        elif differing := [k for k in _MADE_BY if ours[name].get(k) != theirs[name].get(k)]:
+        elif differing := [k for k in MADE_BY if ours[name].get(k) != theirs[name].get(k)]:
             left_out.append(
                 f"Workload '{name}' ran otherwise in {b.run.name} ({', '.join(differing)})."
             )
@@ -245,7 +255,7 @@ def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Place]:
     ]
 
 
-_MADE_BY = ("program", "parameters", "duration_s", "primary")
+MADE_BY = ("program", "parameters", "duration_s", "primary")
 
 
 def _level(a: _Side, b: _Side, spot: _Spot) -> Difference:
