@@ -10,8 +10,12 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from labctl.analysis.byblock import ByBlock
 from labctl.analysis.model import MissingMetric
 from labctl.analysis.quantification import Limits, limits
 from labctl.store.readings import Kind, Kinds, absent
@@ -41,7 +45,7 @@ class Cell(NamedTuple):
         return f"'{self.tuning}' in {self.place}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is asked of a series again and again is kept
 class Series:
     """The values of one metric in one cell by block; `sample` is one of them, for its names.
 
@@ -65,7 +69,29 @@ class Series:
         """A maximum grows with the number of samples and is never averaged (METHOD 16)."""
         return self.sample.metric.endswith("_max")
 
-    @property
+    @cached_property
+    def numbers(self) -> ByBlock:
+        """The values, in the order of the blocks."""
+        return ByBlock.of(self.values)
+
+    @cached_property
+    def logs(self) -> ByBlock:
+        """Their logarithms; raises ValueError where a value is 0 or less."""
+        numbers = self.numbers
+        return ByBlock(numbers.blocks, np.array([math.log(v) for v in numbers.array.tolist()]))
+
+    @cached_property
+    def widths(self) -> ByBlock:
+        """`bin_widths` of all its blocks, 0 where there is none."""
+        known, blocks = dict(self.bin_widths.items()), self.numbers.blocks
+        return ByBlock(blocks, np.array([known.get(block, 0.0) for block in blocks]))
+
+    @cached_property
+    def unquantified(self) -> frozenset[int]:
+        """The blocks whose value is below its limit (METHOD 15)."""
+        return frozenset(self.limits.undercut(self.values))
+
+    @cached_property
     def limits(self) -> Limits:
         """The least values of it that a ratio may be taken of (METHOD 15)."""
         return limits(
@@ -80,11 +106,11 @@ class Series:
     def typical(self) -> float:
         """The geometric mean over blocks where all values are positive, else the mean; of a
         maximum the largest."""
-        values = list(self.values.values())
+        values = self.values.values()
         if self.is_maximum:
             return max(values)
         if min(values) > 0:
-            return math.exp(math.fsum(map(math.log, values)) / len(values))
+            return math.exp(math.fsum(self.logs.values()) / len(values))
         return math.fsum(values) / len(values)
 
 
@@ -243,17 +269,24 @@ def _by_key(
     here: _Slots, boots: Mapping[int, int], seconds: Mapping[int, float]
 ) -> dict[str, Series]:
     found = {}
+    orders: dict[tuple[int, ...], tuple[int, ...]] = {}
     for (is_width, key), slot in here.items():
         if not is_width and slot.values:
             widths = here.get((True, key))
             found[key] = Series(
                 slot.kind.sample(next(iter(slot.values.values()))),
-                dict(sorted(slot.values.items())),
-                widths.values if widths is not None else {},
+                _by_block(slot.values, orders),
+                _by_block(widths.values, orders) if widths is not None else {},
                 boots,
                 seconds,
             )
     return found
+
+
+def _by_block(values: dict[int, float], orders: dict[tuple[int, ...], tuple[int, ...]]) -> ByBlock:
+    """As `ByBlock.of`, with one tuple of blocks for all series of a cell that have the same."""
+    found = ByBlock.of(values)
+    return ByBlock(orders.setdefault(found.blocks, found.blocks), found.array)
 
 
 def _percentile_of(kind: Kind) -> str | None:

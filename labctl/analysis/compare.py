@@ -150,7 +150,7 @@ def _compare(
         verdict=verdict,
         role=Role.PRIMARY if decides else Role.EXPLORATORY,
         source=tuning.source,
-        blocks={block: effects.shown(value) for block, value in effects.by_block.items()},
+        blocks=effects.shown_by_block(),
         margin=margin,
         smallest_visible=visible,
         blocks_needed=needed,
