@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
+from labctl.analysis.byblock import ByBlock, Floats
 from labctl.analysis.intervals import Spread, spread
 
 
@@ -56,7 +58,16 @@ def sharing(blocks: Iterable[int], sides: Iterable[Mapping[int, int]]) -> list[l
     is still compared with a baseline that was restored from one boot in several. A block of which
     no boot is known is alone.
     """
-    return [list(group) for group in _sharing(tuple(blocks), tuple(map(_Same, sides)))]
+    return [list(group) for group in _sharing(tuple(blocks), tuple(map(_Same, sides))).blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """`order`: where the blocks of one group after the other stand among all blocks."""
+
+    blocks: tuple[tuple[int, ...], ...]
+    order: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,7 +84,7 @@ class _Same:
 
 
 @lru_cache(maxsize=256)  # the same for every metric of the same arms
-def _sharing(blocks: tuple[int, ...], sides: tuple[_Same, ...]) -> tuple[tuple[int, ...], ...]:
+def _sharing(blocks: tuple[int, ...], sides: tuple[_Same, ...]) -> _Groups:
     group_of: dict[int, list[int]] = {}
     first_with: dict[int, int] = {}
     for block in blocks:
@@ -88,14 +99,24 @@ def _sharing(blocks: tuple[int, ...], sides: tuple[_Same, ...]) -> tuple[tuple[i
                 there += here
                 for moved in here:
                     group_of[moved] = there
-    return tuple({id(group): tuple(group) for group in group_of.values()}.values())
+    groups = tuple({id(group): tuple(group) for group in group_of.values()}.values())
+    place = {block: number for number, block in enumerate(blocks)}
+    return _Groups(
+        groups,
+        np.array([place[block] for group in groups for block in group], dtype=np.int64),
+        np.array([len(group) for group in groups], dtype=np.int64),
+    )
 
 
 def mean_squares(groups: Sequence[Sequence[float]]) -> MeanSquares:
     """The analysis of variance of effects in at least two groups."""
     values = np.array([value for group in groups for value in group])
-    sizes = np.array([len(group) for group in groups])
-    n, boots = len(values), len(groups)
+    return _mean_squares(values, np.array([len(group) for group in groups]))
+
+
+def _mean_squares(values: Floats, sizes: npt.NDArray[np.int64]) -> MeanSquares:
+    """The same of values group after group, and the groups' sizes."""
+    n, boots = len(values), len(sizes)
     means = np.add.reduceat(values, np.cumsum(sizes) - sizes) / sizes
     between = float(np.sum(sizes * (means - values.mean()) ** 2))
     within = float(np.sum((values - np.repeat(means, sizes)) ** 2))
@@ -120,10 +141,13 @@ def spread_over(
     for that boot, and the report says so. With a boot per block the block is the unit.
     """
     plain = spread(by_block.values(), resolution, floor)
-    groups = sharing(by_block, sides) if any(sides) else []
-    if not 1 < len(groups) < plain.n:
-        return replace(plain, boots=max(1, len(groups)))
-    known = dict(by_block.items())
-    found = mean_squares([[known[block] for block in group] for group in groups])
+    if not any(sides):
+        return plain
+    numbers = ByBlock.of(by_block)
+    groups = _sharing(numbers.blocks, tuple(map(_Same, sides)))
+    boots = len(groups.blocks)
+    if not 1 < boots < plain.n:
+        return replace(plain, boots=boots)
+    found = _mean_squares(numbers.array[groups.order], groups.sizes)
     error = max(found.standard_error, floor / math.sqrt(plain.n)) if plain.sd else 0.0
-    return replace(plain, boots=len(groups), boot_error=error)
+    return replace(plain, boots=boots, boot_error=error)

@@ -11,14 +11,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from labctl.analysis.byblock import ByBlock
+from labctl.analysis.byblock import ByBlock, Floats
 from labctl.analysis.model import MissingMetric
 from labctl.analysis.quantification import Limits, limits
-from labctl.store.readings import Kind, Kinds, absent
+from labctl.store.readings import Kind, Kinds, Readings
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialStatus
@@ -76,9 +77,8 @@ class Series:
 
     @cached_property
     def logs(self) -> ByBlock:
-        """Their logarithms; raises ValueError where a value is 0 or less."""
-        numbers = self.numbers
-        return ByBlock(numbers.blocks, np.array([math.log(v) for v in numbers.array.tolist()]))
+        """Their logarithms, where all of them are above 0."""
+        return ByBlock(self.numbers.blocks, np.log(self.numbers.array))
 
     @cached_property
     def widths(self) -> ByBlock:
@@ -91,7 +91,7 @@ class Series:
         """The blocks whose value is below its limit (METHOD 15)."""
         return frozenset(self.limits.undercut(self.values))
 
-    @cached_property
+    @property
     def limits(self) -> Limits:
         """The least values of it that a ratio may be taken of (METHOD 15)."""
         return limits(
@@ -106,11 +106,11 @@ class Series:
     def typical(self) -> float:
         """The geometric mean over blocks where all values are positive, else the mean; of a
         maximum the largest."""
-        values = self.values.values()
+        values: list[float] = self.numbers.array.tolist()
         if self.is_maximum:
             return max(values)
         if min(values) > 0:
-            return math.exp(math.fsum(self.logs.values()) / len(values))
+            return math.exp(math.fsum(self.logs.array.tolist()) / len(values))
         return math.fsum(values) / len(values)
 
 
@@ -203,28 +203,47 @@ def _choose(trials: Iterable[LoadedTrial]) -> tuple[_Chosen, dict[Cell, frozense
 
 @dataclass(slots=True)
 class _Gathered:
-    """What one kind of sample gave in one cell: `values` by block, of a metric or of the width of
-    a percentile's bin. `refusal`: why it isn't usable, beside values that are no finite number."""
+    """What one kind of sample gave in one cell, of a metric or of the width of a percentile's bin.
+    `refusal`: why it isn't usable, beside values that are no finite number."""
 
     kind: Kind
     key: str
     is_width: bool
     refusal: str | None
-    values: dict[int, float] = field(default_factory=dict)
+    pieces: list[ByBlock] = field(default_factory=list)
+
+    def add(self, blocks: tuple[int, ...], values: Floats) -> int:
+        """Keep what is usable; returns how many values are not."""
+        if self.refusal is not None:
+            return len(values)
+        finite = np.isfinite(values)
+        if finite.all():
+            self.pieces.append(ByBlock(blocks, values))
+            return 0
+        kept = tuple(block for block, good in zip(blocks, finite, strict=True) if good)
+        if kept:
+            self.pieces.append(ByBlock(kept, values[finite]))
+        return len(blocks) - len(kept)
+
+    def values(self) -> ByBlock:
+        if len(self.pieces) == 1:
+            return self.pieces[0]
+        merged: dict[int, float] = {}
+        for piece in self.pieces:
+            merged.update(piece.items())
+        return ByBlock.of(merged)
 
 
-_Slots = Mapping[tuple[bool, str], _Gathered]
+_Slots = dict[tuple[bool, str], _Gathered]
 
 
 def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str]]:
-    """Trials of a cell are alike, so where each of their samples goes is found out once."""
+    """Trials of a cell are mostly alike, so their values are taken as the rows of one array."""
     kinds = Kinds()
     first: dict[str, Kind] = {}
-    gathered: defaultdict[Cell, dict[tuple[bool, str], _Gathered]] = defaultdict(dict)
-    places: dict[tuple[Cell, int], list[_Gathered | None]] = {}
+    alike: dict[Cell, dict[int, list[tuple[int, Readings]]]] = {}
     boots: defaultdict[Cell, dict[int, int]] = defaultdict(dict)
     seconds: defaultdict[Cell, dict[int, float]] = defaultdict(dict)
-    refused: Counter[str] = Counter()
     for (cell, block), trial in chosen.items():
         seconds[cell][block] = trial.record.measured_s
         # The host's own programs come from no boot of a run, whatever number they bear.
@@ -232,61 +251,66 @@ def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str
             boots[cell][block] = trial.record.boot
         readings = kinds.pack(trial.readings)
         # Their tuple of kinds lives as long as `chosen` or `kinds`, so its id is its own.
-        slots = places.get((cell, id(readings.kinds)))
-        if slots is None:
-            here = gathered[cell]
-            slots = [_slot(kind, here, first) for kind in readings.kinds]
-            places[cell, id(readings.kinds)] = slots
-        for slot, value in zip(slots, readings.values, strict=True):
-            if slot is None:
-                continue
-            if slot.refusal is None and math.isfinite(value):
-                slot.values[block] = value
-            elif not slot.is_width:
-                refused[f"{slot.key} in {cell} {slot.refusal or 'is no finite number'}"] += 1
-    series = {cell: _by_key(here, boots[cell], seconds[cell]) for cell, here in gathered.items()}
-    return {cell: by_key for cell, by_key in series.items() if by_key}, refused
+        group = alike.setdefault(cell, {}).setdefault(id(readings.kinds), [])
+        group.append((block, readings))
+    refused: Counter[str] = Counter()
+    series = {}
+    for cell, groups in alike.items():
+        slots: _Slots = {}
+        for group in groups.values():
+            _gather(group, slots, first, cell, refused)
+        if by_key := _by_key(slots, boots[cell], seconds[cell]):
+            series[cell] = by_key
+    return series, refused
 
 
-def _slot(
-    kind: Kind | Unavailable,
-    here: dict[tuple[bool, str], _Gathered],
+def _gather(
+    group: list[tuple[int, Readings]],
+    slots: _Slots,
     first: dict[str, Kind],
-) -> _Gathered | None:
-    """Where the values of a kind go in a cell; None of what can't be had."""
-    if isinstance(kind, Unavailable):
-        return None
+    cell: Cell,
+    refused: Counter[str],
+) -> None:
+    """Add the values of trials alike to the slots of their cell."""
+    group.sort(key=itemgetter(0))
+    blocks = tuple(block for block, _ in group)
+    columns = np.array([readings.values for _, readings in group]).T.copy()
+    for kind, values in zip(group[0][1].kinds, columns, strict=True):
+        if isinstance(kind, Unavailable):
+            continue
+        slot = _slot(kind, slots, first)
+        unusable = slot.add(blocks, values)
+        if unusable and not slot.is_width:
+            refused[f"{slot.key} in {cell} {slot.refusal or 'is no finite number'}"] += unusable
+
+
+def _slot(kind: Kind, slots: _Slots, first: dict[str, Kind]) -> _Gathered:
+    """Where the values of a kind go in a cell."""
     if (of := _percentile_of(kind)) is not None:
-        return here.setdefault((True, of), _Gathered(kind, of, True, None))
+        return slots.setdefault((True, of), _Gathered(kind, of, True, None))
     like = first.setdefault(kind.key, kind)
     if (kind.unit, kind.better) != (like.unit, like.better):
         why = "has another unit or direction than elsewhere"
         return _Gathered(kind, kind.key, False, why)
-    return here.setdefault((False, kind.key), _Gathered(kind, kind.key, False, None))
+    return slots.setdefault((False, kind.key), _Gathered(kind, kind.key, False, None))
 
 
 def _by_key(
-    here: _Slots, boots: Mapping[int, int], seconds: Mapping[int, float]
+    slots: _Slots, boots: Mapping[int, int], seconds: Mapping[int, float]
 ) -> dict[str, Series]:
     found = {}
-    orders: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for (is_width, key), slot in here.items():
-        if not is_width and slot.values:
-            widths = here.get((True, key))
+    for (is_width, key), slot in slots.items():
+        if not is_width and slot.pieces:
+            widths = slots.get((True, key))
+            values = slot.values()
             found[key] = Series(
-                slot.kind.sample(next(iter(slot.values.values()))),
-                _by_block(slot.values, orders),
-                _by_block(widths.values, orders) if widths is not None else {},
+                slot.kind.sample(float(values.array[0])),
+                values,
+                widths.values() if widths is not None else {},
                 boots,
                 seconds,
             )
     return found
-
-
-def _by_block(values: dict[int, float], orders: dict[tuple[int, ...], tuple[int, ...]]) -> ByBlock:
-    """As `ByBlock.of`, with one tuple of blocks for all series of a cell that have the same."""
-    found = ByBlock.of(values)
-    return ByBlock(orders.setdefault(found.blocks, found.blocks), found.array)
 
 
 def _percentile_of(kind: Kind) -> str | None:
@@ -306,9 +330,16 @@ class _Absence:
 
 def _missing(chosen: _Chosen) -> tuple[MissingMetric, ...]:
     absences: defaultdict[tuple[str, str], _Absence] = defaultdict(_Absence)
+    kinds = Kinds()
+    known: dict[int, list[Unavailable]] = {}
     for (cell, _), trial in chosen.items():
-        for reading in absent(trial.readings):
-            absence = absences[reading.metric, reading.reason]
+        readings = kinds.pack(trial.readings)
+        absent = known.get(id(readings.kinds))
+        if absent is None:
+            absent = [one for one in readings.kinds if isinstance(one, Unavailable)]
+            known[id(readings.kinds)] = absent
+        for one in absent:
+            absence = absences[one.metric, one.reason]
             absence.trials += 1
             absence.tunings[cell.tuning] = None
             absence.workloads[cell.place.workload] = None

@@ -166,7 +166,9 @@ def _left_out(cells: Cells, place: Place, sides: Mapping[str, Series]) -> tuple[
     nothing to say but that the run isn't finished."""
     missing: set[int] = set()
     for name, series in sides.items():
-        missing |= cells.tried[Cell(name, place)] - series.values.keys()
+        tried = cells.tried[Cell(name, place)]
+        if len(series.values) < len(tried):  # a value's block was tried
+            missing |= tried - series.values.keys()
     return tuple(sorted(missing))
 
 

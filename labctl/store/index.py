@@ -36,6 +36,9 @@ _SETTLED_NS = 2_000_000_000
 """A file that changed this shortly before it was read may change again within one tick of the
 file system's clock, and look the same (git calls such files "racily clean")."""
 
+_AT_ONCE = 1000
+"""Records, while the index is read."""
+
 _FILES = frozenset({"trial.json", "samples.json"})
 
 
@@ -174,19 +177,15 @@ def _rows(table: Any, patterns: Sequence[Sequence[Any]]) -> list[Row]:
     column = table["values"].combine_chunks()
     values = column.values.to_numpy()
     ends = column.offsets.to_numpy()
+    folders, numbers = table["folder"].to_pylist(), table["kinds"].to_pylist()
     rows = []
-    for place, (folder, record, number) in enumerate(
-        zip(
-            table["folder"].to_pylist(),
-            table["record"].to_pylist(),
-            table["kinds"].to_pylist(),
-            strict=True,
-        )
-    ):
-        own = array("d", values[ends[place] : ends[place + 1]].tobytes())
-        rows.append(
-            Row(folder, TrialRecord.from_json(json.loads(record)), Readings(alike[number], own))
-        )
+    for start in range(0, len(folders), _AT_ONCE):
+        # Documents that are parsed together share their keys.
+        texts = table["record"].slice(start, _AT_ONCE).to_pylist()
+        for place, record in enumerate(json.loads(f"[{','.join(texts)}]"), start):
+            own = array("d", values[ends[place] : ends[place + 1]].tobytes())
+            readings = Readings(alike[numbers[place]], own)
+            rows.append(Row(folders[place], TrialRecord.from_json(record), readings))
     return rows
 
 

@@ -76,12 +76,6 @@ def _reading(kind: Kind | Unavailable, value: float) -> Reading:
     return kind if isinstance(kind, Unavailable) else kind.sample(value)
 
 
-def absent(readings: Iterable[Reading]) -> Iterator[Unavailable]:
-    """What of them could not be had."""
-    known = readings.kinds if isinstance(readings, Readings) else readings
-    return (one for one in known if isinstance(one, Unavailable))
-
-
 class Kinds:
     """The kinds of readings of a run, each once."""
 

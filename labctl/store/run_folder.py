@@ -127,6 +127,8 @@ class RunFolder:
         data = read_json(path)
         if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
             raise BrokenError(f"{path} is no extension of a plan")
+        if isinstance(data.get("schema"), int) and data["schema"] > PLAN_SCHEMA:
+            raise newer(path, data["schema"], PLAN_SCHEMA)
         return data
 
     def trial(self, number: int, attempt: int = 1) -> TrialFolder:

@@ -194,10 +194,12 @@ def test_a_folder_that_cannot_be_written_to_has_no_index_and_the_same_report(
 ) -> None:
     wanted = from_json(run)
     (run.path / index.NAME).unlink()
-    aside = run.path / f".{index.NAME}.new"
-    aside.mkdir()  # root may write to any folder, but not to this file
+    in_its_way = run.path / index.NAME
+    in_its_way.mkdir()  # root may write to any folder, but not over this
     assert all_of(run.load()) == wanted
-    assert not (run.path / index.NAME).exists()
+    assert in_its_way.is_dir()
+    assert {path.name for path in run.path.iterdir()} >= {"plan.json", "run.json", "trials"}
+    assert not list(run.path.glob(".*"))
 
 
 def test_files_that_have_only_just_changed_get_no_index(run: RunFolder) -> None:
