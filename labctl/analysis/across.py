@@ -9,7 +9,7 @@ Blocks of two runs have nothing in common, so nothing is paired here: intervals 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -116,7 +116,7 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     return RunComparison(
         a=a.name,
         b=b.name,
-        facts=() if _either_imported(a, b) else tuple(fact_differences(a, b)),
+        facts=() if _either_imported(a, b) else tuple(fact_differences(a.run, b.run)),
         refusals=tuple(refusals(a, b)),
         left_out=tuple(left_out),
         levels=tuple(_level(ours, theirs, spot) for spot in measured),
@@ -183,24 +183,33 @@ def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
             + ("one is emulated, so their difference is that" if known else "one may be emulated")
         )
     programs = {str(entry.get("program")) for entry in (a.plan.get("workloads") or {}).values()}
-    built, otherwise = (run.run.get("binaries") or {} for run in (a, b))
+    built, otherwise = builds(a.run, programs), builds(b.run, programs)
     for binary in sorted(set(built) & set(otherwise)):
-        used = any(name == binary or name.startswith(f"{binary}-") for name in programs)
-        if used and built[binary].get("guest") != otherwise[binary].get("guest"):
+        if built[binary] != otherwise[binary]:
             yield (
                 f"the guests ran different builds of {binary}, so a difference may be the program's"
             )
+
+
+def builds(record: Mapping[str, Any], programs: Collection[str]) -> dict[str, str | None]:
+    """The digests of what the guest ran of these programs, by the binary's name."""
+    return {
+        binary: digests.get("guest")
+        for binary, digests in (record.get("binaries") or {}).items()
+        if any(name == binary or name.startswith(f"{binary}-") for name in programs)
+        and isinstance(digests, Mapping)
+    }
 
 
 def _accelerator(name: Any) -> str:
     return {"tcg": "TCG", "kvm": "KVM"}.get(str(name), "an unknown accelerator")
 
 
-def fact_differences(a: LoadedRun, b: LoadedRun) -> Iterator[FactDifference]:
-    """What the runs recorded otherwise of hosts, guests and themselves, in the order of
-    FACT_NAMES: what every figure is made by comes first."""
+def fact_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FactDifference]:
+    """What two run.json say otherwise of host, guest and run, in the order of FACT_NAMES: what
+    every figure is made by comes first."""
     for section, title in (("host", ""), ("guest", "guest's ")):
-        ours, theirs = a.run.get(section) or {}, b.run.get(section) or {}
+        ours, theirs = a.get(section) or {}, b.get(section) or {}
         for key, name in FACT_NAMES.items():
             if ours.get(key) != theirs.get(key):
                 yield FactDifference(
@@ -209,10 +218,8 @@ def fact_differences(a: LoadedRun, b: LoadedRun) -> Iterator[FactDifference]:
                     b=fact_words(theirs.get(key)),
                 )
     for key, name in OF_THE_RUN.items():
-        if a.run.get(key) != b.run.get(key):
-            yield FactDifference(
-                name=name, a=fact_words(a.run.get(key)), b=fact_words(b.run.get(key))
-            )
+        if a.get(key) != b.get(key):
+            yield FactDifference(name=name, a=fact_words(a.get(key)), b=fact_words(b.get(key)))
 
 
 OF_THE_RUN = {
@@ -282,11 +289,11 @@ def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Place]:
 def workload_differences(a: LoadedRun, b: LoadedRun, name: str) -> list[str]:
     """What a workload that both have was run otherwise by."""
     ours, theirs = (run.plan["workloads"][name] for run in (a, b))
-    known = ("primary",) if _either_imported(a, b) else _MADE_BY
+    known = ("primary",) if _either_imported(a, b) else MADE_BY
     return [key for key in known if ours.get(key) != theirs.get(key)]
 
 
-_MADE_BY = ("program", "parameters", "duration_s", "primary")
+MADE_BY = ("program", "parameters", "duration_s", "primary")
 
 
 def _level(a: _Side, b: _Side, spot: _Spot) -> Difference:

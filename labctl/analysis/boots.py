@@ -14,7 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
+from labctl.analysis.byblock import ByBlock, Floats
 from labctl.analysis.intervals import Spread, spread
 
 
@@ -53,14 +58,40 @@ def sharing(blocks: Iterable[int], sides: Iterable[Mapping[int, int]]) -> list[l
     is still compared with a baseline that was restored from one boot in several. A block of which
     no boot is known is alone.
     """
+    return [list(group) for group in _sharing(tuple(blocks), tuple(map(_Same, sides))).blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """`order`: where the blocks of one group after the other stand among all blocks."""
+
+    blocks: tuple[tuple[int, ...], ...]
+    order: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Same:
+    """A mapping that equals itself alone: what a cell's series share is told apart at no cost."""
+
+    boots: Mapping[int, int]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.boots is other.boots
+
+    def __hash__(self) -> int:
+        return id(self.boots)
+
+
+@lru_cache(maxsize=256)  # the same for every metric of the same arms
+def _sharing(blocks: tuple[int, ...], sides: tuple[_Same, ...]) -> _Groups:
     group_of: dict[int, list[int]] = {}
     first_with: dict[int, int] = {}
-    wanted = list(blocks)
-    for block in wanted:
+    for block in blocks:
         group_of[block] = [block]
     for side in sides:
-        for block in wanted:
-            boot = side.get(block)
+        for block in blocks:
+            boot = side.boots.get(block)
             if boot is None:
                 continue
             here, there = group_of[block], group_of[first_with.setdefault(boot, block)]
@@ -68,26 +99,33 @@ def sharing(blocks: Iterable[int], sides: Iterable[Mapping[int, int]]) -> list[l
                 there += here
                 for moved in here:
                     group_of[moved] = there
-    return list({id(group): group for group in group_of.values()}.values())
+    groups = tuple({id(group): tuple(group) for group in group_of.values()}.values())
+    place = {block: number for number, block in enumerate(blocks)}
+    return _Groups(
+        groups,
+        np.array([place[block] for group in groups for block in group], dtype=np.int64),
+        np.array([len(group) for group in groups], dtype=np.int64),
+    )
 
 
 def mean_squares(groups: Sequence[Sequence[float]]) -> MeanSquares:
     """The analysis of variance of effects in at least two groups."""
-    n, boots = sum(map(len, groups)), len(groups)
-    mean = math.fsum(map(math.fsum, groups)) / n
-    means = [math.fsum(group) / len(group) for group in groups]
-    between = math.fsum(
-        len(group) * (own - mean) ** 2 for group, own in zip(groups, means, strict=True)
-    )
-    within = math.fsum(
-        (value - own) ** 2 for group, own in zip(groups, means, strict=True) for value in group
-    )
+    values = np.array([value for group in groups for value in group])
+    return _mean_squares(values, np.array([len(group) for group in groups]))
+
+
+def _mean_squares(values: Floats, sizes: npt.NDArray[np.int64]) -> MeanSquares:
+    """The same of values group after group, and the groups' sizes."""
+    n, boots = len(values), len(sizes)
+    means = np.add.reduceat(values, np.cumsum(sizes) - sizes) / sizes
+    between = float(np.sum(sizes * (means - values.mean()) ** 2))
+    within = float(np.sum((values - np.repeat(means, sizes)) ** 2))
     return MeanSquares(
         blocks=n,
         boots=boots,
         between=between / (boots - 1),
         within=within / (n - boots) if n > boots else None,
-        concentration=math.fsum((len(group) / n) ** 2 for group in groups),
+        concentration=float(np.sum((sizes / n) ** 2)),
     )
 
 
@@ -103,9 +141,13 @@ def spread_over(
     for that boot, and the report says so. With a boot per block the block is the unit.
     """
     plain = spread(by_block.values(), resolution, floor)
-    groups = sharing(by_block, sides) if any(sides) else []
-    if not 1 < len(groups) < plain.n:
-        return replace(plain, boots=max(1, len(groups)))
-    found = mean_squares([[by_block[block] for block in group] for group in groups])
+    if not any(sides):
+        return plain
+    numbers = ByBlock.of(by_block)
+    groups = _sharing(numbers.blocks, tuple(map(_Same, sides)))
+    boots = len(groups.blocks)
+    if not 1 < boots < plain.n:
+        return replace(plain, boots=boots)
+    found = _mean_squares(numbers.array[groups.order], groups.sizes)
     error = max(found.standard_error, floor / math.sqrt(plain.n)) if plain.sd else 0.0
-    return replace(plain, boots=len(groups), boot_error=error)
+    return replace(plain, boots=boots, boot_error=error)

@@ -10,12 +10,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from labctl.analysis.byblock import ByBlock, Floats
 from labctl.analysis.model import MissingMetric
 from labctl.analysis.quantification import Limits, limits
+from labctl.store.readings import Kind, Kinds, Readings
 from labctl.store.run_folder import LoadedRun, LoadedTrial
-from labctl.store.samples import Sample
+from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialStatus
 
 BIN_WIDTH = "bin_width"
@@ -40,7 +46,7 @@ class Cell(NamedTuple):
         return f"'{self.tuning}' in {self.place}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is asked of a series again and again is kept
 class Series:
     """The values of one metric in one cell by block; `sample` is one of them, for its names.
 
@@ -64,6 +70,27 @@ class Series:
         """A maximum grows with the number of samples and is never averaged (METHOD 16)."""
         return self.sample.metric.endswith("_max")
 
+    @cached_property
+    def numbers(self) -> ByBlock:
+        """The values, in the order of the blocks."""
+        return ByBlock.of(self.values)
+
+    @cached_property
+    def logs(self) -> ByBlock:
+        """Their logarithms, where all of them are above 0."""
+        return ByBlock(self.numbers.blocks, np.log(self.numbers.array))
+
+    @cached_property
+    def widths(self) -> ByBlock:
+        """`bin_widths` of all its blocks, 0 where there is none."""
+        known, blocks = dict(self.bin_widths.items()), self.numbers.blocks
+        return ByBlock(blocks, np.array([known.get(block, 0.0) for block in blocks]))
+
+    @cached_property
+    def unquantified(self) -> frozenset[int]:
+        """The blocks whose value is below its limit (METHOD 15)."""
+        return frozenset(self.limits.undercut(self.values))
+
     @property
     def limits(self) -> Limits:
         """The least values of it that a ratio may be taken of (METHOD 15)."""
@@ -79,11 +106,11 @@ class Series:
     def typical(self) -> float:
         """The geometric mean over blocks where all values are positive, else the mean; of a
         maximum the largest."""
-        values = list(self.values.values())
+        values: list[float] = self.numbers.array.tolist()
         if self.is_maximum:
             return max(values)
         if min(values) > 0:
-            return math.exp(math.fsum(map(math.log, values)) / len(values))
+            return math.exp(math.fsum(self.logs.array.tolist()) / len(values))
         return math.fsum(values) / len(values)
 
 
@@ -174,53 +201,124 @@ def _choose(trials: Iterable[LoadedTrial]) -> tuple[_Chosen, dict[Cell, frozense
     return valid, {cell: frozenset(blocks) for cell, blocks in tried.items()}, nameless
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """What one kind of sample gave in one cell, of a metric or of the width of a percentile's bin.
+    `refusal`: why it isn't usable, beside values that are no finite number."""
+
+    kind: Kind
+    key: str
+    is_width: bool
+    refusal: str | None
+    pieces: list[ByBlock] = field(default_factory=list)
+
+    def add(self, blocks: tuple[int, ...], values: Floats) -> int:
+        """Keep what is usable; returns how many values are not."""
+        if self.refusal is not None:
+            return len(values)
+        finite = np.isfinite(values)
+        if finite.all():
+            self.pieces.append(ByBlock(blocks, values))
+            return 0
+        kept = tuple(block for block, good in zip(blocks, finite, strict=True) if good)
+        if kept:
+            self.pieces.append(ByBlock(kept, values[finite]))
+        return len(blocks) - len(kept)
+
+    def values(self) -> ByBlock:
+        if len(self.pieces) == 1:
+            return self.pieces[0]
+        merged: dict[int, float] = {}
+        for piece in self.pieces:
+            merged.update(piece.items())
+        return ByBlock.of(merged)
+
+
+_Slots = dict[tuple[bool, str], _Gathered]
+
+
 def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str]]:
-    first: dict[str, Sample] = {}
-    named: dict[tuple[Cell, str], Sample] = {}
-    values: defaultdict[tuple[Cell, str], dict[int, float]] = defaultdict(dict)
-    widths: defaultdict[tuple[Cell, str], dict[int, float]] = defaultdict(dict)
+    """Trials of a cell are mostly alike, so their values are taken as the rows of one array."""
+    kinds = Kinds()
+    first: dict[str, Kind] = {}
+    alike: dict[Cell, dict[int, list[tuple[int, Readings]]]] = {}
     boots: defaultdict[Cell, dict[int, int]] = defaultdict(dict)
     seconds: defaultdict[Cell, dict[int, float]] = defaultdict(dict)
-    refused: Counter[str] = Counter()
     for (cell, block), trial in chosen.items():
         seconds[cell][block] = trial.record.measured_s
         # The host's own programs come from no boot of a run, whatever number they bear.
         if trial.record.parsed_with.get("kind") != "native":
             boots[cell][block] = trial.record.boot
-        for reading in trial.readings:
-            if not isinstance(reading, Sample):
-                continue
-            if (of := _percentile_of(reading)) is not None:
-                if math.isfinite(reading.value):
-                    widths[cell, of][block] = reading.value
-                continue
-            key = reading.key
-            like = first.setdefault(key, reading)
-            if not math.isfinite(reading.value):
-                refused[f"{key} in {cell} is no finite number"] += 1
-            elif (reading.unit, reading.better) != (like.unit, like.better):
-                refused[f"{key} in {cell} has another unit or direction than elsewhere"] += 1
-            else:
-                named.setdefault((cell, key), reading)
-                values[cell, key][block] = reading.value
-    series: defaultdict[Cell, dict[str, Series]] = defaultdict(dict)
-    for (cell, key), by_block in values.items():
-        series[cell][key] = Series(
-            named[cell, key],
-            dict(sorted(by_block.items())),
-            dict(widths[cell, key]),
-            boots[cell],
-            seconds[cell],
-        )
-    return dict(series), refused
+        readings = kinds.pack(trial.readings)
+        # Their tuple of kinds lives as long as `chosen` or `kinds`, so its id is its own.
+        group = alike.setdefault(cell, {}).setdefault(id(readings.kinds), [])
+        group.append((block, readings))
+    refused: Counter[str] = Counter()
+    series = {}
+    for cell, groups in alike.items():
+        slots: _Slots = {}
+        for group in groups.values():
+            _gather(group, slots, first, cell, refused)
+        if by_key := _by_key(slots, boots[cell], seconds[cell]):
+            series[cell] = by_key
+    return series, refused
 
 
-def _percentile_of(reading: Sample) -> str | None:
+def _gather(
+    group: list[tuple[int, Readings]],
+    slots: _Slots,
+    first: dict[str, Kind],
+    cell: Cell,
+    refused: Counter[str],
+) -> None:
+    """Add the values of trials alike to the slots of their cell."""
+    group.sort(key=itemgetter(0))
+    blocks = tuple(block for block, _ in group)
+    columns = np.array([readings.values for _, readings in group]).T.copy()
+    for kind, values in zip(group[0][1].kinds, columns, strict=True):
+        if isinstance(kind, Unavailable):
+            continue
+        slot = _slot(kind, slots, first)
+        unusable = slot.add(blocks, values)
+        if unusable and not slot.is_width:
+            refused[f"{slot.key} in {cell} {slot.refusal or 'is no finite number'}"] += unusable
+
+
+def _slot(kind: Kind, slots: _Slots, first: dict[str, Kind]) -> _Gathered:
+    """Where the values of a kind go in a cell."""
+    if (of := _percentile_of(kind)) is not None:
+        return slots.setdefault((True, of), _Gathered(kind, of, True, None))
+    like = first.setdefault(kind.key, kind)
+    if (kind.unit, kind.better) != (like.unit, like.better):
+        why = "has another unit or direction than elsewhere"
+        return _Gathered(kind, kind.key, False, why)
+    return slots.setdefault((False, kind.key), _Gathered(kind, kind.key, False, None))
+
+
+def _by_key(
+    slots: _Slots, boots: Mapping[int, int], seconds: Mapping[int, float]
+) -> dict[str, Series]:
+    found = {}
+    for (is_width, key), slot in slots.items():
+        if not is_width and slot.pieces:
+            widths = slots.get((True, key))
+            values = slot.values()
+            found[key] = Series(
+                slot.kind.sample(float(values.array[0])),
+                values,
+                widths.values() if widths is not None else {},
+                boots,
+                seconds,
+            )
+    return found
+
+
+def _percentile_of(kind: Kind) -> str | None:
     """The key of the metric whose bin's width this is; None of anything else."""
-    if reading.metric != BIN_WIDTH or "of" not in reading.labels:
+    if kind.metric != BIN_WIDTH or "of" not in kind.labels:
         return None
-    others = {name: value for name, value in reading.labels.items() if name != "of"}
-    return replace(reading, metric=reading.labels["of"], labels=others).key
+    others = {name: value for name, value in kind.labels.items() if name != "of"}
+    return replace(kind.sample(0.0), metric=kind.labels["of"], labels=others).key
 
 
 @dataclass(slots=True)
@@ -232,13 +330,19 @@ class _Absence:
 
 def _missing(chosen: _Chosen) -> tuple[MissingMetric, ...]:
     absences: defaultdict[tuple[str, str], _Absence] = defaultdict(_Absence)
+    kinds = Kinds()
+    known: dict[int, list[Unavailable]] = {}
     for (cell, _), trial in chosen.items():
-        for reading in trial.readings:
-            if not isinstance(reading, Sample):
-                absence = absences[reading.metric, reading.reason]
-                absence.trials += 1
-                absence.tunings[cell.tuning] = None
-                absence.workloads[cell.place.workload] = None
+        readings = kinds.pack(trial.readings)
+        absent = known.get(id(readings.kinds))
+        if absent is None:
+            absent = [one for one in readings.kinds if isinstance(one, Unavailable)]
+            known[id(readings.kinds)] = absent
+        for one in absent:
+            absence = absences[one.metric, one.reason]
+            absence.trials += 1
+            absence.tunings[cell.tuning] = None
+            absence.workloads[cell.place.workload] = None
     return tuple(
         MissingMetric(
             metric=metric,

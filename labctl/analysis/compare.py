@@ -150,7 +150,7 @@ def _compare(
         verdict=verdict,
         role=Role.PRIMARY if decides else Role.EXPLORATORY,
         source=tuning.source,
-        blocks={block: effects.shown(value) for block, value in effects.by_block.items()},
+        blocks=effects.shown_by_block(),
         margin=margin,
         smallest_visible=visible,
         blocks_needed=needed,
@@ -166,7 +166,9 @@ def _left_out(cells: Cells, place: Place, sides: Mapping[str, Series]) -> tuple[
     nothing to say but that the run isn't finished."""
     missing: set[int] = set()
     for name, series in sides.items():
-        missing |= cells.tried[Cell(name, place)] - series.values.keys()
+        tried = cells.tried[Cell(name, place)]
+        if len(series.values) < len(tried):  # a value's block was tried
+            missing |= tried - series.values.keys()
     return tuple(sorted(missing))
 
 

@@ -11,7 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from labctl.analysis.boots import spread_over
+from labctl.analysis.byblock import ByBlock, Floats
 from labctl.analysis.cells import Series
 from labctl.analysis.intervals import Interval, Spread
 from labctl.analysis.model import EffectKind
@@ -36,7 +39,7 @@ class Effects:
 
     kind: EffectKind
     fallback: str | None
-    by_block: Mapping[int, float]
+    by_block: ByBlock
     spread: Spread
     boots: Sequence[Mapping[int, int]] = ()
     floor: float = 0.0
@@ -45,6 +48,13 @@ class Effects:
     def shown(self, value: float) -> float:
         """A value of this scale as reports show it: a ratio, or a difference."""
         return ratio_of(value) if self.kind is EffectKind.RATIO else value
+
+    def shown_by_block(self) -> ByBlock:
+        """Each block's own effect as reports show it."""
+        if self.kind is not EffectKind.RATIO:
+            return self.by_block
+        within = np.clip(self.by_block.array, -_LARGEST_LOG, _LARGEST_LOG)
+        return ByBlock(self.by_block.blocks, np.exp(within))
 
     def as_size(self, value: float) -> float:
         """A size on this scale (a margin, a reach) as reports show it: 0.05, or in the unit."""
@@ -61,7 +71,7 @@ def natural(metric: str, unit: Unit, *, against_native: bool) -> bool:
 def paired(tuning: Series, references: Sequence[Series], *, against_native: bool) -> Effects | None:
     """Effects in the blocks where every side has a value; None when there is no such block."""
     sides = [tuning, *references]
-    blocks = _shared_blocks(sides)
+    blocks = _common(sides)
     if not blocks:
         return None
     sample = tuning.sample
@@ -76,32 +86,23 @@ def ratios(tuning: Series, references: Sequence[Series]) -> Effects | str:
     """Effects by ratio whatever the metric, for figures that are known by ratio alone; or why
     there are none, as the predicate of a sentence about the metric."""
     sides = [tuning, *references]
-    blocks = _shared_blocks(sides)
+    blocks = _common(sides)
     if not blocks:
         return "has no block with both sides"
     return _no_ratio(sides, blocks) or _effects(sides, blocks, EffectKind.RATIO, None)
 
 
-def _shared_blocks(sides: Sequence[Series]) -> list[int]:
-    return sorted(set.intersection(*(set(side.values) for side in sides)))
-
-
 def _effects(
-    sides: Sequence[Series], blocks: Sequence[int], kind: EffectKind, fallback: str | None
+    sides: Sequence[Series], blocks: tuple[int, ...], kind: EffectKind, fallback: str | None
 ) -> Effects:
     """The first side against the mean of the others."""
-    tuning, *references = sides
-    largest = max(abs(side.values[block]) for side in sides for block in blocks)
-    resolution = _LOG_RESOLUTION * (1.0 if kind is EffectKind.RATIO else largest)
-
-    def y(side: Series, block: int) -> float:
-        value = side.values[block]
-        return math.log(value) if kind is EffectKind.RATIO else value
-
-    by_block = {
-        block: y(tuning, block) - sum(y(side, block) for side in references) / len(references)
-        for block in blocks
-    }
+    if kind is EffectKind.RATIO:
+        scale = [side.logs.at(blocks) for side in sides]
+        resolution = _LOG_RESOLUTION
+    else:
+        scale = [side.numbers.at(blocks) for side in sides]
+        resolution = _LOG_RESOLUTION * max(float(np.abs(values).max()) for values in scale)
+    by_block = ByBlock(blocks, scale[0] - sum(scale[1:]) / (len(sides) - 1))
     floor = _floor(sides, blocks, kind)
     boots = [side.boots for side in sides]
     return Effects(
@@ -114,22 +115,30 @@ def _effects(
     )
 
 
+def _common(sides: Sequence[Series]) -> tuple[int, ...]:
+    """The blocks that all of them have, which mostly are those of each."""
+    first, *others = (side.numbers.blocks for side in sides)
+    if all(blocks == first for blocks in others):
+        return first
+    return tuple(sorted(set(first).intersection(*others)))
+
+
 def by_ratio(sides: Sequence[Series]) -> bool:
     """Whether values that share no block are compared by ratio: 0 is no usual value of them, and
     all can be quantified."""
     sample = sides[0].sample
     if natural(sample.metric, sample.unit, against_native=False):
         return False
-    return all(_no_ratio([side], list(side.values)) is None for side in sides)
+    return all(_no_ratio([side], side.numbers.blocks) is None for side in sides)
 
 
-def _no_ratio(sides: Sequence[Series], blocks: Sequence[int]) -> str | None:
+def _no_ratio(sides: Sequence[Series], blocks: tuple[int, ...]) -> str | None:
     """Why no ratio may be taken of these values, as the predicate of a sentence (METHOD 15)."""
-    if min(side.values[block] for side in sides for block in blocks) <= 0:
+    if min(float(side.numbers.at(blocks).min()) for side in sides) <= 0:
         return "is 0 or less in some block"
     for side in sides:
         limits = side.limits
-        if few := sorted(set(limits.undercut(side.values)) & set(blocks)):
+        if few := sorted(side.unquantified.intersection(blocks)):
             noun = "block" if len(few) == 1 else "blocks"
             which = ", ".join(map(str, few[:3])) + (", ..." if len(few) > 3 else "")
             return f"is too small to be quantified ({limits.why}, {noun} {which})"
@@ -140,14 +149,14 @@ def alone(side: Series, *, logs: bool) -> Spread:
     """The values of one series by themselves, on the log scale if `logs`. Their deviation is at
     least (bin width) / sqrt(12), that of one value rounded to the middle of its bin (METHOD 16).
     """
-    values = {b: math.log(value) if logs else value for b, value in side.values.items()}
+    values = side.logs if logs else side.numbers
     resolution = _LOG_RESOLUTION * (1.0 if logs else max(abs(v) for v in values.values()))
     kind = EffectKind.RATIO if logs else EffectKind.DIFFERENCE
-    floor = _floor([side], list(side.values), kind) / math.sqrt(2)
+    floor = _floor([side], values.blocks, kind) / math.sqrt(2)
     return spread_over(values, [side.boots], resolution, floor)
 
 
-def _floor(sides: Sequence[Series], blocks: Sequence[int], kind: EffectKind) -> float:
+def _floor(sides: Sequence[Series], blocks: tuple[int, ...], kind: EffectKind) -> float:
     """(bin width) / sqrt(6): the standard deviation of the difference of two values, each
     rounded to the middle of its bin (METHOD 16). 0 for what is no percentile of a histogram.
 
@@ -155,15 +164,17 @@ def _floor(sides: Sequence[Series], blocks: Sequence[int], kind: EffectKind) -> 
     ties in every block has no spread of its own to tell. On the log scale it is relative to the
     bin's middle.
     """
-    return max(
-        math.sqrt(math.fsum(_width(side, block, kind) ** 2 for block in blocks) / len(blocks))
-        for side in sides
-    ) / math.sqrt(6)
+    widths = (_root_mean_square(_widths(side, blocks, kind)) for side in sides if side.bin_widths)
+    return max(widths, default=0.0) / math.sqrt(6)
 
 
-def _width(side: Series, block: int, kind: EffectKind) -> float:
-    relative = side.bin_widths.get(block, 0.0)
-    return relative if kind is EffectKind.RATIO else relative * abs(side.values[block])
+def _widths(side: Series, blocks: tuple[int, ...], kind: EffectKind) -> Floats:
+    relative = side.widths.at(blocks)
+    return relative if kind is EffectKind.RATIO else relative * np.abs(side.numbers.at(blocks))
+
+
+def _root_mean_square(values: Floats) -> float:
+    return math.sqrt(float(np.mean(values * values)))
 
 
 def towards_better(interval: Interval, better: Better) -> Interval:

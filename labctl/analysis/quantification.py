@@ -46,7 +46,8 @@ class Limits:
 
     def undercut(self, values: Mapping[int, float]) -> list[int]:
         """The blocks whose value is below its limit."""
-        return [block for block, least in self.by_block.items() if values[block] < least]
+        known = dict(values.items())
+        return [block for block, least in self.by_block.items() if known[block] < least]
 
 
 def limits(
@@ -60,12 +61,13 @@ def limits(
     """The limits of one metric's values. By block, `seconds`: for how long was measured;
     `bin_widths`: of a percentile, its bin's width over its middle."""
     if bin_widths:
+        widths = dict(bin_widths.items())
         return Limits(
             f"less than {_BINS:.1f} bins of its histogram",
             {
-                block: _BINS * bin_widths[block] * abs(value)
+                block: _BINS * widths[block] * abs(value)
                 for block, value in values.items()
-                if block in bin_widths
+                if block in widths
             },
         )
     if metric in _EVENT_METRICS:

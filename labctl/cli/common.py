@@ -60,8 +60,12 @@ def recorded_words(run: LoadedRun) -> list[str]:
         return []
 
 
+def json_text(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json_text(value))
 
 
 def console(*, stderr: bool = False) -> Console:

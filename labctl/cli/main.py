@@ -20,6 +20,7 @@ _COMMANDS = {
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
     "report": ("labctl.cli.report", "Show what a run found."),
     "compare": ("labctl.cli.compare", "Compare two runs: hosts, kernels or days."),
+    "history": ("labctl.cli.history", "Draw a metric over runs; mark where it changed."),
     "gate": ("labctl.cli.gate", "Hold a run against the rules of a policy."),
     "advise": ("labctl.cli.advise", "Say what to roll out, what it costs, and how."),
     "run": ("labctl.cli.runs", "List, show, import, reparse or remove runs."),

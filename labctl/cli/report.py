@@ -1,23 +1,35 @@
-"""`labctl report`: what a run found, as table, JSON or page."""
+"""`labctl report`: what a run found, as table, page, or for other programs."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
-from labctl.cli.common import console, print_json
+from labctl.cli.common import console, json_text, print_json
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_folder import LoadedRun, RunFolder
+
+_FORMATS = ("json", "csv", "parquet", "openmetrics", "prometheus")
 
 
 @click.command("report")
 @click.argument("run_name", metavar="RUN")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/report-schema.md).")
-@click.option("--csv", "as_csv", is_flag=True, help="Print every sample as CSV.")
+@click.option("--json", is_flag=True, help="Print JSON (docs/report-schema.md).")
+@click.option("--csv", is_flag=True, help="Print every sample as CSV.")
+@click.option("--parquet", is_flag=True, help="Print every sample as a Parquet file.")
+@click.option("--openmetrics", is_flag=True, help="Print levels, effects and verdicts as metrics.")
+@click.option("--prometheus", is_flag=True, help="The same for node_exporter's textfile collector.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write one of these to FILE instead: whole, or not at all.",
+)
 @click.option(
     "--html",
     "html_file",
@@ -31,36 +43,74 @@ if TYPE_CHECKING:
     help="The folder of runs (default: results/ of the lab folder).",
 )
 def command(
-    run_name: str, as_json: bool, as_csv: bool, html_file: Path | None, results: Path | None
+    run_name: str,
+    out: Path | None,
+    html_file: Path | None,
+    results: Path | None,
+    **formats: bool,
 ) -> None:
     """Show what RUN found; RUN is a run's name or its folder."""
+    chosen = [name for name in _FORMATS if formats[name]]
+    if len(chosen) > 1:
+        raise click.UsageError(f"--{chosen[0]} or --{chosen[1]}, not both")
+    if out is not None and not chosen:
+        choices = ", ".join(f"--{name}" for name in _FORMATS)
+        raise click.UsageError(f"--out needs one of {choices}; a page has '--html FILE'")
+    if chosen == ["parquet"] and out is None and sys.stdout.isatty():
+        raise click.UsageError("a Parquet file is nothing for a terminal: give '--out FILE'")
+
     from labctl.analysis.judge import judge
     from labctl.base.places import results_folder
-    from labctl.report.files import PAGE, write_page
-    from labctl.report.json_report import report_json
-    from labctl.report.samples_csv import samples_csv
+    from labctl.report.files import PAGE, check_folder, write_page
     from labctl.report.tables import print_report
+    from labctl.store.jsonfile import replacing
     from labctl.store.run_folder import RunFolder
 
-    if as_json and as_csv:
-        raise click.UsageError("--json or --csv, not both")
     folder = RunFolder.find(results or results_folder(), run_name)
+    for target in filter(None, (html_file, out)):
+        check_folder(target)
     run = folder.load()
-    if as_csv and html_file is None:
-        click.echo(samples_csv(run), nl=False)
-        return
-    judgement = judge(run)
     if html_file is not None:
-        write_page(run, judgement, folder.path, html_file)
-    if as_json:
-        print_json(report_json(run, judgement))
-    elif as_csv:
-        click.echo(samples_csv(run), nl=False)
-    elif html_file is not None:
-        click.echo(f"Wrote {html_file}")
-    else:
+        write_page(run, judge(run), folder.path, html_file)
+    if not chosen and html_file is None:
         page = folder.path / PAGE
-        print_report(console(), run, judgement, html=page if page.is_file() else None)
+        print_report(console(), run, judge(run), html=page if page.is_file() else None)
+    elif chosen and out is None:
+        _export(run, chosen[0], sys.stdout.buffer)
+        return
+    elif chosen and out is not None:
+        with replacing(out) as file:
+            _export(run, chosen[0], file)
+    for written in filter(None, (html_file, out)):
+        click.echo(f"Wrote {written}")
+
+
+def _export(run: LoadedRun, name: str, file: IO[bytes]) -> None:
+    """Formats of samples need no judgement, nor what their neighbours import."""
+    if name == "csv":
+        from labctl.report.samples_csv import samples_csv
+
+        for rows in samples_csv(run):
+            file.write(rows.encode())
+    elif name == "parquet":
+        from labctl.report.samples_parquet import write_samples
+
+        write_samples(run, file)
+    else:
+        file.write(_judged(run, name))
+
+
+def _judged(run: LoadedRun, name: str) -> bytes:
+    from labctl.analysis.judge import judge
+
+    judgement = judge(run)
+    if name == "json":
+        from labctl.report.json_report import report_json
+
+        return f"{json_text(report_json(run, judgement))}\n".encode()
+    from labctl.report.openmetrics import openmetrics, prometheus
+
+    return (openmetrics if name == "openmetrics" else prometheus)(run, judgement)
 
 
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:

@@ -22,10 +22,15 @@ def write_page(
     Raises UsageError when there is no folder to write it to.
     """
     target = folder / PAGE if target is None else target
+    check_folder(target)
+    write_bytes(target, page(run, judgement, folder).encode())
+    return target
+
+
+def check_folder(target: Path) -> None:
+    """Raises UsageError when there is no folder to write a file to."""
     if not target.absolute().parent.is_dir():
         raise UsageError(
             f"cannot write {target}: there is no folder {target.parent}",
             hint="Make the folder first, or give another file.",
         )
-    write_bytes(target, page(run, judgement, folder).encode())
-    return target

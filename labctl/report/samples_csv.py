@@ -4,56 +4,40 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 
+from labctl.report.samples import COLUMNS, SCHEMA, of_kind, of_trial, packed
+from labctl.store.readings import Kind
 from labctl.store.run_folder import LoadedRun
-from labctl.store.samples import Sample
-
-COLUMNS = (
-    *("run", "study", "trial", "attempt", "status", "block", "boot", "position"),
-    *("tuning", "workload", "condition"),
-    *("metric", "labels", "value", "unit", "better", "unavailable"),
-)
-"""docs/report-schema.md says what each is."""
+from labctl.store.samples import Unavailable
 
 
-def samples_csv(run: LoadedRun) -> str:
-    """All attempts, invalid ones too (`status` tells). A metric that can't be had has no value,
-    and the reason in `unavailable`."""
+def samples_csv(run: LoadedRun) -> Iterator[str]:
+    """The header, then the rows of one attempt after the other. A metric that can't be had has no
+    value, and the reason in `unavailable`."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS)
-    writer.writeheader()
-    for trial in run.trials:
-        record = trial.record
-        about = {
-            "run": run.name,
-            "study": run.run.get("study"),
-            "trial": record.number,
-            "attempt": record.attempt,
-            "status": str(record.status),
-            "block": record.block,
-            "boot": record.boot,
-            "position": record.position,
-            **{name: record.cell.get(name) for name in ("tuning", "workload", "condition")},
-        }
-        for reading in trial.readings:
-            row = {**about, "metric": reading.metric}
-            if isinstance(reading, Sample):
-                row["labels"] = ";".join(f"{k}={v}" for k, v in sorted(reading.labels.items()))
-                # repr: the shortest text that is this float again.
-                row |= {
-                    "value": repr(reading.value),
-                    "unit": reading.unit,
-                    "better": reading.better,
-                }
-            else:
-                row["unavailable"] = reading.reason
-            writer.writerow({name: _harmless(value) for name, value in row.items()})
-    return text.getvalue()
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    known: dict[Kind | Unavailable, list[object]] = {}
+    for trial, readings in packed(run):
+        about = _harmless(of_trial(run, trial))
+        for kind, value in zip(readings.kinds, readings.values, strict=True):
+            if (named := known.get(kind)) is None:
+                named = known[kind] = _harmless(of_kind(kind))
+            metric, labels, *rest = named
+            # repr: the shortest text that is this float again.
+            shown = "" if isinstance(kind, Unavailable) else repr(value)
+            writer.writerow([*about, metric, labels, shown, *rest, SCHEMA])
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue()
 
 
-def _harmless(value: object) -> object:
+def _harmless(values: tuple[object, ...]) -> list[object]:
     """Texts of a run folder may come from anywhere, and a spreadsheet computes what begins with
     one of these (OWASP, "CSV injection")."""
-    if isinstance(value, str) and value.startswith(("=", "+", "@")):
-        return f"'{value}"
-    return value
+    return [
+        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "@")) else value
+        for value in values
+    ]

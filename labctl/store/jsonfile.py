@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from labctl.base.errors import BrokenError, HostError
+from labctl.base.errors import BrokenError, HostError, UsageError
 
 
 def canonical(value: Any) -> str:
@@ -15,13 +17,14 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write a file so that after a crash it is the old one or the new one, never half."""
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """A file to write to, so that after a crash it is the old one or the new one, never half."""
     # Caches are written to by whoever runs beside: a name of its own for each.
     aside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with open(aside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
@@ -30,6 +33,14 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         raise HostError(
             f"cannot write {path}: {error.strerror}", hint="Free some space, then resume the run."
         ) from error
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    with replacing(path, mode=mode) as file:
+        file.write(data)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -44,3 +55,12 @@ def read_json(path: Path) -> Any:
         raise BrokenError(f"{path} is missing") from error
     except (OSError, ValueError, RecursionError) as error:
         raise BrokenError(f"{path} cannot be read: {error}") from error
+
+
+def newer(what: Path | str, schema: int, known: int) -> UsageError:
+    """The refusal of what a newer labctl wrote: what is new in it could change all the rest."""
+    shown = schema if schema.bit_length() < 64 else "beyond all numbers"
+    return UsageError(
+        f"{what} was written by a newer labctl (schema {shown}, this one reads up to {known})",
+        hint="Update labctl.",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,19 +13,23 @@ from typing import Any
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.yamlfile import nearest
 from labctl.store.extended import carried_out, unlike
-from labctl.store.jsonfile import canonical, read_json, write_json
+from labctl.store.index import Fingerprint, Row, read_index, write_index
+from labctl.store.jsonfile import canonical, newer, read_json, write_json
+from labctl.store.readings import Kinds
 from labctl.store.samples import Reading
 from labctl.store.shapes import EXTENSION, PLAN, RUN, Shape, fitting
 from labctl.store.trial import TrialFolder, TrialRecord
 
 SCHEMA = 1
 """Version of the run folder. A reader refuses a newer one."""
+PLAN_SCHEMA = 1
+"""Version of plan.json, which `labctl.study.plan` writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrial:
     record: TrialRecord
-    readings: tuple[Reading, ...]
+    readings: Sequence[Reading]
     folder: TrialFolder
 
 
@@ -90,11 +94,7 @@ class RunFolder:
         if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
             raise BrokenError(f"{self.path / 'run.json'} is no run record")
         if data["schema"] > SCHEMA:
-            raise UsageError(
-                f"{self.path} was written by a newer labctl (schema {data['schema']}, "
-                f"this one reads up to {SCHEMA})",
-                hint="Update labctl.",
-            )
+            raise newer(self.path / "run.json", data["schema"], SCHEMA)
         return data
 
     def write_plan(self, data: Mapping[str, Any]) -> None:
@@ -104,6 +104,8 @@ class RunFolder:
         data = read_json(self.path / "plan.json")
         if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
             raise BrokenError(f"{self.path / 'plan.json'} is no plan")
+        if isinstance(data.get("schema"), int) and data["schema"] > PLAN_SCHEMA:
+            raise newer(self.path / "plan.json", data["schema"], PLAN_SCHEMA)
         return data
 
     def write_extension(self, data: Mapping[str, Any]) -> None:
@@ -125,6 +127,8 @@ class RunFolder:
         data = read_json(path)
         if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
             raise BrokenError(f"{path} is no extension of a plan")
+        if isinstance(data.get("schema"), int) and data["schema"] > PLAN_SCHEMA:
+            raise newer(path, data["schema"], PLAN_SCHEMA)
         return data
 
     def trial(self, number: int, attempt: int = 1) -> TrialFolder:
@@ -140,9 +144,9 @@ class RunFolder:
         return folder
 
     def trial_folders(self) -> Iterator[TrialFolder]:
-        for path in sorted((self.path / "trials").glob("[0-9]*")):
-            if path.is_dir():
-                yield TrialFolder(path)
+        """Every attempt, by the trial's number: past 9999 names no longer sort as numbers do."""
+        folders = (path for path in (self.path / "trials").glob("[0-9]*") if path.is_dir())
+        yield from map(TrialFolder, sorted(folders, key=_number_and_attempt))
 
     def load(self) -> LoadedRun:
         """The run as far as it is whole; what can't be read becomes `problems`.
@@ -150,15 +154,11 @@ class RunFolder:
         Raises UsageError when a newer labctl wrote it.
         """
         problems: list[str] = []
-        trials: list[LoadedTrial] = []
-        for folder in self.trial_folders():
-            try:
-                record = folder.read_record()
-                readings = folder.read_readings() if folder.has("samples.json") else []
-            except BrokenError as error:
-                problems.append(error.message)
-                continue
-            trials.append(LoadedTrial(record, tuple(readings), folder))
+        fingerprint = Fingerprint.of(self.path / "trials")
+        rows = read_index(self.path, fingerprint)
+        indexed = rows is not None
+        if rows is None:
+            rows = self._read_trials(problems)
         plan = self._as_far_as_whole(self.read_plan, "plan.json", PLAN, problems)
         run = self._as_far_as_whole(self._read_record, "run.json", RUN, problems)
         extensions = [
@@ -168,9 +168,28 @@ class RunFolder:
             for path in self._extensions()[:-1]
         ]
         problems += unlike(plan, extensions)
+        # A run that goes on has other files soon, and one that isn't whole is to be seen to.
+        if not (indexed or problems or run.get("status") == "running") and fingerprint.is_lasting:
+            write_index(self.path, fingerprint, rows)
+        folder = self.path / "trials"
+        trials = (LoadedTrial(r.record, r.readings, TrialFolder(folder / r.folder)) for r in rows)
         return LoadedRun(
             self.name, run, carried_out(plan, run, extensions), tuple(trials), tuple(problems)
         )
+
+    def _read_trials(self, problems: list[str]) -> list[Row]:
+        kinds = Kinds()
+        nothing = kinds.pack(())
+        rows = []
+        for folder in self.trial_folders():
+            try:
+                record = folder.read_record()
+                readings = folder.read_readings(kinds) if folder.has("samples.json") else nothing
+            except BrokenError as error:
+                problems.append(error.message)
+                continue
+            rows.append(Row(folder.path.name, record, readings))
+        return rows
 
     def _as_far_as_whole(
         self, read: Callable[[], dict[str, Any]], name: str, shape: Shape, problems: list[str]
@@ -192,6 +211,12 @@ class RunFolder:
 
     def remove(self) -> None:
         shutil.rmtree(self.path)
+
+
+def _number_and_attempt(path: Path) -> tuple[int, int, str]:
+    number, _, attempt = path.name.partition(".")
+    whole = number.isdecimal() and (attempt.isdecimal() or not attempt)
+    return (int(number), int(attempt or 1), "") if whole else (0, 0, path.name)
 
 
 def _is_as_made(plan: Mapping[str, Any]) -> bool:

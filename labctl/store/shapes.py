@@ -190,7 +190,7 @@ TRIAL = _whole(
     }
 )
 
-_SAMPLE = _whole(
+SAMPLE = _whole(
     {
         "metric": TEXT,
         "value": NUMBER,
@@ -202,13 +202,13 @@ _SAMPLE = _whole(
 )
 SAMPLES = _whole(
     {
-        "samples": Listed(_SAMPLE),
+        "samples": Listed(SAMPLE),
         "unavailable": Listed(_whole({"metric": TEXT, "reason": TEXT})),
     }
 )
 
 _LONGEST = 40
-_LARGEST = 2**63
+LARGEST = 2**63
 """JSON's whole numbers have no end, while a float's do."""
 _GONE = object()
 
@@ -261,7 +261,7 @@ def _is_plain(value: Any, shape: Plain) -> bool:
         return True
     if isinstance(value, bool) and bool not in shape.types:
         return False  # JSON's true is no 1
-    if isinstance(value, int) and abs(value) > _LARGEST:
+    if isinstance(value, int) and abs(value) > LARGEST:
         return False
     return isinstance(value, shape.types)
 

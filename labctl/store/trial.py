@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.store.jsonfile import read_json, write_bytes, write_json
+from labctl.store.jsonfile import newer, read_json, write_bytes, write_json
+from labctl.store.readings import Kinds, Readings
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.shapes import SAMPLES, TRIAL, Shape, fitting
+
+SCHEMA = 1
+"""Version of trial.json and of samples.json. A reader refuses a newer one."""
 
 
 class TrialStatus(StrEnum):
@@ -44,7 +48,7 @@ class TrialRecord:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "schema": 1,
+            "schema": SCHEMA,
             "number": self.number,
             "attempt": self.attempt,
             "block": self.block,
@@ -116,7 +120,7 @@ class TrialFolder:
         """Raises BrokenError naming the place where trial.json isn't what was written."""
         path = self.path / "trial.json"
         hint = f"Remove the folder {self.path}: a resumed run does the trial again."
-        data = _whole(path, TRIAL, hint)
+        data = _whole(path, _current(path), TRIAL, hint)
         try:
             return TrialRecord.from_json(data)
         except ValueError as error:  # a status that isn't ours
@@ -127,27 +131,44 @@ class TrialFolder:
         write_json(
             self.path / "samples.json",
             {
-                "schema": 1,
+                "schema": SCHEMA,
                 "samples": [r.to_json() for r in readings if isinstance(r, Sample)],
                 "unavailable": [r.to_json() for r in readings if isinstance(r, Unavailable)],
             },
         )
 
-    def read_readings(self) -> list[Reading]:
-        """Raises BrokenError naming the place where samples.json isn't what was written."""
+    def read_readings(self, kinds: Kinds | None = None) -> Readings:
+        """The samples, then what was unavailable; `kinds` are shared by the trials of a run.
+
+        Raises BrokenError naming the place where samples.json isn't what was written.
+        """
         path = self.path / "samples.json"
-        hint = "'labctl run reparse RUN' makes it anew from the raw files."
-        data = _whole(path, SAMPLES, hint)
+        kinds = Kinds() if kinds is None else kinds
+        data = _current(path)
         try:
-            samples: list[Reading] = [Sample.from_json(item) for item in data["samples"]]
-            return samples + [Unavailable.from_json(item) for item in data["unavailable"]]
+            return kinds.of_json(data)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            pass  # the long way says what is wrong, and where
+        hint = "'labctl run reparse RUN' makes it anew from the raw files."
+        data = _whole(path, data, SAMPLES, hint)
+        try:
+            return kinds.of_json(data)
         except ValueError as error:  # a unit or a direction that isn't ours
             raise BrokenError(f"{path} holds no samples: {error}", hint=hint) from error
 
 
-def _whole(path: Path, shape: Shape, hint: str) -> Any:
-    """The file's content; raises BrokenError naming the first place where it isn't whole."""
-    data, problems = fitting(read_json(path), shape)
+def _current(path: Path) -> Any:
+    """The file's content; raises UsageError when a newer labctl wrote it."""
+    data = read_json(path)
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise newer(path, schema, SCHEMA)
+    return data
+
+
+def _whole(path: Path, data: Any, shape: Shape, hint: str) -> Any:
+    """`data`; raises BrokenError naming the first place where it isn't whole."""
+    data, problems = fitting(data, shape)
     if problems:
         raise BrokenError(f"{path} is not whole: {problems[0]}", hint=hint)
     return data

@@ -12,12 +12,11 @@ from labctl.base.cpus import format_cpus
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.stopping import Stopping, stopping_of
 from labctl.base.tuning import Kind, Requires, Tuning
-from labctl.store.jsonfile import canonical
+from labctl.store.jsonfile import canonical, newer
+from labctl.store.run_folder import PLAN_SCHEMA
 from labctl.study.published import PublishedSource
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.williams import block_order
-
-SCHEMA = 1
 
 FACTORS = ("tuning", "workload", "condition")
 """The factors that a cell assigns levels to; later studies add more."""
@@ -87,7 +86,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """What plan.json holds."""
         content = self._content()
-        return {"schema": SCHEMA, "digest": _digest(content), **content}
+        return {"schema": PLAN_SCHEMA, "digest": _digest(content), **content}
 
     def _content(self) -> dict[str, Any]:
         # Left out where there is none: plans of older labctls hold no such key.
@@ -122,12 +121,8 @@ class Plan:
         Raises UsageError when a newer labctl wrote it, BrokenError when it is no plan or was
         changed since (its digest tells).
         """
-        if isinstance(schema := data.get("schema"), int) and schema > SCHEMA:
-            raise UsageError(
-                f"the plan was written by a newer labctl (schema {schema}, this one reads up to "
-                f"{SCHEMA})",
-                hint="Update labctl.",
-            )
+        if isinstance(schema := data.get("schema"), int) and schema > PLAN_SCHEMA:
+            raise newer("the plan", schema, PLAN_SCHEMA)
         try:
             plan = cls._from_content(data)
         except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:

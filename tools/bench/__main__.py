@@ -24,7 +24,7 @@ from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import accelerator
 from labctl.host.facts import host_facts
 from labctl.store.jsonfile import write_json
-from tools.bench import commands, guests, sweeps
+from tools.bench import commands, guests, reports, sweeps
 from tools.bench.benchmark import IMAGE, SWEEP_ARGUMENTS, Benchmark
 from tools.bench.figures import Figure
 
@@ -33,6 +33,10 @@ GROUPS: dict[str, tuple[Callable[[Benchmark], list[Figure]], tuple[Figure, ...]]
     "doctor": (commands.doctor, (commands.DOCTOR,)),
     "catalogue": (commands.catalogue, (commands.CATALOGUE,)),
     "pinplan": (commands.pinplan, (commands.PIN_PLAN,)),
+    "report": (
+        reports.report,
+        (reports.TIME, reports.MEMORY, reports.FROM_JSON, reports.LINEAR),
+    ),
     "image": (commands.image, (commands.BUILD, commands.DISK_SIZE)),
     "restore": (guests.restore, (guests.RESTORE,)),
     "boot": (guests.boot, (guests.BOOT,)),

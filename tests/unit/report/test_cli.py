@@ -182,3 +182,55 @@ def test_rm_refuses_a_run_that_is_being_measured(
     # After SIGKILL the text stays in the file, the kernel's lock doesn't.
     call(run_command, "rm", "example", "--results", results, "--yes")
     assert not folder.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("json", b"{"),
+        ("csv", b"run,study,trial,"),
+        ("parquet", b"PAR1"),
+        ("openmetrics", b"# HELP labctl_run "),
+        ("prometheus", b"# HELP labctl_run_info "),
+    ],
+)
+def test_each_format_is_printed_or_written(
+    results: str, tmp_path: Path, name: str, begins: bytes
+) -> None:
+    asked = ("example", "--results", results, f"--{name}")
+    printed = CliRunner().invoke(report_command, asked, standalone_mode=False).stdout_bytes
+    target = tmp_path / "out"
+    assert call(report_command, *asked, "--out", str(target)).output == f"Wrote {target}\n"
+    assert printed.startswith(begins)
+    assert target.read_bytes() == printed
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--csv", "--parquet"], "not both"),
+        (["--out", "x"], "--out needs one of"),
+        (["--csv", "--html", "x", "--out", "/no/such/folder/x"], "there is no folder"),
+    ],
+)
+def test_a_format_asked_for_in_no_way_to_give_it_is_refused_before_anything_is_written(
+    results: str, options: list[str], said: str
+) -> None:
+    with pytest.raises((click.UsageError, UsageError), match=said):
+        CliRunner().invoke(
+            report_command,
+            ["example", "--results", results, *options],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+    assert not Path("x").exists()
+
+
+def test_the_page_and_a_format_can_be_had_at_once(results: str, tmp_path: Path) -> None:
+    page, metrics = tmp_path / "page.html", tmp_path / "labctl.prom"
+    options = ("--html", str(page), "--prometheus", "--out", str(metrics))
+    output = call(report_command, "example", "--results", results, *options).output
+    assert output == f"Wrote {page}\nWrote {metrics}\n"
+    assert page.is_file()
+    assert metrics.is_file()

@@ -74,7 +74,7 @@ def test_a_trial_whose_samples_show_a_disturbance_is_invalid_and_keeps_them(worl
     world.engine(small_plan()).run()
     records = world.records()
     assert "others took 0.50 CPU seconds" in records["0001"].reasons[0]
-    assert world.folder.trial(1).read_readings() == [other]
+    assert list(world.folder.trial(1).read_readings()) == [other]
     assert records["0001.2"].status is TrialStatus.DONE
 
 

@@ -1,0 +1,76 @@
+"""`labctl history`: a metric over the runs of a host, and where it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from labctl.base.errors import LabctlError, UsageError
+from labctl.cli.common import console, print_json
+
+if TYPE_CHECKING:
+    from labctl.store.run_folder import LoadedRun
+
+
+@click.command("history")
+@click.option(
+    "--metric",
+    metavar="METRIC",
+    required=True,
+    help="As reports name it: latency_p95, or host_cpu{thread=vcpu} for one of its labels.",
+)
+@click.option("--tuning", metavar="NAME", help="Of this tuning alone.")
+@click.option("--workload", metavar="NAME", help="Under this workload alone.")
+@click.option("--condition", metavar="NAME", help="Under this condition alone.")
+@click.option("--study", metavar="NAME", help="In runs of this study alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/history.md).")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of runs (default: results/ of the lab folder).",
+)
+def command(
+    metric: str,
+    tuning: str | None,
+    workload: str | None,
+    condition: str | None,
+    study: str | None,
+    as_json: bool,
+    results: Path | None,
+) -> None:
+    """Draw a metric over all runs, and mark where it changed."""
+    from dataclasses import replace
+
+    from labctl.analysis.history import Choice, history
+    from labctl.base.places import results_folder
+    from labctl.report.history import history_json, history_table, nothing
+
+    unread: list[str] = []
+    choice = Choice(
+        metric=metric, tuning=tuning, workload=workload, condition=condition, study=study
+    )
+    found = history(_readable(results or results_folder(), unread), choice)
+    found = replace(found, left_out=(*found.left_out, *unread))
+    if as_json:
+        print_json(history_json(found))
+    elif not found.series:
+        raise UsageError(
+            nothing(found),
+            hint="'labctl run list' shows the runs, 'labctl report RUN' what they measured.",
+        )
+    else:
+        console().print(history_table(found))
+
+
+def _readable(results: Path, unread: list[str]) -> Iterator[LoadedRun]:
+    """Every run that can be read, one at a time; why the others can't."""
+    from labctl.store.run_folder import RunFolder
+
+    for folder in RunFolder.all(results):
+        try:
+            yield folder.load()
+        except LabctlError as error:
+            unread.append(f"{folder.name}: {error.message}.")

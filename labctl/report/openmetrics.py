@@ -1,0 +1,230 @@
+"""What a run found, for Prometheus and what reads its formats.
+
+Everything is as of the run's end: gauges and states, no counters, no timestamps (the node exporter
+refuses them). docs/report-schema.md lists the families.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, StateSetMetricFamily
+from prometheus_client.exposition import generate_latest as plain_text
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
+
+from labctl.analysis.model import Comparison, EffectKind, Judgement, Level, RunCheck, Verdict
+from labctl.base.units import Unit
+from labctl.store.run_folder import LoadedRun
+
+_UNITS: Mapping[Unit, tuple[str, float, tuple[str, ...]]] = {
+    Unit.SECONDS: ("seconds", 1.0, ("_s",)),
+    Unit.MICROSECONDS: ("seconds", 1e-6, ("_us",)),
+    Unit.PER_SECOND: ("per_second", 1.0, ("_per_s",)),
+    Unit.PER_OPERATION: ("per_operation", 1.0, ("_per_op",)),
+    Unit.OPERATIONS_PER_CPU_SECOND: ("per_cpu_second", 1.0, ("_per_cpu_s",)),
+    Unit.BYTES_PER_SECOND: ("bytes_per_second", 1.0, ()),
+    Unit.CPUS: ("cpus", 1.0, ("_cpu",)),
+    Unit.INSTRUCTIONS_PER_CYCLE: ("instructions_per_cycle", 1.0, ()),
+    Unit.FRACTION: ("ratio", 1.0, ()),
+    Unit.COUNT: ("", 1.0, ()),
+}
+"""A unit's name there (base units, spelt out: prometheus.io/docs/practices/naming), the factor to
+it, and what of our names it takes the place of."""
+
+
+_EFFECTS = {
+    "effect": "Tuning over what it is compared with.",
+    "effect_low": "The lower end of its interval.",
+    "effect_high": "The upper end of its interval.",
+    "effect_difference": "Tuning less what it is compared with.",
+    "effect_difference_low": "The lower end of its interval.",
+    "effect_difference_high": "The upper end of its interval.",
+}
+
+_Values = dict[tuple[tuple[str, str], ...], float]
+"""The values of a family by their labels."""
+
+
+def openmetrics(run: LoadedRun, judgement: Judgement) -> bytes:
+    """The run as OpenMetrics 1.0 text."""
+    return bytes(openmetrics_text(_Families(run, judgement)))  # type: ignore[no-untyped-call]
+
+
+def prometheus(run: LoadedRun, judgement: Judgement) -> bytes:
+    """The run as Prometheus's own text, which the node exporter's textfile collector reads; it
+    knows neither info nor states and has them as gauges."""
+    return bytes(plain_text(_Families(run, judgement)))
+
+
+class _Families:
+    """The families of a run, as a registry that prometheus_client writes."""
+
+    def __init__(self, run: LoadedRun, judgement: Judgement) -> None:
+        self._run = run
+        self._judgement = judgement
+        self._about = {"run": run.name, "study": _text(run.run.get("study"))}
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._of_run()
+        yield from self._levels()
+        yield from self._effects()
+        yield from self._verdicts()
+        yield from self._checks()
+
+    def _of_run(self) -> Iterator[Metric]:
+        run, judgement = self._run.run, self._judgement
+        info = InfoMetricFamily("labctl_run", "What the run was.")
+        keys = ("status", "labctl", "accelerator")
+        info.add_metric([], {**self._about, **{key: _text(run.get(key)) for key in keys}})
+        yield info
+        for name, words, number in (
+            ("labctl_blocks", "Blocks with a valid trial.", judgement.blocks),
+            ("labctl_boots", "Boots that the blocks shared.", judgement.boots),
+            ("labctl_warnings", "Sentences that could change the answer.", len(judgement.warnings)),
+        ):
+            yield self._numbers(name, words, {(): number})
+        trials: _Values = {
+            (("state", "planned"),): judgement.planned,
+            (("state", "done"),): judgement.done,
+            (("state", "invalid"),): judgement.invalid,
+        }
+        words = "Trials planned and done (with a valid attempt); attempts that were invalid."
+        yield self._numbers("labctl_trials", words, trials)
+        moments: _Values = {
+            (("moment", key),): at
+            for key in ("started", "ended")
+            if (at := _seconds(run.get(f"{key}_at"))) is not None
+        }
+        words = "When the run started and ended, in Unix time."
+        yield self._numbers("labctl_run_timestamp_seconds", words, moments, "seconds")
+
+    def _levels(self) -> Iterator[Metric]:
+        found: dict[str, _Values] = {}
+        units: dict[str, str] = {}
+        for level in self._judgement.levels:
+            name, unit, factor = _family(level.metric, level.unit)
+            units[name] = unit
+            labels = tuple({**_cell(level), **_labels(level.metric)}.items())
+            found.setdefault(name, {})[labels] = level.typical * factor
+        for name, values in found.items():
+            yield self._numbers(
+                name, "Typical value of an arm over the blocks.", values, units[name]
+            )
+
+    def _effects(self) -> Iterator[Metric]:
+        """Estimates and both ends of their intervals, each in a family of its own."""
+        found: dict[tuple[str, str], _Values] = {}
+        for item in self._judgement.comparisons:
+            labels = tuple(_pair(item).items())
+            if item.kind is EffectKind.RATIO:
+                base, unit, factor = "labctl_effect", "ratio", 1.0
+            else:
+                base, (unit, factor, _) = "labctl_effect_difference", _UNITS[item.unit]
+            for end, value in (("", item.estimate), ("_low", item.low), ("_high", item.high)):
+                if value is not None:
+                    found.setdefault((f"{base}{end}", unit), {})[labels] = value * factor
+        for (name, unit), values in found.items():
+            yield self._numbers(
+                f"{name}_{unit}".rstrip("_"), _EFFECTS[name.removeprefix("labctl_")], values, unit
+            )
+
+    def _verdicts(self) -> Iterator[Metric]:
+        family = StateSetMetricFamily("labctl_verdict", "The verdict on a tuning.")
+        for item in self._judgement.comparisons:
+            if item.verdict is not None:
+                labels = {**self._about, **_pair(item)}
+                for verdict in Verdict:
+                    family.add_sample(
+                        "labctl_verdict",
+                        {**labels, "labctl_verdict": str(verdict)},
+                        float(verdict is item.verdict),
+                    )
+        yield family
+
+    def _checks(self) -> Iterator[Metric]:
+        """One that could not be made has no number: it neither passed nor failed."""
+        judgement = self._judgement
+        checks: Iterable[RunCheck] = (*judgement.control, *judgement.handicap, *judgement.restored)
+        values: _Values = {
+            (
+                ("check", check.name),
+                ("workload", check.workload),
+                ("condition", check.condition),
+                ("metric", check.metric),
+            ): float(check.passed)
+            for check in checks
+            if check.passed is not None
+        }
+        yield self._numbers("labctl_check_passed", "A check of the run: 1 if it passed.", values)
+
+    def _numbers(
+        self,
+        name: str,
+        words: str,
+        values: _Values,
+        unit: str = "",
+    ) -> Metric:
+        family = GaugeMetricFamily(name, words, unit=unit)
+        for labels, value in values.items():
+            if math.isfinite(value):
+                family.add_sample(name, {**self._about, **dict(labels)}, value)
+        return family
+
+
+def _family(metric: str, unit: Unit) -> tuple[str, str, float]:
+    """The family that a metric's levels are in, with its unit's name and the factor to it."""
+    base = re.sub(r"[^a-zA-Z0-9_]", "_", metric.partition("{")[0])
+    spelt, factor, short = _UNITS[unit]
+    for ending in short:
+        base = base.removesuffix(ending)
+    name = f"labctl_{base}"
+    return (f"{name}_{spelt}" if spelt else name), spelt, factor
+
+
+def _cell(of: Level | Comparison) -> dict[str, str]:
+    return {
+        "tuning": of.tuning,
+        "workload": of.workload,
+        "condition": of.condition,
+        "metric": of.metric.partition("{")[0],
+    }
+
+
+def _pair(item: Comparison) -> dict[str, str]:
+    return {
+        **_cell(item),
+        **_labels(item.metric),
+        "against": item.against,
+        "role": str(item.role),
+    }
+
+
+def _labels(metric: str) -> dict[str, str]:
+    """The labels in a metric's key, `host_cpu{thread=vcpu}`; ours keep their names."""
+    inside = metric.partition("{")[2].removesuffix("}")
+    pairs = (label.partition("=") for label in inside.split(",") if label)
+    return {_label_name(name): value for name, _, value in pairs}
+
+
+def _label_name(name: str) -> str:
+    clean = re.sub(r"[^a-zA-Z0-9_]", "_", name)
+    return f"metric_{clean}" if clean in _OURS or not clean[:1].isalpha() else clean
+
+
+_OURS = frozenset(("run", "study", "tuning", "workload", "condition", "metric", "against", "role"))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "unknown"
+
+
+def _seconds(moment: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(moment).timestamp()
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,60 @@
+"""The one schema of samples that CSV and Parquet have in common: a row for each reading.
+
+docs/report-schema.md says what each column is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from labctl.store.readings import Kind, Kinds, Readings
+from labctl.store.run_folder import LoadedRun, LoadedTrial
+from labctl.store.samples import Unavailable
+
+SCHEMA = 2
+"""Raised when a column goes, moves or changes its meaning; a new one at the end leaves it as it
+is. Version 1 had no column `schema`."""
+
+OF_TRIAL = (
+    *("run", "study", "trial", "attempt", "status", "block", "boot", "position"),
+    *("tuning", "workload", "condition"),
+)
+OF_KIND = ("metric", "labels", "unit", "better", "unavailable")
+COLUMNS = (
+    *OF_TRIAL,
+    *("metric", "labels", "value", "unit", "better", "unavailable"),
+    "schema",
+)
+WHOLE_NUMBERS = frozenset({"trial", "attempt", "block", "boot", "position", "schema"})
+
+
+def packed(run: LoadedRun) -> Iterator[tuple[LoadedTrial, Readings]]:
+    """Every attempt with its readings, invalid ones too (`status` tells)."""
+    kinds = Kinds()
+    for trial in run.trials:
+        yield trial, kinds.pack(trial.readings)
+
+
+def of_trial(run: LoadedRun, trial: LoadedTrial) -> tuple[Any, ...]:
+    """The values of `OF_TRIAL`; None where a trial has no such factor."""
+    record = trial.record
+    return (
+        run.name,
+        run.run.get("study"),
+        record.number,
+        record.attempt,
+        str(record.status),
+        record.block,
+        record.boot,
+        record.position,
+        *(record.cell.get(factor) for factor in ("tuning", "workload", "condition")),
+    )
+
+
+def of_kind(kind: Kind | Unavailable) -> tuple[str | None, ...]:
+    """The values of `OF_KIND`. A metric that can't be had has the reason, and no unit."""
+    if isinstance(kind, Unavailable):
+        return kind.metric, "", None, None, kind.reason
+    labels = ";".join(f"{name}={value}" for name, value in sorted(kind.labels.items()))
+    return kind.metric, labels, str(kind.unit), str(kind.better), None

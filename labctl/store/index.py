@@ -1,0 +1,196 @@
+"""A run's trials and samples once more, as one Parquet file: quick to read, and made of the rest.
+
+It may be deleted at any time. It counts only while every trial's files are those that it was made
+from (docs/decisions/derived-index.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl import __version__
+from labctl.base.errors import HostError
+from labctl.store.jsonfile import canonical, replacing
+from labctl.store.readings import Kind, Kinds, Readings
+from labctl.store.samples import Unavailable
+from labctl.store.trial import TrialRecord
+
+NAME = "index.parquet"
+
+_FORMAT = 1
+"""Raised when the index looks otherwise, or when reading the JSON makes something else of it."""
+
+_SMALLEST_BYTES = 4_000_000
+"""Of samples.json files, all together: below this, reading them is no slower than loading the
+library that reads an index."""
+
+_SETTLED_NS = 2_000_000_000
+"""A file that changed this shortly before it was read may change again within one tick of the
+file system's clock, and look the same (git calls such files "racily clean")."""
+
+_AT_ONCE = 1000
+"""Records, while the index is read."""
+
+_FILES = frozenset({"trial.json", "samples.json"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What the files of a run's trials look like from outside: names, inodes, sizes and times."""
+
+    digest: str
+    sample_bytes: int
+    newest_ns: int
+    taken_ns: int
+
+    @classmethod
+    def of(cls, trials: Path) -> Fingerprint:
+        """Of the folder `trials`. The time of a file's last change (ctime) is set by the kernel
+        alone: an edit shows in it though size and mtime were put back."""
+        taken = time.time_ns()
+        found = hashlib.sha256()
+        sample_bytes, newest = 0, 0
+        try:
+            folders = sorted(entry.name for entry in os.scandir(trials) if entry.name[0].isdigit())
+        except OSError:
+            folders = []
+        for folder in folders:
+            found.update(f"{folder}\n".encode())
+            for name in sorted(_FILES):
+                try:
+                    s = os.stat(f"{trials}/{folder}/{name}")
+                except OSError as error:
+                    found.update(f"{name} {error.errno}\n".encode())
+                    continue
+                looks = (name, s.st_ino, s.st_mode, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+                found.update(f"{looks}\n".encode())
+                newest = max(newest, s.st_ctime_ns, s.st_mtime_ns)
+                if name == "samples.json":
+                    sample_bytes += s.st_size
+        return cls(found.hexdigest(), sample_bytes, newest, taken)
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether an index of these files is worth its while, and will not miss a change."""
+        settled = self.newest_ns + _SETTLED_NS < self.taken_ns
+        return settled and self.sample_bytes >= _SMALLEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One attempt: its folder's name, what its trial.json says, and its readings."""
+
+    folder: str
+    record: TrialRecord
+    readings: Readings
+
+
+def read_index(run: Path, fingerprint: Fingerprint) -> list[Row] | None:
+    """The rows of a run's index; None without one that was made of these very files."""
+    path = run / NAME
+    if not path.is_file():
+        return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            metadata = {k.decode(): v.decode() for k, v in (file.metadata.metadata or {}).items()}
+            if metadata.get("labctl.index") != _made_of(fingerprint):
+                return None
+            table = file.read(use_threads=False)
+        return _rows(table, json.loads(metadata["labctl.kinds"]))
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        pa.ArrowException,
+    ):
+        return None  # whatever it is, it is no index of ours
+
+
+def write_index(run: Path, fingerprint: Fingerprint, rows: Sequence[Row]) -> None:
+    """Write the index, or leave it where the folder can't be written to."""
+    import pyarrow.parquet as pq
+
+    table, kinds = _table(rows)
+    try:
+        with (
+            replacing(run / NAME) as file,
+            pq.ParquetWriter(
+                file, table.schema, compression="zstd", write_page_checksum=True
+            ) as writer,
+        ):
+            writer.write_table(table)
+            writer.add_key_value_metadata(
+                {"labctl.index": _made_of(fingerprint), "labctl.kinds": canonical(kinds)}
+            )
+    except (HostError, OSError):
+        pass  # read-only, or full: the next one reads the files again
+
+
+def _made_of(fingerprint: Fingerprint) -> str:
+    return f"{_FORMAT} {__version__} {fingerprint.digest}"
+
+
+def _table(rows: Sequence[Row]) -> tuple[Any, list[Any]]:
+    """A row for each attempt, with its values as a list and a number for the kinds of them."""
+    import numpy as np
+    import pyarrow as pa
+
+    alike: dict[tuple[Kind | Unavailable, ...], int] = {}
+    numbers = [alike.setdefault(row.readings.kinds, len(alike)) for row in rows]
+    lengths = [len(row.readings) for row in rows]
+    values = np.concatenate([np.zeros(0), *(np.frombuffer(row.readings.values) for row in rows)])
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    table = pa.table(
+        {
+            "folder": [row.folder for row in rows],
+            "record": [canonical(row.record.to_json()) for row in rows],
+            "kinds": pa.array(numbers, type=pa.int32()),
+            "values": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values)),
+        }
+    )
+    return table, [[_kind_json(kind) for kind in kinds] for kinds in alike]
+
+
+def _kind_json(kind: Kind | Unavailable) -> list[Any]:
+    if isinstance(kind, Unavailable):
+        return [kind.metric, kind.reason]
+    return [kind.metric, kind.unit, kind.better, dict(kind.labels), kind.source]
+
+
+def _rows(table: Any, patterns: Sequence[Sequence[Any]]) -> list[Row]:
+    known = Kinds()
+    alike = [known.alike(tuple(_kind(known, item) for item in kinds)) for kinds in patterns]
+    column = table["values"].combine_chunks()
+    values = column.values.to_numpy()
+    ends = column.offsets.to_numpy()
+    folders, numbers = table["folder"].to_pylist(), table["kinds"].to_pylist()
+    rows = []
+    for start in range(0, len(folders), _AT_ONCE):
+        # Documents that are parsed together share their keys.
+        texts = table["record"].slice(start, _AT_ONCE).to_pylist()
+        for place, record in enumerate(json.loads(f"[{','.join(texts)}]"), start):
+            own = array("d", values[ends[place] : ends[place + 1]].tobytes())
+            readings = Readings(alike[numbers[place]], own)
+            rows.append(Row(folders[place], TrialRecord.from_json(record), readings))
+    return rows
+
+
+def _kind(known: Kinds, item: Sequence[Any]) -> Kind | Unavailable:
+    if len(item) == 2:
+        return known.absence(*item)
+    metric, unit, better, labels, source = item
+    return known.kind(metric, unit, better, labels, source)

@@ -1,0 +1,147 @@
+"""A metric over runs: which are one series, where it changed, and what changed with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from labctl.analysis.history import Choice, History, RunSeries, history
+from labctl.store.run_folder import LoadedRun
+from tests.unit.synthetic import synthetic_run
+
+ARMS = ["baseline", "control", "pinned"]
+PINNED = Choice(metric="events_per_s", tuning="pinned")
+HOST = {"cpu_model": "A", "topology": {"cores": 2}, "kernel_release": "6.1", "microcode": "0x1"}
+
+
+def run(
+    day: int, speed: float = 1.0, host: dict[str, Any] | None = None, **other: Any
+) -> LoadedRun:
+    made = synthetic_run(
+        seed=day,
+        blocks=2,
+        tunings=ARMS,
+        effects={"pinned": speed},
+        block_noise=0.01,
+        noise=0.01,
+        primary_only=True,
+        accelerator=other.pop("accelerator", "tcg"),
+    )
+    about = {"started_at": f"2024-01-{day:02d}T00:00:00+00:00", "host": {**HOST, **(host or {})}}
+    return replace(made, name=f"run-{day}", run={**made.run, **about, **other})
+
+
+def only(found: History) -> RunSeries:
+    (series,) = found.series
+    return series
+
+
+def regressed(at: int, days: int = 12, **later: Any) -> Iterator[LoadedRun]:
+    for day in range(1, days + 1):
+        yield run(day, 0.8, **later) if day >= at else run(day)
+
+
+def test_a_change_stands_where_it_is_with_both_levels_and_what_else_changed() -> None:
+    later = {"kernel_release": "6.6", "microcode": "0x2"}
+    series = only(history(regressed(7, host=later), PINNED))
+    (change,) = series.changes
+    assert (change.run, change.index) == ("run-7", 6)
+    assert change.after / change.before == pytest.approx(0.8, rel=0.02)
+    assert change.p <= 0.05
+    assert [(f.name, f.a, f.b) for f in change.facts] == [
+        ("kernel", "6.1", "6.6"),
+        ("microcode", "0x1", "0x2"),
+    ]
+
+
+def test_without_a_change_nothing_is_marked() -> None:
+    series = only(history((run(day) for day in range(1, 13)), PINNED))
+    assert (series.changes, series.unmarked) == ((), None)
+    assert [point.run for point in series.points] == [f"run-{day}" for day in range(1, 13)]
+
+
+def test_runs_are_in_the_order_in_which_they_started() -> None:
+    series = only(history([run(3), run(1), run(2)], PINNED))
+    assert [point.run for point in series.points] == ["run-1", "run-2", "run-3"]
+    assert series.unmarked == "3 of the 8 runs that a change takes"
+
+
+@pytest.mark.parametrize(
+    ("other", "apart"),
+    [
+        ({"accelerator": "kvm"}, ""),
+        ({"host": {"cpu_model": "B"}}, "on B, 2 cores"),
+        ({"binaries": {"sysbench": {"guest": "b" * 64}}}, 'programs {"sysbench":"'),
+    ],
+)
+def test_what_cannot_be_compared_is_a_series_of_its_own(other: dict[str, Any], apart: str) -> None:
+    found = history([run(1), run(2), run(3, **other)], PINNED)
+    assert [len(series.points) for series in found.series] == [2, 1]
+    assert found.series[1].apart.startswith(apart)
+
+
+def test_a_tuning_that_was_defined_otherwise_is_another_one() -> None:
+    def defined(day: int, digest: str) -> LoadedRun:
+        made = run(day)
+        tunings = {**made.plan["tunings"], "pinned": {"kind": "guest", "digest": digest}}
+        return replace(made, plan={**made.plan, "tunings": tunings})
+
+    found = history([defined(1, "a" * 64), defined(2, "b" * 64)], PINNED)
+    assert [series.apart for series in found.series] == [
+        f"definition {'a' * 12}",
+        f"definition {'b' * 12}",
+    ]
+
+
+def test_kernel_and_microcode_may_change_on_a_host() -> None:
+    only(history([run(1), run(2, host={"kernel_release": "7.0", "microcode": "0x9"})], PINNED))
+
+
+def test_a_metric_without_labels_is_all_of_its_labels() -> None:
+    runs = [synthetic_run(seed=seed, blocks=1, tunings=ARMS) for seed in (1, 2)]
+    every = history(runs, Choice(metric="host_cpu", tuning="pinned", workload="sysbench-cpu"))
+    assert {series.metric for series in every.series} == {
+        f"host_cpu{{thread={thread}}}" for thread in ("vcpu", "emulator", "iothread")
+    }
+    one = history(runs, Choice(metric="host_cpu{thread=vcpu}", workload="sysbench-cpu"))
+    assert {series.tuning for series in one.series} == set(ARMS)
+
+
+def test_the_chance_of_a_mark_is_shared_by_all_series() -> None:
+    runs = list(regressed(7))
+    assert history(runs, PINNED).alpha == pytest.approx(0.05)
+    assert history(runs, Choice(metric="events_per_s")).alpha == pytest.approx(0.05 / 3)
+
+
+def test_values_of_0_or_less_are_looked_at_as_they_are() -> None:
+    def with_zero(day: int) -> LoadedRun:
+        made = run(day)
+        changed = tuple(
+            replace(trial, readings=tuple(replace(r, value=0.0) for r in trial.readings))
+            for trial in made.trials
+        )
+        return replace(made, trials=changed)
+
+    series = only(history((with_zero(day) for day in range(1, 11)), PINNED))
+    assert series.changes == ()
+    assert {point.value for point in series.points} == {0.0}
+
+
+def test_nothing_to_see_says_what_there_would_have_been() -> None:
+    found = history([run(1)], Choice(metric="latency_p96"))
+    assert (found.series, found.metrics) == ((), ("events_per_s", "iops"))
+    assert history([run(1)], Choice(metric="iops", study="other")).runs == 0
+    empty = LoadedRun("r", {}, {}, (), ("run.json is missing",))
+    assert history([empty], PINNED).left_out == ("r has no valid value of it.",)
+
+
+def test_an_accelerator_nobody_knows_is_no_crash() -> None:
+    made = run(1)
+    odd = replace(made, run={**made.run, "accelerator": None, "host": {}, "binaries": None})
+    series = only(history([odd], PINNED))
+    assert series.accelerator == "an unknown accelerator"
+    assert math.isfinite(series.points[0].value)
