@@ -91,7 +91,7 @@ def test_a_real_run_comes_back_as_well(labctl: Labctl, tmp_path: Path) -> None:
     recorded = Path(__file__).parents[3] / "results" / "example"
     shutil.copytree(recorded, tmp_path / "results" / "example")
     measured = loaded(tmp_path, "example")
-    (tmp_path / "samples.csv").write_text(samples_csv(measured))
+    (tmp_path / "samples.csv").write_text("".join(samples_csv(measured)))
     words = ("--name", "again", "--design", "example")
     assert labctl("run", "import", str(tmp_path / "samples.csv"), *words).code == 0
     ours, theirs = judge(loaded(tmp_path, "again")), judge(measured)
@@ -101,20 +101,20 @@ def test_a_real_run_comes_back_as_well(labctl: Labctl, tmp_path: Path) -> None:
 
 
 def test_an_export_of_an_import_is_the_same_file(labctl: Labctl, tmp_path: Path) -> None:
-    exported = samples_csv(synthetic_run(blocks=2))
+    exported = "".join(samples_csv(synthetic_run(blocks=2)))
     (tmp_path / "samples.csv").write_text(exported, newline="")
     words = ("--primary", "sysbench-cpu=events_per_s", "--primary", "iops")
     result = labctl(
         *("run", "import", str(tmp_path / "samples.csv"), "--name", "synthetic", *words)
     )
     assert result.code == 0, result.err
-    back = samples_csv(loaded(tmp_path, "synthetic"))
+    back = "".join(samples_csv(loaded(tmp_path, "synthetic")))
     assert sorted(back.splitlines()) == sorted(exported.splitlines())
 
 
 def test_verdicts_need_nothing_but_the_declared_roles(labctl: Labctl, tmp_path: Path) -> None:
     run = synthetic_run(effects={"pinned": 2.0, "handicap": 0.9}, noise=0.01)
-    (tmp_path / "samples.csv").write_text(samples_csv(run))
+    (tmp_path / "samples.csv").write_text("".join(samples_csv(run)))
     words = ("--primary", "events_per_s", "--primary", "iops", "--margin", "5%")
     labctl("run", "import", str(tmp_path / "samples.csv"), "--name", "bare", *words)
     by_tuning = {
@@ -175,7 +175,7 @@ def test_what_was_imported_is_compared_with_a_measurement_only_by_force(
     labctl: Labctl, tmp_path: Path
 ) -> None:
     write_run(tmp_path / "results" / "measured", synthetic_run())
-    (tmp_path / "samples.csv").write_text(samples_csv(synthetic_run(seed=2)))
+    (tmp_path / "samples.csv").write_text("".join(samples_csv(synthetic_run(seed=2))))
     words = ("--primary", "events_per_s", "--primary", "iops")
     labctl("run", "import", str(tmp_path / "samples.csv"), "--name", "theirs", *words)
     refused = labctl("compare", "measured", "theirs")
