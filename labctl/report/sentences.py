@@ -131,8 +131,7 @@ def holm(view: View, scene: Scene) -> Iterator[str]:
 def signs(view: View, scene: Scene) -> Iterator[str]:
     """What makes the intervals of a scene less trustworthy than they say, the grave first; of many
     the first few."""
-    found = [sign for sign in view.judgement.signs if scene_of(sign) == scene]
-    found.sort(key=lambda sign: not sign.grave)
+    found = view.signs(scene)
     yield from (f"{capital(str(sign.kind))}: {sign.sentence}" for sign in found[:_FEW_SIGNS])
     if (more := len(found) - _FEW_SIGNS) > 0:
         yield f"{counted(more, 'more sign')}: see 'labctl report {view.run.name} --json'."

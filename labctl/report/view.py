@@ -344,6 +344,11 @@ class View:
         kept = {*measures, *candidates[: max(1, most - len(measures))]}
         return [arm for arm in self.tunings if arm in kept]
 
+    def signs(self, scene: Scene) -> list[Sign]:
+        """What makes the intervals of one scene less sure than they say, grave ones first."""
+        found = [sign for sign in self.judgement.signs if scene_of(sign) == scene]
+        return sorted(found, key=lambda sign: not sign.grave)
+
     def checks(self, scene: Scene) -> list[RunCheck]:
         """Control, handicap and what restoring did, of one scene."""
         made = (*self.judgement.control, *self.judgement.handicap, *self.judgement.restored)
