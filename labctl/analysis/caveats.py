@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from labctl.analysis.cells import Cell, Cells, Place, done_trials, planned_trials
 from labctl.analysis.checks import Checked
 from labctl.analysis.design import Design
-from labctl.analysis.model import Comparison, Role, RunCheck, Verdict
+from labctl.analysis.model import Comparison, Role, RunCheck, Sign, Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import few, listed, sentence
 from labctl.base import verified
@@ -32,6 +32,7 @@ def caveats(
     checks: Sequence[Checked],
     comparisons: Sequence[Comparison],
     restored: Sequence[RunCheck],
+    signs: Sequence[Sign],
 ) -> Iterator[str]:
     """What to say of a run before its numbers; nothing of a whole run under KVM with the same
     kernel, a boot per block, and checks that passed."""
@@ -39,6 +40,7 @@ def caveats(
     yield from hindrances(design, cells)
     yield from _imported(run)
     yield from _checks(checks, primaries)
+    yield from _signs(signs)
     yield from _setting(run, design)
     yield from _restored(run, design, restored)
     yield from _invalid(run)
@@ -104,6 +106,20 @@ def _checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) -> Itera
     yield from (c.sentence for c in controls if c.passed is False)
     yield from (c.sentence for c in controls if c.passed is None)
     yield from (check.handicap.sentence for check in checks if check.handicap.passed is not True)
+
+
+def _signs(signs: Sequence[Sign]) -> Iterator[str]:
+    """That intervals may promise too much, once per place; what was seen stands with its table."""
+    by_place: defaultdict[Place, dict[str, None]] = defaultdict(dict)
+    for sign in signs:
+        if sign.grave:
+            whose = f" ('{sign.tuning}')" if sign.tuning is not None else ""
+            by_place[Place(sign.workload, sign.condition)][f"{sign.kind}{whose}"] = None
+    for place, found in by_place.items():
+        yield (
+            f"Intervals in {place} may promise too much: {listed(list(found), 4)}. What was seen, "
+            "and what to do, stands below the tables."
+        )
 
 
 def _setting(run: LoadedRun, design: Design) -> Iterator[str]:

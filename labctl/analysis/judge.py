@@ -19,6 +19,7 @@ from labctl.analysis.design import read_design
 from labctl.analysis.holm import stepped_down
 from labctl.analysis.model import Judgement
 from labctl.analysis.restored import restore_answer, restore_checks
+from labctl.analysis.signs.find import find_signs
 from labctl.analysis.stopping import ending
 from labctl.analysis.variance import precision
 from labctl.store.run_folder import LoadedRun
@@ -44,6 +45,7 @@ def judge(run: LoadedRun) -> Judgement:
     made = tuple(bootstrapped(stepped, _seed(run)))
     compared = tuple(one.comparison for one in made)
     restored = tuple(restore_checks(design, cells, licences))
+    signs = (*find_signs(decided, design, cells, licences, made), *disagreements(compared))
     answered = answer(
         compared,
         why_not=next(hindrances(design, cells), None),
@@ -58,7 +60,7 @@ def judge(run: LoadedRun) -> Judgement:
         unavailable=cells.missing,
         warnings=(
             *caveat(more),
-            *caveats(run, design, cells, tuple(checked.values()), compared, restored),
+            *caveats(run, design, cells, tuple(checked.values()), compared, restored, signs),
         ),
         answer=" ".join(filter(None, (restore_answer(restored), answered))),
         blocks=cells.blocks,
@@ -68,7 +70,7 @@ def judge(run: LoadedRun) -> Judgement:
         invalid=sum(trial.record.status is TrialStatus.INVALID for trial in run.trials),
         primaries={workload: primary.metric for workload, primary in design.primaries.items()},
         restored=restored,
-        signs=tuple(disagreements(compared)),
+        signs=signs,
         precision=tuple(precision(decided, made)),
         ending=ending(run, compared),
         added=more,

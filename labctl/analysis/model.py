@@ -141,6 +141,8 @@ class Sign:
     metric: str
     sentence: str
     blocks: tuple[int, ...] = ()
+    grave: bool = True
+    """Whether an answer may hang on it; else it is told for completeness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from labctl.analysis.model import (
     MissingMetric,
     Precision,
     RunCheck,
+    Sign,
 )
 from labctl.report.published import published_json
 from labctl.report.view import mapping
@@ -58,6 +59,7 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "handicap": [_check(item) for item in judgement.handicap],
         "restored": [_check(item) for item in judgement.restored],
         "precision": [_precision(item) for item in judgement.precision],
+        "signs": [_sign(item) for item in judgement.signs],
         "ending": judgement.ending,
         "added": _added(judgement.added),
         "unavailable": [_missing(item) for item in judgement.unavailable],
@@ -139,6 +141,19 @@ def _precision(item: Precision) -> dict[str, Any]:
         "boots": item.boots,
         "blocks_per_boot": item.blocks_per_boot,
         "seconds": item.seconds,
+        "sentence": item.sentence,
+    }
+
+
+def _sign(item: Sign) -> dict[str, Any]:
+    return {
+        "kind": str(item.kind),
+        "tuning": item.tuning,
+        "workload": item.workload,
+        "condition": item.condition,
+        "metric": item.metric,
+        "grave": item.grave,
+        "blocks": list(item.blocks),
         "sentence": item.sentence,
     }
 

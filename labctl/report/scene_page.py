@@ -147,7 +147,7 @@ def section(view: View, scene: Scene, number: int, invalid: Invalid, room: Room)
         forest=forest(view, scene),
         pictured=tuple(map(change, pictured)),
         sentences=tuple(said),
-        signs=tuple(sign for sign in view.judgement.signs if scene_of(sign) == scene),
+        signs=tuple(view.signs(scene)),
         buys=tuple(
             Buys(item.sentence, *sentences.spreads(view, scene, item))
             for item in view.judgement.precision

@@ -23,6 +23,8 @@ _CHECK_WORDS = {
     },
 }
 
+_FEW_SIGNS = 4
+
 
 def native_gap(view: View) -> str:
     """What the difference between guest and native is made of (METHOD 3)."""
@@ -127,15 +129,12 @@ def holm(view: View, scene: Scene) -> Iterator[str]:
 
 
 def signs(view: View, scene: Scene) -> Iterator[str]:
-    """What makes the intervals of a scene less trustworthy than they say."""
-    for sign in view.judgement.signs:
-        if scene_of(sign) == scene:
-            who = f" of {sign.tuning}" if sign.tuning else ""
-            noun = "block" if len(sign.blocks) == 1 else "blocks"
-            which = listed([str(block) for block in sign.blocks], 10)
-            yield f"{capital(str(sign.kind))}{who}: {sign.sentence}" + (
-                f" ({noun} {which})" if sign.blocks else ""
-            )
+    """What makes the intervals of a scene less trustworthy than they say, the grave first; of many
+    the first few."""
+    found = view.signs(scene)
+    yield from (f"{capital(str(sign.kind))}: {sign.sentence}" for sign in found[:_FEW_SIGNS])
+    if (more := len(found) - _FEW_SIGNS) > 0:
+        yield f"{counted(more, 'more sign')}: see 'labctl report {view.run.name} --json'."
 
 
 def precision(view: View, scene: Scene) -> Iterator[str]:

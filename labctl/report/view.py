@@ -31,6 +31,9 @@ _MEASURED = "not measured in this run"
 _SHOWN_BESIDE_PRIMARY = (("ipc",), ("latency_p95",), ("exits_per_op", "exits"))
 """Metrics that every table has, each by the names under which it may be recorded."""
 
+_SHOWN_IF_MEASURED = "stall_time"
+"""What cyclictest's percentiles hide: the periods that it missed (METHOD 9)."""
+
 _MOST_VARIANTS = 2
 """Columns of one metric by label, e.g. p95 latency of reads and of writes."""
 
@@ -182,7 +185,8 @@ class View:
         )
 
     def columns(self, workload: str) -> list[Column]:
-        """The primary metric first, then IPC, p95 latency and VM exits (each once)."""
+        """The primary metric first, then IPC, p95 latency and VM exits (each once), then what only
+        some workloads have."""
         primary = self.primary(workload)
         columns = []
         if primary is not None:
@@ -192,6 +196,11 @@ class View:
         for names in _SHOWN_BESIDE_PRIMARY:
             if primary is None or base_name(primary) not in names:
                 columns += self._columns_of(workload, names)
+        if any(
+            level.workload == workload and level.metric == _SHOWN_IF_MEASURED != primary
+            for level in self.judgement.levels
+        ):
+            columns.append(Column(metric_title(_SHOWN_IF_MEASURED), (_SHOWN_IF_MEASURED,)))
         return columns
 
     def _others_measured(self, workload: str, primary: str | None) -> list[Column]:
@@ -334,6 +343,11 @@ class View:
         )
         kept = {*measures, *candidates[: max(1, most - len(measures))]}
         return [arm for arm in self.tunings if arm in kept]
+
+    def signs(self, scene: Scene) -> list[Sign]:
+        """What makes the intervals of one scene less sure than they say, grave ones first."""
+        found = [sign for sign in self.judgement.signs if scene_of(sign) == scene]
+        return sorted(found, key=lambda sign: not sign.grave)
 
     def checks(self, scene: Scene) -> list[RunCheck]:
         """Control, handicap and what restoring did, of one scene."""

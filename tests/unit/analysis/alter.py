@@ -38,6 +38,17 @@ def with_values(
     return with_readings(run, change)
 
 
+def scaled(run: LoadedRun, factor: Callable[[LoadedTrial], float]) -> LoadedRun:
+    """The run with each trial's values times a factor of its own."""
+
+    def change(trial: LoadedTrial, reading: Reading) -> Reading:
+        if not isinstance(reading, Sample):
+            return reading
+        return replace(reading, value=reading.value * factor(trial))
+
+    return with_readings(run, change)
+
+
 def with_plan(run: LoadedRun, **changes: Any) -> LoadedRun:
     return replace(run, plan={**run.plan, **changes})
 

@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from labctl.analysis import model
+from labctl.analysis.model import Sign, SignKind
 from labctl.report.json_report import report_json
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
@@ -111,6 +112,17 @@ class Precision(Shape):
     sentence: str
 
 
+class ReportedSign(Shape):
+    kind: str
+    tuning: str | None
+    workload: str
+    condition: str
+    metric: str
+    grave: bool
+    blocks: list[int]
+    sentence: str
+
+
 class Missing(Shape):
     metric: str
     reason: str
@@ -187,6 +199,7 @@ class Report(Shape):
     precision: list[Precision]
     ending: str | None
     added: Added | None
+    signs: list[ReportedSign]
     unavailable: list[Missing]
     skipped: dict[str, str]
     published: Published | None
@@ -251,7 +264,27 @@ def test_a_run_of_which_nothing_is_left_still_has_every_key(judged: Judged) -> N
     assert report.problems == ["run.json is missing"]
 
 
-@pytest.mark.parametrize("model", [Report, Trials, Comparison, Level, Check, Precision, Missing])
+def test_a_sign_is_reported_with_its_blocks_and_every_kind_is_documented(judged: Judged) -> None:
+    run, judgement = judged
+    sign = Sign(
+        kind=SignKind.OUTLIER,
+        tuning=None,
+        workload="sysbench-cpu",
+        condition="neighbour",
+        metric="events_per_s",
+        sentence="Block 3 stands out.",
+        blocks=(3,),
+        grave=False,
+    )
+    (reported,) = as_shape(report_json(run, replace(judgement, signs=(sign,)))).signs
+    assert (reported.kind, reported.blocks, reported.grave) == ("outlier", [3], False)
+    text = DOCUMENTED.read_text(encoding="utf-8")
+    assert [str(kind) for kind in SignKind if f"`{kind}`" not in text] == []
+
+
+@pytest.mark.parametrize(
+    "model", [Report, Trials, Comparison, Level, Check, ReportedSign, Precision, Missing]
+)
 def test_every_key_is_documented(model: type[BaseModel]) -> None:
     text = DOCUMENTED.read_text(encoding="utf-8")
     names = [name.rstrip("_") for name in model.model_fields]

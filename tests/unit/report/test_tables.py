@@ -8,7 +8,16 @@ import pytest
 from rich.console import Console
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Added, EffectKind, Judgement, MissingMetric, Role, Verdict
+from labctl.analysis.model import (
+    Added,
+    EffectKind,
+    Judgement,
+    MissingMetric,
+    Role,
+    Sign,
+    SignKind,
+    Verdict,
+)
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better, Unit
 from labctl.report.tables import print_report
@@ -85,7 +94,7 @@ def test_signs_precision_holm_and_blocks_left_out_are_said(judged: Judged) -> No
     text = printed(*with_all_that_analysis_can_say(judged))
     assert max(map(len, text.splitlines())) <= 80
     said = one_line(text)
-    assert "Drift of pinned: its effect grows from block to block (blocks 3 and 7)" in said
+    assert "Drift: its effect grows from block to block" in said
     assert "Boots differ more than blocks do." in said
     assert "(by Holm)" in said
     assert "By Holm: the verdict of pinned is what Holm's step-down procedure finds" in said
@@ -188,6 +197,40 @@ def test_what_a_guest_says_is_neither_markup_nor_an_escape_sequence(
     text = printed(run, replace(judgement, unavailable=(missing,), warnings=(hostile,)))
     assert hostile.replace("\x1b", "�") in text
     assert "\x1b" not in text
+
+
+def signs_of(scene: str, count: int) -> tuple[Sign, ...]:
+    return tuple(
+        Sign(
+            kind=SignKind.DRIFT,
+            tuning="pinned",
+            workload=scene,
+            condition="neighbour",
+            metric="events_per_s",
+            sentence=f"Sign number {number}.",
+            grave=number % 2 == 0,
+        )
+        for number in range(count)
+    )
+
+
+def test_signs_stand_below_their_own_table_the_grave_first(judged: Judged) -> None:
+    run, judgement = judged
+    text = printed(run, replace(judgement, signs=signs_of("sysbench-cpu", 3)))
+    sysbench, fio = (
+        next(part for part in text.split("== ") if part.startswith(scene))
+        for scene in ("sysbench-cpu", "fio-randread")
+    )
+    assert "Sign number" not in fio
+    places = [sysbench.index(f"Drift: Sign number {number}.") for number in (0, 2, 1)]
+    assert places == sorted(places)
+
+
+def test_many_signs_take_few_lines_and_say_where_the_rest_is(judged: Judged) -> None:
+    run, judgement = judged
+    text = one_line(printed(run, replace(judgement, signs=signs_of("sysbench-cpu", 9))))
+    assert text.count("Sign number") == 4
+    assert f"5 more signs: see 'labctl report {run.name} --json'" in text
 
 
 def test_the_answer_writes_a_change_as_the_table_does(judged: Judged) -> None:

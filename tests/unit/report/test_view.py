@@ -52,6 +52,15 @@ def test_a_metric_known_only_by_label_has_a_column_for_each(judged: Judged) -> N
     assert "p95 latency" in [column.title for column in view.columns("sysbench-cpu")]
 
 
+def test_stall_time_has_a_column_where_it_was_measured(judged: Judged) -> None:
+    run, judgement = judged
+    p95 = next(level for level in judgement.levels if level.metric == "latency_p95")
+    stalls = replace(p95, metric="stall_time", workload="fio-randread")
+    view = View(run, replace(judgement, levels=(*judgement.levels, stalls)))
+    assert [column.title for column in view.columns("fio-randread")][-1] == "stall time"
+    assert "stall time" not in [column.title for column in view.columns("sysbench-cpu")]
+
+
 def test_one_exit_reason_never_stands_for_all_exits(judged: Judged) -> None:
     run, judgement = judged
     level = next(item for item in judgement.levels if item.tuning == "pinned")

@@ -1,0 +1,158 @@
+"""What signs are sought in: the effects that something hangs on, and how the run went."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from labctl.analysis.boots import sharing
+from labctl.analysis.cells import Cell, Cells, Place, Series, cell_of
+from labctl.analysis.compare import Compared
+from labctl.analysis.design import Design, Primary
+from labctl.analysis.effects import Effects, paired
+from labctl.analysis.model import Sign, SignKind, Verdict
+from labctl.analysis.signs.series import Groups, Values
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
+from labctl.analysis.words import change_text, listed
+from labctl.store.run_folder import LoadedRun
+from labctl.store.trial import TrialStatus
+
+LEVEL = 0.01
+"""The chance of any false alarm of one kind at one place. It is shared out among the series that
+are looked at there (Bonferroni)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A workload and condition, and what its verdicts follow from."""
+
+    design: Design
+    place: Place
+    primary: Primary
+    licence: Licence
+    verdicts: Mapping[str, Verdict | None]
+    """By tuning, as given."""
+
+    def sign(
+        self,
+        kind: SignKind,
+        tuning: str | None,
+        sentence: str,
+        *,
+        blocks: Iterable[int] = (),
+        grave: bool = True,
+    ) -> Sign:
+        return Sign(
+            kind=kind,
+            tuning=tuning,
+            workload=self.place.workload,
+            condition=self.place.condition,
+            metric=self.primary.metric,
+            sentence=sentence,
+            blocks=tuple(sorted(blocks)),
+            grave=grave,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The effects by block of one arm: of a candidate or the handicap against baseline and
+    control, or of the control against baseline."""
+
+    name: str
+    side: Series
+    effects: Effects
+    values: Values
+    boots: Groups
+    """Indices of the blocks by the boots that they share; in one group where they share none."""
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        return tuple(self.effects.by_block)
+
+    @property
+    def apart_from_boots(self) -> Values:
+        """The values as if all boots had the same mean: what boots differ by is in the interval
+        already, where several share the blocks."""
+        if not self.shares_boots:
+            return self.values
+        apart = self.values.copy()
+        for group in self.boots:
+            apart[list(group)] += self.values.mean() - self.values[list(group)].mean()
+        return apart
+
+    @property
+    def shares_boots(self) -> bool:
+        return len(self.boots) > 1
+
+    def at(self, indices: Iterable[int]) -> tuple[int, ...]:
+        """The blocks of these values."""
+        return tuple(sorted(self.blocks[i] for i in indices))
+
+    def text(self, effect: float) -> str:
+        return change_text(self.effects.shown(effect), self.effects.kind, self.side.sample.unit)
+
+
+def lines(
+    design: Design, cells: Cells, place: Place, primary: Primary, made: Iterable[Compared]
+) -> Iterator[Line]:
+    """Those that have blocks enough for a verdict."""
+    baseline, control = (
+        cells.get(name, place, primary.metric) for name in (design.baseline, design.control)
+    )
+    found: dict[str, Effects | None] = {}
+    if design.control is not None and baseline is not None and control is not None:
+        found[design.control] = paired(control, [baseline], against_native=False)
+    for one in made:
+        c = one.comparison
+        if one.place == place and c.metric == primary.metric and c.against == design.baseline:
+            found[c.tuning] = one.effects
+    for name in filter(None, (design.control, design.handicap, *design.candidates)):
+        effects, side = found.get(name), cells.get(name, place, primary.metric)
+        if effects is None or side is None or effects.fallback is not None:
+            continue
+        if effects.spread.n >= FEWEST_BLOCKS:
+            values = np.fromiter(effects.by_block.values(), dtype=float)
+            yield Line(name, side, effects, values, by_boot(effects.by_block, effects.boots))
+
+
+def by_boot(blocks: Iterable[int], boots: Sequence[Mapping[int, int]]) -> Groups:
+    """Indices of the blocks, in groups that share a boot; in one where none is shared, or one is
+    by all. `boots`: of each arm, its boots by block."""
+    index = {block: i for i, block in enumerate(blocks)}
+    # An arm that boots for itself in each block joins no blocks; mostly all arms are such.
+    own = [side for side in boots if len(set(side.values())) < len(side)]
+    groups = sharing(index, own) if own else []
+    if not 1 < len(groups) < len(index):
+        return [range(len(index))]
+    return [sorted(index[block] for block in group) for group in groups]
+
+
+def orders(run: LoadedRun) -> dict[int, tuple[str, ...]]:
+    """The arms of each block as they ran; no block in which two had one position."""
+    ran: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for trial in run.trials:
+        record = trial.record
+        ran[record.block].setdefault(str(record.cell.get("tuning")), record.position)
+    return {
+        block: tuple(sorted(arms, key=arms.__getitem__))
+        for block, arms in sorted(ran.items())
+        if len(set(arms.values())) == len(arms)
+    }
+
+
+def folders(run: LoadedRun, arms: Iterable[str], place: Place, blocks: Iterable[int]) -> str:
+    """Of the trials that counted there: "trials/0131 ('pinned')"."""
+    wanted = {(Cell(arm, place), block) for arm in arms for block in blocks}
+    return listed(
+        [
+            f"trials/{trial.folder.path.name} ('{trial.record.cell['tuning']}')"
+            for trial in run.trials
+            if trial.record.status is TrialStatus.DONE
+            and (cell_of(trial.record.cell), trial.record.block) in wanted
+        ],
+        6,
+    )

@@ -1,0 +1,70 @@
+"""What is said of each arm, and what would be said without some blocks. Computed, never applied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from labctl.analysis.boots import spread_over
+from labctl.analysis.design import ALPHA
+from labctl.analysis.effects import on_scale, towards_better
+from labctl.analysis.intervals import Interval, Spread, t_interval
+from labctl.analysis.signs.lines import Ground, Line
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, decide
+from labctl.base.units import Better
+
+
+def outcomes(
+    ground: Ground, lines: Sequence[Line], without: Collection[int] = ()
+) -> Mapping[str, str]:
+    """By arm a verdict, or how the control or the handicap fares, as it follows from the t
+    intervals of the blocks that are left: with their own control, but without Holm's procedure.
+    """
+    left = {line.name: _spread(line, without) for line in lines}
+    design = ground.design
+    said: dict[str, str] = {}
+    licence = ground.licence
+    for line in lines:
+        interval = t_interval(left[line.name], ALPHA)
+        if line.name == design.control:
+            licence = _licence(licence, interval, sees=licence.sees)
+            said[line.name] = "not different from" if licence.judges else "different from"
+            said[line.name] += " baseline"
+        elif line.name == design.handicap:
+            found = interval is not None and towards_better(interval, _better(line)).high < 0
+            licence = Licence(licence.judges, licence.reach, found)
+            said[line.name] = "found" if found else "not found"
+    for line in lines:
+        if line.name not in said:
+            said[line.name] = _verdict(ground, line, left[line.name], licence)
+    return said
+
+
+def _spread(line: Line, without: Collection[int]) -> Spread:
+    left = {b: value for b, value in line.effects.by_block.items() if b not in without}
+    return spread_over(left, line.effects.boots, 0.0, line.effects.floor)
+
+
+def _licence(licence: Licence, interval: Interval | None, *, sees: bool) -> Licence:
+    """As the control's check gives it (analysis/checks.py)."""
+    if interval is None:
+        return Licence(judges=False, reach=0.0, sees=sees)
+    return Licence(interval.low <= 0 <= interval.high, interval.reach, sees)
+
+
+def _verdict(ground: Ground, line: Line, of: Spread, licence: Licence) -> str:
+    """As if there were blocks enough: nine that are left of ten count for ten."""
+    alpha, better = ground.design.alpha, _better(line)
+    wide, narrow = (t_interval(of, a) for a in (alpha, 2 * alpha))
+    verdict = decide(
+        blocks=FEWEST_BLOCKS,
+        estimate=-of.mean if better is Better.LOWER else of.mean,
+        interval=None if wide is None else towards_better(wide, better),
+        narrow=None if narrow is None else towards_better(narrow, better),
+        margin=on_scale(ground.primary.margin, line.effects.kind),
+        licence=licence,
+    )
+    return str(verdict)
+
+
+def _better(line: Line) -> Better:
+    return line.side.sample.better
