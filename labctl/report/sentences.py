@@ -23,6 +23,8 @@ _CHECK_WORDS = {
     },
 }
 
+_JUDGED = frozenset(Verdict) - {Verdict.DEMONSTRATION, Verdict.OTHER_PROMISE}
+
 
 def native_gap(view: View) -> str:
     """What the difference between guest and native is made of (METHOD 3)."""
@@ -112,8 +114,10 @@ def check_words(view: View, scene: Scene, name: str) -> tuple[str, str]:
     check = next((item for item in view.checks(scene) if item.name == name), None)
     if check is None:
         return "", "not in this run"
-    words = _CHECK_WORDS[name]
-    return words[check.passed]
+    judged = any(c.verdict in _JUDGED for t in view.candidates for c in view.judged(scene, t))
+    if check.passed is None and name == "control" and not judged:
+        return "?", "not checked: no verdict"
+    return _CHECK_WORDS[name][check.passed]
 
 
 def holm(view: View, scene: Scene) -> Iterator[str]:

@@ -103,6 +103,13 @@ def test_the_matrix_has_each_tunings_verdict_and_who_pays(
     assert rows["control"].count("passed") == 2
 
 
+def test_a_control_that_could_not_be_checked_does_not_count_as_open(folder: RunFolder) -> None:
+    run = synthetic_run(blocks=3)
+    text = spaced(lxml_html.fromstring(page(run, judge(run), folder.path)))
+    assert "? not checked: no verdict" in text
+    assert "only large effects get a verdict" not in text
+
+
 def test_verdicts_are_told_apart_without_colour() -> None:
     assert len(set(SYMBOLS.values())) == len(SYMBOLS) == len(Verdict)
 
