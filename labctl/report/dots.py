@@ -69,6 +69,8 @@ class Dots:
     last: int
     joined: int
     """Blocks that one mark stands for."""
+    later: int | None
+    """The first of the blocks that no verdict rests on and that are not drawn."""
     invalid: int
     rows: tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -99,10 +101,15 @@ def dots(view: View, scene: Scene, invalid: Invalid, shown: Collection[str]) -> 
     if metric is None:
         return None
     column = primary_column(metric)
+    later = view.judgement.added.first if view.judgement.added is not None else None
     levels = {arm: view.level(arm, scene, column) for arm in view.tunings}
     values = {arm: dict(level.values) for arm, level in levels.items() if level is not None}
     lost = {
-        arm: [(block, numbers.get(metric)) for block, numbers in invalid.get((arm, scene), ())]
+        arm: [
+            (block, numbers.get(metric))
+            for block, numbers in invalid.get((arm, scene), ())
+            if later is None or block < later
+        ]
         for arm in view.tunings
     }
     arms = [arm for arm in view.tunings if values.get(arm) or lost[arm]]
@@ -131,6 +138,7 @@ def dots(view: View, scene: Scene, invalid: Invalid, shown: Collection[str]) -> 
         first=blocks[0],
         last=blocks[-1],
         joined=joined,
+        later=later,
         invalid=sum(len(found) for found in lost.values()),
         rows=tuple(
             (_blocks(group), tuple(_cell(values.get(arm, {}), group, unit) for arm in arms))

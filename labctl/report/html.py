@@ -81,6 +81,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         for number, scene in enumerate(view.scenes, start=1)
     ]
     invalid = appendix.invalid_trials(run)
+    more = judgement.added
     lead, rest = _lead(judgement.answer)
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
     return (
@@ -104,6 +105,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
             sections=sections,
             published=published_part(run),
             whole=room.whole,
+            added=[(item, change(item)) for item in more.comparisons] if more else [],
             maximum_x=curves.MAXIMUM_X,
             dots_height=dots.HEIGHT,
             curves_height=curves.HEIGHT,
@@ -132,6 +134,7 @@ def _environment(folders: tuple[str, ...]) -> Environment:
         loader=FileSystemLoader(folders),
         autoescape=True,
         undefined=StrictUndefined,
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_clean,

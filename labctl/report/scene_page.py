@@ -174,7 +174,7 @@ def change(item: Comparison) -> Change:
         tuning=item.tuning,
         against=item.against,
         effect=effect_text(item),
-        interval=interval_text(item) or "none",
+        interval=interval_text(item) or "no interval",
         confidence=share(item.confidence),
         symbol=SYMBOLS[item.verdict] if item.verdict is not None else "",
         verdict=verdict_text(item.verdict),

@@ -24,6 +24,7 @@ _CHECK_WORDS = {
 }
 
 _FEW_SIGNS = 4
+_JUDGED = frozenset(Verdict) - {Verdict.DEMONSTRATION, Verdict.OTHER_PROMISE}
 
 
 def native_gap(view: View) -> str:
@@ -114,8 +115,10 @@ def check_words(view: View, scene: Scene, name: str) -> tuple[str, str]:
     check = next((item for item in view.checks(scene) if item.name == name), None)
     if check is None:
         return "", "not in this run"
-    words = _CHECK_WORDS[name]
-    return words[check.passed]
+    judged = any(c.verdict in _JUDGED for t in view.candidates for c in view.judged(scene, t))
+    if check.passed is None and name == "control" and not judged:
+        return "?", "not checked: no verdict"
+    return _CHECK_WORDS[name][check.passed]
 
 
 def holm(view: View, scene: Scene) -> Iterator[str]:

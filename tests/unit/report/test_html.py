@@ -10,7 +10,7 @@ from lxml import etree
 from lxml import html as lxml_html
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import MissingMetric, Verdict
+from labctl.analysis.model import Added, MissingMetric, Role, Verdict
 from labctl.analysis.words import interval_text
 from labctl.report.files import write_page
 from labctl.report.html import page
@@ -103,6 +103,13 @@ def test_the_matrix_has_each_tunings_verdict_and_who_pays(
     assert rows["control"].count("passed") == 2
 
 
+def test_a_control_that_could_not_be_checked_does_not_count_as_open(folder: RunFolder) -> None:
+    run = synthetic_run(blocks=3)
+    text = spaced(lxml_html.fromstring(page(run, judge(run), folder.path)))
+    assert "? not checked: no verdict" in text
+    assert "only large effects get a verdict" not in text
+
+
 def test_verdicts_are_told_apart_without_colour() -> None:
     assert len(set(SYMBOLS.values())) == len(SYMBOLS) == len(Verdict)
 
@@ -167,6 +174,19 @@ def test_signs_precision_holm_and_bootstrap_are_shown(judged: Judged, folder: Ru
     assert "pinned: blocks 4 and 5 are missing" in text
     low = next(c for c in judged[1].comparisons if c.tuning == "pinned" and c.verdict)
     assert text.count(interval_text(low)) >= 3  # matrix, interval and bootstrap interval
+
+
+def test_blocks_that_came_later_stand_apart_and_the_ending_is_said(
+    judged: Judged, folder: RunFolder
+) -> None:
+    run, judgement = judged
+    primaries = tuple(c for c in judgement.comparisons if c.role is Role.PRIMARY)
+    more = Added(first=11, last=11, label="exploratory: added later", comparisons=primaries)
+    told = replace(judgement, added=more, ending="It ended at its width.")
+    text = spaced(rendered((run, told), folder))
+    assert "It ended at its width." in text
+    assert "Blocks 11 to 11: exploratory: added later. No verdict rests on them." in text
+    assert "Blocks from 11 on came later" in text
 
 
 def test_reasons_that_differ_in_numbers_alone_are_said_once(
