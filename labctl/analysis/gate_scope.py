@@ -99,7 +99,7 @@ def _no_cell(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Spot:
         return Spot(why=f"'{rule.tuning}' was skipped: {skipped[rule.tuning]}")
     there = _cells(design, cells)
     if not there:
-        return Spot(why="the run has no trials")
+        return Spot(why="the run has no trials", nothing=True)
     for what, pattern in (
         ("tuning", rule.tuning),
         ("workload", rule.workload),

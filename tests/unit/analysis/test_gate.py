@@ -141,6 +141,13 @@ def test_a_rule_with_a_slip_does_not_pass_whatever_the_policy_says(given: Rule, 
     assert held(given, Undecided.FAIL).passed is False
 
 
+def test_a_run_without_trials_passes_nothing() -> None:
+    policy = Policy(undecided=Undecided.PASS, rules=[rule(tuning="pinned", above=1)])
+    nothing = replace(synthetic_run(), plan={}, trials=())
+    result = gate(nothing, policy, {})
+    assert (result.passed, result.findings[0].why) == (None, "the run has no trials")
+
+
 def test_what_a_run_skipped_is_no_slip() -> None:
     run = synthetic_run()
     skipping = replace(run, plan={**run.plan, "skipped": {"isolcpus": "needs a reboot"}})
