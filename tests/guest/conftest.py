@@ -124,7 +124,10 @@ class Sandbox:
     def leftovers(self) -> list[str]:
         """Everything of ours that is still on the host."""
         found = [f"process {pid}" for pid in self.qemu_pids()]
-        found += [str(p) for p in Path("/sys/fs/cgroup").glob("**/labctl-*") if p.is_dir()]
+        # Not glob: it stumbles over what others take away meanwhile.
+        for folder, names, _ in os.walk("/sys/fs/cgroup"):
+            left = (n for n in names if n.startswith("labctl-") and not _has_owner(n))
+            found += [f"{folder}/{name}" for name in left]
         mounts = Path("/proc/mounts").read_text()
         found += [
             f"a mount in {folder}"
@@ -149,6 +152,12 @@ class Sandbox:
             if b"qemu-system" in arguments and str(self.state).encode() in arguments:
                 found.append(int(path.parent.name))
         return found
+
+
+def _has_owner(cgroup: str) -> bool:
+    """Whether the labctl that a cgroup of such a name is of still runs: another one's."""
+    pid = cgroup.rpartition("-")[2]
+    return pid.isdigit() and Path("/proc", pid).exists()
 
 
 def huge_page_pools() -> dict[str, str]:

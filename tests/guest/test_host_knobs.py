@@ -108,7 +108,7 @@ def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
     sandbox: Sandbox, study: Path, as_it_was: tuple[str, str]
 ) -> None:
     seed = seed_for("swappiness-10", ("native", "baseline", "swappiness-10"))
-    arguments = ("--tuning=swappiness-10", f"--seed={seed}", *QUIET, "--duration=20", "--quiet")
+    arguments = ("--tuning=swappiness-10", f"--seed={seed}", *QUIET, "--duration=900", "--quiet")
     process = sandbox.start("sweep", str(study), *arguments)
 
     journal = Journal(StatePlaces(sandbox.state).journal)
