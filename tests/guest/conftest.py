@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -34,6 +34,30 @@ def tiny(first: str = "native") -> tuple[str, ...]:
     """A sweep of the least study, a boot and three trials, whose block begins with that arm."""
     arms = YAML(typ="safe").load(TINY)["tunings"]
     return ("sweep", str(TINY), f"--seed={seed_for(first, arms)}", *QUIET)
+
+
+LATENCY = {
+    "program: sysbench-cpu": "program: cyclictest",
+    "{max_prime: 2000}": "{}",
+    "events_per_s": "latency_p95",
+}
+"""What makes the least study one of a workload that needs no instructions counted."""
+
+
+def changed_study(folder: Path, changes: Mapping[str, str]) -> str:
+    """The least study with some of its words changed."""
+    text = TINY.read_text()
+    for was, now in changes.items():
+        assert was in text
+        text = text.replace(was, now)
+    path = folder / "changed.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def booting_within(seconds: int) -> dict[str, str]:
+    """The change that gives a guest so long to answer."""
+    return {"attempts: 3": f"attempts: 3\n  boot_s: {seconds}"}
 
 
 def seed_for(first: str, arms: Sequence[str]) -> int:
