@@ -33,8 +33,9 @@ def test_a_run_ends_by_its_width_and_an_extension_that_was_killed_is_resumed(
     extending = sandbox.start("sweep", "--extend", run.name, "--blocks=1", "--quiet")
     wait_for(
         lambda: len(sandbox.trials(run)) > len(before) and sandbox.qemu_pids(),
-        240,
+        600,
         "the first trial of block 11",
+        extending,
     )
     extending.kill()
     extending.communicate(timeout=60)

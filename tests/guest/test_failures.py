@@ -9,11 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
 from labctl.base.places import data_folders
 from labctl.guest.images import Image
-from tests.guest.conftest import QUIET, TINY, Sandbox, tiny
+from tests.guest.conftest import (
+    LATENCY,
+    QUIET,
+    Sandbox,
+    booting_within,
+    changed_study,
+    tiny,
+)
 
 
 @contextmanager
@@ -57,11 +62,10 @@ def lab_with_user_data(folder: Path, run: str) -> Path:
 def test_a_guest_that_never_boots_ends_the_run_with_its_console(
     sandbox: Sandbox, image: Image, tmp_path: Path
 ) -> None:
-    study = tmp_path / "hasty.yaml"
-    study.write_text(f"{TINY.read_text()}  boot_s: 20\n")
+    study = changed_study(tmp_path, booting_within(20))
     # Its kernel's own messages are there in a second or two, however busy the host is.
     sandbox.shadow_image(image, command_line="root=/dev/nowhere console=ttyS0")
-    done = sandbox.labctl("sweep", str(study), *QUIET, "--quiet")
+    done = sandbox.labctl("sweep", study, *QUIET, "--quiet")
     assert done.returncode == 4
     assert "the guest did not answer within 20 s" in done.stderr
     assert "Its console ends:" in done.stderr
@@ -92,13 +96,10 @@ def test_a_first_boot_that_fails_shows_the_end_of_its_log_and_the_run_goes_on_wh
 def test_garbage_from_a_tool_makes_its_trials_invalid_and_no_others(
     sandbox: Sandbox, image: Image, tmp_path: Path
 ) -> None:
-    study = tmp_path / "latency.yaml"
-    program = {"program": "cyclictest", "duration_s": 1, "margin_percent": 10}
-    workloads = {"cyclictest": {**program, "primary": "latency_p95"}}
-    study.write_text(json.dumps({**YAML(typ="safe").load(TINY), "workloads": workloads}))
+    study = changed_study(tmp_path, LATENCY)
     with changed_tree(sandbox.shadow_image(image), image) as tree:
         (tree / "usr/bin/cyclictest").write_text("#!/bin/sh\necho 0 gar%bage\n")
-        done = sandbox.labctl("sweep", str(study), *QUIET, "--json")
+        done = sandbox.labctl("sweep", study, *QUIET, "--json")
     assert done.returncode == 0, done.stderr
     trials = sandbox.trials(sandbox.runs()[0])
     done_in = {t["cell"]["tuning"] for t in trials if t["status"] == "done"}

@@ -16,7 +16,7 @@ import pytest
 from labctl.base.places import StatePlaces
 from labctl.host.journal import Journal
 from labctl.host.tunables import FileValue
-from tests.guest.conftest import QUIET, TINY, Sandbox, seed_for, wait_for
+from tests.guest.conftest import QUIET, Sandbox, changed_study, seed_for, wait_for
 
 SWAPPINESS = FileValue("/proc/sys/vm/swappiness")
 THP = FileValue("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -29,7 +29,7 @@ host:
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A study of two settings of the host, one with a native side; both have other values now."""
     for knob, value in ((SWAPPINESS, "10"), (THP, "never")):
         if knob.read() == value:
@@ -37,14 +37,8 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "domains").mkdir()
     (tmp_path / "domains" / "native+thp-never.yaml").write_text(NATIVE)
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
-    path = tmp_path / "knobs.yaml"
-    path.write_text(
-        TINY.read_text().replace(
-            "[native, baseline, pinned+fifo]",
-            "[native, native+thp-never, baseline, swappiness-10, thp-never]",
-        )
-    )
-    return path
+    arms = "[native, native+thp-never, baseline, swappiness-10, thp-never]"
+    return changed_study(tmp_path, {"[native, baseline, pinned+fifo]": arms})
 
 
 @pytest.fixture(autouse=True)
@@ -79,10 +73,10 @@ def watched() -> Iterator[set[tuple[str, str]]]:
 
 
 def test_settings_are_in_force_in_their_own_trials_only(
-    sandbox: Sandbox, study: Path, as_it_was: tuple[str, str]
+    sandbox: Sandbox, study: str, as_it_was: tuple[str, str]
 ) -> None:
     with watched() as seen:
-        done = sandbox.labctl("sweep", str(study), "--seed=1", *QUIET, "--json")
+        done = sandbox.labctl("sweep", study, "--seed=1", *QUIET, "--json")
     assert done.returncode == 0, done.stderr
     swappiness, thp = as_it_was
     assert seen == {as_it_was, ("10", thp), (swappiness, "never")}
@@ -105,11 +99,11 @@ def test_settings_are_in_force_in_their_own_trials_only(
 
 
 def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
-    sandbox: Sandbox, study: Path, as_it_was: tuple[str, str]
+    sandbox: Sandbox, study: str, as_it_was: tuple[str, str]
 ) -> None:
     seed = seed_for("swappiness-10", ("native", "baseline", "swappiness-10"))
-    arguments = ("--tuning=swappiness-10", f"--seed={seed}", *QUIET, "--duration=20", "--quiet")
-    process = sandbox.start("sweep", str(study), *arguments)
+    arguments = ("--tuning=swappiness-10", f"--seed={seed}", *QUIET, "--duration=900", "--quiet")
+    process = sandbox.start("sweep", study, *arguments)
 
     journal = Journal(StatePlaces(sandbox.state).journal)
 

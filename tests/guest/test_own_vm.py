@@ -22,7 +22,16 @@ from labctl.guest.images import Image
 from labctl.host import cgroups
 from labctl.host.journal import Journal
 from labctl.run.huge_pages import huge_pages, pages_of
-from tests.guest.conftest import QUIET, TINY, Sandbox, huge_page_pools, wait_for
+from tests.guest.conftest import (
+    LATENCY,
+    QUIET,
+    TINY,
+    Sandbox,
+    booting_within,
+    changed_study,
+    huge_page_pools,
+    wait_for,
+)
 
 BOOT_S = 600
 """Tests say nothing about speed: a busy machine boots an emulated guest in minutes."""
@@ -82,14 +91,7 @@ libvirt.open(sys.argv[1]).defineXML(open(sys.argv[2]).read())
 
 
 def study(folder: Path, *, boot_s: int = BOOT_S, **changes: str) -> str:
-    """The least study with another time to boot, and with some of its words changed."""
-    text = TINY.read_text().replace("attempts: 3", f"attempts: 3\n  boot_s: {boot_s}")
-    for was, now in changes.items():
-        assert was in text
-        text = text.replace(was, now)
-    path = folder / "tiny.yaml"
-    path.write_text(text)
-    return str(path)
+    return changed_study(folder, {**booting_within(boot_s), **changes})
 
 
 def snapshot(*paths: Path) -> dict[str, Any]:
@@ -314,13 +316,8 @@ def test_a_vm_that_runs_is_refused_before_anything_starts(sandbox: Sandbox, own:
 def test_a_guest_that_lacks_a_program_is_told_how_to_get_it(
     sandbox: Sandbox, own: OwnVm, tmp_path: Path
 ) -> None:
-    cyclictest = {
-        "program: sysbench-cpu": "program: cyclictest",
-        "{max_prime: 2000}": "{}",
-        "events_per_s": "latency_p95",
-    }
     own.without("/usr/bin/cyclictest")
-    done = sandbox.labctl("sweep", study(tmp_path, **cyclictest), *SWEEP, f"--domain={own.xml}")
+    done = sandbox.labctl("sweep", study(tmp_path, **LATENCY), *SWEEP, f"--domain={own.xml}")
     assert done.returncode == 3
     assert "the guest lacks cyclictest" in done.stderr
     assert "apt install rt-tests" in done.stderr

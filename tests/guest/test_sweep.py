@@ -16,8 +16,8 @@ import pytest
 from labctl.guest.images import Image
 from tests.guest.conftest import QUIET, STUDY, TINY, Sandbox, sandboxed, tiny, wait_for
 
-BUSY = ("--condition=neighbour", "--duration=20", "--quiet")
-"""A trial that an interrupt finds in the middle, with everything that may run beside it."""
+BUSY = ("--condition=neighbour", "--duration=900", "--quiet")
+"""A trial that lasts until it is interrupted, with everything that may run beside it."""
 
 
 def _threads(pid: int) -> dict[str, tuple[str, int, str]]:
