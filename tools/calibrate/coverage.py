@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Role
 from tools.calibrate.noise import KINDS
 from tools.calibrate.rates import Rate
-from tools.calibrate.sweeps import INSTRUMENTS, Sweep, simulate
+from tools.calibrate.sweeps import INSTRUMENTS, Sweep, verdicts
 
 MOST = 0.97
 """What holds more often than that where the assumptions hold is wider than it says."""
@@ -58,6 +57,20 @@ def _settings() -> Iterable[Setting]:
         replace(ONE_TEST, sds=UNEQUAL),
         holds=True,
     )
+    shared = replace(ONE_TEST, boot_sd=1.0)
+    yield Setting(
+        "shared boots",
+        "normal; two blocks share a boot, which does to each arm as much as a trial's noise",
+        replace(shared, blocks_per_boot=2),
+        holds=False,
+    )
+    yield Setting(
+        "one boot",
+        "the same with one boot for all blocks",
+        replace(shared, blocks_per_boot=max(BLOCKS)),
+        holds=False,
+        why="what one boot does to an arm can't be told from the arm",
+    )
     for kind, others in (("skewed", 0.3), ("bimodal", 0.4)):
         least = dict.fromkeys(INSTRUMENTS, others)
         yield Setting(
@@ -81,11 +94,12 @@ class Coverage:
     exploratory: Rate
 
 
-def coverage(setting: Setting, blocks: int, *, runs: int, seed: int) -> Coverage:
-    """Shares of intervals against baseline that hold the true effect."""
+def coverage(name: str, blocks: int, runs: int, seed: int) -> Coverage:
+    """Shares of intervals against baseline that hold the true effect, in one of SETTINGS."""
+    setting = SETTINGS[name]
     sweep = replace(setting.sweep, blocks=blocks)
-    simulated = simulate(sweep, runs=runs, seed=seed, name=f"coverage/{setting.name}/{blocks}")
-    compared = [c for run in simulated for c in judge(run).comparisons]
+    decided = verdicts(sweep, runs=runs, seed=seed, name=f"coverage/{name}/{blocks}")
+    compared = [c for of in decided for c in of.comparisons]
 
     def of(role: Role) -> Rate:
         return Rate.of(

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from labctl.analysis.judge import judge
-from labctl.analysis.model import Comparison, Judgement, Role, Verdict
-from labctl.store.run_folder import LoadedRun
+from labctl.analysis.model import Role, Verdict
+from labctl.base.stopping import looks, until_width
 from tools.calibrate.coverage import holds
 from tools.calibrate.noise import KINDS
 from tools.calibrate.rates import Rate
-from tools.calibrate.sweeps import Sweep, simulate
+from tools.calibrate.sweeps import Sweep, verdicts
 
 LIMIT = 0.06
 """Of the upper 95 % limit of the rate."""
@@ -27,11 +26,13 @@ UNEQUAL = {"control": 2.0, "one": 0.5, "other": 2.0, "third": 4.0}
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`why`: of an exception, what it is that no judgement of these blocks can know."""
+    """`times`: as many times the runs as of others, where a rate near 5 % takes more of them to
+    prove. `why`: of an exception, what it is that no judgement of these blocks can know."""
 
     name: str
     sweep: Sweep
-    text: str = ""
+    text: str
+    times: int = 1
     why: str | None = None
 
 
@@ -43,11 +44,43 @@ def _scenarios() -> Iterable[Scenario]:
         replace(A_A, sds=UNEQUAL),
         f"standard deviations as multiples of baseline's: {arms}",
     )
-    for name, sd in (("little noise", 0.005), ("much noise", 0.15)):
-        yield Scenario(name, replace(A_A, sd=sd), f"{100 * sd:g} % in every trial")
+    yield Scenario(
+        "little noise",
+        replace(A_A, sd=0.005),
+        "0.5 % in every trial, so that the margin and the control hold next to nothing back",
+        times=4,
+    )
+    yield Scenario("much noise", replace(A_A, sd=0.15), "15 % in every trial")
+    shared = replace(A_A, boot_sd=1.0)
+    text = "a boot does to each arm as much as a trial's noise; "
+    for per_boot in (2, 5):
+        yield Scenario(
+            f"{per_boot} blocks per boot",
+            replace(shared, blocks_per_boot=per_boot),
+            f"{text}{per_boot} blocks share it",
+        )
+    yield Scenario(
+        "one boot",
+        replace(shared, blocks_per_boot=shared.blocks),
+        f"{text}all blocks share it",
+        why="what one boot does to an arm can't be told from the arm",
+    )
+    rules = {"until a width": until_width(0.05, 20), "declared looks": looks((10, 15, 20))}
+    for name, rule in rules.items():
+        yield Scenario(
+            name, replace(A_A, stopping=rule, blocks=rule.most_blocks), f"a run {rule.words}"
+        )
+    one = replace(A_A, effects={"one": 1.0}, workloads=1, conditions=1)
+    rule = until_width(0.02, 40)
+    yield Scenario(
+        "one test until a width",
+        replace(one, stopping=rule, blocks=rule.most_blocks),
+        f"a family of one; a run {rule.words}",
+        why="a run ends rather where its deviation came out small, which a larger family evens out",
+    )
     for noise in KINDS.values():
         if noise.name != "normal":
-            yield Scenario(noise.name, replace(A_A, noise=noise), why=noise.why)
+            yield Scenario(noise.name, replace(A_A, noise=noise), noise.text, why=noise.why)
 
 
 SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _scenarios()}
@@ -68,8 +101,8 @@ class FalseVerdicts:
 def false_verdicts(scenario: Scenario, *, runs: int, seed: int) -> FalseVerdicts:
     """What runs of the scenario claim, none of whose tunings does anything."""
     sweep = scenario.sweep
-    simulated = simulate(sweep, runs=runs, seed=seed, name=f"false verdicts/{scenario.name}")
-    families = [_family(_end(run)) for run in simulated]
+    decided = verdicts(sweep, runs=runs, seed=seed, name=f"false verdicts/{scenario.name}")
+    families = [[c for c in of.comparisons if c.role is Role.PRIMARY] for of in decided]
     return FalseVerdicts(
         claims=Rate.of(any(c.verdict in CLAIMS for c in family) for family in families),
         misses=Rate.of(not all(holds(c, sweep.truth) for c in family) for family in families),
@@ -78,9 +111,6 @@ def false_verdicts(scenario: Scenario, *, runs: int, seed: int) -> FalseVerdicts
     )
 
 
-def _end(run: LoadedRun) -> Judgement:
-    return judge(run)
-
-
-def _family(judgement: Judgement) -> list[Comparison]:
-    return [c for c in judgement.comparisons if c.role is Role.PRIMARY]
+def of_scenario(name: str, runs: int, seed: int) -> FalseVerdicts:
+    """`false_verdicts` of one of SCENARIOS."""
+    return false_verdicts(SCENARIOS[name], runs=runs, seed=seed)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
-from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Role, RunCheck, Verdict
 from tools.calibrate.rates import Rate
-from tools.calibrate.sweeps import Sweep, paired, simulate
+from tools.calibrate.sweeps import Sweep, paired, verdicts
 
 BLOCKS = (10, 20, 30)
 NOISES = (0.01, 0.02, 0.05, 0.1, 0.2)
@@ -30,8 +28,7 @@ class Power:
     handicap: Rate
 
 
-@cache
-def power(effect: float, noise: float, blocks: int, *, runs: int, seed: int) -> Power:
+def power(effect: float, noise: float, blocks: int, runs: int, seed: int) -> Power:
     """What becomes of tunings that are better by `effect` (a share), where the effects of blocks
     have a standard deviation of `noise`."""
     sweep = Sweep(
@@ -43,10 +40,9 @@ def power(effect: float, noise: float, blocks: int, *, runs: int, seed: int) -> 
     name = f"power/{effect}/{noise}/{blocks}"
     family: list[Comparison] = []
     handicaps: list[RunCheck] = []
-    for run in simulate(sweep, runs=runs, seed=seed, name=name):
-        judgement = judge(run)
-        family += (c for c in judgement.comparisons if c.role is Role.PRIMARY)
-        handicaps += judgement.handicap
+    for decided in verdicts(sweep, runs=runs, seed=seed, name=name):
+        family += (c for c in decided.comparisons if c.role is Role.PRIMARY)
+        handicaps += (checked.handicap for checked in decided.checked.values())
     return Power(
         improves=_having(Verdict.IMPROVES, family),
         equivalent=_having(Verdict.EQUIVALENT, family),

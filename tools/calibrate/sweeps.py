@@ -16,6 +16,9 @@ from zlib import crc32
 
 import numpy as np
 
+from labctl.analysis.judge import Decided, decide
+from labctl.analysis.stopping import stop_after, until
+from labctl.base.stopping import Stopping
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Sample
@@ -23,7 +26,7 @@ from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.study.williams import block_order
 from tools.calibrate.noise import NORMAL, Noise, Values
 
-METRIC = "events_per_s"
+METRIC = "bandwidth"
 INSTRUMENTS = {"baseline": 1.0, "control": 1.0, "handicap": 0.95}
 
 _BLOCK_SD = 0.1
@@ -45,7 +48,8 @@ class Sweep:
 
     `effects`: candidates with their true factor on the metric. `sd`: of one trial, on the log
     scale; `sds`: arms whose noise is that many times as large. `boot_sd`: of what a boot does to
-    one arm and workload, as a multiple of `sd`. `plan`: what the plan says besides.
+    one arm and workload, as a multiple of `sd`. `stopping`: by what a run may end before its last
+    block.
     """
 
     effects: Mapping[str, float]
@@ -58,7 +62,7 @@ class Sweep:
     sds: Mapping[str, float] = field(default_factory=dict)
     boot_sd: float = 0.0
     margin: float = 0.05
-    plan: Mapping[str, Any] = field(default_factory=dict)
+    stopping: Stopping | None = None
 
     @property
     def truth(self) -> dict[str, float]:
@@ -79,6 +83,21 @@ def simulate(sweep: Sweep, *, runs: int, seed: int, name: str) -> Iterator[Loade
         drawn = _draw(sweep, [plans[run % len(plans)] for run in several], rng)
         for run, values in zip(several, drawn, strict=True):
             yield plans[run % len(plans)].run(values)
+
+
+def verdicts(sweep: Sweep, *, runs: int, seed: int, name: str) -> Iterator[Decided]:
+    """What is decided of each run of the sweep, at the block at which its rule ends it."""
+    for run in simulate(sweep, runs=runs, seed=seed, name=name):
+        yield _at_its_end(run, sweep.stopping)
+
+
+def _at_its_end(run: LoadedRun, rule: Stopping | None) -> Decided:
+    if rule is not None:
+        for blocks in filter(rule.may_end_after, range(1, rule.most_blocks)):
+            decided = decide(until(run, blocks))
+            if stop_after(decided, rule, blocks) is not None:
+                return decided
+    return decide(run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +169,7 @@ def _plan_json(sweep: Sweep, records: Sequence[TrialRecord]) -> dict[str, Any]:
         "workloads": {f"workload {w}": primary for w in range(1, sweep.workloads + 1)},
         "conditions": [f"condition {c}" for c in range(1, sweep.conditions + 1)],
         "trials": [{"number": r.number, "block": r.block, "cell": r.cell} for r in records],
-        **sweep.plan,
+        "stopping": None if sweep.stopping is None else sweep.stopping.to_json(),
     }
 
 
@@ -158,7 +177,7 @@ def _sample(value: float) -> Sample:
     return Sample(
         metric=METRIC,
         value=value,
-        unit=Unit.PER_SECOND,
+        unit=Unit.BYTES_PER_SECOND,
         better=Better.HIGHER,
         source="stdout.txt",
     )

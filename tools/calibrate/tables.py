@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import product
+from typing import Any, TypeVar
 
 from tools.calibrate import coverage, false_verdicts, power
 from tools.calibrate.rates import Rate
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,30 +46,36 @@ class Table:
         return {"title": self.title, "values": list(self.values), "broken": list(self.broken)}
 
 
-Progress = Callable[[str], None]
-
 _SURE = 0.999
 
 
-def coverage_table(runs: int, seed: int, tell: Progress) -> Table:
-    rows, notes, broken, values = [], [], [], []
-    for setting in coverage.SETTINGS.values():
-        row = [setting.name, _promise(setting)]
-        for blocks in coverage.BLOCKS:
-            tell(f"coverage: {setting.name}, {blocks} blocks")
-            found = coverage.coverage(setting, blocks, runs=runs, seed=seed)
-            row.append(f"{_percent(found.deciding)} / {_percent(found.exploratory)}")
-            broken += _missed(setting, blocks, found)
-            values.append(
-                {
-                    "setting": setting.name,
-                    "blocks": blocks,
-                    "deciding": found.deciding.to_json(),
-                    "exploratory": found.exploratory.to_json(),
-                }
-            )
-        rows.append(row)
-        notes.append(f"*{setting.name}*: {setting.text}." + _exception(setting.why))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulations:
+    """How many runs are simulated for most numbers, from which seed, and by whom: each number is
+    one call, and no call depends on another."""
+
+    runs: int
+    seed: int
+    executor: Executor
+    tell: Callable[[str], None]
+
+    def of(
+        self, what: str, call: Callable[..., Found], of: Sequence[tuple[Any, ...]]
+    ) -> list[Found]:
+        """What the calls return, in the order of their arguments."""
+        found = []
+        for result in self.executor.map(call, *zip(*of, strict=True)):
+            found.append(result)
+            self.tell(f"{what}: {len(found)} of {len(of)}")
+        return found
+
+
+def coverage_table(simulations: Simulations) -> Table:
+    runs, seed = simulations.runs, simulations.seed
+    cells = list(product(coverage.SETTINGS, coverage.BLOCKS))
+    calls = [(name, blocks, runs, seed) for name, blocks in cells]
+    found = dict(zip(cells, simulations.of("coverage", coverage.coverage, calls), strict=True))
+    settings = coverage.SETTINGS.values()
     return Table(
         title="Coverage",
         text=(
@@ -73,11 +83,34 @@ def coverage_table(runs: int, seed: int, tell: Progress) -> Table:
             "one that decides (a family of one test, so 95 %) / an exploratory one of 95 %."
         ),
         header=["noise", "promised", *(f"{blocks} blocks" for blocks in coverage.BLOCKS)],
-        rows=rows,
-        notes=notes,
-        broken=broken,
-        values=values,
+        rows=[
+            [
+                setting.name,
+                _promise(setting),
+                *(_both(found[setting.name, blocks]) for blocks in coverage.BLOCKS),
+            ]
+            for setting in settings
+        ],
+        notes=[f"*{s.name}*: {s.text}." + _exception(s.why) for s in settings],
+        broken=[
+            text
+            for (name, blocks), covered in found.items()
+            for text in _missed(coverage.SETTINGS[name], blocks, covered)
+        ],
+        values=[
+            {
+                "setting": name,
+                "blocks": blocks,
+                "deciding": covered.deciding.to_json(),
+                "exploratory": covered.exploratory.to_json(),
+            }
+            for (name, blocks), covered in found.items()
+        ],
     )
+
+
+def _both(found: coverage.Coverage) -> str:
+    return f"{_percent(found.deciding)} / {_percent(found.exploratory)}"
 
 
 def _promise(setting: coverage.Setting) -> str:
@@ -95,106 +128,94 @@ def _missed(setting: coverage.Setting, blocks: int, found: coverage.Coverage) ->
             yield f"{setting.name}, {blocks} blocks: {_percent(rate)} % of {which} intervals hold"
 
 
-def false_verdict_table(runs: int, seed: int, tell: Progress) -> Table:
-    rows, notes, broken, values = [], [], [], []
-    for scenario in false_verdicts.SCENARIOS.values():
-        tell(f"false verdicts: {scenario.name}")
-        found = false_verdicts.false_verdicts(scenario, runs=runs, seed=seed)
-        rows.append(
-            [
-                scenario.name,
-                _percent(found.claims),
-                f"{100 * found.claims.upper:.1f}",
-                _percent(found.misses),
-                _percent(found.suspended),
-                f"{found.blocks:.1f}",
-            ]
-        )
-        if scenario.text:
-            notes.append(f"*{scenario.name}*: {scenario.text}." + _exception(scenario.why))
-        if scenario.why is None and found.claims.upper > false_verdicts.LIMIT:
-            broken.append(
-                f"{scenario.name}: {_percent(found.claims)} % of runs make a false claim, with an "
-                f"upper limit of {100 * found.claims.upper:.1f} %"
-            )
-        values.append(
-            {
-                "scenario": scenario.name,
-                "claims": found.claims.to_json(),
-                "misses": found.misses.to_json(),
-                "suspended": found.suspended.to_json(),
-                "blocks": found.blocks,
-            }
-        )
+def false_verdict_table(simulations: Simulations) -> Table:
+    scenarios = false_verdicts.SCENARIOS.values()
+    runs = simulations.runs
+    calls = [(s.name, runs * s.times, simulations.seed) for s in scenarios]
+    results = simulations.of("false verdicts", false_verdicts.of_scenario, calls)
+    found = list(zip(scenarios, results, strict=True))
     return Table(
         title="False verdicts",
         text=(
             f"{runs} A/A runs each, in percent. Three tunings that do nothing, two workloads and "
             "two conditions make a family of twelve tests. False is a run with any *improves*, "
             "*regresses* or *real but small*; of the rate of such runs the upper 95 % limit "
-            "(Clopper and Pearson) is promised to be at most 6."
+            "(Clopper and Pearson) is promised to be at most 6. The limit counts; runs of which "
+            "any interval misses are what is left of it without control and margin."
         ),
         header=[
             "scenario",
             "false runs",
             "upper limit",
-            "runs with an interval that misses",
-            "tests suspended",
+            "an interval misses",
+            "suspended",
             "blocks",
         ],
-        rows=rows,
-        notes=notes,
-        broken=broken,
-        values=values,
+        rows=[
+            [
+                scenario.name,
+                _percent(of.claims),
+                f"{100 * of.claims.upper:.1f}",
+                _percent(of.misses),
+                _percent(of.suspended),
+                f"{of.blocks:.1f}",
+            ]
+            for scenario, of in found
+        ],
+        notes=[f"*{s.name}*: {s.text}." + _exception(s.why) for s in scenarios],
+        broken=[
+            f"{scenario.name}: {_percent(of.claims)} % of runs make a false claim, with an upper "
+            f"limit of {100 * of.claims.upper:.1f} %"
+            for scenario, of in found
+            if scenario.why is None and of.claims.upper > false_verdicts.LIMIT
+        ],
+        values=[
+            {
+                "scenario": scenario.name,
+                "claims": of.claims.to_json(),
+                "misses": of.misses.to_json(),
+                "suspended": of.suspended.to_json(),
+                "blocks": of.blocks,
+            }
+            for scenario, of in found
+        ],
     )
 
 
-def power_table(runs: int, seed: int, tell: Progress) -> Table:
+def power_table(simulations: Simulations) -> Table:
     return _powers(
+        simulations,
         "Power",
         "Share of tunings that are found to *improve*, in percent, by their true effect. The "
         "margin is 5 %, so that of tunings that are better by just that only those can be found "
         "whose estimate is too high.",
         power.EFFECTS,
         lambda found: found.improves,
-        (runs, seed, tell),
     )
 
 
-def equivalence_table(runs: int, seed: int, tell: Progress) -> Table:
+def equivalence_table(simulations: Simulations) -> Table:
     return _powers(
+        simulations,
         "Equivalence",
         "Share of tunings that are called *equivalent* within 5 %, in percent, by their true "
         "effect. At 5 % the verdict is false.",
         power.EQUAL,
         lambda found: found.equivalent,
-        (runs, seed, tell),
     )
 
 
-def handicap_table(runs: int, seed: int, tell: Progress) -> Table:
-    rows, values = [], []
-    for noise in power.NOISES:
-        row = [_share(noise)]
-        for blocks in power.BLOCKS:
-            tell(f"handicap: {_share(noise)} noise, {blocks} blocks")
-            found = power.power(power.EQUAL[0], noise, blocks, runs=runs, seed=seed).handicap
-            row.append(_percent(found))
-            values.append({"noise": noise, "blocks": blocks, "found": found.to_json()})
-        rows.append(row)
-    return Table(
-        title="The handicap",
-        text=(
-            "Share of workloads in which the handicap (5 % less) is found, in percent, by the "
-            "standard deviation of a block's effect."
-        ),
-        header=["noise", *(f"{blocks} blocks" for blocks in power.BLOCKS)],
-        rows=rows,
-        values=values,
+def handicap_table(simulations: Simulations) -> Table:
+    return _powers(
+        simulations,
+        "The handicap",
+        "Share of workloads in which the handicap (5 % less) is found, in percent.",
+        (0.0,),
+        lambda found: found.handicap,
     )
 
 
-GROUPS: dict[str, Callable[[int, int, Progress], Table]] = {
+GROUPS: dict[str, Callable[[Simulations], Table]] = {
     "coverage": coverage_table,
     "false-verdicts": false_verdict_table,
     "handicap": handicap_table,
@@ -204,32 +225,44 @@ GROUPS: dict[str, Callable[[int, int, Progress], Table]] = {
 
 
 def _powers(
+    simulations: Simulations,
     title: str,
     text: str,
     effects: Sequence[float],
     which: Callable[[power.Power], Rate],
-    how: tuple[int, int, Progress],
 ) -> Table:
-    runs, seed, tell = how
-    rows, values = [], []
-    for noise in power.NOISES:
-        for blocks in power.BLOCKS:
-            tell(f"{title.lower()}: {_share(noise)} noise, {blocks} blocks")
-            found = [
-                which(power.power(effect, noise, blocks, runs=runs, seed=seed))
-                for effect in effects
-            ]
-            rows.append([_share(noise), str(blocks), *map(_percent, found)])
-            values += [
-                {"noise": noise, "blocks": blocks, "effect": effect, "found": rate.to_json()}
-                for effect, rate in zip(effects, found, strict=True)
-            ]
+    """Blocks and effects go to the right, noise goes down. Each run has several answers to what is
+    asked here, so a quarter of the runs is enough."""
+    runs = max(1, simulations.runs // 4)
+    columns = list(product(effects, power.BLOCKS))
+    cells = [(effect, noise, blocks) for noise in power.NOISES for effect, blocks in columns]
+    calls = [(*cell, runs, simulations.seed) for cell in cells]
+    results = simulations.of(title.lower(), power.power, calls)
+    found = {cell: which(result) for cell, result in zip(cells, results, strict=True)}
     return Table(
         title=title,
-        text=f"{text} {runs} runs each, of four tests.",
-        header=["noise", "blocks", *(f"effect {_share(effect)}" for effect in effects)],
-        rows=rows,
-        values=values,
+        text=(
+            f"{text} Noise is the standard deviation of a block's effect. {runs} runs each, with a "
+            "family of four tests."
+        ),
+        header=[
+            "noise",
+            *(
+                f"{_share(effect)}, {blocks} blocks" if len(effects) > 1 else f"{blocks} blocks"
+                for effect, blocks in columns
+            ),
+        ],
+        rows=[
+            [
+                _share(noise),
+                *(_percent(found[effect, noise, blocks]) for effect, blocks in columns),
+            ]
+            for noise in power.NOISES
+        ],
+        values=[
+            {"effect": effect, "noise": noise, "blocks": blocks, "found": rate.to_json()}
+            for (effect, noise, blocks), rate in found.items()
+        ],
     )
 
 
