@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from labctl.analysis.model import Role, Verdict
-from labctl.base.stopping import looks, until_width
+from labctl.base.stopping import Stopping, looks, until_width
 from tools.calibrate.coverage import holds
 from tools.calibrate.noise import KINDS
 from tools.calibrate.rates import Rate
@@ -65,17 +65,20 @@ def _scenarios() -> Iterable[Scenario]:
         f"{text}all blocks share it",
         why="what one boot does to an arm can't be told from the arm",
     )
-    rules = {"until a width": until_width(0.05, 20), "declared looks": looks((10, 15, 20))}
+    rules: dict[str, Stopping] = {
+        "until a width": until_width(0.05, 20),
+        "declared looks": looks((10, 15, 20)),
+    }
     for name, rule in rules.items():
         yield Scenario(
             name, replace(A_A, stopping=rule, blocks=rule.most_blocks), f"a run {rule.words}"
         )
     one = replace(A_A, effects={"one": 1.0}, workloads=1, conditions=1)
-    rule = until_width(0.02, 40)
+    narrow = until_width(0.02, 40)
     yield Scenario(
         "one test until a width",
-        replace(one, stopping=rule, blocks=rule.most_blocks),
-        f"a family of one; a run {rule.words}",
+        replace(one, stopping=narrow, blocks=narrow.most_blocks),
+        f"a family of one; a run {narrow.words}",
         why="a run ends rather where its deviation came out small, which a larger family evens out",
     )
     for noise in KINDS.values():
