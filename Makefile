@@ -7,7 +7,7 @@ IMAGE ?= debian-12
 bin := .venv/bin
 labctl := $(bin)/labctl
 
-.PHONY: setup image sweep test lint unit bench lock clean
+.PHONY: setup image sweep test lint unit bench calibrate lock clean
 
 setup:
 	@tools/setup.sh
@@ -35,6 +35,10 @@ lint: setup
 
 bench: image
 	@$(bin)/python -m tools.bench $(ARGS)
+
+# How often verdicts are right, on simulated sweeps; `make calibrate ARGS='--only power'`.
+calibrate: setup
+	@$(bin)/python -m tools.calibrate $(ARGS)
 
 # Takes the newest versions that pyproject.toml and the .in files allow.
 lock: setup

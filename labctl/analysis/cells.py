@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -144,13 +144,16 @@ def cell_of(assignment: Mapping[str, Any]) -> Cell | None:
     """
     if "tuning" not in assignment or "workload" not in assignment:
         return None
-    others = [
-        f"{factor}={level}"
-        for factor, level in sorted(assignment.items())
-        if factor not in ("tuning", "workload", "condition")
-    ]
-    condition = ", ".join([*filter(None, [assignment.get("condition")]), *others])
-    return Cell(assignment["tuning"], Place(assignment["workload"], condition or "any condition"))
+    condition = assignment.get("condition") or ""
+    if others := assignment.keys() - {"tuning", "workload", "condition"}:
+        levels = [f"{factor}={assignment[factor]}" for factor in sorted(others)]
+        condition = ", ".join([*filter(None, [condition]), *levels])
+    return _cell(assignment["tuning"], assignment["workload"], condition or "any condition")
+
+
+@cache  # every trial of a run asks several times for one of few cells
+def _cell(tuning: str, workload: str, condition: str) -> Cell:
+    return Cell(tuning, Place(workload, condition))
 
 
 def planned_trials(run: LoadedRun) -> int:

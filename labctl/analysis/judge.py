@@ -8,22 +8,62 @@ Pure: values in, values out. The rules are those of METHOD 15 to 22 in their pla
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from labctl.analysis.added import added, caveat, confirmatory
 from labctl.analysis.answer import answer
 from labctl.analysis.bootstrap import bootstrapped, disagreements
 from labctl.analysis.caveats import caveats, hindrances
-from labctl.analysis.cells import done_trials, planned_trials, read_cells
-from labctl.analysis.checks import check
-from labctl.analysis.compare import comparisons, levels
-from labctl.analysis.design import read_design
+from labctl.analysis.cells import Cells, Place, done_trials, planned_trials, read_cells
+from labctl.analysis.checks import Checked, check
+from labctl.analysis.compare import Compared, comparisons, levels
+from labctl.analysis.design import Design, read_design
 from labctl.analysis.holm import stepped_down
-from labctl.analysis.model import Judgement
+from labctl.analysis.model import Comparison, Judgement
 from labctl.analysis.restored import restore_answer, restore_checks
 from labctl.analysis.signs.find import find_signs
 from labctl.analysis.stopping import ending
 from labctl.analysis.variance import precision
+from labctl.analysis.verdicts import Licence
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The verdicts of a run and what they follow from. `run`: the part of it that they rest on."""
+
+    run: LoadedRun
+    design: Design
+    cells: Cells
+    checked: Mapping[Place, Checked]
+    made: tuple[Compared, ...]
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        return tuple(one.comparison for one in self.made)
+
+    @property
+    def licences(self) -> dict[Place, Licence]:
+        return {place: checked.licence for place, checked in self.checked.items()}
+
+
+def decide(run: LoadedRun) -> Decided:
+    """Comparisons, checks and verdicts alone: all that can be right or wrong in a judgement, and
+    what thousands of simulated runs are asked for. Nothing raises."""
+    deciding = confirmatory(run)
+    design = read_design(deciding)
+    cells = read_cells(deciding)
+    checked = {
+        place: check(design, cells, place, primary)
+        for place in design.places
+        if design.baseline is not None
+        and (primary := design.primaries.get(place.workload)) is not None
+    }
+    licences = {place: of.licence for place, of in checked.items()}
+    made = tuple(stepped_down(tuple(comparisons(design, cells, licences)), design, licences))
+    return Decided(deciding, design, cells, checked, made)
 
 
 def judge(run: LoadedRun) -> Judgement:
@@ -31,27 +71,19 @@ def judge(run: LoadedRun) -> Judgement:
 
     A run that isn't whole gives what it can, and a sentence for what it can't; nothing raises.
     """
-    decided = confirmatory(run)
-    design = read_design(decided)
-    cells = read_cells(decided)
-    checked = {
-        place: check(design, cells, place, primary)
-        for place in design.places
-        if design.baseline is not None
-        and (primary := design.primaries.get(place.workload)) is not None
-    }
-    licences = {place: c.licence for place, c in checked.items()}
-    stepped = stepped_down(tuple(comparisons(design, cells, licences)), design, licences)
-    made = tuple(bootstrapped(stepped, _seed(run)))
+    decided = decide(run)
+    design, cells, checked = decided.design, decided.cells, decided.checked
+    licences = decided.licences
+    made = tuple(bootstrapped(decided.made, _seed(run)))
     compared = tuple(one.comparison for one in made)
     restored = tuple(restore_checks(design, cells, licences))
-    signs = (*find_signs(decided, design, cells, licences, made), *disagreements(compared))
+    signs = (*find_signs(decided.run, design, cells, licences, made), *disagreements(compared))
     answered = answer(
         compared,
         why_not=next(hindrances(design, cells), None),
         emulated=run.run.get("accelerator") == "tcg",
     )
-    more = added(run, decided, licences)
+    more = added(run, decided.run, licences)
     return Judgement(
         comparisons=compared,
         levels=tuple(levels(cells)),
@@ -71,7 +103,7 @@ def judge(run: LoadedRun) -> Judgement:
         primaries={workload: primary.metric for workload, primary in design.primaries.items()},
         restored=restored,
         signs=signs,
-        precision=tuple(precision(decided, made)),
+        precision=tuple(precision(decided.run, made)),
         ending=ending(run, compared),
         added=more,
     )

@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
-from labctl.analysis.model import Comparison, EffectKind, Judgement, Role, Verdict
+from labctl.analysis.model import Comparison, EffectKind, Role, Verdict
 from labctl.base.errors import UsageError
 from labctl.base.stopping import (
     FEWEST_BLOCKS,
@@ -49,14 +49,21 @@ class Stop:
     why: str
 
 
-def stop_after(judgement: Judgement, rule: Stopping, blocks: int) -> Stop | None:
-    """Whether a run ends after `blocks` whole blocks, of which `judgement` is; None: it goes on.
+class Judged(Protocol):
+    """A judgement, or its verdicts alone (`judge.decide`)."""
+
+    @property
+    def comparisons(self) -> Sequence[Comparison]: ...
+
+
+def stop_after(judged: Judged, rule: Stopping, blocks: int) -> Stop | None:
+    """Whether a run ends after `blocks` whole blocks, of which `judged` is; None: it goes on.
 
     A run that has nothing to judge goes on to its last block: the cause may be mended.
     """
     if not rule.may_end_after(blocks):
         return None
-    deciding = list(_deciding(judgement.comparisons))
+    deciding = list(_deciding(judged.comparisons))
     if not deciding:
         return None
     if isinstance(rule, Looks):

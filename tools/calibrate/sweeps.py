@@ -1,0 +1,207 @@
+"""Simulated sweeps: runs as `RunFolder.load` gives them, of one primary value per trial.
+
+log(value) = log(true effect) + what the block does to all arms + what the boot does to the arm
++ noise of the trial. All runs of a sweep are drawn at once, and share their plans' records, so
+that thousands of them cost little more than judging them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from labctl.analysis.judge import Decided, decide
+from labctl.analysis.stopping import stop_after, until
+from labctl.base.stopping import Stopping
+from labctl.base.units import Better, Unit
+from labctl.store.run_folder import LoadedRun, LoadedTrial
+from labctl.store.samples import Sample
+from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from labctl.study.williams import block_order
+from tools.calibrate.noise import NORMAL, Noise, Values
+
+METRIC = "bandwidth"
+INSTRUMENTS = {"baseline": 1.0, "control": 1.0, "handicap": 0.95}
+
+_BLOCK_SD = 0.1
+_PLANS = 20
+"""Orders of blocks that the runs of a sweep take in turn."""
+_AT_ONCE = 200
+"""Runs that are drawn together, to bound memory."""
+
+
+def paired(sd: float) -> float:
+    """The standard deviation of one trial where that of a block's effect, T - (B + C) / 2, is `sd`
+    and all arms are alike."""
+    return sd / math.sqrt(1.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What is simulated.
+
+    `effects`: candidates with their true factor on the metric. `sd`: of one trial, on the log
+    scale; `sds`: arms whose noise is that many times as large. `boot_sd`: of what a boot does to
+    one arm and workload, as a multiple of `sd`. `stopping`: by what a run may end before its last
+    block.
+    """
+
+    effects: Mapping[str, float]
+    workloads: int = 2
+    conditions: int = 2
+    blocks: int = 10
+    blocks_per_boot: int = 1
+    noise: Noise = NORMAL
+    sd: float = 0.03
+    sds: Mapping[str, float] = field(default_factory=dict)
+    boot_sd: float = 0.0
+    margin: float = 0.05
+    stopping: Stopping | None = None
+
+    @property
+    def truth(self) -> dict[str, float]:
+        """The true effect of every arm against baseline, as a ratio."""
+        return {**INSTRUMENTS, **self.effects}
+
+    def boot(self, block: int) -> int:
+        return 1 + (block - 1) // self.blocks_per_boot
+
+
+def simulate(sweep: Sweep, *, runs: int, seed: int, name: str) -> Iterator[LoadedRun]:
+    """`runs` runs of the sweep. The numbers follow from sweep, seed and `name` alone, so that one
+    experiment draws the same beside others as by itself."""
+    rng = np.random.default_rng([seed, crc32(name.encode())])
+    plans = [_Plan.made(sweep, number) for number in range(min(_PLANS, runs))]
+    for first in range(0, runs, _AT_ONCE):
+        several = range(first, min(first + _AT_ONCE, runs))
+        drawn = _draw(sweep, [plans[run % len(plans)] for run in several], rng)
+        for run, values in zip(several, drawn, strict=True):
+            yield plans[run % len(plans)].run(values)
+
+
+def verdicts(sweep: Sweep, *, runs: int, seed: int, name: str) -> Iterator[Decided]:
+    """What is decided of each run of the sweep, at the block at which its rule ends it."""
+    for run in simulate(sweep, runs=runs, seed=seed, name=name):
+        yield _at_its_end(run, sweep.stopping)
+
+
+def _at_its_end(run: LoadedRun, rule: Stopping | None) -> Decided:
+    if rule is not None:
+        for blocks in filter(rule.may_end_after, range(1, rule.most_blocks)):
+            decided = decide(until(run, blocks))
+            if stop_after(decided, rule, blocks) is not None:
+                return decided
+    return decide(run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """`arms`: by block, the index of the arm at each position."""
+
+    arms: Values
+    plan: Mapping[str, Any]
+    records: Sequence[tuple[TrialRecord, TrialFolder]]
+
+    @classmethod
+    def made(cls, sweep: Sweep, seed: int) -> _Plan:
+        names = list(sweep.truth)
+        orders = [
+            block_order(names, seed=seed, block=block, what="tunings")
+            for block in range(1, sweep.blocks + 1)
+        ]
+        records = [
+            TrialRecord(
+                number=number,
+                attempt=1,
+                block=block,
+                boot=sweep.boot(block),
+                position=position,
+                cell={"tuning": tuning, "workload": workload, "condition": condition},
+                status=TrialStatus.DONE,
+                measured_s=2.0,
+                restored=True,
+            )
+            for number, (block, position, tuning, workload, condition) in enumerate(
+                (
+                    (block, position, tuning, f"workload {w}", f"condition {c}")
+                    for block, order in enumerate(orders, start=1)
+                    for position, tuning in enumerate(order, start=1)
+                    for c in range(1, sweep.conditions + 1)
+                    for w in range(1, sweep.workloads + 1)
+                ),
+                start=1,
+            )
+        ]
+        return cls(
+            np.array([[names.index(tuning) for tuning in order] for order in orders]),
+            _plan_json(sweep, records),
+            [(record, TrialFolder(Path(f"trials/{record.number:04d}"))) for record in records],
+        )
+
+    def run(self, values: Values) -> LoadedRun:
+        """The run of these values [blocks, positions, places]."""
+        trials = tuple(
+            LoadedTrial(record, (_sample(value),), folder)
+            for (record, folder), value in zip(self.records, values.ravel().tolist(), strict=True)
+        )
+        return LoadedRun("simulated", _RUN, self.plan, trials, ())
+
+
+_RUN: Mapping[str, Any] = {"schema": 1, "status": "done", "accelerator": "kvm"}
+
+
+def _plan_json(sweep: Sweep, records: Sequence[TrialRecord]) -> dict[str, Any]:
+    primary = {"program": "sysbench-cpu", "primary": METRIC, "margin": sweep.margin}
+    return {
+        "factors": ["tuning", "workload", "condition"],
+        "blocks": sweep.blocks,
+        "boots": sweep.boot(sweep.blocks),
+        "baseline": "baseline",
+        "control": "control",
+        "handicap": "handicap",
+        "tunings": {name: {"kind": "guest", "twin": None} for name in sweep.truth},
+        "workloads": {f"workload {w}": primary for w in range(1, sweep.workloads + 1)},
+        "conditions": [f"condition {c}" for c in range(1, sweep.conditions + 1)],
+        "trials": [{"number": r.number, "block": r.block, "cell": r.cell} for r in records],
+        "stopping": None if sweep.stopping is None else sweep.stopping.to_json(),
+    }
+
+
+def _sample(value: float) -> Sample:
+    return Sample(
+        metric=METRIC,
+        value=value,
+        unit=Unit.BYTES_PER_SECOND,
+        better=Better.HIGHER,
+        source="stdout.txt",
+    )
+
+
+def _draw(sweep: Sweep, plans: Sequence[_Plan], rng: np.random.Generator) -> Values:
+    """Values [runs, blocks, positions, places]."""
+    arms, places, blocks = len(sweep.truth), sweep.workloads * sweep.conditions, sweep.blocks
+    shape = (len(plans), places, blocks, arms)
+    orders = np.stack([plan.arms for plan in plans])[:, np.newaxis]  # [runs, 1, blocks, positions]
+
+    def by_position(values: Values) -> Values:
+        return np.take_along_axis(values, np.broadcast_to(orders, shape), axis=-1)
+
+    noise = sweep.noise.draw(rng, shape)
+    if not sweep.noise.in_time:
+        noise = by_position(noise)
+    scale = np.array([sweep.sd * sweep.sds.get(name, 1.0) for name in sweep.truth])
+    effect = np.array([math.log(factor) for factor in sweep.truth.values()])
+    logs = noise * by_position(np.broadcast_to(scale, shape))
+    logs += by_position(np.broadcast_to(effect, shape))
+    logs += rng.normal(0.0, _BLOCK_SD, (*shape[:-1], 1))
+    if sweep.boot_sd:
+        boots = [sweep.boot(block) - 1 for block in range(1, blocks + 1)]
+        of_boots = rng.normal(0.0, sweep.boot_sd, (len(plans), places, boots[-1] + 1, arms))
+        logs += by_position((of_boots * scale)[:, :, boots])
+    return np.asarray(100.0 * np.exp(np.moveaxis(logs, 1, -1)))

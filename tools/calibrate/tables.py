@@ -1,0 +1,282 @@
+"""What `make calibrate` prints: a table for each group of simulations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, TypeVar
+
+from tools.calibrate import coverage, false_verdicts, power
+from tools.calibrate.rates import Rate
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """`broken`: promises that these numbers don't keep, a sentence each. `values`: the rates that
+    the cells show, by their coordinates."""
+
+    title: str
+    text: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    broken: Sequence[str] = ()
+    values: Sequence[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def markdown(self) -> str:
+        lines = [
+            f"### {self.title}",
+            "",
+            self.text,
+            "",
+            _row(self.header),
+            _row(["---", *["---:"] * (len(self.header) - 1)]),
+            *map(_row, self.rows),
+            "",
+            *(f"- {note}" for note in self.notes),
+        ]
+        return "\n".join(lines).rstrip()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"title": self.title, "values": list(self.values), "broken": list(self.broken)}
+
+
+_SURE = 0.999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulations:
+    """How many runs are simulated for most numbers, from which seed, and by whom: each number is
+    one call, and no call depends on another."""
+
+    runs: int
+    seed: int
+    executor: Executor
+    tell: Callable[[str], None]
+
+    def of(
+        self, what: str, call: Callable[..., Found], of: Sequence[tuple[Any, ...]]
+    ) -> list[Found]:
+        """What the calls return, in the order of their arguments."""
+        found = []
+        for result in self.executor.map(call, *zip(*of, strict=True)):
+            found.append(result)
+            self.tell(f"{what}: {len(found)} of {len(of)}")
+        return found
+
+
+def coverage_table(simulations: Simulations) -> Table:
+    runs, seed = simulations.runs, simulations.seed
+    cells = list(product(coverage.SETTINGS, coverage.BLOCKS))
+    calls = [(name, blocks, runs, seed) for name, blocks in cells]
+    found = dict(zip(cells, simulations.of("coverage", coverage.coverage, calls), strict=True))
+    settings = coverage.SETTINGS.values()
+    return Table(
+        title="Coverage",
+        text=(
+            f"Share of intervals that hold the true effect, in percent, of {runs} runs each: the "
+            "one that decides (a family of one test, so 95 %) / an exploratory one of 95 %."
+        ),
+        header=["noise", "promised", *(f"{blocks} blocks" for blocks in coverage.BLOCKS)],
+        rows=[
+            [
+                setting.name,
+                _promise(setting),
+                *(_both(found[setting.name, blocks]) for blocks in coverage.BLOCKS),
+            ]
+            for setting in settings
+        ],
+        notes=[f"*{s.name}*: {s.text}." + _exception(s.why) for s in settings],
+        broken=[
+            text
+            for (name, blocks), covered in found.items()
+            for text in _missed(coverage.SETTINGS[name], blocks, covered)
+        ],
+        values=[
+            {
+                "setting": name,
+                "blocks": blocks,
+                "deciding": covered.deciding.to_json(),
+                "exploratory": covered.exploratory.to_json(),
+            }
+            for (name, blocks), covered in found.items()
+        ],
+    )
+
+
+def _both(found: coverage.Coverage) -> str:
+    return f"{_percent(found.deciding)} / {_percent(found.exploratory)}"
+
+
+def _promise(setting: coverage.Setting) -> str:
+    if setting.least is None:
+        return "exception"
+    return f"{100 * setting.least:.0f} to {100 * coverage.MOST:.0f}" if setting.holds else "≥ 90"
+
+
+def _missed(setting: coverage.Setting, blocks: int, found: coverage.Coverage) -> Iterator[str]:
+    """Promises that so many runs refute, with a chance of one in a thousand to be wrong."""
+    for which, rate in (("deciding", found.deciding), ("exploratory", found.exploratory)):
+        low = setting.least is not None and rate.limit(_SURE) < setting.least
+        high = setting.holds and rate.lower_limit(_SURE) > coverage.MOST
+        if low or high:
+            yield f"{setting.name}, {blocks} blocks: {_percent(rate)} % of {which} intervals hold"
+
+
+def false_verdict_table(simulations: Simulations) -> Table:
+    scenarios = false_verdicts.SCENARIOS.values()
+    runs = simulations.runs
+    calls = [(s.name, runs * s.times, simulations.seed) for s in scenarios]
+    results = simulations.of("false verdicts", false_verdicts.of_scenario, calls)
+    found = list(zip(scenarios, results, strict=True))
+    return Table(
+        title="False verdicts",
+        text=(
+            f"{runs} A/A runs each, in percent. Three tunings that do nothing, two workloads and "
+            "two conditions make a family of twelve tests. False is a run with any *improves*, "
+            "*regresses* or *real but small*; of the rate of such runs the upper 95 % limit "
+            "(Clopper and Pearson) is promised to be at most 6. The limit counts; runs of which "
+            "any interval misses are what is left of it without control and margin."
+        ),
+        header=[
+            "scenario",
+            "false runs",
+            "upper limit",
+            "an interval misses",
+            "suspended",
+            "blocks",
+        ],
+        rows=[
+            [
+                scenario.name,
+                _percent(of.claims),
+                f"{100 * of.claims.upper:.1f}",
+                _percent(of.misses),
+                _percent(of.suspended),
+                f"{of.blocks:.1f}",
+            ]
+            for scenario, of in found
+        ],
+        notes=[f"*{s.name}*: {s.text}." + _exception(s.why) for s in scenarios],
+        broken=[
+            f"{scenario.name}: {_percent(of.claims)} % of runs make a false claim, with an upper "
+            f"limit of {100 * of.claims.upper:.1f} %"
+            for scenario, of in found
+            if scenario.why is None and of.claims.upper > false_verdicts.LIMIT
+        ],
+        values=[
+            {
+                "scenario": scenario.name,
+                "claims": of.claims.to_json(),
+                "misses": of.misses.to_json(),
+                "suspended": of.suspended.to_json(),
+                "blocks": of.blocks,
+            }
+            for scenario, of in found
+        ],
+    )
+
+
+def power_table(simulations: Simulations) -> Table:
+    return _powers(
+        simulations,
+        "Power",
+        "Share of tunings that are found to *improve*, in percent, by their true effect. The "
+        "margin is 5 %, so that of tunings that are better by just that only those can be found "
+        "whose estimate is too high.",
+        power.EFFECTS,
+        lambda found: found.improves,
+    )
+
+
+def equivalence_table(simulations: Simulations) -> Table:
+    return _powers(
+        simulations,
+        "Equivalence",
+        "Share of tunings that are called *equivalent* within 5 %, in percent, by their true "
+        "effect. At 5 % the verdict is false.",
+        power.EQUAL,
+        lambda found: found.equivalent,
+    )
+
+
+def handicap_table(simulations: Simulations) -> Table:
+    return _powers(
+        simulations,
+        "The handicap",
+        "Share of workloads in which the handicap (5 % less) is found, in percent.",
+        (0.0,),
+        lambda found: found.handicap,
+    )
+
+
+GROUPS: dict[str, Callable[[Simulations], Table]] = {
+    "coverage": coverage_table,
+    "false-verdicts": false_verdict_table,
+    "handicap": handicap_table,
+    "power": power_table,
+    "equivalence": equivalence_table,
+}
+
+
+def _powers(
+    simulations: Simulations,
+    title: str,
+    text: str,
+    effects: Sequence[float],
+    which: Callable[[power.Power], Rate],
+) -> Table:
+    """Blocks and effects go to the right, noise goes down. Each run has several answers to what is
+    asked here, so a quarter of the runs is enough."""
+    runs = max(1, simulations.runs // 4)
+    columns = list(product(effects, power.BLOCKS))
+    cells = [(effect, noise, blocks) for noise in power.NOISES for effect, blocks in columns]
+    calls = [(*cell, runs, simulations.seed) for cell in cells]
+    results = simulations.of(title.lower(), power.power, calls)
+    found = {cell: which(result) for cell, result in zip(cells, results, strict=True)}
+    return Table(
+        title=title,
+        text=(
+            f"{text} Noise is the standard deviation of a block's effect. {runs} runs each, with a "
+            "family of four tests."
+        ),
+        header=[
+            "noise",
+            *(
+                f"{_share(effect)}, {blocks} blocks" if len(effects) > 1 else f"{blocks} blocks"
+                for effect, blocks in columns
+            ),
+        ],
+        rows=[
+            [
+                _share(noise),
+                *(_percent(found[effect, noise, blocks]) for effect, blocks in columns),
+            ]
+            for noise in power.NOISES
+        ],
+        values=[
+            {"effect": effect, "noise": noise, "blocks": blocks, "found": rate.to_json()}
+            for (effect, noise, blocks), rate in found.items()
+        ],
+    )
+
+
+def _exception(why: str | None) -> str:
+    return f" An exception: {why}." if why else ""
+
+
+def _percent(rate: Rate) -> str:
+    return f"{100 * rate.share:.1f}" if rate.n else "none"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:g} %"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
