@@ -116,7 +116,8 @@ def _order(ground: Ground, levels: _Levels, orders: Mapping[int, Sequence[str]])
     for arm, found in after.items():
         if found.p <= LEVEL / len(levels.by_arm):
             # A Williams design of an odd number takes twice as many rows for that.
-            bias, grave = _bias(ground, levels, found, arms if arms % 2 == 0 else 2 * arms)
+            rows = arms if arms % 2 == 0 else 2 * arms
+            bias, grave = _bias(ground, levels, found, rows, after=arm)
             yield ground.sign(
                 SignKind.CARRY_OVER,
                 arm,
@@ -127,9 +128,12 @@ def _order(ground: Ground, levels: _Levels, orders: Mapping[int, Sequence[str]])
             )
 
 
-def _bias(ground: Ground, levels: _Levels, of: OrderEffect, rows: int) -> tuple[str, bool]:
+def _bias(
+    ground: Ground, levels: _Levels, of: OrderEffect, rows: int, after: str | None = None
+) -> tuple[str, bool]:
     """What the design leaves of it in the effects, and whether that matters. `rows`: the blocks
-    after which nothing is left of it."""
+    after which nothing is left of it; but no arm runs after itself, so what `after` leaves behind
+    burdens all others and not its own."""
     design = ground.design
     both = (design.baseline, design.control)
     references = [of.shares[arm] for arm in both if arm is not None and arm in of.shares]
@@ -144,13 +148,18 @@ def _bias(ground: Ground, levels: _Levels, of: OrderEffect, rows: int) -> tuple[
     size = levels.text(biases[worst])
     grave = abs(biases[worst]) > _HARMFUL * on_scale(ground.primary.margin, levels.kind)
     if grave:
+        balance = (
+            "no number of blocks balances all of that, as no arm runs after itself."
+            if after in (worst, *both)
+            else f"{rows} blocks or a multiple of that balance it."
+        )
         return (
             f"These blocks don't balance the order, so {size} of the effect of '{worst}' is the "
-            f"order's; {rows} blocks or a multiple of that balance it.",
+            f"order's; {balance}",
             True,
         )
     return (
-        f"The order is balanced: of no tuning's effect is more than {size} the order's "
+        f"The order is balanced enough: of no tuning's effect is more than {size} the order's "
         f"('{worst}').",
         False,
     )

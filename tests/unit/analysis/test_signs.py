@@ -172,11 +172,14 @@ def test_an_arm_that_leaves_something_behind_is_named() -> None:
 
     def after_pinned(trial: LoadedTrial) -> float:
         before = orders[trial.record.block].get(trial.record.position - 1)
-        return 0.9 if before == "pinned" else 1.0
+        return 0.8 if before == "pinned" else 1.0
 
     sign = only(judge(scaled(clean, after_pinned)), SignKind.CARRY_OVER)
     assert sign.tuning == "pinned"
     assert "runs right after 'pinned'" in sign.sentence
+    # It slows all others, and so flatters itself, in any number of blocks.
+    assert sign.grave
+    assert "of the effect of 'pinned' is the order's; no number of blocks" in sign.sentence
 
 
 def test_grave_signs_stand_among_the_warnings_once_per_place() -> None:
