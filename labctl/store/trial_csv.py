@@ -24,8 +24,11 @@ from labctl.store.trial import TrialRecord, TrialStatus
 NEEDED = ("tuning", "workload", "block", "metric", "value", "unit", "better")
 OPTIONAL = (
     *("condition", "labels", "unavailable"),
-    *("run", "study", "trial", "attempt", "status", "boot", "position"),
+    *("run", "study", "trial", "attempt", "status", "boot", "position", "schema"),
 )
+
+SCHEMA = 2
+"""The newest version of labctl's own export (report/samples.py) that is read here."""
 
 COPY = "imported.csv"
 """What the file is called in the run's folder: every sample's source."""
@@ -82,6 +85,10 @@ def read_trials(data: bytes, name: str) -> CsvTrials:
             )
         row = _Row(lines, line, dict(zip(header, fields, strict=True)))
         rows += 1
+        if row.whole("schema", SCHEMA) > SCHEMA:
+            row.refuse(
+                "schema", f"{row.text('schema')}: a newer labctl wrote this file", "Update labctl."
+            )
         study = study or row.text("study") or None
         record = _record(row, numbers)
         trial = gathered.setdefault((record.number, record.attempt), _Trial(record, line))

@@ -6,6 +6,8 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.units import Better, Unit
+from labctl.report import samples
+from labctl.store import trial_csv
 from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialStatus
 from labctl.store.trial_csv import CsvTrials, read_trials
@@ -61,6 +63,18 @@ def test_labels_conditions_and_what_is_unavailable_are_kept() -> None:
 def test_what_spreadsheets_write_is_read(mark: str, end: str) -> None:
     text = mark + end.join([HEADER, '"fifo","cpu", 1 ,real,3.3e-1,s,lower', "", ""])
     assert len(read_trials(text.encode(), "x.csv").trials) == 1
+
+
+def test_a_file_of_a_newer_labctl_is_refused() -> None:
+    assert len(read(f"{HEADER},schema", f"{ROW},2").trials) == 1
+    message, hint = refusal(f"{HEADER},schema\n{ROW},3")
+    assert message == "x.csv:2: column 'schema': 3: a newer labctl wrote this file"
+    assert hint == "Update labctl."
+
+
+def test_what_is_read_is_what_labctl_exports() -> None:
+    assert samples.SCHEMA == trial_csv.SCHEMA
+    assert set(samples.COLUMNS) <= set(trial_csv.NEEDED + trial_csv.OPTIONAL)
 
 
 def test_columns_of_others_are_named_and_left_alone() -> None:
