@@ -137,11 +137,10 @@ def _no_ratio(sides: Sequence[Series], blocks: tuple[int, ...]) -> str | None:
     if min(float(side.numbers.at(blocks).min()) for side in sides) <= 0:
         return "is 0 or less in some block"
     for side in sides:
-        limits = side.limits
         if few := sorted(side.unquantified.intersection(blocks)):
             noun = "block" if len(few) == 1 else "blocks"
             which = ", ".join(map(str, few[:3])) + (", ..." if len(few) > 3 else "")
-            return f"is too small to be quantified ({limits.why}, {noun} {which})"
+            return f"is too small to be quantified ({side.limits.why}, {noun} {which})"
     return None
 
 

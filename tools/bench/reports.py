@@ -56,7 +56,7 @@ MEMORY = Figure(
     name="its peak memory (RSS)", value=None, unit="MB", comparison="under", limit=300.0
 )
 FROM_JSON = Figure(
-    name="the first one, without an index", value=None, unit="s", comparison="under", limit=15.0
+    name="the first one, without an index", value=None, unit="s", comparison="under", limit=10.0
 )
 LINEAR = Figure(
     name="ten times the trials, times the time",
