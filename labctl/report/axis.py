@@ -13,6 +13,9 @@ from labctl.base.wording import quantity
 _SPARE = 0.06
 """Share of the height that stays free at both ends, so that no mark touches an edge."""
 _LADDERS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))
+_LEAST = 1e-300
+"""What is closer to 0 than this, or as far beyond, no tool measures: arithmetic on it overflows, so
+it is held at the edge."""
 _ZEROS = re.compile(r"(\d+\.\d+)")
 _FEWEST_TICKS = 3
 
@@ -78,11 +81,12 @@ def _short(text: str) -> str:
 
 
 def axis_of(values: Iterable[float]) -> Axis | None:
-    """An axis that holds all finite `values` with room at both ends; None without any.
+    """An axis that holds all `values` that a tool can measure, with room at both ends; None without
+    any.
 
     Logarithmic where all are positive.
     """
-    finite = [value for value in values if math.isfinite(value)]
+    finite = [value for value in values if value == 0 or _LEAST < abs(value) < 1 / _LEAST]
     if not finite:
         return None
     log = min(finite) > 0

@@ -17,7 +17,7 @@ from labctl.report.html import page
 from labctl.report.view import SYMBOLS
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
-from tests.unit.synthetic import synthetic_run
+from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run
 
 HOSTILE = "</pre></title><script>alert(1)</script>\"'><img src=http://x.example/ onerror=x>\x1b[2J"
 
@@ -66,6 +66,23 @@ def test_the_page_is_well_formed_and_small(judged: Judged, folder: RunFolder) ->
     # libxml2 knows HTML 4: it takes the tags of HTML 5 and SVG for unknown ones.
     errors = [entry for entry in parser.error_log if entry.type_name != "HTML_UNKNOWN_TAG"]
     assert [str(error) for error in errors] == []
+
+
+def test_ten_thousand_trials_of_forty_arms_stay_below_two_megabytes(tmp_path: Path) -> None:
+    arms = [*TUNINGS, *(f"tuning-{number}" for number in range(32))]
+    workloads = {f"{name}-{n}": dict(WORKLOADS[name]) for n in range(4) for name in WORKLOADS}
+    run = synthetic_run(
+        blocks=16,
+        tunings=arms,
+        workloads=workloads,
+        conditions=("quiet", "neighbour"),
+        accelerator="kvm",
+        exit_reasons=dict.fromkeys(("HLT", "MSR_WRITE", "EPT_VIOLATION", "IO", "CPUID"), 30.0),
+    )
+    assert len(run.trials) == 10_240
+    text = page(run, judge(run), tmp_path)
+    assert len(text.encode()) < 2_000_000
+    assert text.count('<section aria-labelledby="scene-') == 16
 
 
 def test_ids_are_unique_and_links_and_labels_lead_to_them(

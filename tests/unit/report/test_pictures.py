@@ -315,6 +315,15 @@ def test_no_finite_value_is_no_axis() -> None:
     assert axis_of([]) is None
 
 
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 5e-324])
+def test_a_value_that_no_tool_measures_is_held_at_the_edge(value: float) -> None:
+    axis = axis_of([1.0, 2.0, value])
+    assert axis == axis_of([1.0, 2.0])
+    assert axis is not None
+    assert axis.share(value) in (0.0, 1.0)
+    assert axis_of([value]) is None
+
+
 def test_a_round_value_is_written_without_zeros() -> None:
     axis = axis_of([0.0009, 0.011])
     assert axis is not None
