@@ -118,14 +118,14 @@ def _mean_squares(values: Floats, sizes: npt.NDArray[np.int64]) -> MeanSquares:
     """The same of values group after group, and the groups' sizes."""
     n, boots = len(values), len(sizes)
     means = np.add.reduceat(values, np.cumsum(sizes) - sizes) / sizes
-    between = float(np.sum(sizes * (means - values.mean()) ** 2))
-    within = float(np.sum((values - np.repeat(means, sizes)) ** 2))
+    apart, around, shares = means - values.sum() / n, values - np.repeat(means, sizes), sizes / n
+    between, within = float(sizes @ (apart * apart)), float(around @ around)
     return MeanSquares(
         blocks=n,
         boots=boots,
         between=between / (boots - 1),
         within=within / (n - boots) if n > boots else None,
-        concentration=float(np.sum((sizes / n) ** 2)),
+        concentration=float(shares @ shares),
     )
 
 
@@ -140,10 +140,10 @@ def spread_over(
     With one boot for all blocks there is nothing that boots could be told from: the interval holds
     for that boot, and the report says so. With a boot per block the block is the unit.
     """
-    plain = spread(by_block.values(), resolution, floor)
+    numbers = ByBlock.of(by_block)
+    plain = spread(numbers.array, resolution, floor)
     if not any(sides):
         return plain
-    numbers = ByBlock.of(by_block)
     groups = _sharing(numbers.blocks, tuple(map(_Same, sides)))
     boots = len(groups.blocks)
     if not 1 < boots < plain.n:

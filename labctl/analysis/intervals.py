@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from labctl.analysis.byblock import Floats
+
 POWER = 0.8
 MOST_BLOCKS = 1_000_000
 """Beyond this a number of blocks says nothing but "never"."""
@@ -57,18 +59,22 @@ class Spread:
         return self.sd / math.sqrt(self.n) if self.boot_error is None else self.boot_error
 
 
-def spread(effects: Collection[float], resolution: float, floor: float = 0.0) -> Spread:
+def spread(effects: Collection[float] | Floats, resolution: float, floor: float = 0.0) -> Spread:
     """Mean and standard deviation; effects closer together than `resolution` count as tied.
 
     The deviation is at least `floor`, what rounding alone puts into it (METHOD 16). Raises
     ValueError when there are no effects.
     """
-    if not effects:
+    values = effects if isinstance(effects, np.ndarray) else np.fromiter(effects, dtype=float)
+    n = len(values)
+    if n == 0:
         raise ValueError("no effects")
-    values = np.fromiter(effects, dtype=float)
-    tied = len(values) < 2 or float(np.ptp(values)) <= resolution
-    sd = 0.0 if tied else float(values.std(ddof=1))
-    return Spread(len(values), float(values.mean()), max(sd, floor))
+    # Thousands of comparisons come here: numpy's own mean and std take five times as long.
+    mean = float(values.sum()) / n
+    tied = n < 2 or float(values.max() - values.min()) <= resolution
+    around = values - mean
+    sd = 0.0 if tied else math.sqrt(float(around @ around) / (n - 1))
+    return Spread(n, mean, max(sd, floor))
 
 
 def quantile(p: float, degrees: float) -> float:
