@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -71,6 +72,7 @@ def spread(effects: Collection[float], resolution: float, floor: float = 0.0) ->
     return Spread(len(values), float(values.mean()), max(sd, floor))
 
 
+@cache
 def quantile(p: float, degrees: float) -> float:
     """The quantile t_p of Student's t (scipy.special: without the cost of importing stats)."""
     return float(stdtrit(degrees, p))
