@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from labctl.analysis.cells import Cell, Place, cell_of
@@ -32,7 +33,7 @@ class Primary:
     margin: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: a cached property needs a place to lie
 class Design:
     baseline: str | None
     control: str | None
@@ -59,7 +60,7 @@ class Design:
     def native(self) -> str | None:
         return NATIVE if NATIVE in self.natives else None
 
-    @property
+    @cached_property
     def family(self) -> int:
         """m: the tests that decide, as planned. A tuning that later fails to run stays in, so
         that what happened in the run can't loosen the intervals of the others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -77,6 +78,7 @@ def spread(effects: Collection[float] | Floats, resolution: float, floor: float 
     return Spread(n, mean, max(sd, floor))
 
 
+@cache
 def quantile(p: float, degrees: float) -> float:
     """The quantile t_p of Student's t (scipy.special: without the cost of importing stats)."""
     return float(stdtrit(degrees, p))

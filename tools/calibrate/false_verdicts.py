@@ -37,7 +37,7 @@ class Scenario:
 
 
 def _scenarios() -> Iterable[Scenario]:
-    yield Scenario("equal variances", A_A, f"normal noise, {A_A.sd:.0%} in every trial")
+    yield Scenario("equal variances", A_A, f"normal noise, {100 * A_A.sd:g} % in every trial")
     arms = ", ".join(f"{name} {times:g}" for name, times in UNEQUAL.items())
     yield Scenario(
         "unequal variances",
@@ -79,7 +79,6 @@ def _scenarios() -> Iterable[Scenario]:
         "one test until a width",
         replace(one, stopping=narrow, blocks=narrow.most_blocks),
         f"a family of one; a run {narrow.words}",
-        why="a run ends rather where its deviation came out small, which a larger family evens out",
     )
     for noise in KINDS.values():
         if noise.name != "normal":

@@ -128,7 +128,7 @@ KINDS: dict[str, Noise] = {
         Noise("skewed", f"log-normal on the log scale (sigma {_SHAPE:g}: skewness 3.3)", _skewed),
         Noise(
             "bimodal",
-            f"{_SLOW_SHARE:.0%} of trials in a mode {_APART:g} standard deviations slower",
+            f"{100 * _SLOW_SHARE:g} % of trials in a mode {_APART:g} standard deviations slower",
             _bimodal,
         ),
         Noise("heavy-tailed", "Student's t with 3 degrees of freedom", _heavy),

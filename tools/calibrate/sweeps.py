@@ -8,6 +8,7 @@ that thousands of them cost little more than judging them.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +21,8 @@ from labctl.analysis.judge import Decided, decide
 from labctl.analysis.stopping import stop_after, until
 from labctl.base.stopping import Stopping
 from labctl.base.units import Better, Unit
+from labctl.store.readings import Kind, Readings
 from labctl.store.run_folder import LoadedRun, LoadedTrial
-from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.study.williams import block_order
 from tools.calibrate.noise import NORMAL, Noise, Values
@@ -147,12 +148,13 @@ class _Plan:
     def run(self, values: Values) -> LoadedRun:
         """The run of these values [blocks, positions, places]."""
         trials = tuple(
-            LoadedTrial(record, (_sample(value),), folder)
+            LoadedTrial(record, Readings(_KINDS, array("d", (value,))), folder)
             for (record, folder), value in zip(self.records, values.ravel().tolist(), strict=True)
         )
         return LoadedRun("simulated", _RUN, self.plan, trials, ())
 
 
+_KINDS = (Kind(METRIC, Unit.BYTES_PER_SECOND, Better.HIGHER, {}, "stdout.txt"),)
 _RUN: Mapping[str, Any] = {"schema": 1, "status": "done", "accelerator": "kvm"}
 
 
@@ -171,16 +173,6 @@ def _plan_json(sweep: Sweep, records: Sequence[TrialRecord]) -> dict[str, Any]:
         "trials": [{"number": r.number, "block": r.block, "cell": r.cell} for r in records],
         "stopping": None if sweep.stopping is None else sweep.stopping.to_json(),
     }
-
-
-def _sample(value: float) -> Sample:
-    return Sample(
-        metric=METRIC,
-        value=value,
-        unit=Unit.BYTES_PER_SECOND,
-        better=Better.HIGHER,
-        source="stdout.txt",
-    )
 
 
 def _draw(sweep: Sweep, plans: Sequence[_Plan], rng: np.random.Generator) -> Values:
