@@ -46,13 +46,19 @@ def answer(comparisons: Sequence[Comparison], *, why_not: str | None, emulated: 
     together = "" if len(primaries) == 1 else f" for all {len(primaries)} comparisons together"
     first = (
         f"{where}roll out '{best[0].tuning}': it {_clause(best, *_bill(best, comparisons))} "
-        f"(against baseline, at 95 % confidence{together})."
+        f"(against baseline, at 95 % confidence{together}{_one_boot(primaries)})."
     )
     rest = [of for of in tunings.values() if of is not best]
     if not rest:
         return capital(first)
     unranked = "the tunings were not compared with each other; " if len(ranked) > 1 else ""
     return f"{capital(first)} {capital(unranked + _named(rest))}."
+
+
+def _one_boot(primaries: Sequence[Comparison]) -> str:
+    """That a verdict rests on one boot and holds for it (docs/decisions/boots-and-blocks.md)."""
+    shared = any(c.boots == 1 and len(c.blocks) > 1 for c in primaries)
+    return ", for the one boot that the blocks share" if shared else ""
 
 
 def recommendable(of: Sequence[Comparison]) -> bool:

@@ -80,3 +80,10 @@ def test_few_blocks_are_a_demonstration() -> None:
 def test_a_study_without_candidates_recommends_nothing() -> None:
     answer = judge(synthetic_run(**CALM, tunings=["native", "baseline", "control"])).answer
     assert answer.startswith("Nothing can be recommended.")
+
+
+def test_an_answer_from_one_boot_says_that_it_holds_for_that_one() -> None:
+    words = "for the one boot that the blocks share"
+    assert words in judge(synthetic_run(boots=1)).answer
+    assert words not in judge(synthetic_run(boots=5)).answer
+    assert words not in judge(synthetic_run(boots=10)).answer
