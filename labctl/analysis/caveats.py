@@ -40,6 +40,7 @@ def caveats(
     yield from hindrances(design, cells)
     yield from _imported(run)
     yield from _checks(checks, primaries)
+    yield from _boots(primaries)
     yield from _signs(signs)
     yield from _setting(run, design)
     yield from _restored(run, design, restored)
@@ -49,7 +50,6 @@ def caveats(
     yield from _promises(design)
     yield from _left_out(design, cells)
     yield from _unjudgeable(primaries)
-    yield from _boots(primaries)
     yield from _twins(design)
     yield from _not_exercised(run, primaries)
     yield from cells.problems
