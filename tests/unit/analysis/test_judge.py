@@ -365,6 +365,7 @@ def test_warnings_come_with_the_gravest_first() -> None:
     expected = [
         "The control failed",
         "The handicap was not found",
+        "10 blocks share 2 boots",
         "native-versus-guest ratio shows emulation, not virtualization",
         "stack difference",
         "Restored state",
@@ -372,7 +373,6 @@ def test_warnings_come_with_the_gravest_first() -> None:
         "'rr' was skipped: No real-time",
         "pinned+fifo: real-time throttling may stop SCHED_FIFO threads.",
         "no usable value in block 3",
-        "10 blocks share 2 boots",
         "trials/0007/trial.json cannot be read",
         "not finished (status: interrupted)",
     ]
