@@ -9,17 +9,18 @@ Blocks of two runs have nothing in common, so nothing is paired here: intervals 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
+from labctl.analysis.checks import Checked, check
 from labctl.analysis.design import ALPHA, Design, read_design
-from labctl.analysis.effects import Effects, alone, by_ratio, paired, ratio_of
+from labctl.analysis.effects import Effects, alone, by_ratio, natural, paired, ratio_of
 from labctl.analysis.intervals import Spread, welch_interval
 from labctl.analysis.model import EffectKind
-from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.units import Better, Unit
 from labctl.base.wording import counted
@@ -59,9 +60,14 @@ class Difference:
     low: float | None
     high: float | None
     confidence: float
-    margin: float
+    margin: float | None
+    """None where it is a share, and no ratio can be taken."""
     blocks_a: int
     blocks_b: int
+    judges: bool = True
+    """Of an effect: whether the controls of both runs let them judge it (METHOD 18)."""
+    sees: bool = True
+    """Of an effect: whether both runs found their handicaps (METHOD 5)."""
 
     @property
     def finding(self) -> str:
@@ -71,9 +77,13 @@ class Difference:
             return "not shown"
         if min(self.blocks_a, self.blocks_b) < FEWEST_BLOCKS:
             return "too few blocks"
+        if not self.judges:
+            return "not shown"
         nothing = 1.0 if self.kind is EffectKind.RATIO else 0.0
         if not self.low <= nothing <= self.high:
             return "differs"
+        if self.margin is None or not self.sees:
+            return "not shown"
         if self.kind is EffectKind.RATIO:
             within = self.low > 1 / (1 + self.margin) and self.high < 1 + self.margin
         else:
@@ -121,7 +131,7 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
         left_out=tuple(left_out),
         levels=tuple(_level(ours, theirs, spot) for spot in measured),
         effects=tuple(found for found in effects if found is not None),
-        cautions=tuple(_cautions(ours, theirs)),
+        cautions=(*_cautions(ours, theirs), *_unchecked(ours, theirs, judged)),
     )
 
 
@@ -156,6 +166,13 @@ class _Side:
 
     def has(self, spot: _Spot) -> bool:
         return self.cells.get(spot.tuning, spot.place, spot.metric) is not None
+
+    def checked(self, place: Place) -> Checked:
+        """Control and handicap of the run at a place whose workload has a primary metric."""
+        return check(self.design, self.cells, place, self.design.primaries[place.workload])
+
+    def licence(self, place: Place) -> Licence:
+        return self.checked(place).licence
 
     def series(self, spot: _Spot) -> Series:
         return self.cells.at(spot.tuning, spot.place)[spot.metric]
@@ -307,6 +324,7 @@ def _level(a: _Side, b: _Side, spot: _Spot) -> Difference:
         shown=(ours.typical, theirs.typical),
         alpha=ALPHA,
         of_effect=False,
+        licences=(),
     )
 
 
@@ -322,6 +340,7 @@ def _effect(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference | None:
         shown=(ours.shown(ours.spread.mean), theirs.shown(theirs.spread.mean)),
         alpha=alpha,
         of_effect=True,
+        licences=(a.licence(spot.place), b.licence(spot.place)),
     )
 
 
@@ -347,6 +366,7 @@ def _difference(
     shown: tuple[float, float],
     alpha: float,
     of_effect: bool,
+    licences: Sequence[Licence],
 ) -> Difference:
     interval = welch_interval(*spreads, alpha)
 
@@ -354,6 +374,8 @@ def _difference(
         return ratio_of(value) if kind is EffectKind.RATIO else value
 
     sample = a.series(spot).sample
+    # A margin that is a share says nothing of a difference.
+    usual = kind is EffectKind.RATIO or natural(sample.metric, sample.unit, against_native=False)
     return Difference(
         tuning=spot.tuning,
         workload=spot.place.workload,
@@ -369,10 +391,25 @@ def _difference(
         low=None if interval is None else scaled(interval.low),
         high=None if interval is None else scaled(interval.high),
         confidence=1 - alpha,
-        margin=a.design.primaries[spot.place.workload].margin,
+        margin=a.design.primaries[spot.place.workload].margin if usual else None,
         blocks_a=spreads[0].n,
         blocks_b=spreads[1].n,
+        judges=all(licence.judges for licence in licences),
+        sees=all(licence.sees for licence in licences),
     )
+
+
+def _unchecked(a: _Side, b: _Side, judged: Collection[_Spot]) -> Iterator[str]:
+    """What control and handicap of either run hold back of its tunings' effects."""
+    for place in dict.fromkeys(spot.place for spot in judged):
+        for side in (a, b):
+            checked = side.checked(place)
+            if side.cells.blocks < FEWEST_BLOCKS:
+                continue  # said already, and then nothing can be checked
+            if not checked.licence.judges:
+                yield f"{side.run.name}: {checked.control.sentence}"
+            elif not checked.licence.sees:
+                yield f"{side.run.name}: {checked.handicap.sentence}"
 
 
 def _cautions(a: _Side, b: _Side) -> Iterator[str]:

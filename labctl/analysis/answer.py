@@ -113,7 +113,10 @@ def _clause(of: Sequence[Comparison], *more: str) -> str:
             "write"
         )
     if suspended := having(Verdict.SUSPENDED):
-        parts.append(f"gets no verdict in {_places(suspended)}, where the control forbids it")
+        parts.append(
+            f"gets no verdict in {_places(suspended)}, where the control failed, is missing or "
+            "leaves too much open"
+        )
     if short := having(Verdict.DEMONSTRATION):
         parts.append(f"has fewer than {FEWEST_BLOCKS} blocks in {_places(short)}")
     parts.extend(more)

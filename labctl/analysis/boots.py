@@ -117,7 +117,7 @@ def mean_squares(groups: Sequence[Sequence[float]]) -> MeanSquares:
 def _mean_squares(values: Floats, sizes: npt.NDArray[np.int64]) -> MeanSquares:
     """The same of values group after group, and the groups' sizes."""
     n, boots = len(values), len(sizes)
-    means = np.add.reduceat(values, np.cumsum(sizes) - sizes) / sizes
+    means = _means(values, sizes)
     apart, around, shares = means - values.sum() / n, values - np.repeat(means, sizes), sizes / n
     between, within = float(sizes @ (apart * apart)), float(around @ around)
     return MeanSquares(
@@ -127,6 +127,12 @@ def _mean_squares(values: Floats, sizes: npt.NDArray[np.int64]) -> MeanSquares:
         within=within / (n - boots) if n > boots else None,
         concentration=float(shares @ shares),
     )
+
+
+def _means(values: Floats, sizes: npt.NDArray[np.int64]) -> Floats:
+    """The mean of each group of values that stand group after group."""
+    means: Floats = np.add.reduceat(values, np.cumsum(sizes) - sizes) / sizes
+    return means
 
 
 def spread_over(
@@ -148,6 +154,10 @@ def spread_over(
     boots = len(groups.blocks)
     if not 1 < boots < plain.n:
         return replace(plain, boots=boots)
-    found = _mean_squares(numbers.array[groups.order], groups.sizes)
-    error = max(found.standard_error, floor / math.sqrt(plain.n)) if plain.sd else 0.0
+    values = numbers.array[groups.order]
+    found = _mean_squares(values, groups.sizes)
+    # Boots that tie have no spread of their own to tell, as blocks that tie have none (METHOD 16).
+    tied = float(np.ptp(_means(values, groups.sizes))) <= resolution
+    apart = 0.0 if tied else found.standard_error
+    error = max(apart, floor / math.sqrt(plain.n)) if plain.sd else 0.0
     return replace(plain, boots=boots, boot_error=error)

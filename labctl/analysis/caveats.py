@@ -231,7 +231,7 @@ def _unjudgeable(primaries: Sequence[Comparison]) -> Iterator[str]:
         elif c.fallback is not None:
             yield (
                 f"{where} or of what it is compared with {c.fallback}: no ratio "
-                "can be taken, so it gets no verdict."
+                "can be taken, and no margin is known that a verdict could hang on."
             )
         elif c.low is None and len(c.blocks) > 1:
             yield (

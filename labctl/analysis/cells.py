@@ -78,7 +78,9 @@ class Series:
     @cached_property
     def logs(self) -> ByBlock:
         """Their logarithms, where all of them are above 0."""
-        return ByBlock(self.numbers.blocks, np.log(self.numbers.array))
+        # A block that no ratio is taken of may hold anything.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return ByBlock(self.numbers.blocks, np.log(self.numbers.array))
 
     @cached_property
     def widths(self) -> ByBlock:

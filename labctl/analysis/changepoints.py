@@ -44,7 +44,9 @@ def change_points(values: Sequence[float], alpha: float, seed: int = 0) -> list[
     series = np.asarray(values, dtype=float)
     rng = np.random.default_rng(seed)
     rounds = math.ceil(_PERMUTATIONS_PER_TAIL / alpha)
-    rounds = min(max(rounds, _FEWEST_PERMUTATIONS), _MOST_PERMUTATIONS)
+    # So many that alpha can be reached at all, whatever the number of series that share it.
+    most = max(_MOST_PERMUTATIONS, math.ceil(2 / alpha))
+    rounds = min(max(rounds, _FEWEST_PERMUTATIONS), most)
     found: list[ChangePoint] = []
     while True:
         ends = [0, *sorted(point.index for point in found), len(series)]

@@ -38,8 +38,9 @@ def check(design: Design, cells: Cells, place: Place, primary: Primary) -> Check
 def _check_control(
     design: Design, cells: Cells, place: Place, primary: Primary
 ) -> tuple[RunCheck, bool, float]:
-    """a_b = y_B - y_C (METHOD 17): the check, whether it lets the run judge, and its reach."""
-    arm = _Arm.of(cells, place, primary, design.baseline, (design.control,))
+    """The check, whether it lets the run judge, and its reach: y_C - y_B, which is METHOD 17's a_b
+    in the direction of all other changes, those of an arm against baseline."""
+    arm = _Arm.of(cells, place, primary, design.control, (design.baseline,))
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
         sentence = f"The control could not be checked in {place}: {arm.excuse}."
         return arm.checked("control", None, sentence), False, 0.0

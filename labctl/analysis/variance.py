@@ -135,6 +135,13 @@ def _seconds(records: Sequence[TrialRecord]) -> float:
     return max(at_work, max(ended) - min(begun))
 
 
+def _in_time(seconds: float, costs: Costs) -> str:
+    """How long that takes, as far as the run tells: trials from elsewhere say nothing of it."""
+    if not costs.block:
+        return ""
+    return f" in about {roughly(seconds)}{'' if costs.boot else ', the time of boots not counted'}"
+
+
 def _time(seconds: float | None) -> float:
     """0 for what is no time that can have passed: a file may say anything."""
     return seconds if seconds is not None and 0 < seconds < math.inf else 0.0
@@ -237,6 +244,5 @@ def _sentences(
     trials = f" with trials of {duration(seconds)}" if seconds is not None else ""
     yield (
         f"{counted(proposed.boots, 'boot')} × {counted(proposed.blocks_per_boot, 'block')}"
-        f"{trials} would halve the interval in about {roughly(proposed.seconds)}"
-        f"{'' if costs.boot else ', the time of boots not counted'}."
+        f"{trials} would halve the interval{_in_time(proposed.seconds, costs)}."
     )

@@ -43,7 +43,7 @@ _REASONS = {
     Verdict.EQUIVALENT: "equals baseline within the threshold",
     Verdict.INCONCLUSIVE: "no clear answer: noise hides whatever it does",
     Verdict.OTHER_PROMISE: "no verdict: its disk promises something else of a completed write",
-    Verdict.SUSPENDED: "no verdict: baseline did not equal itself in this run",
+    Verdict.SUSPENDED: "no verdict: this run did not show that baseline equals itself",
     Verdict.DEMONSTRATION: "no verdict: too few blocks",
 }
 

@@ -49,6 +49,7 @@ def direction(view: View, scene: Scene) -> str:
 def intervals(view: View, scene: Scene) -> str:
     """How to read a change and its interval."""
     text = "Below each change stands its interval"
+    checks = view.judgement.control
     primary = view.primary_comparison(scene)
     if primary is not None:
         text += f": {share(primary.confidence)} where a verdict stands"
@@ -62,6 +63,11 @@ def intervals(view: View, scene: Scene) -> str:
     text += "."
     if primary is not None and primary.margin is not None:
         text += f" Changes under {margin(primary)} do not matter to this study."
+    if any(scene_of(check) == scene and check.estimate is not None for check in checks):
+        text += (
+            f" A change against {view.baseline} is taken block by block, against the mean of it "
+        )
+        text += f"and {view.control}; {view.control}'s is against {view.baseline} alone."
     return text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -69,6 +69,12 @@ class RunFolder:
         for candidate in (Path(name), results / name):
             if (candidate / "run.json").is_file():
                 return cls(candidate.resolve())
+        for candidate in (Path(name), results / name):
+            if (candidate / "trials").is_dir():
+                raise UsageError(
+                    f"{candidate} holds trials and no run.json, which makes a folder a run",
+                    hint="Copy the whole folder of the run.",
+                )
         names = [folder.name for folder in cls.all(results)]
         raise UsageError(f"no run '{name}' in {results}", hint=nearest(name, names))
 
@@ -175,6 +181,8 @@ class RunFolder:
         if not (indexed or problems or run.get("status") == "running") and fingerprint.is_lasting:
             write_index(self.path, fingerprint, rows)
         folder = self.path / "trials"
+        if "accelerator" not in run and (known := _accelerator(r.record for r in rows)):
+            run = {**run, "accelerator": known}
         trials = (LoadedTrial(r.record, r.readings, TrialFolder(folder / r.folder)) for r in rows)
         return LoadedRun(
             self.name, run, carried_out(plan, run, extensions), tuple(trials), tuple(problems)
@@ -232,6 +240,13 @@ def _number_and_attempt(path: Path) -> tuple[int, int, str]:
     number, _, attempt = path.name.partition(".")
     whole = number.isdecimal() and (attempt.isdecimal() or not attempt)
     return (int(number), int(attempt or 1), "") if whole else (0, 0, path.name)
+
+
+def _accelerator(records: Iterable[TrialRecord]) -> str | None:
+    """What guests ran under by what their trials say, for a run whose record has lost it: nobody
+    may take emulation for virtualization."""
+    found = {str(name) for r in records if (name := r.parsed_with.get("accelerator"))}
+    return found.pop() if len(found) == 1 else None
 
 
 def _is_as_made(plan: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from labctl.analysis.across import Difference, RunComparison, compare_runs
 from labctl.store.run_folder import LoadedRun
+from tests.unit.analysis.alter import with_values
 from tests.unit.synthetic import synthetic_run
 
 QUIET = {"block_noise": 0.02, "noise": 0.01}
@@ -32,8 +33,8 @@ def effect(found: RunComparison, tuning: str) -> Difference:
 
 
 def test_what_a_host_does_to_all_arms_is_in_the_values_and_not_in_the_effects() -> None:
-    everywhere = {"native": 1.5, "baseline": 1.5, "control": 1.5, "handicap": 1.5, "pinned": 1.8}
-    a = synthetic_run(seed=1, effects={"pinned": 1.2}, **QUIET)
+    everywhere = {"native": 1.5, "baseline": 1.5, "control": 1.5, "handicap": 1.35, "pinned": 1.8}
+    a = synthetic_run(seed=1, effects={"pinned": 1.2, "handicap": 0.9}, **QUIET)
     b = synthetic_run(seed=2, effects=everywhere, **QUIET)
     found = compare_runs(a, b)
     level = next(r for r in found.levels if r.tuning == "baseline" and r.workload == "sysbench-cpu")
@@ -50,6 +51,35 @@ def test_an_effect_that_another_host_does_not_have_differs() -> None:
     found = effect(compare_runs(a, b), "pinned")
     assert found.finding == "differs"
     assert (found.in_a, found.in_b) == pytest.approx((1.2, 0.9), rel=0.03)
+
+
+def test_effects_are_the_same_only_where_both_runs_can_see_a_loss() -> None:
+    sees = synthetic_run(seed=1, effects={"handicap": 0.9}, **QUIET)
+    blind = replace(synthetic_run(seed=2, effects={}, **QUIET), name="blind")
+    found = compare_runs(sees, blind)
+    assert effect(found, "pinned").finding == "not shown"
+    assert any(text.startswith("blind: The handicap was not found") for text in found.cautions)
+
+
+def test_a_run_whose_control_failed_shows_nothing_of_effects() -> None:
+    sound = synthetic_run(seed=1, effects={"handicap": 0.9, "pinned": 1.2}, **QUIET)
+    failed = with_values(
+        replace(synthetic_run(seed=2, effects={"handicap": 0.9}, **QUIET), name="failed"),
+        "control",
+        "events_per_s",
+        lambda block, old: 0.8 * old,
+    )
+    found = compare_runs(sound, failed)
+    assert effect(found, "pinned").finding == "not shown"
+    assert any(text.startswith("failed: The control failed") for text in found.cautions)
+
+
+def test_a_share_is_no_margin_of_a_difference() -> None:
+    runs = [
+        with_values(run, "baseline", "events_per_s", lambda block, old: 0.0 if block == 1 else old)
+        for run in (synthetic_run(seed=seed, effects={"handicap": 0.9}) for seed in (1, 2))
+    ]
+    assert effect(compare_runs(*runs), "pinned").margin is None
 
 
 def test_noise_shows_nothing() -> None:

@@ -152,3 +152,13 @@ def test_the_interval_still_covers_when_invalid_trials_leave_boots_unequal() -> 
             assert interval is not None
             covered += interval.low <= 0 <= interval.high
         assert covered / 2000 > 0.935
+
+
+def test_boots_that_tie_are_no_certainty() -> None:
+    """As equal blocks have no interval: within each boot the effects differ, the means don't."""
+    of_boot = {block: 1 + block // 2 for block in range(10)}
+    values = {block: math.log(1.013 if block % 4 in (0, 3) else 1.049) for block in range(10)}
+    found = spread_over(values, [of_boot], 1e-9)
+    assert found.sd > 0.01
+    assert t_interval(found, 0.05) is None
+    assert t_interval(spread_over(values, [of_boot], 1e-9, floor=0.01), 0.05) is not None

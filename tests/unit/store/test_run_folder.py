@@ -279,3 +279,22 @@ def test_an_extension_of_another_plan_is_a_problem(extended: RunFolder) -> None:
     problems = extended.load().problems
     assert [problem[:11] for problem in problems] == ["plan.2.json", "plan.3.json"]
     assert all("extends another plan than the one before it" in text for text in problems)
+
+
+@pytest.mark.parametrize(("guests", "known"), [(["tcg", "tcg"], "tcg"), (["tcg", "kvm"], None)])
+def test_a_lost_record_leaves_what_the_trials_say_of_the_accelerator(
+    run: RunFolder, guests: list[str], known: str | None
+) -> None:
+    """Else emulation would be taken for virtualization."""
+    for number, accelerator in enumerate(guests, start=1):
+        folder = kept(run, number)
+        told = {**RECORD.parsed_with, "accelerator": accelerator}
+        folder.write_record(replace(RECORD, number=number, attempt=1, parsed_with=told))
+    (run.path / "run.json").write_text('{"schema": 1, "acc')
+    assert run.load().run.get("accelerator") == known
+
+
+def test_a_folder_of_trials_without_a_record_is_named(run: RunFolder) -> None:
+    (run.path / "run.json").unlink()
+    with pytest.raises(UsageError, match=r"holds trials and no run\.json"):
+        RunFolder.find(run.path.parent, run.name)
