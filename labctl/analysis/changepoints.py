@@ -45,7 +45,7 @@ def change_points(values: Sequence[float], alpha: float, seed: int = 0) -> list[
     rng = np.random.default_rng(seed)
     rounds = math.ceil(_PERMUTATIONS_PER_TAIL / alpha)
     # So many that alpha can be reached at all, whatever the number of series that share it.
-    most = max(_MOST_PERMUTATIONS, math.ceil(2 / alpha))
+    most = max(_MOST_PERMUTATIONS, math.ceil(1 / alpha))
     rounds = min(max(rounds, _FEWEST_PERMUTATIONS), most)
     found: list[ChangePoint] = []
     while True:
