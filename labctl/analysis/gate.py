@@ -3,8 +3,9 @@
 A rule *holds* where its demand is shown, one-sided at 5 % each: all of them hold together with no
 more than that (an intersection-union test; R. L. Berger, Technometrics 24, 1982). It is *violated*
 where the contrary is shown, at 5 % over all tests of the gate together (Bonferroni), so that a
-policy of many rules doesn't fail by their number. What is neither is undecided, and the policy
-says what that counts as. Pure.
+policy of many rules doesn't fail by their number. A run that a rule may have ended has less than
+5 % for both (METHOD 22). What is neither is undecided, and so is what the run's control and
+handicap don't let it say; the policy says what that counts as. Pure.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from enum import StrEnum
 from labctl.analysis.across import refusals, same_tuning, workload_differences
 from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
-from labctl.analysis.checks import check
-from labctl.analysis.design import ALPHA, Design, read_design
-from labctl.analysis.effects import alone, by_ratio, on_scale, paired, ratio_of
+from labctl.analysis.design import Design, read_design
+from labctl.analysis.effects import (
+    alone,
+    by_ratio,
+    on_scale,
+    paired,
+    ratio_of,
+    towards_better,
+)
 from labctl.analysis.gate_facts import hold_facts
+from labctl.analysis.gate_licence import Leave, leave
 from labctl.analysis.gate_scope import TWIN, Spot, scope
 from labctl.analysis.intervals import Interval, Spread, t_interval, welch_interval
 from labctl.analysis.model import EffectKind
@@ -42,7 +50,8 @@ class Finding:
     speaks of nothing in the run, and for one that speaks of its facts (`of_facts`).
 
     `estimate`, `low`, `high`: the ratio, the difference in `unit`, or the value, as `kind` says
-    (None: the value itself), in natural direction; the interval's ends are one-sided 95 % each.
+    (None: the value itself), in natural direction; the interval's ends are one-sided, 95 % each,
+    and more in a run that a rule may have ended.
     `why`: what keeps it undecided, or which facts differ.
     """
 
@@ -103,7 +112,7 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
     alpha = design.level / max(1, sum(test.values is not None for test in asked))
     by_rule: dict[int, list[Finding]] = {}
     for test in asked:
-        found = _finding(test, policy.counts_as(test.rule), alpha)
+        found = _finding(test, policy.counts_as(test.rule), design.level, alpha)
         by_rule.setdefault(id(test.rule), []).append(found)
     findings: list[Finding] = []
     for rule in policy.rules:
@@ -179,14 +188,19 @@ class _Values:
         return ratio_of(value) if self.logs else value
 
 
+_FREE = Leave()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Test:
-    """`values` None, or `why`: it can't be decided. `faulty`: by no run, as the rule stands."""
+    """`values` None, or `why`: it can't be decided. `faulty`: by no run, as the rule stands.
+    `leave`: what the run's checks let it say."""
 
     rule: Rule
     spot: Spot
     against: str | None = None
     values: _Values | None = None
+    leave: Leave = _FREE
     why: str = ""
     faulty: bool = False
 
@@ -199,6 +213,7 @@ def _test(
     (tuning, place), key, series = spot.cell, spot.key, spot.series
     against, references, why = _references(rule, design, cells, others, tuning, place, key)
     values: _Values | None = None
+    may = _FREE
     if not why and rule.like is not None:
         values = _between_runs(references[0], series)
     elif not why and rule.against is not None:
@@ -208,6 +223,8 @@ def _test(
             why = f"no block has both {tuning} and {against}"
         else:
             values = _of_spread(effects.spread, effects.kind, effects.kind is EffectKind.RATIO)
+            if against in (design.baseline, design.control):
+                may = leave(design, cells, place, tuning, key, effects, series.sample.unit)
     elif not why:
         values = _of_itself(series)
     mismatch = "" if values is None else _mismatch(rule, values, series)
@@ -217,8 +234,10 @@ def _test(
         spot=spot,
         against=against,
         values=None if why else values,
+        leave=may,
         why=why,
-        faulty=bool(mismatch),
+        # Named so, and not met by a pattern.
+        faulty=bool(mismatch) or (rule.against is not None and rule.tuning == rule.against),
     )
 
 
@@ -244,20 +263,15 @@ def _references(
     against = design.twins.get(tuning) if rule.against == TWIN else rule.against
     if against is None:
         return TWIN, (), f"{tuning} has no native twin"
-    names = (against, design.control) if against == design.baseline else (against,)
+    if against == tuning:
+        return against, (), f"{tuning} can't be held against itself"
+    # An arm is none of its own references: the control would be held against half of itself.
+    both = against == design.baseline and tuning != design.control
+    names = (against, design.control) if both else (against,)
     found = [s for name in names if (s := cells.get(name, place, key)) is not None]
     if cells.get(against, place, key) is None:
         return against, (), f"{against} has no such value"
-    if against == design.baseline and (failed := _control_failed(design, cells, place)):
-        return against, (), failed
     return against, found, ""
-
-
-def _control_failed(design: Design, cells: Cells, place: Place) -> str:
-    primary = design.primaries.get(place.workload)
-    if primary is None or check(design, cells, place, primary).control.passed is not False:
-        return ""
-    return "the control failed: baseline differs from itself"
 
 
 def _of_itself(series: Series) -> _Values:
@@ -299,22 +313,26 @@ def _mismatch(rule: Rule, values: _Values, series: Series) -> str:
     return ""
 
 
-def _finding(test: _Test, counts_as: Undecided, alpha: float) -> Finding:
+def _finding(test: _Test, counts_as: Undecided, level: float, alpha: float) -> Finding:
+    """`level`: the error of calling the rule kept; `alpha`: of calling it violated."""
     rule, spot, values, series = test.rule, test.spot, test.values, test.spot.series
     outcome, why, interval = Outcome.UNDECIDED, test.why, None
     if values is not None and series is not None:
-        interval = values.interval(2 * ALPHA)
+        interval = values.interval(2 * level)
         if series.is_maximum:
             outcome, why = _of_maximum(rule, series)
             interval = None
         elif values.n < FEWEST_BLOCKS:
             why = f"{values.n} of the {FEWEST_BLOCKS} blocks that it takes"
+        elif test.leave.refused:
+            why = test.leave.refused
         elif interval is None:
             why = "the same number in every block, too coarse to judge by"
         else:
             sure = values.interval(2 * alpha)
-            outcome = _decide(rule, values, series.sample.better, interval, sure or interval)
-            why = "the interval holds both" if outcome is Outcome.UNDECIDED else ""
+            claim = _decide(rule, values, series.sample.better, interval, sure or interval)
+            why = _why_not(claim, test.leave)
+            outcome = Outcome.UNDECIDED if why else claim.outcome
     return Finding(
         rule=rule.title,
         limit=rule.demand,
@@ -343,10 +361,27 @@ def _of_maximum(rule: Rule, series: Series) -> tuple[Outcome, str]:
     return Outcome.UNDECIDED, "no maximum reached it, which doesn't prove that none will"
 
 
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """`bias`: the least bias that makes it by itself; None where it says that there is no effect
+    beyond the limit, which no size speaks for."""
+
+    outcome: Outcome
+    bias: float | None = None
+
+
+def _why_not(claim: _Claim, may: Leave) -> str:
+    if claim.outcome is Outcome.UNDECIDED:
+        return "the interval holds both"
+    return may.of_absence() if claim.bias is None else may.of_effect(claim.bias)
+
+
 def _decide(
     rule: Rule, values: _Values, better: Better, holds: Interval, violated: Interval
-) -> Outcome:
+) -> _Claim:
     """`holds` is the interval to show the demand by, `violated` the one for its contrary."""
+    size = abs(values.mean)
+    kept = _Claim(Outcome.HOLDS, size)
     if rule.limit in ("below", "above"):
         limit = _logged(rule.amount) if values.logs else rule.amount
         shift, turned = limit, rule.limit == "below"
@@ -354,18 +389,25 @@ def _decide(
         margin = on_scale(rule.amount, values.kind or EffectKind.DIFFERENCE)
         if rule.limit == "within":
             if holds.within(margin):
-                return Outcome.HOLDS
+                return _Claim(Outcome.HOLDS)
             outside = violated.low > margin or violated.high < -margin
-            return Outcome.VIOLATED if outside else Outcome.UNDECIDED
+            return _Claim(Outcome.VIOLATED, size - margin) if outside else _UNDECIDED
         # Towards better, the effect must lie above a bound: -margin, or +margin.
         turned = better is Better.LOWER
         bound = margin if rule.limit == "better_by_at_least" else -margin
         shift = -bound if turned else bound
+        # What is shown to be better is an effect; what is only not much worse is the lack of one.
+        if bound < 0 and towards_better(holds, better).low <= 0:
+            kept = _Claim(Outcome.HOLDS)
+    bias = abs(values.mean - shift)
     if turned:
         holds, violated, shift = holds.mirrored(), violated.mirrored(), -shift
     if holds.low > shift:
-        return Outcome.HOLDS
-    return Outcome.VIOLATED if violated.high < shift else Outcome.UNDECIDED
+        return kept
+    return _Claim(Outcome.VIOLATED, bias) if violated.high < shift else _UNDECIDED
+
+
+_UNDECIDED = _Claim(Outcome.UNDECIDED)
 
 
 def _logged(value: float) -> float:

@@ -48,7 +48,8 @@ def test_a_known_effect_is_decided_as_the_rule_says(
     effect: float, limit: dict[str, Any], outcome: Outcome
 ) -> None:
     given = rule(tuning="pinned", against="baseline", **limit)
-    assert finding(given, effects={"pinned": effect}, noise=0.01).outcome is outcome
+    effects = {"handicap": 0.95, "pinned": effect}
+    assert finding(given, effects=effects, noise=0.01).outcome is outcome
 
 
 @pytest.mark.parametrize(("slower", "outcome"), [(1.3, Outcome.HOLDS), (0.7, Outcome.VIOLATED)])

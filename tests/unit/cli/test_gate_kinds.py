@@ -153,7 +153,7 @@ def test_ten_blocks_of_noise_decide_nothing(labctl: Labctl, results: Path) -> No
 ALL_OUTCOMES = """
 undecided: %s
 rules:
-  - {name: kept, tuning: pinned+fifo, metric: events_per_s, against: baseline, within: 900 %%}
+  - {name: kept, tuning: pinned+fifo, metric: events_per_s, against: native, within: 900 %%}
   - {name: broken, tuning: pinned, metric: events_per_s, against: baseline, within: 1 %%}
   - {name: open, tuning: pinned, metric: exits, below: 1}
   - {name: a slip, tuning: pined, metric: events_per_s, above: 1}

@@ -1,0 +1,132 @@
+"""A gate says no more of a run than its control, its handicap and its stopping rule allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labctl.analysis.gate import Finding, Outcome, gate
+from labctl.analysis.policy import Policy, Rule, Undecided
+from labctl.base.stopping import Looks
+from tests.unit.synthetic import WORKLOADS, synthetic_run
+
+ARMS = ("baseline", "control", "handicap", "pinned")
+UNCHECKED = ("baseline", "handicap", "pinned")
+
+WIDE = {"seed": 17, "noise": 0.03}
+"""A control whose interval reaches beyond the threshold of 5 % and still holds 0."""
+
+
+def found(tuning: str = "pinned", against: str = "baseline", **fields: Any) -> Finding:
+    """What becomes of one rule; the run's shape beside the rule's limit."""
+    limits = ("within", "worse_by_at_most", "better_by_at_least")
+    limit = {name: fields.pop(name) for name in limits if name in fields}
+    shape = {
+        "tunings": ARMS,
+        "workloads": {"sysbench-cpu": WORKLOADS["sysbench-cpu"]},
+        "boots": 10,
+        "noise": 0.005,
+        "primary_only": True,
+        **fields,
+    }
+    metric = "latency_p95" if not shape["primary_only"] else "events_per_s"
+    rule = Rule(tuning=tuning, metric=metric, against=against, **limit)
+    policy = Policy(undecided=Undecided.PASS, rules=[rule])
+    (one,) = gate(synthetic_run(**shape), policy, {}).findings
+    return one
+
+
+@pytest.mark.parametrize("limit", ["within", "worse_by_at_most"])
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        ({"seed": 10, "effects": {"handicap": 1.0}}, "the handicap was not found"),
+        (
+            {"seed": 5, "tunings": ("baseline", "control", "pinned"), "effects": {}},
+            "the handicap could not be checked",
+        ),
+        (
+            {"seed": 5, "tunings": UNCHECKED, "effects": {"handicap": 0.95}},
+            "the control could not be checked in sysbench-cpu under 'neighbour': the run has none",
+        ),
+        ({**WIDE, "effects": {"handicap": 0.8}}, "the control leaves up to"),
+    ],
+    ids=["blind", "no handicap", "no control", "a wide control"],
+)
+def test_no_effect_is_not_shown_by_a_run_that_may_not_say_so(
+    limit: str, shape: dict[str, Any], why: str
+) -> None:
+    one = found(**{limit: "5 %"}, **shape)
+    assert one.outcome is Outcome.UNDECIDED
+    assert why in one.why
+    assert one.estimate is not None
+
+
+@pytest.mark.parametrize("limit", ["within", "worse_by_at_most"])
+def test_no_effect_is_shown_by_a_run_that_found_its_handicap(limit: str) -> None:
+    one = found(**{limit: "5 %"}, seed=10, effects={"handicap": 0.95})
+    assert (one.outcome, one.why) == (Outcome.HOLDS, "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "effect", "outcome"),
+    [
+        ({"better_by_at_least": "1 %"}, 1.03, Outcome.UNDECIDED),
+        ({"better_by_at_least": "20 %"}, 1.5, Outcome.HOLDS),
+        ({"better_by_at_least": "20 %"}, 1.0, Outcome.VIOLATED),
+        ({"worse_by_at_most": "5 %"}, 0.9, Outcome.UNDECIDED),
+        ({"worse_by_at_most": "5 %"}, 0.7, Outcome.VIOLATED),
+        ({"worse_by_at_most": "5 %"}, 1.5, Outcome.HOLDS),
+        ({"within": "5 %"}, 0.9, Outcome.UNDECIDED),
+        ({"within": "5 %"}, 1.5, Outcome.VIOLATED),
+    ],
+)
+def test_beyond_the_reach_of_a_wide_control_a_rule_is_decided(
+    limit: dict[str, str], effect: float, outcome: Outcome
+) -> None:
+    one = found(**limit, **WIDE, effects={"handicap": 0.8, "pinned": effect})
+    assert one.outcome is outcome
+    assert ("the control leaves up to" in one.why) is (outcome is Outcome.UNDECIDED)
+
+
+def test_what_is_better_needs_no_handicap_to_be_no_worse() -> None:
+    one = found(worse_by_at_most="5 %", seed=10, effects={"handicap": 1.0, "pinned": 1.3})
+    assert one.outcome is Outcome.HOLDS
+
+
+def test_a_metric_that_is_no_primary_has_no_check_of_its_own() -> None:
+    one = found(within="5 %", primary_only=False, seed=5, tunings=UNCHECKED, effects={})
+    assert (one.metric, one.outcome) == ("latency_p95", Outcome.HOLDS)
+
+
+def test_against_the_control_the_same_is_asked_as_against_baseline() -> None:
+    one = found(against="control", within="5 %", seed=10, effects={"handicap": 1.0})
+    assert one.why.startswith("the handicap was not found")
+
+
+@pytest.mark.parametrize(("tuning", "against"), [("control", "baseline"), ("baseline", "control")])
+def test_the_control_is_held_against_the_whole_difference(tuning: str, against: str) -> None:
+    effects = {"control": 1.08, "handicap": 0.95}
+    one = found(tuning, against, within="5 %", noise=0.01, effects=effects)
+    assert one.outcome is Outcome.VIOLATED
+    assert one.estimate == pytest.approx(1.08 if tuning == "control" else 1 / 1.08, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["baseline", "control", "pinned"])
+def test_an_arm_against_itself_shows_nothing(name: str) -> None:
+    one = found(name, name, within="5 %", effects={"handicap": 0.95})
+    assert (one.outcome, one.why) == (
+        Outcome.UNDECIDED,
+        f"{name} can't be held against itself",
+    )
+    assert one.counts_as is Undecided.OPEN
+
+
+def test_a_run_that_a_rule_may_end_pays_for_it_where_a_rule_is_kept() -> None:
+    """0.5 % at each of ten looks: what lies within the limit at 5 % need not do so then."""
+    shape = {"seed": 1, "noise": 0.02, "effects": {"handicap": 0.8}}
+    plain = found(within="3 %", **shape)
+    looked = found(within="3 %", stopping=Looks(at=tuple(range(10, 20))), **shape)
+    assert (plain.outcome, looked.outcome) == (Outcome.HOLDS, Outcome.UNDECIDED)
+    assert looked.why == "the interval holds both"
