@@ -38,7 +38,7 @@ def caveats(
     kernel, a boot per block, and checks that passed."""
     primaries = [c for c in comparisons if c.role is Role.PRIMARY]
     yield from hindrances(design, cells)
-    yield from _imported(run)
+    yield from imported(run)
     yield from _checks(checks, primaries)
     yield from _boots(primaries)
     yield from _signs(signs)
@@ -83,11 +83,12 @@ def hindrances(design: Design, cells: Cells) -> Iterator[str]:
             )
 
 
-def _imported(run: LoadedRun) -> Iterator[str]:
-    imported = run.run.get("imported")
-    if imported:
+def imported(run: LoadedRun) -> Iterator[str]:
+    """That nothing of the run is known but its trials, where that is so."""
+    source = run.run.get("imported")
+    if source:
         yield (
-            f"Imported from '{imported['file']}', not measured by labctl: what was compared, how "
+            f"Imported from '{source['file']}', not measured by labctl: what was compared, how "
             "and on what host is known from that file alone."
         )
 

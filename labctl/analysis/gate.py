@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from labctl.analysis.across import refusals, same_tuning, workload_differences
 from labctl.analysis.added import confirmatory
+from labctl.analysis.caveats import imported
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.design import Design, read_design
 from labctl.analysis.effects import (
@@ -78,6 +79,8 @@ class Finding:
 class GateResult:
     run: str
     findings: tuple[Finding, ...]
+    cautions: tuple[str, ...] = ()
+    """What of the run isn't whole, and that it was imported."""
 
     @property
     def passed(self) -> bool | None:
@@ -109,6 +112,9 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
         if rule.facts is None
         for spot in scope(rule, run, design, cells)
     ]
+    if not run.plan:
+        unplanned = "no plan tells the run's arms, so nothing tells its control"
+        asked = [replace(test, values=None, why=test.why or unplanned) for test in asked]
     alpha = design.level / max(1, sum(test.values is not None for test in asked))
     by_rule: dict[int, list[Finding]] = {}
     for test in asked:
@@ -119,7 +125,8 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
         if rule.facts is not None and rule.like is not None:
             findings.append(_of_facts(rule, run, others[rule.like], policy.counts_as(rule)))
         findings += by_rule.get(id(rule), [])
-    return GateResult(run=run.name, findings=tuple(findings))
+    cautions = (*imported(run), *run.problems)
+    return GateResult(run=run.name, findings=tuple(findings), cautions=cautions)
 
 
 def _of_facts(rule: Rule, run: LoadedRun, other: LoadedRun, counts_as: Undecided) -> Finding:

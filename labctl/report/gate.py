@@ -52,7 +52,8 @@ def gate_table(result: GateResult) -> RenderableType:
             text(found(finding)),
             text(outcome(finding), style=_STYLES[finding.outcome]),
         )
-    return Group(table, text(f"\n{verdict(result)}", style="bold"))
+    cautions = [text(f"Warning: {caution}") for caution in result.cautions]
+    return Group(*cautions, table, text(f"\n{verdict(result)}", style="bold"))
 
 
 def where(finding: Finding) -> str:
@@ -105,6 +106,8 @@ def gate_markdown(result: GateResult) -> str:
     lines = [
         f"**{_cell(verdict(result))}** Run {_cell(result.run)}.",
         "",
+        *(f"- Warning: {_cell(caution)}" for caution in result.cautions),
+        *([""] if result.cautions else []),
         "| rule | where | found | outcome |",
         "|---|---|---|---|",
     ]
@@ -132,6 +135,7 @@ def gate_json(result: GateResult) -> dict[str, Any]:
         "schema": SCHEMA,
         "run": result.run,
         "passed": result.passed,
+        "cautions": list(result.cautions),
         "checks": [
             {
                 "rule": finding.rule,
@@ -188,6 +192,8 @@ def gate_junit(result: GateResult) -> bytes:
             etree.SubElement(case, "skipped", message=message)
         else:
             etree.SubElement(case, "system-out").text = f"{message}: {said}"
+    if result.cautions:
+        etree.SubElement(suite, "system-out").text = _xml("\n".join(result.cautions))
     suite.set("tests", str(len(result.findings)))
     suite.set("failures", str(failures))
     suite.set("errors", "0")

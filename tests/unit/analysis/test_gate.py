@@ -360,3 +360,24 @@ def test_a_wrong_policy_is_refused_with_its_place(tmp_path: Path, text: str, mes
         load_policy(path)
     assert message in str(raised.value.message)
     assert str(path) in str(raised.value.message)
+
+
+def test_a_run_without_a_plan_that_can_be_read_keeps_no_rule_by_accident() -> None:
+    """Nothing tells which arm is the control, so it drops out of what a tuning is held against."""
+    given = rule(tuning="pinned+fifo", against="baseline", worse_by_at_most="5 %")
+    whole = synthetic_run(noise=0.005)
+    policy = Policy(undecided=Undecided.OPEN, rules=[given])
+    assert gate(whole, policy, {}).passed is True
+    cut = replace(whole, plan={}, problems=("plan.json cannot be read",))
+    result = gate(cut, policy, {})
+    assert result.passed is None
+    assert result.cautions == ("plan.json cannot be read",)
+
+
+def test_a_gate_says_that_its_run_was_imported() -> None:
+    run = synthetic_run()
+    given = rule(tuning="pinned", against="baseline", worse_by_at_most="5 %")
+    source = {"file": "trials.csv", "sha256": "0" * 64, "rows": 3}
+    imported = replace(run, run={**run.run, "imported": source})
+    (caution,) = gate(imported, Policy(undecided=Undecided.OPEN, rules=[given]), {}).cautions
+    assert caution.startswith("Imported from 'trials.csv'")
