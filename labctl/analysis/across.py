@@ -62,6 +62,8 @@ class Difference:
     margin: float
     blocks_a: int
     blocks_b: int
+    before_look: bool
+    """One of the runs reached none of the looks that its plan declares."""
 
     @property
     def finding(self) -> str:
@@ -71,6 +73,8 @@ class Difference:
             return "not shown"
         if min(self.blocks_a, self.blocks_b) < FEWEST_BLOCKS:
             return "too few blocks"
+        if self.before_look:
+            return "before the first look"
         nothing = 1.0 if self.kind is EffectKind.RATIO else 0.0
         if not self.low <= nothing <= self.high:
             return "differs"
@@ -301,6 +305,7 @@ def _level(a: _Side, b: _Side, spot: _Spot) -> Difference:
     logs = by_ratio([ours, theirs])
     return _difference(
         a,
+        b,
         spot,
         EffectKind.RATIO if logs else EffectKind.DIFFERENCE,
         (alone(ours, logs=logs), alone(theirs, logs=logs)),
@@ -316,6 +321,7 @@ def _effect(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference | None:
         return None
     return _difference(
         a,
+        b,
         spot,
         ours.kind,
         (ours.spread, theirs.spread),
@@ -340,6 +346,7 @@ def _effects(side: _Side, spot: _Spot) -> Effects | None:
 
 def _difference(
     a: _Side,
+    b: _Side,
     spot: _Spot,
     kind: EffectKind,
     spreads: tuple[Spread, Spread],
@@ -372,6 +379,7 @@ def _difference(
         margin=a.design.primaries[spot.place.workload].margin,
         blocks_a=spreads[0].n,
         blocks_b=spreads[1].n,
+        before_look=a.design.before_look or b.design.before_look,
     )
 
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from labctl.analysis.across import refusals, same_tuning, workload_differences
 from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
-from labctl.analysis.checks import check
+from labctl.analysis.checks import control_failed
 from labctl.analysis.design import ALPHA, Design, read_design
 from labctl.analysis.effects import alone, by_ratio, on_scale, paired, ratio_of
 from labctl.analysis.gate_facts import hold_facts
@@ -25,6 +25,7 @@ from labctl.analysis.gate_scope import TWIN, Spot, scope
 from labctl.analysis.intervals import Interval, Spread, t_interval, welch_interval
 from labctl.analysis.model import EffectKind
 from labctl.analysis.policy import Policy, Rule, Undecided
+from labctl.analysis.stopping import before_first_look
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun
@@ -189,6 +190,8 @@ class _Test:
     values: _Values | None = None
     why: str = ""
     faulty: bool = False
+    before_look: bool = False
+    """Of a run that it rests on no declared look was reached, so it decides nothing yet."""
 
 
 def _test(
@@ -219,6 +222,8 @@ def _test(
         values=None if why else values,
         why=why,
         faulty=bool(mismatch),
+        before_look=design.before_look
+        or (rule.like is not None and before_first_look(others[rule.like].run)),
     )
 
 
@@ -248,16 +253,9 @@ def _references(
     found = [s for name in names if (s := cells.get(name, place, key)) is not None]
     if cells.get(against, place, key) is None:
         return against, (), f"{against} has no such value"
-    if against == design.baseline and (failed := _control_failed(design, cells, place)):
+    if against == design.baseline and (failed := control_failed(design, cells, place)):
         return against, (), failed
     return against, found, ""
-
-
-def _control_failed(design: Design, cells: Cells, place: Place) -> str:
-    primary = design.primaries.get(place.workload)
-    if primary is None or check(design, cells, place, primary).control.passed is not False:
-        return ""
-    return "the control failed: baseline differs from itself"
 
 
 def _of_itself(series: Series) -> _Values:
@@ -309,6 +307,8 @@ def _finding(test: _Test, counts_as: Undecided, alpha: float) -> Finding:
             interval = None
         elif values.n < FEWEST_BLOCKS:
             why = f"{values.n} of the {FEWEST_BLOCKS} blocks that it takes"
+        elif test.before_look:
+            why = "before the first look that the plan declares"
         elif interval is None:
             why = "the same number in every block, too coarse to judge by"
         else:
