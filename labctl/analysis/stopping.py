@@ -171,7 +171,8 @@ def look_reached(run: LoadedRun) -> int | None:
     rule = rule_of(run.plan)
     if not isinstance(rule, Looks):
         return None
-    whole = (lack - 1) if (lack := lacks_trials(run)) else last_block(run)
+    lack = lacks_trials(run)
+    whole = last_block(run) if lack is None else lack - 1
     return max((look for look in rule.at if look <= whole), default=None)
 
 
@@ -181,7 +182,8 @@ def before_first_look(run: LoadedRun) -> bool:
 
 
 def lacks_trials(run: LoadedRun) -> int | None:
-    """The first block of which a planned trial was not tried; None where all were."""
+    """The first block of which a planned trial was not tried (0: one that names no block); None
+    where all were."""
     tried = {trial.record.number for trial in run.trials}
     return min(
         (

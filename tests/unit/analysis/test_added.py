@@ -204,6 +204,14 @@ def test_a_lost_trial_after_a_look_leaves_that_look_reached() -> None:
     assert {c.verdict for c in primaries(judge(run))} == {Verdict.IMPROVES}
 
 
+def test_a_planned_trial_of_no_known_block_that_was_not_tried_leaves_no_look_reached() -> None:
+    run = made(20, stopping=LOOKS)
+    stray = {**run.plan["trials"][0], "number": 9999}
+    del stray["block"]
+    strayed = with_plan(run, trials=[*run.plan["trials"], stray])
+    assert {c.verdict for c in primaries(judge(strayed))} == {Verdict.BEFORE_LOOK}
+
+
 def test_an_invalid_trial_was_tried_so_the_look_behind_it_is_reached() -> None:
     run = made(20, stopping=Looks(at=(11, 20)), invalid=[("one", "sysbench-cpu", 3)])
     judgement = judge(cut(run, 11))
