@@ -64,6 +64,8 @@ class Difference:
     """None where it is a share, and no ratio can be taken."""
     blocks_a: int
     blocks_b: int
+    before_look: bool
+    """One of the runs reached none of the looks that its plan declares."""
     judges: bool = True
     """Of an effect: whether the controls of both runs let them judge it (METHOD 18)."""
     sees: bool = True
@@ -77,6 +79,8 @@ class Difference:
             return "not shown"
         if min(self.blocks_a, self.blocks_b) < FEWEST_BLOCKS:
             return "too few blocks"
+        if self.before_look:
+            return "before the first look"
         if not self.judges:
             return "not shown"
         nothing = 1.0 if self.kind is EffectKind.RATIO else 0.0
@@ -318,6 +322,7 @@ def _level(a: _Side, b: _Side, spot: _Spot) -> Difference:
     logs = by_ratio([ours, theirs])
     return _difference(
         a,
+        b,
         spot,
         EffectKind.RATIO if logs else EffectKind.DIFFERENCE,
         (alone(ours, logs=logs), alone(theirs, logs=logs)),
@@ -334,6 +339,7 @@ def _effect(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference | None:
         return None
     return _difference(
         a,
+        b,
         spot,
         ours.kind,
         (ours.spread, theirs.spread),
@@ -359,6 +365,7 @@ def _effects(side: _Side, spot: _Spot) -> Effects | None:
 
 def _difference(
     a: _Side,
+    b: _Side,
     spot: _Spot,
     kind: EffectKind,
     spreads: tuple[Spread, Spread],
@@ -394,6 +401,7 @@ def _difference(
         margin=a.design.primaries[spot.place.workload].margin if usual else None,
         blocks_a=spreads[0].n,
         blocks_b=spreads[1].n,
+        before_look=a.design.before_look or b.design.before_look,
         judges=all(licence.judges for licence in licences),
         sees=all(licence.sees for licence in licences),
     )

@@ -13,7 +13,7 @@ from labctl.analysis.cells import Place, read_cells
 from labctl.analysis.compare import comparisons
 from labctl.analysis.design import read_design
 from labctl.analysis.model import Added, Role
-from labctl.analysis.stopping import rule_of, until
+from labctl.analysis.stopping import before_first_look, last_block, look_reached, rule_of, until
 from labctl.analysis.verdicts import Licence
 from labctl.analysis.words import capital
 from labctl.base.stopping import Looks
@@ -23,8 +23,8 @@ from labctl.store.run_folder import LoadedRun
 def confirmatory(run: LoadedRun) -> LoadedRun:
     """The part of a run that its verdicts rest on: nearly always all of it.
 
-    Of a run with declared looks the blocks up to the last look that was reached; of any other the
-    blocks before its first extension.
+    Of a run with declared looks the blocks up to the last look that was reached; of any other, and
+    of one that reached none, the blocks before its first extension.
     """
     last = _last_deciding(run)
     return run if last is None else until(run, last)
@@ -32,27 +32,10 @@ def confirmatory(run: LoadedRun) -> LoadedRun:
 
 def _last_deciding(run: LoadedRun) -> int | None:
     """None where there is no block beyond it."""
-    rule, extensions = rule_of(run.plan), run.plan.get("extensions") or []
-    if isinstance(rule, Looks):
-        last = max((look for look in rule.at if look <= _whole_blocks(run)), default=None)
-    else:
-        last = extensions[0]["first_block"] - 1 if extensions else None
-    return None if last is None or last >= _last_block(run) else last
-
-
-def _last_block(run: LoadedRun) -> int:
-    return max((trial.record.block for trial in run.trials), default=0)
-
-
-def _whole_blocks(run: LoadedRun) -> int:
-    """How many blocks have an attempt at each of their trials."""
-    tried = {trial.record.number for trial in run.trials}
-    lacking = [
-        trial.get("block") or 0
-        for trial in run.plan.get("trials") or []
-        if trial.get("number") not in tried
-    ]
-    return min(lacking) - 1 if lacking else _last_block(run)
+    last, extensions = look_reached(run), run.plan.get("extensions") or []
+    if last is None and extensions:
+        last = extensions[0]["first_block"] - 1
+    return None if last is None or last >= last_block(run) else last
 
 
 def added(run: LoadedRun, decided: LoadedRun, licences: Mapping[Place, Licence]) -> Added | None:
@@ -60,7 +43,7 @@ def added(run: LoadedRun, decided: LoadedRun, licences: Mapping[Place, Licence])
     that is all of it."""
     if decided is run:
         return None
-    first, last = _last_block(decided) + 1, _last_block(run)
+    first, last = last_block(decided) + 1, last_block(run)
     over_all = comparisons(read_design(run), read_cells(run), licences)
     return Added(
         first=first,
@@ -75,10 +58,11 @@ def added(run: LoadedRun, decided: LoadedRun, licences: Mapping[Place, Licence])
     )
 
 
-def caveat(more: Added | None) -> Iterator[str]:
+def caveat(more: Added | None, decided: LoadedRun) -> Iterator[str]:
     """What to say of such blocks before anything else; nothing in most runs."""
     if more is not None:
-        yield f"{capital(more.label)}. The verdicts rest on the {more.first - 1} blocks before."
+        what = "All else here rests" if before_first_look(decided) else "The verdicts rest"
+        yield f"{capital(more.label)}. {what} on the {more.first - 1} blocks before."
 
 
 def _label(run: LoadedRun, first: int, last: int) -> str:

@@ -35,6 +35,11 @@ def answer(comparisons: Sequence[Comparison], *, why_not: str | None, emulated: 
             f"Demonstration, no verdict: {counted(most, 'block')} can be compared where a verdict "
             f"takes {FEWEST_BLOCKS}. Run the study with at least {FEWEST_BLOCKS} blocks."
         )
+    if all(c.verdict is Verdict.BEFORE_LOOK for c in primaries):
+        return (
+            "No verdict before the first look that the plan declares: estimates and intervals are "
+            "shown, and nothing is decided by them."
+        )
     tunings = {c.tuning: [p for p in primaries if p.tuning == c.tuning] for c in primaries}
     ranked = sorted(filter(recommendable, tunings.values()), key=rank, reverse=True)
     where = "Under emulation, " if emulated else ""
@@ -117,6 +122,8 @@ def _clause(of: Sequence[Comparison], *more: str) -> str:
             f"gets no verdict in {_places(suspended)}, where the control failed, is missing or "
             "leaves too much open"
         )
+    if early := having(Verdict.BEFORE_LOOK):
+        parts.append(f"gets no verdict in {_places(early)} before the first declared look")
     if short := having(Verdict.DEMONSTRATION):
         parts.append(f"has fewer than {FEWEST_BLOCKS} blocks in {_places(short)}")
     parts.extend(more)

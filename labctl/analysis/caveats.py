@@ -9,9 +9,11 @@ from labctl.analysis.cells import Cell, Cells, Place, done_trials, planned_trial
 from labctl.analysis.checks import Checked
 from labctl.analysis.design import Design
 from labctl.analysis.model import Comparison, Role, RunCheck, Sign, Verdict
+from labctl.analysis.stopping import lacks_trials, last_block, rule_of
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import few, listed, sentence
 from labctl.base import verified
+from labctl.base.stopping import Looks
 from labctl.base.units import Better
 from labctl.base.wording import counted
 from labctl.store.run_folder import LoadedRun
@@ -40,6 +42,7 @@ def caveats(
     yield from hindrances(design, cells)
     yield from imported(run)
     yield from _checks(checks, primaries)
+    yield from _before_look(run, primaries)
     yield from _boots(primaries)
     yield from _signs(signs)
     yield from _setting(run, design)
@@ -107,6 +110,16 @@ def _checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) -> Itera
     yield from (c.sentence for c in controls if c.passed is False)
     yield from (c.sentence for c in controls if c.passed is None)
     yield from (check.handicap.sentence for check in checks if check.handicap.passed is not True)
+
+
+def _before_look(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
+    rule = rule_of(run.plan)
+    if isinstance(rule, Looks) and any(c.verdict is Verdict.BEFORE_LOOK for c in primaries):
+        lack = lacks_trials(run) or last_block(run) + 1
+        yield (
+            f"No verdict: the first look that the plan declares comes after {rule.at[0]} blocks, "
+            f"and block {lack} lacks trials."
+        )
 
 
 def _signs(signs: Sequence[Sign]) -> Iterator[str]:

@@ -126,8 +126,11 @@ def _compare(
     verdict, margin, visible, needed = None, None, None, None
     if decides and primary is not None:
         verdict = verdict_at(effects, sample.better, alpha, primary.margin, licences[place])
-        if not design.keeps_promise(pair.tuning, place) and verdict is not Verdict.DEMONSTRATION:
-            verdict = Verdict.OTHER_PROMISE
+        if verdict is not Verdict.DEMONSTRATION:
+            if not design.keeps_promise(pair.tuning, place):
+                verdict = Verdict.OTHER_PROMISE
+            elif design.before_look:
+                verdict = Verdict.BEFORE_LOOK
         # A margin that is a share says nothing of a difference.
         margin = None if effects.fallback is not None else primary.margin
     if verdict is Verdict.INCONCLUSIVE and margin is not None:

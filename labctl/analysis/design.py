@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from labctl.analysis.cells import Cell, Place, cell_of
-from labctl.analysis.stopping import rule_of
+from labctl.analysis.stopping import before_first_look, rule_of
 from labctl.store.run_folder import LoadedRun
 
 ALPHA = 0.05
@@ -55,6 +55,8 @@ class Design:
     problems: tuple[str, ...]
     share: float = 1.0
     """Of ALPHA, what is left where a rule may end the run (METHOD 22)."""
+    before_look: bool = False
+    """The run reached none of the looks that its plan declares, so nothing is decided yet."""
 
     @property
     def native(self) -> str | None:
@@ -132,6 +134,7 @@ def read_design(run: LoadedRun) -> Design:
         places=tuple(dict.fromkeys(cell.place for cell in known)),
         problems=tuple(problems),
         share=rule.share if (rule := rule_of(plan)) else 1.0,
+        before_look=before_first_look(run),
     )
 
 

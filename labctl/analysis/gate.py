@@ -34,6 +34,7 @@ from labctl.analysis.gate_scope import TWIN, Spot, scope
 from labctl.analysis.intervals import Interval, Spread, t_interval, welch_interval
 from labctl.analysis.model import EffectKind
 from labctl.analysis.policy import Policy, Rule, Undecided
+from labctl.analysis.stopping import before_first_look
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun
@@ -210,6 +211,8 @@ class _Test:
     leave: Leave = _FREE
     why: str = ""
     faulty: bool = False
+    before_look: bool = False
+    """Of a run that it rests on no declared look was reached, so it decides nothing yet."""
 
 
 def _test(
@@ -245,6 +248,8 @@ def _test(
         why=why,
         # Named so, and not met by a pattern.
         faulty=bool(mismatch) or (rule.against is not None and rule.tuning == rule.against),
+        before_look=design.before_look
+        or (rule.like is not None and before_first_look(others[rule.like].run)),
     )
 
 
@@ -331,6 +336,8 @@ def _finding(test: _Test, counts_as: Undecided, level: float, alpha: float) -> F
             interval = None
         elif values.n < FEWEST_BLOCKS:
             why = f"{values.n} of the {FEWEST_BLOCKS} blocks that it takes"
+        elif test.before_look:
+            why = "before the first look that the plan declares"
         elif test.leave.refused:
             why = test.leave.refused
         elif interval is None:

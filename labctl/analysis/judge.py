@@ -91,7 +91,7 @@ def judge(run: LoadedRun) -> Judgement:
         handicap=tuple(c.handicap for c in checked.values()),
         unavailable=cells.missing,
         warnings=(
-            *caveat(more),
+            *caveat(more, decided.run),
             *caveats(run, design, cells, tuple(checked.values()), compared, restored, signs),
         ),
         answer=" ".join(filter(None, (restore_answer(restored), answered))),

@@ -19,6 +19,8 @@ class Verdict(StrEnum):
     """Its disk promises something else of a completed write than baseline's (METHOD 10)."""
     SUSPENDED = "suspended"
     """The control failed its check: this run may not judge this workload and condition."""
+    BEFORE_LOOK = "before the first look"
+    """No look that the plan declared was reached (METHOD 22)."""
     DEMONSTRATION = "demonstration, no verdict"
     """Fewer than ten blocks."""
 

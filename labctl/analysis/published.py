@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
-from labctl.analysis.design import ALPHA, Design, read_design
+from labctl.analysis.checks import control_failed
+from labctl.analysis.design import Design, read_design
 from labctl.analysis.effects import ratios
 from labctl.analysis.intervals import t_interval
 from labctl.analysis.verdicts import FEWEST_BLOCKS
@@ -21,15 +23,16 @@ class Agreement(StrEnum):
     SAME = "same direction"
     OTHER = "other direction"
     NOT_SHOWN = "not shown"
-    """The interval holds no change, or there are too few blocks to say."""
+    """The interval holds no change, or this run may not say: `why` has the reason."""
     NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
     """A published result and this run's own number of it. `published` and `ratio`: tuning /
-    against (`published` None: only the direction is known). `low`, `high`: 95 %, by itself.
-    `source`: the number of the source in `Published.sources`. `why`: what keeps the two apart."""
+    against (`published` None: only the direction is known). `low`, `high`: 95 %, by itself; more
+    where a rule may end the run (METHOD 22). `source`: the number of the source in
+    `Published.sources`. `why`: what keeps the two apart."""
 
     tuning: str
     against: str
@@ -58,8 +61,10 @@ def published(run: LoadedRun) -> Published:
 
     Against baseline the reference is the mean of baseline and control, as everywhere (METHOD 17).
     A metric whose labels are named in part is the sum of what has them, in each block. The
-    direction is this run's where a 95 % interval of at least ten blocks excludes no change.
+    direction is this run's where the interval of at least ten blocks excludes no change. As with
+    a verdict, the blocks are those that decide, and the control may forbid it (METHOD 18, 22).
     """
+    run = confirmatory(run)
     sources = run.plan.get("published") or []
     if not sources:
         return Published(sources=(), results=())
@@ -87,21 +92,27 @@ def _repeated(
     ours, theirs = (_series(cells, arm, place, metric) for arm in (tuning, against))
     ratio = low = high = None
     blocks, agreement = 0, Agreement.NOT_MEASURED
-    if ours is None or theirs is None:
+    if tuning == against:
+        why = "an arm is not compared with itself"
+    elif ours is None or theirs is None:
         lacking = tuning if ours is None else against
         why = skipped.get(lacking) or _why_missing(cells, lacking, place, metric)
     else:
-        control = design.control if against == design.baseline else None
-        others = [theirs, *filter(None, [_series(cells, control, place, metric)])]
+        second = design.control if against == design.baseline else None
+        control = _series(cells, second, place, metric) if second != tuning else None
+        others = [theirs] if control is None else [theirs, control]
         found = ratios(ours, others)
         if isinstance(found, str):
             why = f"it {found}"
         else:
-            interval = t_interval(found.spread, ALPHA)
+            interval = t_interval(found.spread, design.level)
             blocks, ratio = found.spread.n, found.shown(found.spread.mean)
             if interval is not None:
                 low, high = found.shown(interval.low), found.shown(interval.high)
-            agreement, why = _agreement(blocks, low, high, item["direction"])
+            if why := _forbidden(design, cells, place, against):
+                agreement = Agreement.NOT_SHOWN
+            else:
+                agreement, why = _agreement(blocks, low, high, item["direction"])
     return Repeated(
         tuning=tuning,
         against=against,
@@ -118,6 +129,13 @@ def _repeated(
         why=why,
         source=source,
     )
+
+
+def _forbidden(design: Design, cells: Cells, place: Place, against: str) -> str:
+    """Why this run may call no direction its own; "" where it may."""
+    if design.before_look:
+        return "before the first look that the plan declares"
+    return control_failed(design, cells, place) if against == design.baseline else ""
 
 
 def _agreement(

@@ -118,6 +118,13 @@ def _check(
             None,
             f"Whether {where} may be restored could not be checked: the control there forbids it.",
         )
+    if design.before_look:
+        return _checked(
+            test,
+            None,
+            f"Whether {where} may be restored could not be checked: the run reached none of the "
+            "looks that its plan declares.",
+        )
     # Two one-sided tests at alpha each: their interval has confidence 1 - 2 alpha.
     interval = t_interval(of, 2 * alpha)
     if interval is None:

@@ -161,6 +161,45 @@ def rule_of(plan: Mapping[str, Any]) -> Stopping | None:
         return None
 
 
+def look_reached(run: LoadedRun) -> int | None:
+    """The last declared look that a run reached; None before the first, and without looks.
+
+    A look is reached when each trial up to it was tried. An invalid one was: its block is left
+    out, as everywhere. One without a record was not, even if the record was there once: what a
+    look rests on must be known.
+    """
+    rule = rule_of(run.plan)
+    if not isinstance(rule, Looks):
+        return None
+    lack = lacks_trials(run)
+    whole = last_block(run) if lack is None else lack - 1
+    return max((look for look in rule.at if look <= whole), default=None)
+
+
+def before_first_look(run: LoadedRun) -> bool:
+    """Whether the plan declares looks, none of which was reached: no verdict is due."""
+    return isinstance(rule_of(run.plan), Looks) and look_reached(run) is None
+
+
+def lacks_trials(run: LoadedRun) -> int | None:
+    """The first block of which a planned trial was not tried (0: one that names no block); None
+    where all were."""
+    tried = {trial.record.number for trial in run.trials}
+    return min(
+        (
+            trial.get("block") or 0
+            for trial in run.plan.get("trials") or []
+            if trial.get("number") not in tried
+        ),
+        default=None,
+    )
+
+
+def last_block(run: LoadedRun) -> int:
+    """The last block that has a trial; 0 without any."""
+    return max((trial.record.block for trial in run.trials), default=0)
+
+
 def until(run: LoadedRun, blocks: int) -> LoadedRun:
     """The run as if it had been planned with `blocks` blocks."""
     trials = [t for t in run.plan.get("trials") or [] if (t.get("block") or 0) <= blocks]

@@ -44,6 +44,7 @@ _REASONS = {
     Verdict.INCONCLUSIVE: "no clear answer: noise hides whatever it does",
     Verdict.OTHER_PROMISE: "no verdict: its disk promises something else of a completed write",
     Verdict.SUSPENDED: "no verdict: this run did not show that baseline equals itself",
+    Verdict.BEFORE_LOOK: "no verdict: the run reached no look that its plan declares",
     Verdict.DEMONSTRATION: "no verdict: too few blocks",
 }
 

@@ -17,7 +17,7 @@ from labctl.store.run_folder import LoadedRun
 
 CAUTION = (
     "Published figures come from other hardware, kernels and loads: only ratio and direction stand "
-    "beside this run's, each with its own 95 % interval. Neither proves nor refutes the other."
+    "beside this run's, each with its own interval. Neither proves nor refutes the other."
 )
 
 _STYLES = {str(Agreement.SAME): "green", str(Agreement.OTHER): "yellow"}

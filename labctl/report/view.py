@@ -45,9 +45,12 @@ SYMBOLS = {
     Verdict.INCONCLUSIVE: "?",
     Verdict.OTHER_PROMISE: "≠",
     Verdict.SUSPENDED: "!",
+    Verdict.BEFORE_LOOK: "…",
     Verdict.DEMONSTRATION: "–",
 }
 """What tells verdicts apart without colour."""
+
+_NONE_DUE = frozenset({Verdict.BEFORE_LOOK, Verdict.DEMONSTRATION})
 
 _MOST_OTHERS = 3
 """Columns beside the primary metric's that fit a terminal."""
@@ -111,7 +114,7 @@ def verdict_text(verdict: Verdict | None) -> str:
     """The verdict in one or two words; "" where none was asked for."""
     if verdict is None:
         return ""
-    return "no verdict" if verdict is Verdict.DEMONSTRATION else str(verdict)
+    return "no verdict" if verdict in _NONE_DUE else str(verdict)
 
 
 class View:

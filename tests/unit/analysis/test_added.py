@@ -9,14 +9,14 @@ import pytest
 
 from labctl.analysis.across import compare_runs
 from labctl.analysis.added import confirmatory
-from labctl.analysis.gate import gate
+from labctl.analysis.gate import Outcome, gate
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Role
+from labctl.analysis.model import Role, Verdict
 from labctl.analysis.policy import Policy, Rule, Undecided
 from labctl.analysis.stopping import ending, until
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.store.run_folder import LoadedRun
-from tests.unit.analysis.alter import with_plan, with_run
+from tests.unit.analysis.alter import primaries, with_plan, with_run
 from tests.unit.synthetic import synthetic_run
 
 LOOKS = Looks(at=(10, 15, 20))
@@ -157,3 +157,85 @@ def test_gates_and_comparisons_of_runs_rest_on_the_same_blocks() -> None:
     other = made(12)
     assert {item.blocks_a for item in compare_runs(run, other).effects} == {10}
     assert compare_runs(other, run).effects == compare_runs(other, before).effects
+
+
+def cut(run: LoadedRun, blocks: int) -> LoadedRun:
+    """The run while it goes on: the plan is whole, its first blocks have trials."""
+    done = tuple(t for t in run.trials if t.record.block <= blocks)
+    return replace(with_run(run, status="running"), trials=done)
+
+
+def lost(run: LoadedRun, block: int) -> LoadedRun:
+    """The run without the record of one trial of a block."""
+    first = next(t for t in run.trials if t.record.block == block)
+    return replace(run, trials=tuple(t for t in run.trials if t is not first))
+
+
+def test_before_the_first_look_there_are_intervals_and_no_verdict() -> None:
+    whole = made(20, stopping=Looks(at=(15, 20)))
+    judgement = judge(cut(whole, 14))
+    assert {c.verdict for c in primaries(judgement)} == {Verdict.BEFORE_LOOK}
+    assert all(c.low is not None and len(c.blocks) == 14 for c in primaries(judgement))
+    assert judgement.answer.startswith("No verdict before the first look")
+    assert (
+        "No verdict: the first look that the plan declares comes after 15 blocks, and block 15 "
+        "lacks trials."
+    ) in judgement.warnings
+    assert {c.verdict for c in primaries(judge(cut(whole, 15)))} == {Verdict.IMPROVES}
+    assert {c.verdict for c in primaries(judge(cut(whole, 9)))} == {Verdict.DEMONSTRATION}
+
+
+def test_blocks_that_were_added_decide_nothing_where_a_lost_trial_leaves_no_look_reached() -> None:
+    run = lost(extended(21, 25, Looks(at=(10, 20))), block=3)
+    judgement = judge(run)
+    assert judgement.blocks == 20
+    assert {c.verdict for c in primaries(judgement)} == {Verdict.BEFORE_LOOK}
+    assert judgement.added is not None
+    assert (judgement.added.first, judgement.added.last) == (21, 25)
+    assert judgement.warnings[0].endswith(
+        "added after the result was known. All else here rests on the 20 blocks before."
+    )
+    assert any("block 3 lacks trials" in text for text in judgement.warnings)
+
+
+def test_a_lost_trial_after_a_look_leaves_that_look_reached() -> None:
+    run = lost(extended(21, 25, Looks(at=(10, 20))), block=13)
+    assert judge(run).blocks == 10
+    assert {c.verdict for c in primaries(judge(run))} == {Verdict.IMPROVES}
+
+
+def test_a_planned_trial_of_no_known_block_that_was_not_tried_leaves_no_look_reached() -> None:
+    run = made(20, stopping=LOOKS)
+    stray = {**run.plan["trials"][0], "number": 9999}
+    del stray["block"]
+    strayed = with_plan(run, trials=[*run.plan["trials"], stray])
+    assert {c.verdict for c in primaries(judge(strayed))} == {Verdict.BEFORE_LOOK}
+
+
+def test_an_invalid_trial_was_tried_so_the_look_behind_it_is_reached() -> None:
+    run = made(20, stopping=Looks(at=(11, 20)), invalid=[("one", "sysbench-cpu", 3)])
+    judgement = judge(cut(run, 11))
+    assert {c.verdict for c in primaries(judgement)} == {Verdict.IMPROVES}
+    assert {len(c.blocks) for c in primaries(judgement)} == {10, 11}
+
+
+def test_before_the_first_look_no_gate_and_no_comparison_of_runs_decides() -> None:
+    rule = Rule(
+        workload="sysbench-cpu",
+        metric="events_per_s",
+        tuning="one",
+        against="baseline",
+        better_by_at_least="1 %",
+    )
+    policy = Policy(undecided=Undecided.OPEN, rules=[rule])
+    whole = made(20, stopping=Looks(at=(15, 20)))
+    early, late = cut(whole, 14), cut(whole, 15)
+    (held,), (open_still,) = (gate(run, policy, {}).findings for run in (late, early))
+    assert (held.outcome, open_still.outcome) == (Outcome.HOLDS, Outcome.UNDECIDED)
+    assert open_still.why == "before the first look that the plan declares"
+    assert open_still.estimate is not None
+    other = made(12, seed=2)
+    assert {item.finding for item in compare_runs(early, other).effects} == {
+        "before the first look"
+    }
+    assert {item.finding for item in compare_runs(late, other).effects} == {"the same"}

@@ -9,6 +9,8 @@ import pytest
 
 from labctl.analysis.judge import judge
 from labctl.analysis.published import Agreement, Published, Repeated, published
+from labctl.analysis.stopping import until
+from labctl.base.stopping import Looks
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import only, with_plan, with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run
@@ -110,3 +112,52 @@ def test_a_run_without_them_has_none() -> None:
     assert published(run(blocks=1)) == Published(sources=(), results=())
     nothing = replace(run(blocks=1), plan={})
     assert published(nothing).results == ()
+
+
+def test_blocks_that_decide_nothing_are_not_in_it() -> None:
+    extended = with_plan(
+        run(effects={"pinned": 1.3}, blocks=15), extensions=[{"first_block": 11, "last_block": 15}]
+    )
+    before = only_one(until(extended, 10))
+    assert before.blocks == 10
+    assert only_one(extended) == before
+
+
+def test_where_a_rule_may_end_the_run_the_interval_is_as_wide_as_that_takes() -> None:
+    """With looks a direction may not be had from the luckiest of several days."""
+    plain, looked = (only_one(run(blocks=15, stopping=r)) for r in (None, Looks(at=(10, 15))))
+    assert (looked.ratio, looked.blocks) == (plain.ratio, plain.blocks)
+    assert _width(looked) > _width(plain)
+
+
+def _width(of: Repeated) -> float:
+    assert of.low is not None
+    assert of.high is not None
+    return of.high - of.low
+
+
+def test_before_the_first_declared_look_no_direction_is_shown() -> None:
+    found = only_one(run(effects={"pinned": 3.0}, stopping=Looks(at=(11, 20))))
+    assert (found.agreement, found.why) == (
+        Agreement.NOT_SHOWN,
+        "before the first look that the plan declares",
+    )
+    assert found.ratio == pytest.approx(3.0, rel=0.05)
+
+
+def test_where_the_control_failed_no_direction_against_baseline_is_shown() -> None:
+    measured = run(effects={"pinned": 3.0, "control": 1.5})
+    against_baseline = only_one(measured)
+    assert (against_baseline.agreement, against_baseline.why) == (
+        Agreement.NOT_SHOWN,
+        "the control failed: baseline differs from itself",
+    )
+    assert only_one(measured, against="handicap").agreement is Agreement.SAME
+
+
+def test_an_arm_is_no_reference_of_its_own() -> None:
+    """A control at half of baseline is at half of it, not at 0.5 / sqrt(0.5) of their mean."""
+    measured = run(effects={"control": 0.5})
+    assert only_one(measured, tuning="control").ratio == pytest.approx(0.5, rel=0.05)
+    itself = only_one(measured, tuning="baseline")
+    assert (itself.agreement, itself.ratio) == (Agreement.NOT_MEASURED, None)
