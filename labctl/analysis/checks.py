@@ -35,12 +35,16 @@ def check(design: Design, cells: Cells, place: Place, primary: Primary) -> Check
     return Checked(control, handicap, Licence(judges, reach, handicap.passed is True))
 
 
+CONTROL_FAILED = "the control failed: baseline differs from itself"
+"""Why nothing is said against baseline."""
+
+
 def control_failed(design: Design, cells: Cells, place: Place) -> str:
     """Why nothing is said against baseline at a place; "" where the control did not fail there."""
     primary = design.primaries.get(place.workload)
     if primary is None or _check_control(design, cells, place, primary)[0].passed is not False:
         return ""
-    return "the control failed: baseline differs from itself"
+    return CONTROL_FAILED
 
 
 def _check_control(

@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labctl.analysis.cells import Cells, Place
-from labctl.analysis.checks import Checked, check
+from labctl.analysis.checks import CONTROL_FAILED, Checked, check
 from labctl.analysis.design import Design
 from labctl.analysis.effects import Effects, on_scale, ratio_of
 from labctl.analysis.model import EffectKind
 from labctl.analysis.words import size_text
 from labctl.base.units import Unit
-
-_FAILED = "the control failed: baseline differs from itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,7 @@ def leave(
     itself = tuning in (design.baseline, design.control)
     if key != primary.metric:
         failed = checked.control.passed is False and not itself
-        return Leave(refused=_FAILED if failed else "")
+        return Leave(refused=CONTROL_FAILED if failed else "")
     if effects.fallback is not None:
         # Its threshold is a share, and there is none of 0.
         return Leave(refused=f"{key} {effects.fallback}")
@@ -86,7 +84,7 @@ def leave(
 
 def _refusal(checked: Checked) -> str:
     if checked.control.passed is False:
-        return _FAILED
+        return CONTROL_FAILED
     told = checked.control.sentence.rstrip(".")
     return told[:1].lower() + told[1:]
 

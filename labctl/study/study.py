@@ -248,6 +248,9 @@ def _cut(study: Study, overrides: Overrides) -> Study:
         if tuning in tunings
     }
     stopping = overrides.stopping or (study.stopping if overrides.blocks is None else None)
+    blocks = stopping.most_blocks if stopping else _first(overrides.blocks, study.blocks)
+    # What one boot served doesn't go on in a few: two boots leave t one degree of freedom.
+    outgrown = study.blocks <= study.blocks_per_boot < blocks
     guest = replace(
         study.guest,
         vcpus=_first(overrides.vcpus, study.guest.vcpus),
@@ -258,9 +261,9 @@ def _cut(study: Study, overrides: Overrides) -> Study:
         tunings=tunings,
         workloads=workloads,
         conditions=_chosen(study.conditions, overrides.conditions),
-        blocks=stopping.most_blocks if stopping else _first(overrides.blocks, study.blocks),
+        blocks=blocks,
         stopping=stopping,
-        blocks_per_boot=_first(overrides.blocks_per_boot, study.blocks_per_boot),
+        blocks_per_boot=_first(overrides.blocks_per_boot, 1 if outgrown else study.blocks_per_boot),
         guest=guest,
         exercises={tuning: names for tuning, names in exercises.items() if names},
     )

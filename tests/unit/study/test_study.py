@@ -234,3 +234,22 @@ def test_how_many_blocks_there_are_is_said_once(make_study: MakeStudy, new: str,
     with pytest.raises(UsageError) as caught:
         make_study("blocks: 10\n", f"{new}\n" if new else "")
     assert f"is said by {said}, where one of 'blocks', 'stop' and" in caught.value.message
+
+
+def test_more_blocks_than_one_boot_was_for_get_a_boot_each() -> None:
+    """Two boots leave t one degree of freedom, so ten blocks in one and two in another say nothing
+    where ten said something."""
+
+    from labctl.workloads.registry import checkers
+
+    programs = checkers()
+
+    def per_boot(overrides: Overrides) -> int:
+        study = load_study("pinning", programs=programs, quick=True, overrides=overrides)
+        return study.blocks_per_boot
+
+    assert per_boot(Overrides()) == 10
+    assert per_boot(Overrides(blocks=4)) == 10
+    assert per_boot(Overrides(blocks=12)) == 1
+    assert per_boot(Overrides(stopping=UntilWidth(width=0.02, most_blocks=40))) == 1
+    assert per_boot(Overrides(blocks=12, blocks_per_boot=3)) == 3
