@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import UsageError
+from labctl.base.levels import Level
 from labctl.cli.common import console, print_json, state_places
 from labctl.cli.stopping import rule_asked_for, why_end
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 @click.option("--duration", type=float, help="Seconds that each trial measures.")
 @click.option("--vcpus", type=int, help="vCPUs of the guest (default: from the topology).")
 @click.option("--memory", type=int, help="Memory of the guest in MiB.")
+@click.option(
+    "--collect", type=click.Choice(list(Level)), help="What trials collect (default: counters)."
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the order (default: drawn).")
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
 @click.option("--connect", metavar="URI", help="libvirt connection (default: embedded driver).")
@@ -137,6 +141,7 @@ def request_of(context: click.Context) -> SweepRequest:
             blocks_per_boot=given["blocks_per_boot"],
             vcpus=given["vcpus"],
             memory_mib=given["memory"],
+            collect=Level(given["collect"]) if given["collect"] else None,
         ),
         seed=given["seed"],
         accel=given["accel"],

@@ -168,6 +168,7 @@ class Engine:
             workload=workload(declared.program),
             declared=declared,
             limits=self._plan.limits,
+            level=self._plan.collect,
             window_rates=self._window_rates,
         )
         record = run_trial(self._lab, bench, self._calibrations, request, folder)

@@ -151,6 +151,7 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
         "--vcpus": request.overrides.vcpus,
         "--memory": request.overrides.memory_mib,
         "--duration": request.overrides.duration_s,
+        "--collect": request.overrides.collect,
         "--kernel": request.kernel,
         "--initrd": request.initrd,
     }

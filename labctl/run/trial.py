@@ -19,13 +19,14 @@ from labctl.base.command import CommandResult
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, LabctlError
+from labctl.base.levels import Level
 from labctl.base.tuning import Kind, Sched
 from labctl.collect import host_threads
 from labctl.domain import readback
 from labctl.run import clock
 from labctl.run.bench import Bench
 from labctl.run.calibrate import Calibrations
-from labctl.run.counting import pmu_counting
+from labctl.run.collecting import collecting
 from labctl.run.lab import Lab
 from labctl.run.neighbours import Neighbours, neighbours
 from labctl.run.peer import RAW, RunningPeer, serving
@@ -50,6 +51,7 @@ class TrialRequest:
     workload: Workload
     declared: StudyWorkload
     limits: Limits
+    level: Level
     window_rates: dict[tuple[str, str], float]
     """Machine's kind and workload to the operations per second that size a warm-up window; what
     the first trial finds is for all."""
@@ -139,7 +141,7 @@ def _measure(
         hogs = Neighbours()
         if request.planned.cell["condition"] == "neighbour":
             hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
-        result = _measured_window(lab, bench, workload, setting, hogs, peer, folder)
+        result = _measured_window(lab, bench, request, setting, hogs, peer, folder)
         times["measured_s"] = result.duration_s
         if peer is not None:
             folder.write_raw(RAW, peer.output())
@@ -156,22 +158,22 @@ def _measure(
 def _measured_window(
     lab: Lab,
     bench: Bench,
-    workload: Workload,
+    request: TrialRequest,
     setting: Setting,
     hogs: Neighbours,
     peer: RunningPeer | None,
     folder: TrialFolder,
 ) -> CommandResult:
     with bench.channel.prepared(
-        workload.command(setting),
+        request.workload.command(setting),
         seconds=setting.duration_s + _SLACK_S,
         cpus=bench.cpus,
         sched=bench.sched,
     ) as execution:
         if bench.cpus is not None:
             _check_native_placement(execution.pid, bench.cpus, bench.sched)
-        # perf takes its time to attach and to end: the snapshots are inside of that.
-        with pmu_counting(bench, execution.pid, folder):
+        # Collectors take their time to attach and to end: the snapshots are inside of that.
+        with collecting(lab, bench, execution.pid, folder, request.level):
             before = _snapshot(lab, bench, hogs, peer)
             execution.go()
             execution.wait_exited()

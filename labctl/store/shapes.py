@@ -102,6 +102,7 @@ PLAN = Fields(
         ),
         "conditions": Listed(TEXT),
         "published": Listed(_PUBLISHED),
+        "collect": TEXT,
         "guest": Named(ANY),
         "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),
         "stopping": Fields({"width": NUMBER, "most_blocks": WHOLE, "looks": Listed(WHOLE)}),

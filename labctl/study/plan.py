@@ -10,6 +10,7 @@ from typing import Any
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.levels import Level
 from labctl.base.stopping import Stopping, stopping_of
 from labctl.base.tuning import Kind, Requires, Tuning
 from labctl.store.jsonfile import canonical, newer
@@ -73,6 +74,7 @@ class Plan:
     stopping: Stopping | None = None
     """By what the run may end before its last block."""
     published: tuple[PublishedSource, ...] = ()
+    collect: Level = Level.COUNTERS
 
     @property
     def boots(self) -> int:
@@ -112,6 +114,7 @@ class Plan:
             "limits": asdict(self.limits),
             "trials": [asdict(trial) for trial in self.trials],
             **({"published": published} if published else {}),
+            **({"collect": str(self.collect)} if self.collect != Level.COUNTERS else {}),
         }
 
     @classmethod
@@ -165,6 +168,7 @@ class Plan:
             trials=tuple(PlannedTrial(**trial) for trial in data["trials"]),
             stopping=stopping_of(data),
             published=tuple(map(PublishedSource.from_json, data.get("published", []))),
+            collect=Level(data.get("collect", Level.COUNTERS)),
         )
 
 
@@ -226,6 +230,7 @@ def make_plan(
         trials=(),
         stopping=study.stopping,
         published=tuple(_of_study(source, study) for source in study.published),
+        collect=study.collect,
     )
     return extend(plan, study.blocks)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from labctl.base.errors import UsageError
+from labctl.base.levels import Level
 from labctl.base.places import data_files
 from labctl.base.stopping import MOST_BLOCKS, Stopping
 from labctl.base.yamlfile import nearest
@@ -85,6 +86,7 @@ class Study:
     exercises: Mapping[str, tuple[str, ...]]
     """Tuning to the workloads that exercise its mechanism."""
     published: tuple[PublishedSource, ...] = ()
+    collect: Level = Level.COUNTERS
 
     @property
     def digest(self) -> str:
@@ -95,6 +97,9 @@ class Study:
         if self.stopping is None:
             # Studies had no rules once, and their digests are in old runs.
             del content["stopping"]
+        if self.collect == Level.COUNTERS:
+            # Nor levels.
+            del content["collect"]
         return hashlib.sha256(canonical(content).encode()).hexdigest()
 
 
@@ -112,6 +117,7 @@ class Overrides:
     blocks_per_boot: int | None = None
     vcpus: int | None = None
     memory_mib: int | None = None
+    collect: Level | None = None
 
 
 def study_names() -> list[str]:
@@ -206,6 +212,7 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
             boot_s=float(file.limits.boot_s),
         ),
         exercises={tuning: tuple(names) for tuning, names in file.exercises.items()},
+        collect=file.collect,
     )
 
 
@@ -266,6 +273,7 @@ def _cut(study: Study, overrides: Overrides) -> Study:
         blocks_per_boot=_first(overrides.blocks_per_boot, 1 if outgrown else study.blocks_per_boot),
         guest=guest,
         exercises={tuning: names for tuning, names in exercises.items() if names},
+        collect=_first(overrides.collect, study.collect),
     )
 
 

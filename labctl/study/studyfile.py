@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from ruamel.yaml.comments import CommentedMap
 
 from labctl.base.errors import UsageError
+from labctl.base.levels import Level
 from labctl.base.places import data_files
 from labctl.base.stopping import CAP, MOST_BLOCKS, Stopping, looks, until_width
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
@@ -119,6 +120,7 @@ class StudyFile(FileModel):
     blocks_per_boot: _Blocks
     guest: GuestFile
     limits: LimitsFile
+    collect: Level = Level.COUNTERS
     exercises: dict[_Name, _Names] = {}
     published: list[Annotated[str, Field(min_length=1)]] = []
     """Files of published results, relative to the study's own."""

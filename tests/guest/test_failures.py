@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from labctl.base.places import data_folders
@@ -18,6 +18,7 @@ from tests.guest.conftest import (
     booting_within,
     changed_study,
     tiny,
+    wait_for,
 )
 
 
@@ -31,6 +32,13 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """A file that takes all the space there is left beside it."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
 
 
 @contextmanager
@@ -128,14 +136,18 @@ def test_a_full_state_folder_is_refused_before_anything_starts(sandbox: Sandbox)
 def test_a_disk_that_fills_up_ends_the_run_which_goes_on_when_there_is_space(
     sandbox: Sandbox,
 ) -> None:
-    with small_disk(sandbox.results, "200k"):
-        done = sandbox.labctl(*tiny(), "--quiet")
-        assert done.returncode == 3
-        assert "No space left on device" in done.stderr
-        assert sandbox.leftovers() == []
+    with small_disk(sandbox.results, "20m"):
+        sweeping = sandbox.start(*tiny(), "--quiet")
+        wait_for(sandbox.runs, 120, "the start of the run", of=sweeping)
         (run,) = sandbox.runs()
+        wait_for(lambda: any(run.glob("trials/*/trial.json")), 300, "a trial", of=sweeping)
+        fill(sandbox.results / "others-files")
+        said, _ = sweeping.communicate(timeout=300)
+        assert sweeping.returncode == 3, said
+        assert "No space left on device" in said
+        assert sandbox.leftovers() == []
         before = len([t for t in sandbox.trials(run) if t["status"] == "done"])
-        assert before < 3
+        assert 1 <= before < 3
         subprocess.run(["mount", "-o", "remount,size=50m", str(sandbox.results)], check=True)
         again = sandbox.labctl("sweep", "--resume", run.name, "--json")
         assert again.returncode == 0, again.stderr

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from labctl.base.cpus import parse_cpus
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.levels import Level
 from labctl.base.tuning import Pin, Tuning
 from labctl.study.plan import Plan, changed_tunings, extend, make_plan
 from labctl.study.study import Study
@@ -96,6 +97,17 @@ def test_extending_appends_and_changes_nothing_before(
     assert longer.trials[: len(short.trials)] == short.trials
     assert longer.trials == at_once.trials
     assert longer.blocks == 10 + more
+
+
+def test_a_plan_says_what_is_collected_only_where_it_is_more_than_counters(
+    study: Study, tunings: Tunings, plan: Plan
+) -> None:
+    traced = replace(study, collect=Level.TRACE)
+    other = make_plan(traced, tunings, seed=7, host_digest="host")
+    assert "collect" not in plan.to_json()
+    assert other.to_json()["collect"] == "trace"
+    assert Plan.from_json(json.loads(text(other))) == other
+    assert traced.digest != study.digest
 
 
 def test_a_plan_cannot_be_cut(plan: Plan) -> None:

@@ -1,0 +1,23 @@
+"""What is collected around a trial's measured window, by the run's level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from labctl.base.levels import Level
+from labctl.run.bench import Bench
+from labctl.run.counting import pmu_counting
+from labctl.run.lab import Lab
+from labctl.store.trial import TrialFolder
+
+
+@contextmanager
+def collecting(
+    lab: Lab, bench: Bench, pid: int, folder: TrialFolder, level: Level
+) -> Iterator[None]:
+    """Collectors attached, their raw files stored at the end. `pid`: natively the process that
+    waits to become the workload. Raises BrokenError when a collector ends before it is asked to."""
+    with ExitStack() as stack:
+        stack.enter_context(pmu_counting(bench, pid, folder))
+        yield

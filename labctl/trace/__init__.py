@@ -1,0 +1,1 @@
+"""Kernel traces: read from perf's files, reduced to figures, put on one time line. Pure."""

@@ -1,0 +1,17 @@
+"""Where a trial's folder holds what its collectors recorded."""
+
+from __future__ import annotations
+
+HOST = "trace/host.perf.data"
+"""perf's own file; the host's scheduler and KVM events, times of its CLOCK_MONOTONIC."""
+GUEST = "trace/guest.perf.data"
+"""The guest's scheduler and timer events, times of the guest's CLOCK_MONOTONIC."""
+THREADS = "trace/threads.json"
+"""Whose threads the host's events are of: a list of {tid, pid, role, index, name}."""
+CLOCKS = "trace/clocks.json"
+"""Readings of both clocks, before and after the window: a list of {asked_ns, machine_ns,
+answered_ns}, of which the first and the last are the host's."""
+EXITS = "trace/exits.json"
+"""VM exits by reason, and those that went on to QEMU."""
+PROBLEMS = "trace/problems.json"
+"""Why a collector recorded nothing: its name to a sentence."""

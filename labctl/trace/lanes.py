@@ -1,0 +1,90 @@
+"""A time line: what threads and tasks were doing when, on both sides, by one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.trace.model import Gap, Nanoseconds
+
+
+class State(StrEnum):
+    """Of a vCPU on its host: GUEST to HALTED. Of a vCPU as its guest sees it: TASK to STEAL."""
+
+    GUEST = "running the guest"
+    HOST = "running in the host"
+    EXIT = "handling an exit"
+    PREEMPTED = "waiting for a CPU"
+    HALTED = "halted"
+    TASK = "running a task"
+    IDLE = "idle"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """Spans of one vCPU (or native CPU) as columns of one length, in order, not overlapping.
+
+    `side`: "host" or "guest". `state`: indices into `list(State)`. `detail`: indices into
+    `details`, which names the preemptor, the exit's reason or the task that runs ("" for none).
+    """
+
+    title: str
+    side: str
+    vcpu: int
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    state: NDArray[np.int8]
+    detail: NDArray[np.int32]
+    details: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """One wake-up that came late, and where its time went, in nanoseconds. Parts add up to
+    `latency_ns`: `host_ns` waiting in the host's run queue, `exit_ns` in exits, `queue_ns` behind
+    other tasks of the guest, `other_ns` the rest."""
+
+    at_ns: int
+    vcpu: int
+    task: str
+    latency_ns: int
+    host_ns: int
+    exit_ns: int
+    queue_ns: int
+    other_ns: int
+    culprit: str = ""
+    """Who had the CPU for the longest of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A moment that deserves a look. `kind`: "double scheduling" (the guest gave a task a CPU that
+    had none itself), "lock holder preempted" or "wake-up chain"."""
+
+    kind: str
+    vcpu: int
+    start_ns: int
+    end_ns: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Times are the host's CLOCK_MONOTONIC. `clock_error_ns`: how far off the guest's side may
+    be; None where there is no guest's side. `figures`: what the whole trial amounts to, by name,
+    in seconds or shares, for the head of the page."""
+
+    start_ns: int
+    end_ns: int
+    lanes: tuple[Lane, ...]
+    late: tuple[Late, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    clock_error_ns: int | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()

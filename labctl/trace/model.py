@@ -1,0 +1,62 @@
+"""What a trace holds, whichever tool recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Nanoseconds = NDArray[np.int64]
+"""Of the recording machine's CLOCK_MONOTONIC."""
+Numbers = NDArray[np.int64] | NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """Every event of one tracepoint as columns of one length, in order of time.
+
+    `tid`: the thread that ran when it happened; 0 is the idle task. `fields`: the tracepoint's
+    own integers, by the names that its format has (`prev_pid`, `next_pid`, `prev_state`, ...).
+    """
+
+    time_ns: Nanoseconds
+    cpu: NDArray[np.int32]
+    tid: NDArray[np.int32]
+    fields: Mapping[str, Numbers]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Events that the recorder lost on a CPU: somewhere between two moments. Nothing that began
+    before a gap is known to have gone on after it."""
+
+    cpu: int
+    start_ns: int
+    end_ns: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """`where`: the file, for errors. `names`: what threads call themselves, by tid. `processes`:
+    the process of a thread, as far as the trace tells. `problems`: sentences on what of the file
+    isn't whole."""
+
+    where: str
+    start_ns: int
+    end_ns: int
+    events: Mapping[str, Events]
+    """By the tracepoint's whole name: `sched:sched_switch`."""
+    names: Mapping[int, str] = field(default_factory=dict)
+    processes: Mapping[int, int] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def lost(self) -> int:
+        return sum(gap.count for gap in self.gaps)
