@@ -88,21 +88,21 @@ class Columns:
 
     def events(self) -> Events:
         """What was taken, in order of time; of equal times, in the file's. Gives up its own."""
-        times = _joined(self.times, np.int64)
+        times = _joined(self.times, np.dtype(np.int64))
         order = None
         if np.any(times[1:] < times[:-1]):
             # Timsort: a file is runs in order, one per CPU and flush.
             order = np.argsort(times, kind="stable")
             times = times[order]
 
-        def column(parts: list[Any], kind: type[np.integer[Any]]) -> NDArray[Any]:
+        def column(parts: list[Any], kind: np.dtype[Any]) -> NDArray[Any]:
             joined = _joined(parts, kind)
             return joined if order is None else joined[order]
 
         return Events(
             time_ns=times,
-            cpu=column(self.cpus, np.int32),
-            tid=column(self.tids, np.int32),
+            cpu=column(self.cpus, np.dtype(np.int32)),
+            tid=column(self.tids, np.dtype(np.int32)),
             fields={
                 name: column(parts, _kind(self.fields[name]))
                 for name, parts in self.columns.items()
@@ -129,11 +129,11 @@ def gathered(chunk: Chunk, starts: NDArray[np.int64], raw_at: int, field: Field)
     return found.astype(_kind(field), copy=False)
 
 
-def _kind(field: Field) -> type[np.int32] | type[np.int64]:
-    return np.int32 if field.size < 4 or (field.size == 4 and field.signed) else np.int64
+def _kind(field: Field) -> np.dtype[Any]:
+    return np.dtype(np.int32 if field.size < 4 or (field.size == 4 and field.signed) else np.int64)
 
 
-def _joined(parts: list[Any], kind: type[np.integer[Any]]) -> NDArray[Any]:
+def _joined(parts: list[Any], kind: np.dtype[Any]) -> NDArray[Any]:
     # One column at a time is in memory twice.
     joined = np.concatenate(parts) if parts else np.empty(0, dtype=kind)
     parts.clear()
