@@ -1,0 +1,157 @@
+"""The records of perf.data, found a few megabytes at a time.
+
+Records follow each other without holes, each with its size in its header (`struct
+perf_event_header` of include/uapi/linux/perf_event.h), so where one begins is known only from the
+one before. Most are samples. What looks like one is found by comparing whole arrays; a stretch of
+them is taken where each ends exactly where the next begins, from a place that is known to be the
+start of a record. Where that fails one record is stepped over, and it is tried again. So no record
+is guessed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.trace.perfdata_head import Head, broken, refused
+
+CHUNK_BYTES = 4 << 20
+"""Many times the largest record (64 KiB), and no more than caches hold."""
+
+SAMPLE = 9
+_COMPRESSED, _COMPRESSED_2, _AUXTRACE = 81, 83, 71
+_TYPES = range(1, 128)
+"""perf_event.h has them from 1 on, perf's own (tools/lib/perf/include/perf/event.h) from 64 on;
+newer ones are stepped over."""
+
+_SIZE_SHIFT = np.uint64(48)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A record that is no sample of the file's events. `at` and `size` in words of the chunk."""
+
+    kind: int
+    misc: int
+    at: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A stretch of whole records. `samples`: where each begins, in `words`; `events`: the index of
+    its attr. `offset`: the stretch's place in the file, in bytes."""
+
+    offset: int
+    words: NDArray[np.uint64]
+    samples: NDArray[np.int64]
+    events: NDArray[np.int16]
+    others: Sequence[Record]
+
+    def byte(self, word: int) -> int:
+        """The place in the file."""
+        return self.offset + 8 * int(word)
+
+
+def read_chunks(
+    file: io.FileIO, head: Head, file_bytes: int, problems: list[str]
+) -> Iterator[Chunk]:
+    """All records, in the file's order; each chunk holds until the next one is asked for.
+
+    Adds a sentence to `problems` where the last record is cut. Raises BrokenError, with the place,
+    where a record isn't one.
+    """
+    buffer = bytearray(CHUNK_BYTES)
+    at, end = head.data_start, min(head.data_end, file_bytes)
+    finder = _Finder(head)
+    while end - at >= 8:
+        file.seek(at)
+        size = file.readinto(memoryview(buffer)[: min(CHUNK_BYTES, end - at)])
+        words = np.frombuffer(buffer, dtype="<u8", count=size // 8)
+        chunk, used = finder.find(words, at)
+        if used == 0:
+            break
+        yield chunk
+        at += 8 * used
+    if at < end:
+        problems.append(
+            f"The last record of '{head.where}', at byte {at:,}, is cut: what came before is whole."
+        )
+
+
+class _Finder:
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.ids, self.events_of_ids = head.ids
+        least = 1 + max(head.cpu_word, head.time_word, head.tid_word, head.id_word or 0)
+        self.least_words = np.array(
+            [max(least, attr.raw_word + 1) for attr in head.attrs], dtype=np.int64
+        )
+
+    def find(self, words: NDArray[np.uint64], offset: int) -> tuple[Chunk, int]:
+        """The records from the chunk's start on, and how many words they take: whole ones."""
+        starts, events, ends = self._candidates(words)
+        breaks = np.flatnonzero(ends[:-1] != starts[1:]).tolist()
+        breaks.append(len(starts) - 1)
+        taken = np.zeros(len(starts), dtype=bool)
+        others = []
+        at = candidate = next_break = 0
+        while at < len(words):
+            while candidate < len(starts) and starts[candidate] < at:
+                candidate += 1  # looked like a sample within another record
+            if candidate < len(starts) and starts[candidate] == at:
+                while breaks[next_break] < candidate:
+                    next_break += 1
+                last = breaks[next_break]
+                taken[candidate : last + 1] = True
+                at, candidate = int(ends[last]), last + 1
+                continue
+            record = self._record(words, at, offset)
+            if at + record.size > len(words):
+                break
+            others.append(record)
+            at += record.size
+        chunk = Chunk(
+            offset=offset,
+            words=words,
+            samples=starts[taken],
+            events=events[taken],
+            others=others,
+        )
+        return chunk, at
+
+    def _candidates(
+        self, words: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int64]]:
+        """What looks like whole samples: where they begin, their events, where they end."""
+        starts = np.flatnonzero(words.view("<u4")[::2] == SAMPLE)
+        sizes = (words[starts] >> _SIZE_SHIFT).astype(np.int64)
+        ends = starts + (sizes >> 3)
+        whole = (ends <= len(words)) & (sizes & 7 == 0)
+        if self.head.id_word is None:
+            events = np.zeros(len(starts), dtype=np.int16)
+        else:
+            whole &= starts + self.head.id_word < len(words)
+            starts, ends = starts[whole], ends[whole]
+            ids = words[starts + self.head.id_word]
+            places = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+            events = self.events_of_ids[places]
+            whole = self.ids[places] == ids
+        whole &= ends - starts >= self.least_words[events]
+        return starts[whole], events[whole], ends[whole]
+
+    def _record(self, words: NDArray[np.uint64], at: int, offset: int) -> Record:
+        header = int(words[at])
+        kind, misc, size = header & 0xFFFFFFFF, header >> 32 & 0xFFFF, header >> 48
+        where, byte = self.head.where, offset + 8 * at
+        if kind in (_COMPRESSED, _COMPRESSED_2):
+            refused(where, "holds compressed records, which aren't read here")
+        if kind == _AUXTRACE:
+            refused(where, "holds hardware traces, which aren't read here")
+        if kind not in _TYPES or size < 8 or size % 8:
+            broken(where, f"there is no record (type {kind}, {size} bytes)", byte)
+        return Record(kind=kind, misc=misc, at=at, size=size // 8)

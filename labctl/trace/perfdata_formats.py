@@ -1,0 +1,127 @@
+"""How the fields of tracepoints lie in their records, as the recording kernel told perf.
+
+perf.data's section HEADER_TRACING_DATA is what tools/perf/util/trace-event-info.c writes
+(read_tracing_data) and trace-event-read.c reads; a format's text is that of tracefs's
+`events/SYSTEM/EVENT/format` (Documentation/trace/events.rst).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from labctl.base.errors import BrokenError
+
+_MAGIC = b"\x17\x08\x44tracing"
+_FIELD = re.compile(
+    r"^\s*field:(?P<type>[^;]*?)(?P<name>\w+)(?P<array>\[[^;]*\])?;\s*offset:(?P<offset>\d+);"
+    r"\s*size:(?P<size>\d+);(?:\s*signed:(?P<signed>\d+);)?",
+    re.MULTILINE,
+)
+_ID = re.compile(r"^ID:\s*(\d+)", re.MULTILINE)
+_NAME = re.compile(r"^name:\s*(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """`offset` and `size` in bytes, from the start of the tracepoint's own bytes."""
+
+    offset: int
+    size: int
+    signed: bool
+    array: bool
+
+    @property
+    def is_integer(self) -> bool:
+        return not self.array and self.size in (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """`name`: `sched:sched_switch`. `fields`: the tracepoint's own, without `common_*`."""
+
+    name: str
+    id: int
+    fields: Mapping[str, Field]
+    common_pid: Field | None
+
+
+class _Reader:
+    """Takes the section apart from its start on; a ValueError is where it ends too early."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text, self.at = text, 0
+
+    def take(self, size: int) -> bytes:
+        if size > len(self.text) - self.at:
+            raise ValueError(f"{size} bytes were to follow")
+        self.at += size
+        return self.text[self.at - size : self.at]
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
+
+    def string(self) -> str:
+        end = self.text.find(b"\0", self.at)
+        if end < 0:
+            raise ValueError("a string has no end")
+        found = self.take(end + 1 - self.at)
+        return found[:-1].decode(errors="replace")
+
+
+def read_formats(section: bytes, where: str, at: int) -> list[Format]:
+    """The formats of every tracepoint in the section, which lies at byte `at` of the file.
+    Raises BrokenError where it isn't what perf writes."""
+    reader = _Reader(section)
+    try:
+        return _formats(reader)
+    except ValueError as error:
+        raise BrokenError(
+            f"'{where}' can't be read as perf.data at byte {at + reader.at:,}, "
+            f"among the layouts of its tracepoints: {error}",
+            hint="Record the trace anew, and let perf end by itself or by SIGINT.",
+        ) from None
+
+
+def _formats(reader: _Reader) -> list[Format]:
+    if reader.take(len(_MAGIC)) != _MAGIC:
+        raise ValueError("they don't begin with 'tracing'")
+    reader.string()  # the version, of which all have what we read
+    if reader.number(1) != 0:
+        raise ValueError("they are of a big-endian machine")
+    reader.take(5)  # size of a long, of a page
+    for _ in ("header_page", "header_event"):
+        reader.string()
+        reader.take(reader.number(8))
+    for _ in range(reader.number(4)):
+        reader.take(reader.number(8))  # formats of ftrace's own events
+    formats = []
+    for _ in range(reader.number(4)):
+        system = reader.string()
+        for _ in range(reader.number(4)):
+            text = reader.take(reader.number(8)).decode(errors="replace")
+            formats.append(parse_format(system, text))
+    return formats
+
+
+def parse_format(system: str, text: str) -> Format:
+    """The format of one tracepoint. Raises ValueError where it isn't one."""
+    name, number = _NAME.search(text), _ID.search(text)
+    if name is None or number is None:
+        raise ValueError(f"an event of '{system}' has no name or no ID")
+    fields = {
+        match["name"]: Field(
+            offset=int(match["offset"]),
+            size=int(match["size"]),
+            signed=match["signed"] == "1",
+            array=match["array"] is not None or "__data_loc" in match["type"],
+        )
+        for match in _FIELD.finditer(text)
+    }
+    return Format(
+        name=f"{system}:{name[1]}",
+        id=int(number[1]),
+        fields={n: field for n, field in fields.items() if not n.startswith("common_")},
+        common_pid=fields.get("common_pid"),
+    )

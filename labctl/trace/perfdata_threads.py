@@ -1,0 +1,80 @@
+"""What perf.data tells of threads: what they call themselves, and whose process they are of."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.trace.model import Numbers
+
+MAX_TID = 1 << 22
+"""PID_MAX_LIMIT of include/linux/threads.h: no thread of a 64-bit Linux has a larger number."""
+
+COMM_BYTES = 16
+"""TASK_COMM_LEN of include/linux/sched.h."""
+
+_IDLE = "swapper"
+"""What perf calls the idle tasks, one per CPU, all of which are thread 0."""
+
+
+class Threads:
+    """Gathered in arrays by thread number, of which the system gives memory to the used parts
+    only: a trace may name a thread ten million times."""
+
+    def __init__(self) -> None:
+        self._names = np.zeros((MAX_TID + 1, COMM_BYTES // 4), dtype=np.uint32)
+        self._named_at = np.zeros(MAX_TID + 1, dtype=np.int64)
+        self._order = np.zeros(MAX_TID + 1, dtype=np.int32)
+        self._processes = np.zeros(MAX_TID + 1, dtype=np.int32)
+
+    def run_in(self, tids: NDArray[np.int32], pids: NDArray[np.int32]) -> None:
+        """These threads are of these processes; where they differ, the last one holds."""
+        known = (tids > 0) & (tids <= MAX_TID) & (pids > 0) & (pids <= MAX_TID)
+        if not known.all():
+            tids, pids = tids[known], pids[known]
+        self._processes[tids] = pids
+
+    def runs_in(self, tid: int, pid: int) -> None:
+        if 0 < tid <= MAX_TID and 0 < pid <= MAX_TID:
+            self._processes[tid] = pid
+
+    def are_called(
+        self,
+        tids: Numbers,
+        at: NDArray[np.int64],
+        names: NDArray[np.uint32],
+        starts: NDArray[np.int64],
+    ) -> None:
+        """Events at the bytes `at` of the file, ascending, name threads: `starts` are the places
+        of the names in `names`. The last name holds."""
+        order = np.arange(len(tids), dtype=np.int32)
+        fit = (tids > 0) & (tids <= MAX_TID)
+        inside = tids if fit.all() else np.where(fit, tids, 0)
+        # Where an index is repeated NumPy keeps the last value ("Assigning values to indexed
+        # arrays" of its user guide).
+        self._order[inside] = order
+        last = np.flatnonzero((self._order[inside] == order) & fit)
+        last = last[at[last] >= self._named_at[tids[last]]]
+        self._named_at[tids[last]] = at[last]
+        self._names[tids[last]] = names[starts[last, np.newaxis] + np.arange(COMM_BYTES // 4)]
+
+    def is_called(self, tid: int, at: int, name: bytes) -> None:
+        """A record at byte `at` of the file names a thread."""
+        if 0 < tid <= MAX_TID and at >= self._named_at[tid]:
+            padded = name[:COMM_BYTES].ljust(COMM_BYTES, b"\0")
+            self._named_at[tid] = at
+            self._names[tid] = np.frombuffer(padded, dtype="<u4")
+
+    @property
+    def names(self) -> dict[int, str]:
+        named = np.flatnonzero(self._named_at).tolist()
+        found = {
+            tid: self._names[tid].tobytes().split(b"\0")[0].decode(errors="replace")
+            for tid in named
+        }
+        return {0: _IDLE, **found}
+
+    @property
+    def processes(self) -> dict[int, int]:
+        tids = np.flatnonzero(self._processes)
+        return dict(zip(tids.tolist(), self._processes[tids].tolist(), strict=True))
