@@ -117,6 +117,11 @@ class StatePlaces:
         """What runs have shown of restored guests: hours of measuring, so not in the cache."""
         return self.root / "restore-checks.json"
 
+    @property
+    def exit_prices(self) -> Path:
+        """What VM exits cost on this host."""
+        return self.root / "exit-prices.json"
+
 
 def host_lock() -> Path:
     """One run at a time per host: the file whose lock says who runs."""

@@ -30,7 +30,7 @@ _FIRST_LINE = b"Linux version"
 _DEADLINE_S = 15.0
 """A kernel under working KVM gets there in well under a second."""
 
-_FEATURE_SETS: tuple[tuple[str, ...], ...] = ((), ("arch-capabilities",))
+FEATURE_SETS: tuple[tuple[str, ...], ...] = ((), ("arch-capabilities",))
 """CPU features to leave out of '-cpu host', in the order in which they are tried."""
 
 _OUTPUT_LIMIT = 1 << 20
@@ -101,7 +101,7 @@ def known_accelerator(
 def probe_kvm(qemu: Path, kernel: Path, *, deadline_s: float = _DEADLINE_S) -> Probe:
     """Boot `kernel` under KVM to its first line, with all of the host's CPU features or fewer."""
     probe = Probe(works=False, detail="nothing was tried")
-    for features in _FEATURE_SETS:
+    for features in FEATURE_SETS:
         deadline = Deadline.after(deadline_s, "booting a kernel under KVM")
         probe = _boot(qemu, kernel, features, deadline)
         # Silence is no matter of CPU features: QEMU would have refused to start.

@@ -92,12 +92,17 @@ class Sandbox:
         return [*LABCTL, *words]
 
     def labctl(
-        self, *words: str, seconds: float = 1800, lab: Path | None = None
+        self,
+        *words: str,
+        seconds: float = 1800,
+        lab: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """`lab`: a lab folder whose files shadow labctl's own."""
+        """`lab`: a lab folder whose files shadow labctl's own; `environment`: what is other."""
+        shadowed = {"LABCTL_LAB": str(lab)} if lab else {}
         return subprocess.run(
             self.argv(*words),
-            env={**self.environment, **({"LABCTL_LAB": str(lab)} if lab else {})},
+            env={**self.environment, **shadowed, **(environment or {})},
             capture_output=True,
             text=True,
             timeout=seconds,
