@@ -89,6 +89,15 @@ class Series:
         return ByBlock(blocks, np.array([known.get(block, 0.0) for block in blocks]))
 
     @cached_property
+    def least(self) -> float:
+        return float(self.numbers.array.min())
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest size, whichever the sign."""
+        return float(np.abs(self.numbers.array).max())
+
+    @cached_property
     def unquantified(self) -> frozenset[int]:
         """The blocks whose value is below its limit (METHOD 15)."""
         return frozenset(self.limits.undercut(self.values))

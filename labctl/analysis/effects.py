@@ -101,7 +101,7 @@ def _effects(
         resolution = _LOG_RESOLUTION
     else:
         scale = [side.numbers.at(blocks) for side in sides]
-        resolution = _LOG_RESOLUTION * max(float(np.abs(values).max()) for values in scale)
+        resolution = _LOG_RESOLUTION * max(_largest(side, blocks) for side in sides)
     by_block = ByBlock(blocks, scale[0] - sum(scale[1:]) / (len(sides) - 1))
     floor = _floor(sides, blocks, kind)
     boots = [side.boots for side in sides]
@@ -134,14 +134,26 @@ def by_ratio(sides: Sequence[Series]) -> bool:
 
 def _no_ratio(sides: Sequence[Series], blocks: tuple[int, ...]) -> str | None:
     """Why no ratio may be taken of these values, as the predicate of a sentence (METHOD 15)."""
-    if min(float(side.numbers.at(blocks).min()) for side in sides) <= 0:
+    if any(_least(side, blocks) <= 0 for side in sides):
         return "is 0 or less in some block"
     for side in sides:
-        if few := sorted(side.unquantified.intersection(blocks)):
+        if side.unquantified and (few := sorted(side.unquantified.intersection(blocks))):
             noun = "block" if len(few) == 1 else "blocks"
             which = ", ".join(map(str, few[:3])) + (", ..." if len(few) > 3 else "")
             return f"is too small to be quantified ({side.limits.why}, {noun} {which})"
     return None
+
+
+def _least(side: Series, blocks: tuple[int, ...]) -> float:
+    if blocks == side.numbers.blocks:
+        return side.least
+    return float(side.numbers.at(blocks).min())
+
+
+def _largest(side: Series, blocks: tuple[int, ...]) -> float:
+    if blocks == side.numbers.blocks:
+        return side.largest
+    return float(np.abs(side.numbers.at(blocks)).max())
 
 
 def alone(side: Series, *, logs: bool) -> Spread:

@@ -46,6 +46,8 @@ class Limits:
 
     def undercut(self, values: Mapping[int, float]) -> list[int]:
         """The blocks whose value is below its limit."""
+        if not self.by_block:
+            return []
         known = dict(values.items())
         return [block for block, least in self.by_block.items() if known[block] < least]
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import orjson
+
 from labctl.base.errors import BrokenError, HostError, UsageError
 
 
@@ -50,7 +52,12 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Raises BrokenError naming the file when it is missing, cut off or no JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            # Python's own knows NaN, which some of our files hold, and says where it can't go on.
+            return json.loads(data.decode())
     except FileNotFoundError as error:
         raise BrokenError(f"{path} is missing") from error
     except (OSError, ValueError, RecursionError) as error:
