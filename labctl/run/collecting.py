@@ -9,6 +9,7 @@ from labctl.base.levels import Level
 from labctl.run.bench import Bench
 from labctl.run.counting import pmu_counting
 from labctl.run.lab import Lab
+from labctl.run.tracing import host_tracing
 from labctl.store.trial import TrialFolder
 
 
@@ -20,4 +21,6 @@ def collecting(
     waits to become the workload. Raises BrokenError when a collector ends before it is asked to."""
     with ExitStack() as stack:
         stack.enter_context(pmu_counting(bench, pid, folder))
+        if level.holds(Level.TRACE):
+            stack.enter_context(host_tracing(lab, bench, pid, folder))
         yield

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from labctl.base.errors import BrokenError
-from labctl.collect import calibrated, derived, host_threads, kvm_stats, perf_stat, side
+from labctl.collect import (
+    calibrated,
+    derived,
+    host_threads,
+    host_trace,
+    kvm_stats,
+    perf_stat,
+    side,
+)
 from labctl.run.counting import PROBLEM
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading
@@ -26,6 +34,7 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     readings += host
     readings += side.parse(folder, kind=kind, accelerator=accelerator)
     readings += kvm_stats.parse(folder, accelerator=accelerator)
+    readings += host_trace.parse(folder)
     readings += neighbour_readings(folder, host)
     problem = folder.read_text(PROBLEM) if folder.has(PROBLEM) else None
     readings += perf_stat.parse(folder, kind=kind, problem=problem)

@@ -1,0 +1,172 @@
+"""What a machine's scheduler did to its threads: a trace's events reduced to figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.trace.model import Nanoseconds, Trace
+from labctl.trace.rivals import who_ran
+from labctl.trace.spans import MIGRATE, SWITCH, Kind, Spans, spans
+
+_BEYOND = 20
+"""So many values must lie beyond a percentile that is told (METHOD rule 16)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """A thread's waits for a CPU that began and ended within the window, in order of time."""
+
+    start_ns: Nanoseconds
+    length_ns: Nanoseconds
+    was_preempted: NDArray[np.bool_]
+    """Whether it was switched out while runnable; else it was woken up."""
+
+    @property
+    def total_ns(self) -> int:
+        return int(self.length_ns.sum())
+
+    def percentile(self, q: float) -> int | None:
+        """The nearest-rank percentile (0 < q < 1) in ns; None when fewer than 20 values would lie
+        beyond it."""
+        count = len(self.length_ns)
+        # Rounded: 1 - 0.95 is a little more than 0.05.
+        if round(count * (1 - q), 9) < _BEYOND:
+            return None
+        rank = math.ceil(round(count * q, 9)) - 1
+        return int(np.partition(self.length_ns, rank)[rank])
+
+    def histogram(self) -> tuple[tuple[int, int], ...]:
+        """Counts by powers of two: (upper bound in ns, how many were below it and not below the
+        one before). Up to the last that isn't empty."""
+        _, exponents = np.frexp(self.length_ns.astype(np.float64))
+        counts = np.bincount(exponents)
+        return tuple((2**power, int(count)) for power, count in enumerate(counts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadSchedule:
+    """`on_cpu_ns`: its time on any CPU within the window. `unknown`: how many of its spans aren't
+    known, since events of them are missing, and `unknown_ns` how long those were within the window.
+    `rivals_ns`: who ran on the CPU that it waited for, while it did, by thread; 0 is the idle task,
+    which runs until the CPU has seen that there is work. They add up to `delays.total_ns`."""
+
+    tid: int
+    name: str
+    on_cpu_ns: int
+    delays: Delays
+    migrations: int
+    unknown: int
+    unknown_ns: int
+    rivals_ns: Mapping[int, int]
+
+    @property
+    def preemptions(self) -> int:
+        return int(self.delays.was_preempted.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Every thread that the trace's switches or wake-ups name, by its id. `lost`: events that the
+    recorder lost, in all of the trace."""
+
+    start_ns: int
+    end_ns: int
+    threads: Mapping[int, ThreadSchedule]
+    lost: int
+
+
+def schedule(
+    trace: Trace,
+    tids: Collection[int] | None = None,
+    *,
+    window: tuple[int, int] | None = None,
+    rivals: bool = True,
+) -> Schedule:
+    """What became of every thread, or of some.
+
+    `window`: the part of the trace that counts, in ns; without it all of the trace. `rivals`: find
+    out who ran while they waited. A thread without a switch in the trace is none of the result's:
+    whether it slept or ran all along isn't known.
+    """
+    start_ns, end_ns = window or (trace.start_ns, trace.end_ns)
+    ran: dict[int, int] = {}
+    unknown: dict[int, int] = {}
+    unknown_ns: dict[int, int] = {}
+    seen: set[int] = set()
+    waits: list[Spans] = []
+    for batch in spans(trace, tids):
+        inside = np.minimum(batch.end_ns, end_ns) - np.maximum(batch.start_ns, start_ns)
+        # One that lasts no time at all counts where it is.
+        is_inside = (batch.end_ns >= start_ns) & (batch.start_ns <= end_ns)
+        seen.update(np.unique(batch.tid).tolist())
+        _add(ran, batch.tid, inside, is_inside & (batch.kind == Kind.RAN))
+        is_unknown = is_inside & (batch.kind == Kind.UNKNOWN)
+        _add(unknown_ns, batch.tid, inside, is_unknown)
+        _add(unknown, batch.tid, np.ones_like(inside), is_unknown)
+        is_whole = (batch.start_ns >= start_ns) & (batch.end_ns <= end_ns)
+        waits.append(batch.where(batch.is_wait & is_whole))
+    found = _ordered(waits)
+    by_rival = who_ran(trace, found) if rivals else {}
+    moved = _migrations(trace, start_ns, end_ns)
+    firsts = np.searchsorted(found.tid, sorted(seen), "left")
+    lasts = np.searchsorted(found.tid, sorted(seen), "right")
+    threads = {}
+    for tid, first, last in zip(sorted(seen), firsts, lasts, strict=True):
+        threads[tid] = ThreadSchedule(
+            tid=tid,
+            name=trace.names.get(tid, ""),
+            on_cpu_ns=ran.get(tid, 0),
+            delays=Delays(
+                start_ns=found.start_ns[first:last],
+                length_ns=found.end_ns[first:last] - found.start_ns[first:last],
+                was_preempted=found.kind[first:last] == Kind.PREEMPTED,
+            ),
+            migrations=moved.get(tid, 0),
+            unknown=unknown.get(tid, 0),
+            unknown_ns=unknown_ns.get(tid, 0),
+            rivals_ns=by_rival.get(tid, {}),
+        )
+    return Schedule(start_ns=start_ns, end_ns=end_ns, threads=threads, lost=trace.lost)
+
+
+def has_switches(trace: Trace) -> bool:
+    return SWITCH in trace.events and len(trace.events[SWITCH]) > 0
+
+
+def _add(
+    totals: dict[int, int], tid: NDArray[np.int32], value: Nanoseconds, chosen: NDArray[np.bool_]
+) -> None:
+    """Add each thread's values to its total. A sum of floats: exact below 2**53 ns, 104 days."""
+    if not chosen.any():
+        return
+    found, number = np.unique(tid[chosen], return_inverse=True)
+    sums = np.bincount(number, weights=value[chosen])
+    for one, total in zip(found.tolist(), sums.tolist(), strict=True):
+        totals[one] = totals.get(one, 0) + int(total)
+
+
+def _ordered(batches: list[Spans]) -> Spans:
+    """All of them, by thread and time: batches follow one another in time."""
+    joined = Spans(
+        tid=np.concatenate([batch.tid for batch in batches] or [np.empty(0, np.int32)]),
+        start_ns=np.concatenate([batch.start_ns for batch in batches] or [np.empty(0, np.int64)]),
+        end_ns=np.concatenate([batch.end_ns for batch in batches] or [np.empty(0, np.int64)]),
+        cpu=np.concatenate([batch.cpu for batch in batches] or [np.empty(0, np.int32)]),
+        kind=np.concatenate([batch.kind for batch in batches] or [np.empty(0, np.int8)]),
+    )
+    order = np.argsort(joined.tid, kind="stable")
+    return joined.where(order)
+
+
+def _migrations(trace: Trace, start_ns: int, end_ns: int) -> dict[int, int]:
+    if MIGRATE not in trace.events:
+        return {}
+    events = trace.events[MIGRATE]
+    inside = (events.time_ns >= start_ns) & (events.time_ns <= end_ns)
+    tids, counts = np.unique(events.fields["pid"][inside], return_counts=True)
+    return dict(zip(tids.tolist(), counts.tolist(), strict=True))

@@ -1,0 +1,298 @@
+"""What each thread did between its scheduler events: ran, waited for a CPU, or slept.
+
+A wait is what the kernel calls run delay: from the wake-up, or from being switched out while
+runnable, to the switch-in (kernel/sched/stats.h, sched_info_enqueue and sched_info_arrive; `perf
+sched latency` has it the same).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.trace.model import Gap, Nanoseconds, Trace
+
+SWITCH = "sched:sched_switch"
+WAKEUPS = ("sched:sched_wakeup", "sched:sched_wakeup_new")
+"""Not sched_waking: where a CPU wakes a thread of another one, it comes before the thread is on a
+run queue, and may come before it was switched out."""
+MIGRATE = "sched:sched_migrate_task"
+
+# prev_state's lower bits tell why a thread stopped, none of them that it is runnable. Above them is
+# TASK_REPORT_MAX, "preempted" (include/trace/events/sched.h, __trace_sched_switch_state).
+_STOPPED = 0xFF
+
+_BATCH = 500_000
+"""Switches that are worked on at a time: it bounds the memory."""
+
+_OUT, _OUT_RUNNABLE, _WAKE, _IN = range(4)
+
+Mask = NDArray[np.bool_]
+
+
+class Kind(IntEnum):
+    """PREEMPTED waits began when the thread was switched out, WOKEN ones with its wake-up;
+    UNFINISHED ones had no end when the trace had. UNKNOWN: events are missing in between."""
+
+    RAN = 0
+    PREEMPTED = 1
+    WOKEN = 2
+    UNFINISHED = 3
+    UNKNOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """Columns of one length, in order of thread and time. `cpu`: where the span began; a thread
+    that waits may be moved meanwhile. `kind`: of `Kind`."""
+
+    tid: NDArray[np.int32]
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    cpu: NDArray[np.int32]
+    kind: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.tid)
+
+    @property
+    def is_wait(self) -> Mask:
+        """Which are waits from their beginning to their end."""
+        found: Mask = (self.kind == Kind.PREEMPTED) | (self.kind == Kind.WOKEN)
+        return found
+
+    def where(self, chosen: Mask | NDArray[np.intp]) -> Spans:
+        """Those of a mask, or of indices in their order."""
+        return Spans(
+            tid=self.tid[chosen],
+            start_ns=self.start_ns[chosen],
+            end_ns=self.end_ns[chosen],
+            cpu=self.cpu[chosen],
+            kind=self.kind[chosen],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What happened to threads, as columns: `thread` is a number of ours."""
+
+    thread: NDArray[Any]
+    time_ns: Nanoseconds
+    what: NDArray[np.int8]
+    cpu: NDArray[np.int32]
+
+    def take(self, chosen: NDArray[Any]) -> _Records:
+        return _Records(
+            self.thread[chosen], self.time_ns[chosen], self.what[chosen], self.cpu[chosen]
+        )
+
+
+def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
+    """Every thread's spans (or those of some threads) in batches, which follow one another in time.
+
+    Sleep is left out, and so is the idle task. A thread that a CPU is seen to leave first has run
+    there since the trace began, one that it is seen to go to last until the trace ended. What goes
+    over a gap is UNKNOWN, as is what events contradict. Nothing without sched_switch.
+    """
+    if SWITCH not in trace.events or not len(trace.events[SWITCH]):
+        return
+    numbering = Numbering.of(trace, tids)
+    gaps = _Gaps(trace.gaps)
+    held = _running_at_start(trace, numbering)
+    for records in _batches(trace, numbering):
+        merged = _joined(held, records)
+        # Twice a stable sort, by time and then by thread. The columns are in order already, which
+        # the first makes use of; of numbers of 16 bits the second is a radix sort.
+        order = np.argsort(merged.time_ns, kind="stable")
+        merged = merged.take(order[np.argsort(merged.thread[order], kind="stable")])
+        is_told = _is_told_already(merged, gaps)
+        if is_told.any():
+            merged = merged.take(~is_told)
+        yield _between(merged, gaps, numbering.tids)
+        is_last = np.append(merged.thread[1:] != merged.thread[:-1], True)
+        held = merged.take(is_last)
+    yield _at_end(held, trace, gaps, numbering.tids)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Threads numbered from 0, in order of their ids. `number_of[tid]` is -1 for all others."""
+
+    tids: NDArray[np.int32]
+    number_of: NDArray[Any]
+
+    @classmethod
+    def of(cls, trace: Trace, tids: Collection[int] | None = None) -> Numbering:
+        """Of these threads, or of all that a trace's scheduler events name; never of the idle
+        task (0)."""
+        columns = [trace.events[SWITCH].fields[name] for name in ("prev_pid", "next_pid")]
+        columns += [trace.events[name].fields["pid"] for name in WAKEUPS if name in trace.events]
+        highest = max((int(column.max()) for column in columns if len(column)), default=0)
+        is_wanted = np.zeros(highest + 1, dtype=bool)
+        if tids is None:
+            for column in columns:
+                is_wanted[column] = True
+        else:
+            is_wanted[[tid for tid in tids if 0 < tid <= highest]] = True
+        is_wanted[0] = False
+        found = np.flatnonzero(is_wanted).astype(np.int32)
+        # Few threads have numbers of 16 bits.
+        number_of = np.full(highest + 1, -1, np.int16 if len(found) < 2**15 else np.int32)
+        number_of[found] = np.arange(len(found))
+        return cls(found, number_of)
+
+
+def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
+    switches = trace.events[SWITCH]
+    last = len(switches)
+    ends = [*range(_BATCH, last, _BATCH), last]
+    begin_ns: int | None = None
+    for end in ends:
+        end_ns = int(switches.time_ns[end - 1]) if end < last else None
+        part = _slice(switches.time_ns, begin_ns, end_ns)
+        time_ns, cpu = switches.time_ns[part], switches.cpu[part]
+        stopped = switches.fields["prev_state"][part] & _STOPPED
+        out = np.where(stopped == 0, _OUT_RUNNABLE, _OUT).astype(np.int8)
+        # In the order in which things happen that have the same time.
+        columns = [_chosen(numbering, switches.fields["prev_pid"][part], time_ns, out, cpu)]
+        for name in WAKEUPS:
+            if name in trace.events:
+                events = trace.events[name]
+                of = _slice(events.time_ns, begin_ns, end_ns)
+                pids, to = events.fields["pid"][of], events.fields["target_cpu"][of]
+                columns.append(_chosen(numbering, pids, events.time_ns[of], _WAKE, to))
+        columns.append(_chosen(numbering, switches.fields["next_pid"][part], time_ns, _IN, cpu))
+        yield _joined(*columns)
+        begin_ns = end_ns
+
+
+def _slice(time_ns: Nanoseconds, after_ns: int | None, until_ns: int | None) -> slice:
+    first = 0 if after_ns is None else int(np.searchsorted(time_ns, after_ns, "right"))
+    last = len(time_ns) if until_ns is None else int(np.searchsorted(time_ns, until_ns, "right"))
+    return slice(first, last)
+
+
+def _chosen(
+    numbering: Numbering, tids: NDArray[Any], time_ns: Nanoseconds, what: Any, cpu: NDArray[Any]
+) -> _Records:
+    number = numbering.number_of[tids]
+    chosen = number >= 0
+    told = np.broadcast_to(np.asarray(what, np.int8), len(tids))
+    return _Records(
+        number[chosen], time_ns[chosen], told[chosen], cpu[chosen].astype(np.int32, copy=False)
+    )
+
+
+def _joined(*parts: _Records) -> _Records:
+    return _Records(
+        np.concatenate([part.thread for part in parts]),
+        np.concatenate([part.time_ns for part in parts]),
+        np.concatenate([part.what for part in parts]),
+        np.concatenate([part.cpu for part in parts]),
+    )
+
+
+def _running_at_start(trace: Trace, numbering: Numbering) -> _Records:
+    switches = trace.events[SWITCH]
+    cpus, first = np.unique(switches.cpu, return_index=True)
+    began = np.full(len(first), trace.start_ns, np.int64)
+    left = switches.fields["prev_pid"][first]
+    return _chosen(numbering, left, began, _IN, cpus)
+
+
+def _is_told_already(records: _Records, gaps: _Gaps) -> Mask:
+    """Wake-ups of threads that ran or were runnable: they cut short a thread's way to sleep, or
+    come twice. After a gap they may be news."""
+    is_told = np.zeros(len(records.thread), dtype=bool)
+    is_told[1:] = (
+        (records.what[1:] == _WAKE)
+        & (records.what[:-1] != _OUT)
+        & (records.thread[1:] == records.thread[:-1])
+    )
+    at = np.flatnonzero(is_told)
+    is_told[at] = ~gaps.between(records.time_ns[at - 1], records.time_ns[at])
+    return is_told
+
+
+def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
+    first, then = records.what[:-1], records.what[1:]
+    is_same = records.thread[1:] == records.thread[:-1]
+    slept = (first == _OUT) & (then == _WAKE)
+    at = np.flatnonzero(is_same & ~slept)
+    first, then = first[at], then[at]
+    start_ns, end_ns, cpu = records.time_ns[at], records.time_ns[at + 1], records.cpu[at]
+    kind = np.full(len(at), Kind.UNKNOWN, np.int8)
+    ran = (first == _IN) & (then <= _OUT_RUNNABLE) & (cpu == records.cpu[at + 1])
+    # What a CPU runs is for its own events to tell. Who waits may have run elsewhere in a gap.
+    kind[ran & ~gaps.between_of(cpu, start_ns, end_ns)] = Kind.RAN
+    bridged = gaps.between(start_ns, end_ns)
+    kind[(first == _OUT_RUNNABLE) & (then == _IN) & ~bridged] = Kind.PREEMPTED
+    kind[(first == _WAKE) & (then == _IN) & ~bridged] = Kind.WOKEN
+    return Spans(tid=tids[records.thread[at]], start_ns=start_ns, end_ns=end_ns, cpu=cpu, kind=kind)
+
+
+def _at_end(held: _Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
+    """Of each thread what its last event began."""
+    end_ns = np.full(len(held.thread), trace.end_ns, np.int64)
+    kind = np.full(len(held.thread), Kind.UNKNOWN, np.int8)
+    ran = (held.what == _IN) & ~gaps.between_of(held.cpu, held.time_ns, end_ns)
+    waits = (held.what == _OUT_RUNNABLE) | (held.what == _WAKE)
+    kind[ran] = Kind.RAN
+    kind[waits & ~gaps.between(held.time_ns, end_ns)] = Kind.UNFINISHED
+    found = Spans(
+        tid=tids[held.thread], start_ns=held.time_ns, end_ns=end_ns, cpu=held.cpu, kind=kind
+    )
+    return found.where(held.what != _OUT)
+
+
+class _Gaps:
+    def __init__(self, gaps: Collection[Gap]) -> None:
+        self._all = _merged(gaps)
+        self._by_cpu = {
+            cpu: _merged([gap for gap in gaps if gap.cpu == cpu])
+            for cpu in sorted({gap.cpu for gap in gaps})
+        }
+
+    def between(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Mask:
+        """Which of these spans a gap of any CPU touches."""
+        return _touched(self._all, start_ns, end_ns)
+
+    def between_of(
+        self, cpu: NDArray[np.int32], start_ns: Nanoseconds, end_ns: Nanoseconds
+    ) -> Mask:
+        """Which of these spans a gap of their own CPU touches."""
+        found = np.zeros(len(cpu), dtype=bool)
+        for number, gaps in self._by_cpu.items():
+            at = np.flatnonzero(cpu == number)
+            found[at] = _touched(gaps, start_ns[at], end_ns[at])
+        return found
+
+
+def _merged(gaps: Collection[Gap]) -> tuple[Nanoseconds, Nanoseconds]:
+    """Starts and ends of gaps that don't overlap, in order."""
+    ordered = sorted((gap.start_ns, gap.end_ns) for gap in gaps)
+    merged: list[tuple[int, int]] = []
+    for start_ns, end_ns in ordered:
+        if merged and start_ns <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end_ns, merged[-1][1]))
+        else:
+            merged.append((start_ns, end_ns))
+    columns = np.array(merged, np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
+
+
+def _touched(
+    gaps: tuple[Nanoseconds, Nanoseconds], start_ns: Nanoseconds, end_ns: Nanoseconds
+) -> Mask:
+    starts, ends = gaps
+    if not len(starts):
+        return np.zeros(len(start_ns), dtype=bool)
+    # The first gap that isn't over when the span begins. Gaps lie between two events, both seen.
+    next_gap = np.searchsorted(ends, start_ns, "right")
+    is_any: Mask = next_gap < len(starts)
+    return is_any & (starts[np.minimum(next_gap, len(starts) - 1)] < end_ns)

@@ -1,0 +1,156 @@
+"""The host's scheduler, recorded by the real recorder: what is known beforehand must be found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from labctl.collect import host_threads, host_trace
+from labctl.collect.host_threads import ThreadRef
+from labctl.run.perf_record import recording
+from labctl.run.tracing import sched_events
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
+from labctl.trace.sched import schedule
+
+SPIN = "while True: pass"
+HOG = """
+import os, time
+open("/proc/self/comm", "w").write("hog")
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+due = time.monotonic()
+while True:
+    due += 0.1
+    time.sleep(max(0, due - time.monotonic()))
+    end = time.monotonic() + 0.02
+    while time.monotonic() < end:
+        pass
+"""
+"""It has 20 ms of every 100 ms."""
+
+CPU = max(os.sched_getaffinity(0))
+WINDOW_S = 3.0
+
+
+@contextmanager
+def on_the_cpu(program: str, *, is_favoured: bool = False) -> Iterator[int]:
+    """`is_favoured`: whatever else this host does, only FIFO threads take much of its time."""
+    process = subprocess.Popen(
+        ["taskset", "--cpu-list", str(CPU), sys.executable, "-c", program],
+        start_new_session=True,
+    )
+    try:
+        if is_favoured:
+            # Among those of its session, and its session among others (sched(7), "autogroup").
+            os.setpriority(os.PRIO_PROCESS, process.pid, -20)
+            group = Path(f"/proc/{process.pid}/autogroup")
+            if group.exists():
+                group.write_text("-20")
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def traced(folder: Path, pid: int) -> TrialFolder:
+    """A trial's folder of a guest with that process for a vCPU, recorded as trials are."""
+    raw = TrialFolder(folder)
+    threads = [ThreadRef(pid=pid, tid=pid, role="vcpu", index=0)]
+    elsewhere = frozenset(os.sched_getaffinity(0)) - {CPU} or frozenset({CPU})
+    with recording(folder / files.HOST, sched_events(frozenset({CPU})), cpus=elsewhere) as recorded:
+        before = host_threads.snapshot(threads)
+        time.sleep(WINDOW_S)
+        after = host_threads.snapshot(threads)
+    assert recorded.problem is None
+    raw.write_raw_json(files.THREADS, [{"tid": pid, "pid": pid, "role": "vcpu", "index": 0}])
+    raw.write_raw_json(
+        "host.json",
+        {
+            "kind": "guest",
+            "clk_tck": os.sysconf("SC_CLK_TCK"),
+            "trial_cpus": str(CPU),
+            "before": before,
+            "after": after,
+        },
+    )
+    return raw
+
+
+def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> None:
+    with on_the_cpu(SPIN, is_favoured=True) as pid, on_the_cpu(HOG) as hog:
+        time.sleep(0.5)
+        raw = traced(tmp_path, pid)
+    values = {
+        reading.key: reading.value
+        for reading in host_trace.parse(raw)
+        if not isinstance(reading, host_trace.Unavailable)
+    }
+    assert values["lost_events"] == 0
+    assert values["preempted_time{by=hog,of=vcpu}"] == pytest.approx(0.2, abs=0.02)
+    assert max(values, key=lambda key: values[key] if "preempted_time" in key else 0) == (
+        "preempted_time{by=hog,of=vcpu}"
+    )
+    trace = host_trace.read_host_trace(raw)
+    found = schedule(trace, [pid, hog])
+    delays = found.threads[pid].delays
+    long = delays.length_ns >= 15e6
+    gaps = [b - a for a, b in zip(delays.start_ns[long], delays.start_ns[long][1:], strict=False)]
+    assert 27 <= long.sum() <= 32
+    assert statistics.median(gaps) == pytest.approx(100e6, rel=0.02)
+    assert statistics.median(delays.length_ns[long]) == pytest.approx(20e6, rel=0.1)
+    assert found.threads[hog].on_cpu_ns / (found.end_ns - found.start_ns) == pytest.approx(
+        0.2, abs=0.03
+    )
+
+
+def test_the_traces_run_delay_is_schedstats(tmp_path: Path) -> None:
+    with on_the_cpu(SPIN) as pid, on_the_cpu(SPIN), on_the_cpu(HOG):
+        time.sleep(0.5)
+        raw = traced(tmp_path, pid)
+    snapshots = raw.read_json("host.json")
+    rows = [snapshots[when]["threads"][0]["schedstat"].split() for when in ("before", "after")]
+    ran, waited = (int(rows[1][column]) - int(rows[0][column]) for column in (0, 1))
+    values = {reading.metric: getattr(reading, "value", None) for reading in host_trace.parse(raw)}
+    # A wait on an edge of the window is in one of them; it is no longer than the hog and a slice.
+    assert values["sched_delay"] == pytest.approx(waited / 1e9 / WINDOW_S, abs=0.02)
+    assert values["cpu_time"] == pytest.approx(ran / 1e9 / WINDOW_S, abs=0.02)
+    assert waited > 1e9
+
+
+def test_what_perf_cannot_do_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    with recording(
+        tmp_path / "x", ["-e", "sched:no_such_event"], cpus=frozenset({CPU})
+    ) as recorded:
+        pass
+    assert recorded.problem is not None
+    assert "perf can't record" in recorded.problem
+    assert "no_such_event" in recorded.problem
+
+
+def test_a_recorder_that_ends_early_is_told_of(tmp_path: Path) -> None:
+    events = sched_events(frozenset({CPU}))
+    with recording(tmp_path / "x", events, cpus=frozenset({CPU})) as recorded:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            if str(tmp_path / "x").encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
+    assert recorded.problem is not None
+    assert "ended before the trial did" in recorded.problem
+
+
+def test_recording_leaves_no_mount_behind(tmp_path: Path) -> None:
+    before = Path("/proc/self/mounts").read_text()
+    with recording(
+        tmp_path / "x", sched_events(frozenset({CPU})), cpus=frozenset({CPU})
+    ) as recorded:
+        pass
+    assert recorded.problem is None
+    assert Path("/proc/self/mounts").read_text() == before
