@@ -1,0 +1,31 @@
+"""Why a trial's collectors recorded nothing, or not all: one sentence each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labctl.base.errors import BrokenError
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
+
+
+def note_problem(raw: TrialFolder, collector: str, sentence: str) -> None:
+    """Put it beside what the trial's other collectors said."""
+    known = _all(raw) if raw.has(files.PROBLEMS) else {}
+    raw.write_raw_json(files.PROBLEMS, {**known, collector: sentence})
+
+
+def noted_problem(raw: TrialFolder, collector: str) -> str | None:
+    """What a collector said; None when it recorded, or never ran. Raises BrokenError naming the
+    file when it isn't what was written."""
+    if not raw.has(files.PROBLEMS):
+        return None
+    sentence = _all(raw).get(collector)
+    return None if sentence is None else str(sentence)
+
+
+def _all(raw: TrialFolder) -> dict[str, Any]:
+    found = raw.read_json(files.PROBLEMS)
+    if not isinstance(found, dict):
+        raise BrokenError(f"{raw.path / files.PROBLEMS}: expected a sentence by collector")
+    return found
