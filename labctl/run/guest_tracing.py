@@ -62,7 +62,8 @@ shift
 exec 3<>control 4<>ack
 setsid sh -c '
     unshare --mount --propagation private sh -c "
-        test -d \\"\\$1/events\\" || mount -t tracefs nodev \\"\\$1\\" || exit
+        test -d \\"\\$1/events\\" || mount -t tracefs nodev \\"\\$1\\"
+        test -d \\"\\$1/events\\" || { echo no tracepoints in \\"\\$1\\"; exit; }
         shift
         timeout \\"\\$@\\" & echo \\$! >pid
         wait \\$!

@@ -207,6 +207,8 @@ def test_a_recorder_that_reached_its_limit_leaves_what_it_has_and_says_so(
         ("perf", "#!/bin/sh\necho \" Error: unknown option 'control'\" >&2; exit 129\n", "unknown"),
         ("perf", "#!/bin/sh\nexit 255\n", "sh ended with status 1"),
         ("mount", "#!/bin/sh\necho 'mount: permission denied' >&2; exit 32\n", "permission denied"),
+        # tracefs of a kernel that is locked down is empty (kernel_lockdown(7)).
+        ("mount", "#!/bin/sh\nexit 0\n", "no tracepoints in"),
         ("unshare", "#!/bin/sh\necho 'unshare: not permitted' >&2; exit 1\n", "not permitted"),
     ],
 )
