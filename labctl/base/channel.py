@@ -269,6 +269,7 @@ class Execution:
                 side={
                     "duration_s": message["duration_ns"] / 1e9,
                     "returncode": message["returncode"],
+                    "pid": self.pid,
                     "rusage": message["rusage"],
                     "before": message["before"],
                     "after": message["after"],

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 @click.option("--vcpus", type=int, help="vCPUs of the guest (default: from the topology).")
 @click.option("--memory", type=int, help="Memory of the guest in MiB.")
 @click.option(
-    "--collect", type=click.Choice(list(Level)), help="What trials collect (default: counters)."
+    "--collect",
+    type=click.Choice([level.value for level in Level]),
+    help="What trials collect (default: counters).",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the order (default: drawn).")
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")

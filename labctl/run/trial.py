@@ -27,6 +27,7 @@ from labctl.run import clock
 from labctl.run.bench import Bench
 from labctl.run.calibrate import Calibrations
 from labctl.run.collecting import collecting
+from labctl.run.guest_tracing import guest_tracing
 from labctl.run.lab import Lab
 from labctl.run.neighbours import Neighbours, neighbours
 from labctl.run.peer import RAW, RunningPeer, serving
@@ -164,12 +165,16 @@ def _measured_window(
     peer: RunningPeer | None,
     folder: TrialFolder,
 ) -> CommandResult:
-    with bench.channel.prepared(
-        request.workload.command(setting),
-        seconds=setting.duration_s + _SLACK_S,
-        cpus=bench.cpus,
-        sched=bench.sched,
-    ) as execution:
+    seconds = setting.duration_s + _SLACK_S
+    with (
+        guest_tracing(bench, folder, request.level, seconds),
+        bench.channel.prepared(
+            request.workload.command(setting),
+            seconds=seconds,
+            cpus=bench.cpus,
+            sched=bench.sched,
+        ) as execution,
+    ):
         if bench.cpus is not None:
             _check_native_placement(execution.pid, bench.cpus, bench.sched)
         # Collectors take their time to attach and to end: the snapshots are inside of that.

@@ -1,0 +1,112 @@
+"""The guest's own scheduler, recorded inside real guests and put on the host's clock."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base.levels import Level
+from labctl.collect.guest_trace import COLLECTOR
+from labctl.guest.images import Image
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
+from labctl.trace.clocks import ClockMap, stored_clock_map
+from labctl.trace.problems import noted_problem
+from tests.guest.conftest import LATENCY, QUIET, Sandbox, changed_study, sandboxed
+
+IN_TRACEFS = "mount -t tracefs nodev /sys/kernel/tracing && exec perf script -i"
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A sweep of the least study, of cyclictest, at level trace, that is over: its trials."""
+
+    native: TrialFolder
+    guest: TrialFolder
+    trials: list[dict[str, Any]]
+    leftovers: list[str]
+
+
+def only(run: Path, tuning: str) -> TrialFolder:
+    paths = run.glob("trials/*/trial.json")
+    (found,) = (p for p in paths if json.loads(p.read_text())["cell"]["tuning"] == tuning)
+    return TrialFolder(found.parent)
+
+
+@pytest.fixture(scope="module")
+def traced(image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+    with sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
+        study = changed_study(tmp_path_factory.mktemp("study"), LATENCY)
+        done = sandbox.labctl("sweep", study, *QUIET, f"--collect={Level.TRACE}", "--quiet")
+        assert done.returncode == 0, done.stderr
+        (run,) = sandbox.runs()
+        yield Traced(
+            native=only(run, "native"),
+            guest=only(run, "baseline"),
+            trials=sandbox.trials(run),
+            leftovers=sandbox.leftovers(),
+        )
+
+
+def test_a_sweep_at_level_trace_is_one_of_valid_trials_and_leaves_nothing(traced: Traced) -> None:
+    assert [trial["status"] for trial in traced.trials] == ["done"] * 3
+    assert traced.leftovers == []
+
+
+def test_the_guests_trace_opens_in_the_hosts_perf(traced: Traced) -> None:
+    # perf looks every tracepoint up in the machine's own tracefs, too.
+    path = traced.guest.path / files.GUEST
+    said = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{IN_TRACEFS} {path}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "sched:sched_switch:" in said
+    assert "next_comm=cyclictest" in said
+    assert "hrtimer_expire_entry:" in said
+
+
+def test_the_guests_trace_holds_all_of_the_measured_window(traced: Traced) -> None:
+    assert noted_problem(traced.guest, COLLECTOR) is None
+    found = stored_clock_map(traced.guest)
+    assert isinstance(found, ClockMap)
+    side = traced.guest.read_json("side.json")
+    assert found.at_ns < side["before"]["monotonic_ns"] < side["after"]["monotonic_ns"]
+    assert side["after"]["monotonic_ns"] < found.until_ns
+
+
+def test_the_clocks_are_known_to_some_milliseconds(traced: Traced) -> None:
+    found = stored_clock_map(traced.guest)
+    assert isinstance(found, ClockMap)
+    assert 0 < found.error_ns < 10_000_000
+
+
+def test_nothing_of_it_is_natively_there(traced: Traced) -> None:
+    assert not traced.native.has(files.GUEST)
+    assert not traced.native.has(files.CLOCKS)
+    assert noted_problem(traced.native, COLLECTOR) is None
+
+
+def test_a_guest_that_cannot_be_traced_says_why_and_its_trials_are_valid(
+    sandbox: Sandbox, image: Image, tmp_path: Path
+) -> None:
+    # kernel_lockdown(7): tracefs is there, and empty.
+    command_line = f"{image.command_line} lockdown=confidentiality"
+    sandbox.shadow_image(image, command_line=command_line)
+    study = changed_study(tmp_path, LATENCY)
+    done = sandbox.labctl("sweep", study, *QUIET, f"--collect={Level.TRACE}", "--json")
+    assert done.returncode == 0, done.stderr
+    (run,) = sandbox.runs()
+    assert [trial["status"] for trial in sandbox.trials(run)] == ["done"] * 3
+    problem = noted_problem(only(run, "baseline"), COLLECTOR)
+    assert problem == "perf can't record in the guest: no tracepoints in /sys/kernel/tracing"
+    reasons = {item["metric"]: item["reason"] for item in json.loads(done.stdout)["unavailable"]}
+    assert problem in reasons["guest_run_delay_p95"]
+    assert sandbox.leftovers() == []
