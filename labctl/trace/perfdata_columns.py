@@ -125,8 +125,10 @@ def _sort(times: Nanoseconds, columns: Sequence[NDArray[Any]]) -> None:
     by part, and what of a part is no later than anything after it is done. No column is in memory
     twice.
     """
+    if not len(times):
+        return
     bounds = [*range(0, len(times), _PART), len(times)]
-    earliest = np.minimum.reduceat(times, bounds[:-1]) if len(times) else times
+    earliest = np.minimum.reduceat(times, bounds[:-1])
     limits = np.minimum.accumulate(earliest[::-1])[::-1].tolist()
     done = 0
     for end, limit in zip(bounds[1:], [*limits[1:], np.iinfo(np.int64).max], strict=True):
