@@ -89,7 +89,13 @@ class _Reading:
             )
         for attr in attrs:
             check_wanted(self.head, attr)
-        return Columns(self.head.where, self.head.formats[attrs[0].config], fields)
+        return Columns(
+            self.head.where,
+            self.head.formats[attrs[0].config],
+            fields,
+            raw_words={attr.raw_word for attr in attrs},
+            data_bytes=self.head.data_end - self.head.data_start,
+        )
 
     def take(self, chunk: Chunk) -> None:
         halves = chunk.words.view("<u4")
@@ -107,15 +113,7 @@ class _Reading:
             columns = self.columns.get(self.head.name(attr) or "")
             if columns is not None:
                 own = np.flatnonzero(chunk.events == index)
-                columns.take(
-                    chunk,
-                    chunk.samples[own],
-                    attr.raw_word,
-                    times[own],
-                    cpus[own],
-                    tids[own],
-                    self.threads,
-                )
+                columns.take(chunk, own, attr.raw_word, times, cpus, tids, self.threads)
         losses = []
         for record in chunk.others:
             if record.kind == _LOST:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,23 @@ from labctl.trace.perfdata_threads import COMM_BYTES, Threads
 _NAMED = (("prev_comm", "prev_pid"), ("next_comm", "next_pid"), ("comm", "pid"))
 """Fields of scheduler events that tell a thread's name, and whose it is."""
 
+_PART = 1 << 18
+
 _RAW_HEAD = 4  # the u32 that says how many bytes follow
 
 
 class Columns:
-    def __init__(self, where: str, layout: Format, fields: Sequence[str]) -> None:
+    """`raw_words`: where samples of its events have its own bytes; `data_bytes`: all records."""
+
+    def __init__(
+        self,
+        where: str,
+        layout: Format,
+        fields: Sequence[str],
+        *,
+        raw_words: Collection[int],
+        data_bytes: int,
+    ) -> None:
         self.where = where
         self.layout = layout
         self.fields = {name: _integer(where, layout, name) for name in fields}
@@ -36,47 +48,58 @@ class Columns:
         if layout.common_pid is not None:
             used.append(layout.common_pid)
         self.least_bytes = max((field.offset + field.size for field in used), default=0)
-        self.times: list[Nanoseconds] = []
-        self.cpus: list[NDArray[np.int32]] = []
-        self.tids: list[NDArray[np.int32]] = []
-        self.columns: dict[str, list[Numbers]] = {name: [] for name in self.fields}
+        shortest = min(8 * word + _RAW_HEAD for word in raw_words) + self.least_bytes
+        # Of all this only what is written to takes memory.
+        most = data_bytes // shortest
+        self.count = 0
+        self.times = np.empty(most, dtype=np.int64)
+        self.cpus = np.empty(most, dtype=np.int32)
+        self.tids = np.empty(most, dtype=np.int32)
+        self.columns = {
+            name: np.empty(most, dtype=_kind(field)) for name, field in self.fields.items()
+        }
 
     def take(
         self,
         chunk: Chunk,
-        starts: NDArray[np.int64],
+        own: NDArray[np.int64],
         raw_word: int,
         times: Nanoseconds,
         cpus: NDArray[np.int32],
         tids: NDArray[np.int32],
         threads: Threads,
     ) -> None:
-        """Samples of this tracepoint that begin at these words of the chunk and have its own
-        bytes, after their number, at `raw_word`. Raises BrokenError where those are too few."""
-        self._check(chunk, starts, raw_word)
+        """The chunk's samples `own` are of this tracepoint, and have its own bytes, after their
+        number, at `raw_word`. Raises BrokenError where those are too few."""
+        starts = chunk.samples[own]
+        self._check(chunk, starts, chunk.ends[own], raw_word)
         raw_at = 8 * raw_word + _RAW_HEAD
-        if self.layout.common_pid is not None and len(tids) and tids.min() < 0:
+        tids = tids[own]
+        if self.layout.common_pid is not None and np.any(tids < 0):
             # A thread that has died has no number any more, by which perf would know it.
-            current = gathered(chunk, starts, raw_at, self.layout.common_pid)
-            tids = np.where(tids < 0, current, tids).astype(np.int32)
-        self.times.append(times)
-        self.cpus.append(cpus)
-        self.tids.append(tids)
-        read = {
-            field: gathered(chunk, starts, raw_at, field)
-            for field in {*self.fields.values(), *(tid for _, tid in self.named)}
-        }
+            tids = np.where(tids < 0, gathered(chunk, starts, raw_at, self.layout.common_pid), tids)
+        new = slice(self.count, self.count + len(own))
+        self.count = new.stop
+        self.times[new] = times[own]
+        self.cpus[new] = cpus[own]
+        self.tids[new] = tids
         for name, field in self.fields.items():
-            self.columns[name].append(read[field])
-        halves = chunk.words.view("<u4")
+            self.columns[name][new] = gathered(chunk, starts, raw_at, field)
         places = chunk.offset + 8 * starts
-        for comm, tid in reversed(self.named):
-            threads.are_called(read[tid], places, halves, 2 * starts + (raw_at + comm.offset) // 4)
+        for comm, tid in self.named:
+            threads.are_called(
+                gathered(chunk, starts, raw_at, tid),
+                places,
+                chunk.words.view("<u4"),
+                2 * starts + (raw_at + comm.offset) // 4,
+            )
 
-    def _check(self, chunk: Chunk, starts: NDArray[np.int64], raw_word: int) -> None:
-        raw_bytes = chunk.words.view("<u4")[2 * raw_word :][2 * starts].astype(np.int64)
-        room = (chunk.words[starts] >> np.uint64(48)).astype(np.int64) - 8 * raw_word - _RAW_HEAD
-        wrong = np.flatnonzero((raw_bytes < self.least_bytes) | (raw_bytes > room))
+    def _check(
+        self, chunk: Chunk, starts: NDArray[np.int64], ends: NDArray[np.int64], raw_word: int
+    ) -> None:
+        raw_bytes = chunk.words[raw_word:][starts] & np.uint64(0xFFFFFFFF)
+        room = 8 * (ends - starts) - 8 * raw_word - _RAW_HEAD
+        wrong = np.flatnonzero((raw_bytes < self.least_bytes) | (raw_bytes > room.view("<u8")))
         if len(wrong):
             first = wrong[0]
             broken(
@@ -87,27 +110,34 @@ class Columns:
             )
 
     def events(self) -> Events:
-        """What was taken, in order of time; of equal times, in the file's. Gives up its own."""
-        times = _joined(self.times, np.dtype(np.int64))
-        order = None
-        if np.any(times[1:] < times[:-1]):
-            # Timsort: a file is runs in order, one per CPU and flush.
-            order = np.argsort(times, kind="stable")
-            times = times[order]
+        """What was taken, in order of time; of equal times, in the file's."""
+        used = slice(0, self.count)
+        times, cpus, tids = self.times[used], self.cpus[used], self.tids[used]
+        fields = {name: column[used] for name, column in self.columns.items()}
+        _sort(times, [cpus, tids, *fields.values()])
+        return Events(time_ns=times, cpu=cpus, tid=tids, fields=fields)
 
-        def column(parts: list[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-            joined = _joined(parts, kind)
-            return joined if order is None else joined[order]
 
-        return Events(
-            time_ns=times,
-            cpu=column(self.cpus, np.dtype(np.int32)),
-            tid=column(self.tids, np.dtype(np.int32)),
-            fields={
-                name: column(parts, _kind(self.fields[name]))
-                for name, parts in self.columns.items()
-            },
-        )
+def _sort(times: Nanoseconds, columns: Sequence[NDArray[Any]]) -> None:
+    """Sorts `times`, and the columns with them, in place and stable.
+
+    A file is almost in order: perf flushes one CPU's buffer after the other's. So it is sorted part
+    by part, and what of a part is no later than anything after it is done. No column is in memory
+    twice.
+    """
+    if not len(times):
+        return
+    bounds = [*range(0, len(times), _PART), len(times)]
+    earliest = np.minimum.reduceat(times, bounds[:-1])
+    limits = np.minimum.accumulate(earliest[::-1])[::-1].tolist()
+    done = 0
+    for end, limit in zip(bounds[1:], [*limits[1:], np.iinfo(np.int64).max], strict=True):
+        part = times[done:end]
+        if np.any(part[1:] < part[:-1]):
+            order = np.argsort(part, kind="stable")
+            for column in (times, *columns):
+                column[done:end] = column[done:end][order]
+        done += int(np.searchsorted(part, limit, side="right"))
 
 
 def gathered(chunk: Chunk, starts: NDArray[np.int64], raw_at: int, field: Field) -> Numbers:
@@ -131,13 +161,6 @@ def gathered(chunk: Chunk, starts: NDArray[np.int64], raw_at: int, field: Field)
 
 def _kind(field: Field) -> np.dtype[Any]:
     return np.dtype(np.int32 if field.size < 4 or (field.size == 4 and field.signed) else np.int64)
-
-
-def _joined(parts: list[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-    # One column at a time is in memory twice.
-    joined = np.concatenate(parts) if parts else np.empty(0, dtype=kind)
-    parts.clear()
-    return joined
 
 
 def _integer(where: str, layout: Format, name: str) -> Field:

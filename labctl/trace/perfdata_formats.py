@@ -25,7 +25,8 @@ _NAME = re.compile(r"^name:\s*(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """`offset` and `size` in bytes, from the start of the tracepoint's own bytes."""
+    """`offset` and `size` in bytes, from the start of the tracepoint's own bytes. `array`: also one
+    of which only the place is there (`__data_loc`, `__rel_loc`)."""
 
     offset: int
     size: int
@@ -115,7 +116,7 @@ def parse_format(system: str, text: str) -> Format:
             offset=int(match["offset"]),
             size=int(match["size"]),
             signed=match["signed"] == "1",
-            array=match["array"] is not None or "__data_loc" in match["type"],
+            array=match["array"] is not None or "_loc " in match["type"],
         )
         for match in _FIELD.finditer(text)
     }

@@ -26,6 +26,7 @@ class Threads:
         self._named_at = np.zeros(MAX_TID + 1, dtype=np.int64)
         self._order = np.zeros(MAX_TID + 1, dtype=np.int32)
         self._processes = np.zeros(MAX_TID + 1, dtype=np.int32)
+        self._end = 1  # above all threads that were told of
 
     def run_in(self, tids: NDArray[np.int32], pids: NDArray[np.int32]) -> None:
         """These threads are of these processes; where they differ, the last one holds."""
@@ -33,10 +34,12 @@ class Threads:
         if not known.all():
             tids, pids = tids[known], pids[known]
         self._processes[tids] = pids
+        self._end = max(self._end, 1 + int(tids.max(initial=0)))
 
     def runs_in(self, tid: int, pid: int) -> None:
         if 0 < tid <= MAX_TID and 0 < pid <= MAX_TID:
             self._processes[tid] = pid
+            self._end = max(self._end, 1 + tid)
 
     def are_called(
         self,
@@ -52,6 +55,7 @@ class Threads:
         inside = tids if fit.all() else np.where(fit, tids, 0)
         # Where an index is repeated NumPy keeps the last value ("Assigning values to indexed
         # arrays" of its user guide).
+        self._end = max(self._end, 1 + int(inside.max(initial=0)))
         self._order[inside] = order
         last = np.flatnonzero((self._order[inside] == order) & fit)
         last = last[at[last] >= self._named_at[tids[last]]]
@@ -62,12 +66,13 @@ class Threads:
         """A record at byte `at` of the file names a thread."""
         if 0 < tid <= MAX_TID and at >= self._named_at[tid]:
             padded = name[:COMM_BYTES].ljust(COMM_BYTES, b"\0")
+            self._end = max(self._end, 1 + tid)
             self._named_at[tid] = at
             self._names[tid] = np.frombuffer(padded, dtype="<u4")
 
     @property
     def names(self) -> dict[int, str]:
-        named = np.flatnonzero(self._named_at).tolist()
+        named = np.flatnonzero(self._named_at[: self._end]).tolist()
         found = {
             tid: self._names[tid].tobytes().split(b"\0")[0].decode(errors="replace")
             for tid in named
@@ -76,5 +81,5 @@ class Threads:
 
     @property
     def processes(self) -> dict[int, int]:
-        tids = np.flatnonzero(self._processes)
+        tids = np.flatnonzero(self._processes[: self._end])
         return dict(zip(tids.tolist(), self._processes[tids].tolist(), strict=True))

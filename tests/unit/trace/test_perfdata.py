@@ -1,0 +1,314 @@
+"""perf.data, made up: what recordings of a quiet machine don't show, and what is broken."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labctl.base.errors import BrokenError
+from labctl.trace import perfdata_chain, perfdata_columns
+from labctl.trace.model import Gap, Trace
+from labctl.trace.perfdata import read_trace, tracepoints
+from tests.unit.trace import perfdata_writer as made
+
+FIELDS = ("pid", "plain", "wide", "small", "tiny", "least")
+WANTED = {made.FIXED: FIELDS, made.VARIABLE: ("number",)}
+NUMBERS = st.integers(0, 2**31 - 1)
+
+
+def read(tmp_path: Path, *records: bytes, **changes: int) -> Trace:
+    file = tmp_path / "perf.data"
+    file.write_bytes(made.perfdata(records, **changes))
+    return read_trace(file, WANTED)
+
+
+def at(time: int, cpu: int = 0, tid: int = 1, **fields: int) -> bytes:
+    return made.fixed(tid=tid, time=time, cpu=cpu, **fields)
+
+
+fixed_events = st.fixed_dictionaries(
+    {
+        "tid": st.integers(1, 2**22),
+        "time": st.integers(0, 50),
+        "cpu": st.integers(0, 3),
+        "pid": st.integers(-(2**31), 2**31 - 1),
+        "plain": st.integers(0, 2**32 - 1),
+        "wide": st.integers(-(2**63), 2**63 - 1),
+        "small": st.integers(-(2**15), 2**15 - 1),
+        "tiny": st.integers(0, 255),
+        "least": st.integers(-128, 127),
+    }
+)
+# Texts that look like records, of events of the file, themselves.
+texts = st.binary(max_size=20) | st.lists(
+    st.builds(at, NUMBERS, st.integers(0, 3)) | st.just(made.FINISHED_ROUND), max_size=3
+).map(b"".join)
+variable_events = st.fixed_dictionaries(
+    {"tid": st.just(7), "time": st.integers(0, 50), "cpu": st.just(1), "number": NUMBERS}
+    | {"text": texts}
+)
+other_records = st.sampled_from(
+    [made.FINISHED_ROUND, made.comm(5, b"fifth"), made.lost(0, 3), made.record(10, bytes(72))]
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(fixed_events | variable_events | other_records, min_size=1, max_size=40),
+    chunk_bytes=st.sampled_from([512, 520, 1024, 1 << 20]),
+    part=st.sampled_from([1, 2, 3, 1 << 18]),
+)
+def test_all_events_are_read_in_order_of_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: list[dict[str, int] | dict[str, int | bytes] | bytes],
+    chunk_bytes: int,
+    part: int,
+) -> None:
+    records = []
+    expected: dict[str, list[tuple[int, ...]]] = {made.FIXED: [], made.VARIABLE: []}
+    for row in rows:
+        if isinstance(row, bytes):
+            records.append(row)
+        elif "text" in row:
+            records.append(made.variable(**row))  # type: ignore[arg-type]
+            expected[made.VARIABLE].append(tuple(row[k] for k in ("time", "cpu", "tid", "number")))  # type: ignore[misc]
+        else:
+            records.append(made.fixed(**row))  # type: ignore[arg-type]
+            expected[made.FIXED].append(tuple(row[k] for k in ("time", "cpu", "tid", *FIELDS)))  # type: ignore[misc]
+    with monkeypatch.context() as patched:
+        patched.setattr(perfdata_chain, "CHUNK_BYTES", chunk_bytes)
+        patched.setattr(perfdata_columns, "_PART", part)
+        trace = read(tmp_path, *records)
+    for event, found in trace.events.items():
+        columns = [found.time_ns, found.cpu, found.tid, *found.fields.values()]
+        assert [len(column) for column in columns] == [len(found)] * len(columns)
+        rows_found = list(zip(*(column.tolist() for column in columns), strict=True))
+        assert rows_found == sorted(expected[event], key=lambda one: one[0])
+    assert trace.lost == 3 * records.count(made.lost(0, 3))
+    assert trace.problems == ()
+    assert ("fifth" in trace.names.values()) == (made.comm(5, b"fifth") in records)
+
+
+whole_file = made.perfdata(
+    [
+        made.id_index({700: 0, 701: 1}),
+        made.comm(5, b"fifth"),
+        *(at(time, time % 2, pid=5) for time in range(6)),
+        made.lost(1, 4),
+        made.variable(tid=3, time=9, cpu=1, number=4, text=b"text"),
+        made.lost_samples(701, 9),
+    ]
+)
+
+
+@settings(deadline=None, max_examples=400, suppress_health_check=list(HealthCheck))
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0, len(whole_file) - 1), st.binary(min_size=1, max_size=8)),
+        max_size=3,
+    ),
+    size=st.just(len(whole_file)) | st.integers(0, len(whole_file)),
+)
+def test_garbage_is_an_error_or_a_trace_but_never_a_crash(
+    tmp_path: Path, changes: list[tuple[int, bytes]], size: int
+) -> None:
+    data = bytearray(whole_file)
+    for place, new in changes:
+        data[place : place + len(new)] = new
+    file = tmp_path / "perf.data"
+    file.write_bytes(data[:size])
+    refusal = None
+    try:
+        trace = read_trace(file, WANTED)
+    except BrokenError as error:
+        refusal = error
+    if refusal:
+        assert refusal.hint
+        assert str(file) in refusal.message
+    else:
+        for events in trace.events.values():
+            assert np.all(np.diff(events.time_ns) >= 0)
+        assert all(gap.start_ns <= gap.end_ns and gap.count >= 0 for gap in trace.gaps)
+
+
+def test_a_last_record_that_is_cut_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    trace = read(tmp_path, at(1), at(2), at(3)[:-8])
+    assert trace.events[made.FIXED].time_ns.tolist() == [1, 2]
+    (problem,) = trace.problems
+    assert "is cut: what came before is whole" in problem
+
+
+@pytest.mark.parametrize("size", range(1, len(at(1))))
+def test_a_last_record_may_be_cut_anywhere(tmp_path: Path, size: int) -> None:
+    trace = read(tmp_path, at(1), at(2), at(3)[:size])
+    assert trace.events[made.FIXED].time_ns.tolist() == [1, 2]
+    assert len(trace.problems) == 1
+
+
+def test_a_gap_spans_from_the_event_before_a_loss_to_the_one_after_it(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        at(10, cpu=0),
+        at(11, cpu=1),
+        made.lost(0, 5, time=999),
+        at(12, cpu=1),
+        at(20, cpu=0),
+        at(30, cpu=0),
+    )
+    assert trace.gaps == (Gap(cpu=0, start_ns=10, end_ns=20, count=5),)
+    assert trace.lost == 5
+
+
+def test_a_gap_that_nothing_bounds_reaches_to_the_traces_end(tmp_path: Path) -> None:
+    trace = read(tmp_path, made.lost(1, 2), at(10, cpu=0), at(20, cpu=1), made.lost(1, 3), at(30))
+    assert trace.gaps == (
+        Gap(cpu=1, start_ns=10, end_ns=20, count=2),
+        Gap(cpu=1, start_ns=20, end_ns=30, count=3),
+    )
+
+
+def test_a_gap_may_span_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfdata_chain, "CHUNK_BYTES", 512)
+    others = [at(time, cpu=1) for time in range(100)]
+    trace = read(tmp_path, at(3), *others, made.lost(0, 1), *others, at(80), at(90))
+    assert trace.gaps == (Gap(cpu=0, start_ns=3, end_ns=80, count=1),)
+
+
+def test_what_perf_says_it_lost_is_not_counted_twice(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        made.id_index({700: 0, 701: 1, 710: 0, 711: 1}),
+        at(10, cpu=0),
+        made.lost(0, 4),
+        at(20, cpu=0),
+        at(25, cpu=1),
+        made.lost_samples(700, 3),
+        made.lost_samples(710, 7),
+        made.lost_samples(701, 2, misc=1 << 15),  # filtered out by BPF
+    )
+    assert trace.gaps == (
+        Gap(cpu=0, start_ns=10, end_ns=20, count=4),
+        Gap(cpu=0, start_ns=20, end_ns=25, count=6),
+    )
+
+
+def test_a_thread_that_has_died_is_known_by_the_kernels_own_number(tmp_path: Path) -> None:
+    died = bytearray(at(1, tid=44))
+    died[24:32] = struct.pack("<ii", -1, -1)
+    trace = read(tmp_path, bytes(died))
+    assert trace.events[made.FIXED].tid.tolist() == [44]
+    assert trace.processes == {}
+
+
+def test_the_last_name_of_a_thread_holds(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        made.comm(5, b"from comm"),
+        made.fixed(tid=1, time=1, cpu=0, comm=b"from event", pid=5),
+        made.fixed(tid=1, time=2, cpu=0, comm=b"sixth", pid=6),
+        made.comm(6, b"sixth renamed"),
+    )
+    assert trace.names == {0: "swapper", 5: "from event", 6: "sixth renamed"}
+
+
+def test_samples_of_events_that_the_file_does_not_name_are_told(tmp_path: Path) -> None:
+    unknown = made.sample(999, tid=1, time=1, cpu=0, fields=bytes(40))
+    trace = read(tmp_path, at(1), unknown, at(2))
+    assert trace.events[made.FIXED].time_ns.tolist() == [1, 2]
+    assert "1 samples of events that it doesn't name" in trace.problems[0]
+
+
+def test_a_trace_without_events_is_empty(tmp_path: Path) -> None:
+    trace = read(tmp_path, made.FINISHED_ROUND)
+    assert [len(events) for events in trace.events.values()] == [0, 0]
+    assert (trace.start_ns, trace.end_ns, trace.gaps) == (0, 0, ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"sample_type": made.SAMPLE_TYPE & ~made.RAW}, "no fields of made:fixed.*-R"),
+        ({"sample_type": made.SAMPLE_TYPE & ~made.TIME}, "without their time.*-T"),
+        ({"sample_type": made.SAMPLE_TYPE & ~made.CPU}, "without their CPU.*--sample-cpu"),
+        ({"sample_type": made.SAMPLE_TYPE & ~made.TID}, "without their thread"),
+        ({"sample_type": made.SAMPLE_TYPE & ~made.IDENTIFIER}, "which event"),
+        ({"sample_type": made.SAMPLE_TYPE | 32}, "call chains"),
+        ({"sample_type": made.SAMPLE_TYPE | 16, "read_format": 8}, "counters of groups"),
+        ({"period": 100}, "a part of made:fixed's events"),
+        ({"flags": made.FLAGS | 1 << 10}, "a part of made:fixed's events"),
+        ({"clock": 4}, "aren't CLOCK_MONOTONIC's"),
+        ({"flags": 1 << 18}, "aren't CLOCK_MONOTONIC's"),
+        ({"flags": 1 << 25}, "sample_id_all"),
+    ],
+)
+def test_a_recording_that_tells_too_little_is_refused_with_what_to_record(
+    tmp_path: Path, changes: dict[str, int], why: str
+) -> None:
+    file = tmp_path / "perf.data"
+    file.write_bytes(made.perfdata([at(1)], **changes))
+    with pytest.raises(BrokenError, match=why) as error:
+        read_trace(file, WANTED)
+    assert "-c 1 -k CLOCK_MONOTONIC" in str(error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (bytes(16), r"no record \(type 0, 0 bytes\)"),
+        (struct.pack("<IHH", 3, 0, 0), r"no record \(type 3, 0 bytes\)"),
+        (struct.pack("<IHH", 3, 0, 12), r"no record \(type 3, 12 bytes\)"),
+        (struct.pack("<IHH", 4711, 0, 16) + bytes(8), r"no record \(type 4711, 16 bytes\)"),
+        (at(5, tid=2**23), "of thread 8388608"),
+        (at(5, cpu=2**20), "on CPU 1048576"),
+        (at(2**63), "at -9223372036854775808 ns"),
+        (made.lost(2**20, 1), "no CPU 1048576"),
+        (made.record(2, b""), "too short"),
+        (made.record(3, b""), "too short"),
+        (made.sample(700, tid=1, time=1, cpu=0, fields=bytes(8)), "20 bytes of fields"),
+    ],
+)
+def test_what_is_no_record_is_told_with_its_place(tmp_path: Path, bad: bytes, why: str) -> None:
+    before = [at(1), at(2)]
+    with pytest.raises(BrokenError, match=why) as error:
+        read(tmp_path, *before, bad, at(6))
+    place = made.perfdata([]).index(made.layouts()) - 16 + sum(map(len, before))
+    assert f"at byte {place:,}" in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda data: b"", "is empty"),
+        (lambda data: b"2ELIFREP" + data[8:], "big-endian"),
+        (lambda data: b"PERFFILE" + data[8:], "doesn't begin with 'PERFILE2'"),
+        (lambda data: b"PERFILE2" + struct.pack("<Q", 16) + bytes(200), "to a pipe"),
+        (lambda data: data[:50], "cut within its header"),
+        (lambda data: made.perfdata([at(1)], features=2 | 1 << 27), "compressed"),
+        (lambda data: made.perfdata([made.record(81, bytes(8))]), "compressed"),
+        (lambda data: made.perfdata([made.record(71, bytes(40))]), "hardware traces"),
+        (lambda data: made.perfdata([at(1)], data_size=0), "before it could finish"),
+        (lambda data: made.perfdata([at(1)], features=4), "holds no tracepoints"),
+    ],
+)
+def test_another_kind_of_file_is_refused_with_the_reason(
+    tmp_path: Path, change: Callable[[bytes], bytes], why: str
+) -> None:
+    file = tmp_path / "perf.data"
+    file.write_bytes(change(made.perfdata([at(1)])))
+    with pytest.raises(BrokenError, match=why) as error:
+        read_trace(file, WANTED)
+    assert error.value.hint
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BrokenError, match="No such file"):
+        tracepoints(tmp_path / "missing")
+    with pytest.raises(BrokenError, match="Is a directory"):
+        tracepoints(tmp_path)
