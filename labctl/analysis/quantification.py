@@ -28,9 +28,12 @@ _BINS = 1 / (_RELATIVE * math.sqrt(12))
 """A value rounded to the middle of a bin has a standard deviation of 1 / sqrt(12) bins."""
 
 _OPERATION_METRICS = frozenset(
-    {"events_per_s", "iops", "round_trips_per_s", "operations", "round_trips", "wakeups"}
+    {
+        *("events_per_s", "iops", "messages_per_s", "ops_per_s", "round_trips_per_s"),
+        *("operations", "round_trips", "wakeups"),
+    }
 )
-_EVENT_METRICS = frozenset({"exits", "halt_poll", "retransmits"})
+_EVENT_METRICS = frozenset({"exits", "halt_poll", "retransmits", "stalls"})
 """Of what is counted. Not here, as nothing is known but that they are above 0: what divides one
 large total by another (bandwidth, cycles, operations per CPU-second), and times that a clock of
 nanoseconds took. What has 0 as a usual value is never compared by ratio (`effects.natural`)."""

@@ -36,6 +36,7 @@ from labctl.run.warmup import WINDOWS, is_settled
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.study.plan import PlannedTrial
 from labctl.study.study import Limits, StudyWorkload
+from labctl.workloads.failures import last_words
 from labctl.workloads.model import Setting, Workload
 
 WINDOW_S = 0.1
@@ -121,6 +122,7 @@ def _measure(
         duration_s=request.declared.duration_s,
         data_path=bench.data_path,
         peer=bench.peer,
+        cpus=bench.cpus,
     )
     reasons: list[str] = []
     with ExitStack() as stack:
@@ -149,9 +151,9 @@ def _measure(
     calibrations.store(folder, bench, request.declared)
     _store(folder, result, hogs)
     if result.returncode != 0:
-        said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
         reasons.append(
-            f"{workload.binaries[0]} ended with status {result.returncode}: {' '.join(said)}"
+            f"{workload.binaries[-1]} ended with status {result.returncode}: "
+            f"{last_words(result.stderr)}"
         )
     return reasons + _oom_reasons(folder) + _clock_reasons(bench, folder)
 
@@ -228,8 +230,8 @@ def _warm_up(
             command, seconds=WINDOW_S + _SLACK_S, cpus=bench.cpus, sched=bench.sched
         )
         if result.returncode != 0:
-            said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            raise BrokenError(f"the warm-up of {workload.name} failed: {' '.join(said)}")
+            said = last_words(result.stderr)
+            raise BrokenError(f"the warm-up of {workload.name} failed: {said}")
         cpu_s = _busy_s(bench) - busy if bench.kind is Kind.GUEST else _rusage_s(result.side)
         found = workload.window_rates(result.stdout.decode(errors="replace"), result.files)
         windows.append({"duration_s": result.duration_s, "rates": found, "cpu_s": cpu_s})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from labctl.base.command import Command
+from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import UsageError
 from labctl.base.yamlfile import nearest
 from labctl.store.samples import Reading
@@ -65,7 +66,8 @@ class Setting:
 
     `data_path`: the data disk as the machine sees it, a block device in the guest and a regular
     file natively; None for a workload that needs none. `peer`: the address at which the machine
-    finds its peer; None where it has none.
+    finds its peer; None where it has none. `cpus`: those that the machine runs it on, by the
+    machine's own numbers; None for the first `vcpus` of them.
     """
 
     parameters: Parameters
@@ -73,6 +75,13 @@ class Setting:
     duration_s: float
     data_path: str | None = None
     peer: str | None = None
+    cpus: CpuSet | None = None
+
+    @property
+    def cpu_list(self) -> str:
+        """As many of its CPUs as a guest has vCPUs, for programs that pin threads of their own."""
+        cpus = range(self.vcpus) if self.cpus is None else sorted(self.cpus)[: self.vcpus]
+        return format_cpus(cpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +95,8 @@ class Peer:
 
 
 class Workload(Protocol):
-    """A program with parameters. Commands are the same on both sides, `data_path` apart."""
+    """A program with parameters. Commands are the same on both sides, but for where the machine
+    has its data disk, its peer and its CPUs."""
 
     @property
     def name(self) -> str: ...
@@ -150,6 +160,36 @@ class Workload(Protocol):
 
         Raises BrokenError naming the raw file.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standalone:
+    """What most workloads have in common: they use no data disk and no peer, take whole seconds,
+    and their instructions per operation are no constant to be counted."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...] = ()
+    binaries: tuple[str, ...]
+    primary: str
+    rate_metric: str | None = None
+    calibratable: bool = False
+    uses_data_disk: bool = False
+
+    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
+        return check_parameters(self.name, self.parameters, given)
+
+    def check_duration(self, duration_s: float) -> None:
+        check_whole_seconds(self.name, duration_s)
+
+    def writes_data_disk(self, parameters: Parameters) -> bool:
+        return False
+
+    def peer(self, parameters: Parameters) -> Peer | None:
+        return None
+
+    def exact_command(self, setting: Setting, operations: int) -> Command | None:
+        return None
 
 
 def check_parameters(

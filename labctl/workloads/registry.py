@@ -7,12 +7,20 @@ from collections.abc import Mapping
 from labctl.base.errors import UsageError
 from labctl.base.yamlfile import nearest
 from labctl.workloads.cyclictest import CYCLICTEST
+from labctl.workloads.fio_fsync import FIO_FSYNC
 from labctl.workloads.fio_random import FIO_RANDOM
+from labctl.workloads.hackbench import HACKBENCH
 from labctl.workloads.iperf3 import IPERF3
 from labctl.workloads.model import Workload
+from labctl.workloads.oslat import OSLAT
+from labctl.workloads.osnoise import OSNOISE
+from labctl.workloads.perf_sched_pipe import PERF_SCHED_PIPE
+from labctl.workloads.random_access import RANDOM_ACCESS
 from labctl.workloads.sockperf import SOCKPERF
+from labctl.workloads.stress_ng import STRESS_NG_FORK, STRESS_NG_MMAP
 from labctl.workloads.sysbench_cpu import SYSBENCH_CPU
 from labctl.workloads.sysbench_memory import SYSBENCH_MEMORY
+from labctl.workloads.timerlat import TIMERLAT
 
 
 def checkers() -> Mapping[str, Workload]:
@@ -20,8 +28,17 @@ def checkers() -> Mapping[str, Workload]:
     known: tuple[Workload, ...] = (
         SYSBENCH_CPU,
         SYSBENCH_MEMORY,
+        RANDOM_ACCESS,
+        STRESS_NG_FORK,
+        STRESS_NG_MMAP,
         FIO_RANDOM,
+        FIO_FSYNC,
         CYCLICTEST,
+        OSLAT,
+        TIMERLAT,
+        OSNOISE,
+        HACKBENCH,
+        PERF_SCHED_PIPE,
         SOCKPERF,
         IPERF3,
     )

@@ -21,6 +21,7 @@ BIN_LOG_WIDTH = math.log(100_000 / 0.001) / 1023
 PRINTED_STEP_S = 1e-6
 
 _EVENTS = re.compile(r"^\s*total number of events:\s+(\d+)\s*$", re.M)
+_SECONDS = re.compile(r"^\s*total time:\s+([\d.]+)s\s*$", re.M)
 _MAXIMUM_MS = re.compile(r"^Latency \(ms\):\n(?:.*\n)*?\s*max:\s+([\d.]+)\s*$", re.M)
 _BIN = re.compile(r"^\s*([\d.]+) \|\**\s+(\d+)\s*$", re.M)
 
@@ -46,6 +47,13 @@ def readings(raw: TrialFolder, rate: float) -> Iterator[Reading]:
         )
     maximum_ms = number(_MAXIMUM_MS, text, where, "a line 'max:' under 'Latency (ms):'")
     yield from latency_readings(latencies, maximum_ms / 1000)
+
+
+def event_rate(text: str, where: str) -> float:
+    """Events per second of a test whose events may be long: sysbench prints it with two decimals,
+    and it ends after the last event that began in time, to where its total time goes."""
+    events = number(_EVENTS, text, where, "a line 'total number of events:'")
+    return events / number(_SECONDS, text, where, "a line 'total time:'")
 
 
 def _bin(match: re.Match[str]) -> Bin:

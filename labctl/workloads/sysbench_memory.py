@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,15 +19,12 @@ from labctl.workloads.model import (
     check_whole_seconds,
     integer,
 )
-from labctl.workloads.sysbench import BINARY, STDOUT, number, readings
+from labctl.workloads.sysbench import BINARY, STDOUT, event_rate, readings
 
 # Blocks of 16 MiB per second and thread before the machine's rate is known: what an emulated guest
 # does. A faster machine only gets a shorter first window.
 SLOW_RATE = 1
 SLOW_RATE_BLOCK_MIB = 16
-
-_SECONDS = re.compile(r"^\s*total time:\s+([\d.]+)s\s*$", re.M)
-_EVENTS = re.compile(r"^\s*total number of events:\s+(\d+)\s*$", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +87,10 @@ class SysbenchMemory:
         return None
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        return [_rate(stdout, STDOUT)]
+        return [event_rate(stdout, STDOUT)]
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
-        return readings(raw, _rate(raw.read_text(STDOUT), str(raw.path / STDOUT)))
-
-
-def _rate(text: str, where: str) -> float:
-    """Events per second. sysbench prints it with two decimals, too few for large blocks; it ends
-    after the last event that began in time, and its time goes to there."""
-    events = number(_EVENTS, text, where, "a line 'total number of events:'")
-    return events / number(_SECONDS, text, where, "a line 'total time:'")
+        return readings(raw, event_rate(raw.read_text(STDOUT), str(raw.path / STDOUT)))
 
 
 def _command(setting: Setting, *, time_s: int, total: str) -> Command:

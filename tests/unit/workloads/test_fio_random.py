@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.workloads.fio_random import FIO_RANDOM, LOG, _bin
+from labctl.workloads.fio import LOG, latency_bin
+from labctl.workloads.fio_random import FIO_RANDOM
 from labctl.workloads.model import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
@@ -145,9 +146,11 @@ def test_a_warm_up_too_starved_to_log_a_window_has_the_rate_of_the_whole(tmp_pat
 
 
 def test_bins_are_as_wide_as_fio_makes_them() -> None:
-    assert _bin(100, 1).width_s == 1e-9
-    assert _bin(140_288, 1).width_s == pytest.approx(2048e-9)
-    assert all(1 / 128 <= _bin(ns, 1).width_s / ns * 1e9 <= 1 / 63 for ns in range(200, 9999, 7))
+    assert latency_bin(100, 1).width_s == 1e-9
+    assert latency_bin(140_288, 1).width_s == pytest.approx(2048e-9)
+    assert all(
+        1 / 128 <= latency_bin(ns, 1).width_s / ns * 1e9 <= 1 / 63 for ns in range(200, 9999, 7)
+    )
 
 
 def test_the_command_reads_the_disk_past_the_page_cache_and_creates_nothing() -> None:

@@ -1,0 +1,25 @@
+"""What a failed program said, and what that means where it doesn't say so itself."""
+
+from __future__ import annotations
+
+import re
+
+_KNOWN = (
+    (
+        # rtla looks for the tracer's files only, and names none of them.
+        re.compile(
+            r"Could not apply config|Failed to enable (?:timerlat|osnoise) tracer|"
+            r"Could not init (?:timerlat|osnoise) hist"
+        ),
+        "rtla needs a kernel with CONFIG_OSNOISE_TRACER=y and CONFIG_TIMERLAT_TRACER=y, which this "
+        "one seems to lack (of Debian's, linux-image-rt-amd64 has them).",
+    ),
+)
+
+
+def last_words(stderr: bytes) -> str:
+    """The last line of a failed program's standard error, with its meaning where it is known."""
+    text = stderr.decode(errors="replace").strip()
+    said = text.splitlines()[-1:]
+    meant = [meaning for pattern, meaning in _KNOWN if pattern.search(text)]
+    return " ".join((*said, *meant))

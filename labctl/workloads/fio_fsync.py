@@ -1,0 +1,90 @@
+"""fio: a small write and a flush after it, again and again, as a database commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample
+from labctl.store.trial import TrialFolder
+from labctl.workloads import fio
+from labctl.workloads.model import (
+    ChoiceParameter,
+    IntegerParameter,
+    Parameters,
+    Setting,
+    Standalone,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FioFsync(Standalone):
+    def check_duration(self, duration_s: float) -> None:
+        fio.check_duration(self.name, duration_s)
+
+    def writes_data_disk(self, parameters: Parameters) -> bool:
+        return True
+
+    def command(self, setting: Setting) -> Command:
+        return fio.command(setting, self.name, setting.duration_s, _job(setting.parameters))
+
+    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
+        return fio.warmup_command(setting, self.name, window_s, _job(setting.parameters))
+
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        return fio.window_rates(files)
+
+    def parse(self, raw: TrialFolder) -> Iterator[Reading]:
+        source = f"files/{fio.OUTPUT}"
+        where = str(raw.path / source)
+        job = fio.read_job(raw.read_text(source), where)
+        writes = fio.number(job, where, "write", "total_ios")
+        if writes <= 0 or fio.number(job, where, "sync", "total_ios") <= 0:
+            raise BrokenError(f"{where}: expected writes and flushes from fio, found none")
+        for metric, value, unit, better in (
+            ("iops", fio.number(job, where, "write", "iops"), Unit.PER_SECOND, Better.HIGHER),
+            ("operations", writes, Unit.COUNT, Better.NEITHER),
+        ):
+            yield Sample(metric=metric, value=value, unit=unit, better=better, source=source)
+        yield from fio.latency(job, where, "sync", "lat_ns", {}, source)
+        yield from fio.latency(job, where, "write", "clat_ns", {"op": "write"}, source)
+
+
+def _job(parameters: Parameters) -> tuple[str, ...]:
+    return (
+        # One after the other, as a log is written: what differs is the flush.
+        "--rw=write",
+        f"--bs={parameters['size_kib']}k",
+        "--ioengine=psync",
+        f"--{parameters['call']}=1",
+    )
+
+
+FIO_FSYNC = FioFsync(
+    name="fio-fsync",
+    description="fio, one small write after the other with a flush after each",
+    parameters=(
+        # Natively an fsync also commits the file's time stamps to the file system's journal, which
+        # a block device in a guest has not.
+        ChoiceParameter(
+            name="call",
+            default="fdatasync",
+            choices=("fdatasync", "fsync"),
+            description="the flush",
+        ),
+        IntegerParameter(
+            name="size_kib",
+            default=4,
+            minimum=4,
+            maximum=1024,
+            description="size of a write in KiB",
+        ),
+    ),
+    binaries=(fio.BINARY,),
+    primary="latency_p95",
+    rate_metric="iops",
+    uses_data_disk=True,
+)

@@ -1,0 +1,149 @@
+"""oslat: for how long a loop that only reads the clock is kept from running."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample
+from labctl.store.trial import TrialFolder
+from labctl.workloads.model import IntegerParameter, Setting, Standalone, integer
+
+BINARY = "/usr/bin/oslat"
+OUTPUT = "oslat.json"
+MICROSECOND_S = 1e-6
+
+STALL_US = 5
+"""From where on a round of the loop counts as a stall: what the kernel's osnoise tracer takes for
+noise (Documentation/trace/osnoise-tracer.rst, tracing_threshold). A round that nothing interrupts
+takes well below 1 us, emulated too."""
+
+BUCKETS = 1024
+"""The most that oslat has, one for each microsecond. What is longer only adds to its average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """Rounds by length: `by_length_us[n]` took n - 1 to n microseconds. `beyond_us`: what those in
+    the last bucket took beyond it."""
+
+    by_length_us: Mapping[int, int]
+    beyond_us: float
+    max_us: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oslat(Standalone):
+    def command(self, setting: Setting) -> Command:
+        self.check_duration(setting.duration_s)
+        return _command(setting, int(setting.duration_s))
+
+    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
+        # It warms up by itself, for a second, before the shortest run that it knows.
+        return _command(setting, 1)
+
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        return []
+
+    def parse(self, raw: TrialFolder) -> Iterator[Reading]:
+        source = f"files/{OUTPUT}"
+        threads = _threads(raw.read_text(source), str(raw.path / source))
+        stalls = [
+            (length_us, count)
+            for thread in threads
+            for length_us, count in thread.by_length_us.items()
+            if length_us > STALL_US
+        ]
+        # A bucket holds what is shorter by up to 1 us than its name says.
+        total_us = sum((length_us - 0.5) * count for length_us, count in stalls)
+        total_us += sum(thread.beyond_us for thread in threads)
+        duration_s = sum(thread.duration_s for thread in threads) / len(threads)
+        for metric, value, unit, better in (
+            ("noise", total_us * MICROSECOND_S / duration_s, Unit.CPUS, Better.LOWER),
+            ("stalls", sum(count for _, count in stalls), Unit.COUNT, Better.LOWER),
+            ("latency_max", _longest_us(threads) * MICROSECOND_S, Unit.SECONDS, Better.LOWER),
+        ):
+            yield Sample(metric=metric, value=value, unit=unit, better=better, source=source)
+
+
+def _longest_us(threads: list[Thread]) -> int:
+    return max(thread.max_us for thread in threads)
+
+
+def _command(setting: Setting, seconds: int) -> Command:
+    priority = integer(setting.parameters, "priority")
+    cpus = setting.cpu_list
+    return Command(
+        argv=(
+            BINARY,
+            # It takes all CPUs of the machine otherwise, whatever its affinity says.
+            f"--cpu-list={cpus}",
+            # Where the thread sleeps that waits for the others: CPU 0 may not be one of these.
+            f"--cpu-main-thread={cpus.partition('-')[0].partition(',')[0]}",
+            f"--duration={seconds}",
+            f"--bucket-size={BUCKETS}",
+            *((f"--rtprio={priority}",) if priority else ()),
+            "--quiet",
+            "--zero-omit",
+            f"--json={OUTPUT}",
+        ),
+        files=(OUTPUT,),
+    )
+
+
+def _threads(text: str, where: str) -> list[Thread]:
+    try:
+        report = json.loads(text)
+        if report["return_code"] != 0:
+            raise BrokenError(f"{where}: oslat ended with status {report['return_code']}")
+        threads = [_thread(entry) for entry in report["thread"].values()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BrokenError(
+            f"{where}: expected oslat's JSON (file_version 1) with a histogram per thread, found "
+            f"something else ({error!r})"
+        ) from error
+    if not threads:
+        raise BrokenError(f"{where}: oslat ran no thread")
+    return threads
+
+
+def _thread(entry: Mapping[str, Any]) -> Thread:
+    by_length = {int(length): int(count) for length, count in entry["histogram"].items()}
+    rounds = sum(by_length.values())
+    duration_s = float(entry["duration"])
+    if not rounds or min(by_length.values()) < 0 or min(by_length) < 1 or not duration_s > 0:
+        raise ValueError(f"{rounds} rounds in {duration_s} s")
+    # Its average holds what the last bucket does not (oslat.c, calculate()).
+    told = sum(length * count for length, count in by_length.items())
+    beyond_us = float(entry["avg"]) * rounds - told
+    return Thread(
+        by_length_us=by_length,
+        beyond_us=max(0.0, beyond_us) if max(by_length) == BUCKETS else 0.0,
+        max_us=int(entry["max"]),
+        duration_s=duration_s,
+    )
+
+
+OSLAT = Oslat(
+    name="oslat",
+    description="oslat: a busy loop on each vCPU, and what keeps it from running",
+    parameters=(
+        # A loop that never sleeps, above everything else of its CPU, is for CPUs that nobody else
+        # needs: elsewhere real-time throttling stops it for 50 ms in each second.
+        IntegerParameter(
+            name="priority",
+            default=0,
+            minimum=0,
+            maximum=98,
+            description="SCHED_FIFO priority of the loops, 0 for the policy that they are given",
+        ),
+    ),
+    binaries=(BINARY,),
+    primary="noise",
+)

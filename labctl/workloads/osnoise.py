@@ -1,0 +1,102 @@
+"""osnoise: what a kernel thread that only reads the clock is kept from running by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.trial import TrialFolder
+from labctl.workloads import rtla
+from labctl.workloads.model import Setting, Standalone
+
+THRESHOLD_US = 5
+"""What is shorter is no noise: the tracer's own default, told to be the same everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Osnoise(Standalone):
+    def command(self, setting: Setting) -> Command:
+        self.check_duration(setting.duration_s)
+        return _command(setting, int(setting.duration_s))
+
+    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
+        # It has no rate of its own; a second is the least that rtla takes.
+        return _command(setting, 1)
+
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        return []
+
+    def parse(self, raw: TrialFolder) -> Iterator[Reading]:
+        where = str(raw.path / rtla.STDOUT)
+        report = rtla.read(raw.read_text(rtla.STDOUT), self.name, where)
+        if report.seconds < 1:
+            raise BrokenError(f"{where}: expected a second or more of osnoise, found less")
+        yield _noise(report)
+        yield Sample(
+            metric="stalls",
+            value=sum(column.count for column in report.columns),
+            unit=Unit.COUNT,
+            better=Better.LOWER,
+            source=rtla.STDOUT,
+        )
+        if not report.columns:
+            reason = f"nothing kept a CPU's thread from running for {THRESHOLD_US} us."
+            yield Unavailable(metric="latency_max", reason=reason)
+            return
+        yield Sample(
+            metric="latency_max",
+            value=max(column.maximum_us for column in report.columns) * rtla.MICROSECOND_S,
+            unit=Unit.SECONDS,
+            better=Better.LOWER,
+            source=rtla.STDOUT,
+        )
+
+
+def _noise(report: rtla.Report) -> Reading:
+    """CPU seconds per second, all CPUs together."""
+    total_us = 0.0
+    for column in report.columns:
+        if column.beyond > 1:
+            reason = (
+                f"more than one stall of {column.name} was too long for rtla's histogram, so their "
+                "lengths are not known: raise 'histogram_us'."
+            )
+            return Unavailable(metric="noise", reason=reason)
+        total_us += sum((length + 0.5) * count for length, count in column.by_length_us.items())
+        # The only one beyond the histogram is the longest of all.
+        total_us += column.maximum_us * column.beyond
+    return Sample(
+        metric="noise",
+        value=total_us * rtla.MICROSECOND_S / report.seconds,
+        unit=Unit.CPUS,
+        better=Better.LOWER,
+        source=rtla.STDOUT,
+    )
+
+
+def _command(setting: Setting, seconds: int) -> Command:
+    return Command(
+        argv=(
+            rtla.BINARY,
+            "osnoise",
+            "hist",
+            # All CPUs of the machine otherwise: natively those are more than the guest has.
+            f"--cpus={setting.cpu_list}",
+            f"--threshold={THRESHOLD_US}",
+            f"--duration={seconds}",
+            f"--entries={setting.parameters['histogram_us']}",
+        )
+    )
+
+
+OSNOISE = Osnoise(
+    name="osnoise",
+    description="rtla osnoise: a busy loop in the kernel on each vCPU, and what stops it",
+    parameters=(rtla.HISTOGRAM_US,),
+    binaries=(rtla.BINARY,),
+    primary="noise",
+)

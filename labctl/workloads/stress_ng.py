@@ -1,0 +1,121 @@
+"""stress-ng's fork and mmap: what it costs to make a process, and to map and touch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample
+from labctl.store.trial import TrialFolder
+from labctl.workloads.model import IntegerParameter, Setting, Standalone
+
+BINARY = "/usr/bin/stress-ng"
+OUTPUT = "stress-ng.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StressNg(Standalone):
+    """`stressor`: as stress-ng names it. `first_window`: operations of each worker before the
+    machine's rate is known: what an emulated guest does in a tenth of a second."""
+
+    stressor: str
+    first_window: int
+
+    def command(self, setting: Setting) -> Command:
+        self.check_duration(setting.duration_s)
+        return self._command(setting, f"--timeout={int(setting.duration_s)}s")
+
+    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
+        each = self.first_window if rate is None else max(1, round(rate * window_s / setting.vcpus))
+        # It divides them among its workers by itself.
+        return self._command(setting, f"--{self.stressor}-ops={each * setting.vcpus}")
+
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        if OUTPUT not in files:
+            raise BrokenError(f"stress-ng wrote no {OUTPUT}")
+        count, seconds = self._done(files[OUTPUT].decode(errors="replace"), OUTPUT)
+        return [count / seconds]
+
+    def parse(self, raw: TrialFolder) -> Iterator[Reading]:
+        source = f"files/{OUTPUT}"
+        count, seconds = self._done(raw.read_text(source), str(raw.path / source))
+        for metric, value, unit, better in (
+            ("ops_per_s", count / seconds, Unit.PER_SECOND, Better.HIGHER),
+            ("operations", count, Unit.COUNT, Better.NEITHER),
+        ):
+            yield Sample(metric=metric, value=value, unit=unit, better=better, source=source)
+
+    def _command(self, setting: Setting, length: str) -> Command:
+        size_kib = setting.parameters.get("size_kib")
+        return Command(
+            argv=(
+                BINARY,
+                f"--{self.stressor}={setting.vcpus}",
+                *((f"--{self.stressor}-bytes={size_kib}k",) if size_kib else ()),
+                length,
+                "--metrics-brief",
+                # Not the machine's temporary folder, which may be on a disk.
+                "--temp-path=.",
+                f"--yaml={OUTPUT}",
+            ),
+            files=(OUTPUT,),
+        )
+
+    def _done(self, text: str, where: str) -> tuple[int, float]:
+        """Operations of all workers, and for how long they ran, on average."""
+        try:
+            report: Any = YAML(typ="safe", pure=True).load(text)
+            (metrics,) = report["metrics"]
+            name, count, seconds = (
+                metrics[key] for key in ("stressor", "bogo-ops", "wall-clock-time")
+            )
+            if name != self.stressor or not _is_number(count) or not _is_number(seconds):
+                raise ValueError(f"{count!r} operations of '{name}' in {seconds!r} s")
+        except (KeyError, TypeError, ValueError, AttributeError, YAMLError) as error:
+            raise BrokenError(
+                f"{where}: expected stress-ng's YAML with the metrics of '{self.stressor}', found "
+                f"something else ({error})"
+            ) from error
+        return int(count), float(seconds)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e18
+
+
+STRESS_NG_FORK = StressNg(
+    name="stress-ng-fork",
+    description="stress-ng fork: a process per vCPU that makes children and waits for them",
+    binaries=(BINARY,),
+    primary="ops_per_s",
+    rate_metric="ops_per_s",
+    stressor="fork",
+    first_window=50,
+)
+
+STRESS_NG_MMAP = StressNg(
+    name="stress-ng-mmap",
+    description="stress-ng mmap: a process per vCPU that maps, touches, protects and unmaps memory",
+    parameters=(
+        # 256 pages of 4 KiB: the default of 256 MiB makes an operation of a second.
+        IntegerParameter(
+            name="size_kib",
+            default=1024,
+            minimum=64,
+            maximum=1_048_576,
+            description="memory that one operation of a process maps",
+        ),
+    ),
+    binaries=(BINARY,),
+    primary="ops_per_s",
+    rate_metric="ops_per_s",
+    stressor="mmap",
+    first_window=5,
+)
