@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from labctl.base.errors import BrokenError
 from labctl.base.process import running
 from labctl.base.tuning import Kind
-from labctl.collect import perf_stat
+from labctl.collect import perf_stat, perf_stat_probe
+from labctl.collect.perf_stat_probe import Countable
 from labctl.run.bench import Bench
 from labctl.store.trial import TrialFolder
 
@@ -22,9 +23,9 @@ _GRACE_S = 5.0
 
 
 @functools.cache
-def why_unavailable(kind: str) -> str | None:
+def countable(kind: str) -> Countable:
     """Probed once per process: the answer is the host's."""
-    return perf_stat.why_unavailable(kind)
+    return perf_stat_probe.countable(kind)
 
 
 @contextmanager
@@ -32,14 +33,15 @@ def pmu_counting(bench: Bench, pid: int, folder: TrialFolder) -> Iterator[None]:
     """perf stat on the vCPU threads, natively on the waiting command; or the reason why not,
     stored in its place. Raises BrokenError when perf ends before it is asked to."""
     kind = str(bench.kind)
-    problem = why_unavailable(kind)
-    if problem is not None:
-        folder.write_raw(PROBLEM, problem)
+    can = countable(kind)
+    if can.problem is not None:
+        folder.write_raw(PROBLEM, can.problem)
         yield
         return
+    folder.write_raw_json(perf_stat.LEFT_OUT, dict(can.left_out))
     ids = bench.vcpu_tids if bench.kind is Kind.GUEST else (pid,)
     with running(
-        perf_stat.command(kind, ids),
+        perf_stat.command(kind, ids, can.events, can.output),
         stderr=subprocess.PIPE,
         env=perf_stat.ENVIRONMENT,
         stop_signal=signal.SIGINT,
