@@ -15,6 +15,7 @@ class Unit(StrEnum):
     CPUS = "CPU-s/s"
     """CPU seconds per wall second: 1.0 is one CPU fully busy."""
     INSTRUCTIONS_PER_CYCLE = "instructions/cycle"
+    PER_1000_INSTRUCTIONS = "1/1000 instructions"
     FRACTION = "1"
     COUNT = "count"
 

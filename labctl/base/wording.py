@@ -30,6 +30,7 @@ _SCALE_AND_SYMBOL: dict[Unit, tuple[float, str]] = {
     Unit.BYTES_PER_SECOND: (1.0, "B/s"),
     Unit.CPUS: (1.0, "CPU"),
     Unit.INSTRUCTIONS_PER_CYCLE: (1.0, ""),
+    Unit.PER_1000_INSTRUCTIONS: (1.0, "/1000 instr"),
     Unit.FRACTION: (100.0, "%"),
     Unit.COUNT: (1.0, ""),
 }
@@ -179,6 +180,12 @@ _TITLES = {
     "ctx_switches": "context switches",
     "ops_per_cpu_s": "operations per host CPU-second",
     "llc_misses": "LLC misses",
+    "llc_misses_per_op": "LLC misses per operation",
+    "llc_miss_share": "LLC misses of all loads",
+    "llc_mpki": "LLC misses per 1000 instructions",
+    "branch_misses_per_op": "branch misses per operation",
+    "branch_miss_share": "branch misses of all branches",
+    "branch_mpki": "branch misses per 1000 instructions",
 }
 
 

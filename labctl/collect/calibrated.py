@@ -26,33 +26,45 @@ COUNTED_OPERATIONS = (50, 150)
 """Two runs, so that starting up cancels out. Under TCG they take about 10 and 14 s."""
 
 _COLLECTED = re.compile(r"^==\d+== Collected : (\d+)\s*$", re.M)
+_LACKEY_COUNTED = re.compile(r"^==\d+==\s+guest instrs:\s+([\d,]+)\s*$", re.M)
 _BOGOMIPS = re.compile(r"^bogomips\s*:\s*(\d+\.\d+)\s*$", re.M)
 
 
 def callgrind_command(command: Command) -> Command:
     """The same command under callgrind; what it counted is on standard error."""
+    return _under(command, "--tool=callgrind", "--callgrind-out-file=/dev/null")
+
+
+def lackey_command(command: Command) -> Command:
+    """The same command under lackey, which shares valgrind's translator with callgrind, but has
+    code of its own that counts; what it counted is on standard error."""
+    return _under(command, "--tool=lackey", "--basic-counts=yes")
+
+
+def _under(command: Command, *options: str) -> Command:
     return Command(
-        argv=(
-            "/usr/bin/valgrind",
-            "--tool=callgrind",
-            "--callgrind-out-file=/dev/null",
-            *command.argv,
-        ),
-        env=command.env,
-        files=command.files,
+        argv=("/usr/bin/valgrind", *options, *command.argv), env=command.env, files=command.files
     )
 
 
 def collected_instructions(stderr: str) -> int:
     """User instructions that callgrind counted; raises BrokenError when it names none."""
-    found = _COLLECTED.findall(stderr)
+    return _one(_COLLECTED, stderr, "'Collected : N' from callgrind")
+
+
+def lackey_instructions(stderr: str) -> int:
+    """User instructions that lackey counted; raises BrokenError when it names none."""
+    return _one(_LACKEY_COUNTED, stderr, "'guest instrs: N' from lackey")
+
+
+def _one(pattern: re.Pattern[str], stderr: str, what: str) -> int:
+    found = pattern.findall(stderr)
     if len(found) != 1:
         said = stderr.strip().splitlines()[-1:] or ["nothing"]
         raise BrokenError(
-            f"expected one line 'Collected : N' from callgrind, found {len(found)}; its last "
-            f"words: {said[0]}"
+            f"expected one line {what}, found {len(found)}; its last words: {said[0]}"
         )
-    return int(found[0])
+    return int(found[0].replace(",", ""))
 
 
 def instructions_per_operation(counts: Sequence[tuple[int, int]]) -> float:
@@ -61,6 +73,11 @@ def instructions_per_operation(counts: Sequence[tuple[int, int]]) -> float:
         raise BrokenError(f"callgrind's counts don't grow with the operations: {list(counts)}")
     (few, instructions_few), (many, instructions_many) = counts
     return (instructions_many - instructions_few) / (many - few)
+
+
+def error_bound(count: float, *others: float) -> float:
+    """The largest share by which another count of the same instructions differs from this one."""
+    return max(abs(other / count - 1) for other in others)
 
 
 def tsc_hz(cpuinfo: str, tsc_freq_khz: str | None = None) -> float | None:

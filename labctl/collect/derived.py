@@ -6,18 +6,21 @@ that is in the bill; rates, each over a window of its own, would lose the differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from labctl.base.units import Better, Unit
 from labctl.collect import perf_stat, side, snapshots
 from labctl.collect.known import Known, MissingReadingError
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+
+_MISSES = tuple(f"{what}_misses" for what in perf_stat.MISSES)
 
 
 def per_operation_readings(
-    readings: Iterable[Reading], *, rate_metric: str | None, kind: str
+    readings: Sequence[Reading], *, rate_metric: str | None, kind: str
 ) -> Iterator[Reading]:
-    """ops_per_cpu_s, exits_per_op and cycles_per_op from all of a trial's other readings.
+    """ops_per_cpu_s, exits_per_op, cycles_per_op and misses per operation from all of a trial's
+    other readings.
 
     `rate_metric`: the workload's; None for one that runs at a fixed pace.
     """
@@ -27,6 +30,9 @@ def per_operation_readings(
         if rate_metric is None:
             raise MissingReadingError("the workload runs at a fixed pace.")
         return known.positive("operations")
+
+    def per_operation(count: float) -> Callable[[], float]:
+        return lambda: count / operations()
 
     yield _reading(
         "ops_per_cpu_s",
@@ -50,12 +56,35 @@ def per_operation_readings(
         Better.LOWER,
         perf_stat.RAW,
     )
+    for missed in readings:
+        if isinstance(missed, Sample) and missed.metric in _MISSES:
+            yield _reading(
+                f"{missed.metric}_per_op",
+                per_operation(missed.value),
+                Unit.PER_OPERATION,
+                Better.LOWER,
+                perf_stat.RAW,
+                missed.labels,
+            )
 
 
 def _reading(
-    metric: str, compute: Callable[[], float], unit: Unit, better: Better, source: str
+    metric: str,
+    compute: Callable[[], float],
+    unit: Unit,
+    better: Better,
+    source: str,
+    labels: Mapping[str, str] | None = None,
 ) -> Reading:
+    labels = labels or {}
     try:
-        return Sample(metric=metric, value=compute(), unit=unit, better=better, source=source)
+        return Sample(
+            metric=metric,
+            value=compute(),
+            unit=unit,
+            better=better,
+            labels=labels,
+            source=source,
+        )
     except MissingReadingError as error:
-        return Unavailable(metric=metric, reason=str(error))
+        return Unavailable(metric=sample_key(metric, labels), reason=str(error))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from labctl.analysis.model import Comparison, EffectKind, Precision, Verdict
 from labctl.analysis.words import capital, listed, size_text
-from labctl.base.wording import counted, duration, metric_title, share
+from labctl.base.wording import counted, duration, metric_title, share, size
 from labctl.report.view import Scene, View, scene_of
 
 _CHECK_WORDS = {
@@ -77,8 +77,22 @@ def calibrated(view: View, scene: Scene) -> Iterator[str]:
     if any("(calibrated)" in title for title in titles):
         yield (
             "IPC (calibrated) comes from instructions per operation, counted once, and the time "
-            "the vCPUs were busy: the throughput in another unit, no evidence of its own."
+            "the vCPUs were busy: the throughput in another unit, no evidence of its own. It is of "
+            "user code alone, in cycles of the reference clock, which are not those of the CPU."
+            f"{_calibration_bound(view, scene)}"
         )
+
+
+def _calibration_bound(view: View, scene: Scene) -> str:
+    """How far the counts of an operation's instructions are apart; "" where that isn't known."""
+    for row in view.run.run.get("calibration") or ():
+        bound = row.get("bound")
+        if row.get("workload") == scene.workload and bound is not None and math.isfinite(bound):
+            return (
+                " Its error is bounded by how far callgrind's counts on both sides and "
+                f"{row.get('second_method') or 'a second tool'}'s differ: {size(bound)}."
+            )
+    return ""
 
 
 def inconclusive(view: View, scene: Scene) -> Iterator[str]:

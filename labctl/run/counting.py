@@ -6,13 +6,14 @@ import functools
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from labctl.base.errors import BrokenError
 from labctl.base.process import running
 from labctl.base.tuning import Kind
-from labctl.collect import perf_stat
+from labctl.collect import perf_stat, perf_stat_probe
+from labctl.collect.perf_stat_probe import Countable
 from labctl.run.bench import Bench
 from labctl.store.trial import TrialFolder
 
@@ -22,9 +23,15 @@ _GRACE_S = 5.0
 
 
 @functools.cache
-def why_unavailable(kind: str) -> str | None:
+def countable(kind: str) -> Countable:
     """Probed once per process: the answer is the host's."""
-    return perf_stat.why_unavailable(kind)
+    return perf_stat_probe.countable(kind)
+
+
+class Printed:
+    """What perf printed, once it has ended."""
+
+    text = ""
 
 
 @contextmanager
@@ -32,21 +39,28 @@ def pmu_counting(bench: Bench, pid: int, folder: TrialFolder) -> Iterator[None]:
     """perf stat on the vCPU threads, natively on the waiting command; or the reason why not,
     stored in its place. Raises BrokenError when perf ends before it is asked to."""
     kind = str(bench.kind)
-    problem = why_unavailable(kind)
-    if problem is not None:
-        folder.write_raw(PROBLEM, problem)
+    can = countable(kind)
+    if can.problem is not None:
+        folder.write_raw(PROBLEM, can.problem)
         yield
         return
+    folder.write_raw_json(perf_stat.LEFT_OUT, dict(can.left_out))
     ids = bench.vcpu_tids if bench.kind is Kind.GUEST else (pid,)
+    with perf_attached(perf_stat.command(kind, ids, can.events, can.output)) as printed:
+        yield
+    folder.write_raw(perf_stat.RAW, printed.text)
+
+
+@contextmanager
+def perf_attached(command: Sequence[str]) -> Iterator[Printed]:
+    """perf stat beside the block. Raises BrokenError when it ends before it is asked to."""
+    printed = Printed()
     with running(
-        perf_stat.command(kind, ids),
-        stderr=subprocess.PIPE,
-        env=perf_stat.ENVIRONMENT,
-        stop_signal=signal.SIGINT,
+        command, stderr=subprocess.PIPE, env=perf_stat.ENVIRONMENT, stop_signal=signal.SIGINT
     ) as perf:
         # perf says nothing when it has attached; its own start takes a few milliseconds.
         time.sleep(_ATTACH_S)
-        yield
+        yield printed
         # 0: it saw the last of its threads end (natively the command's) before we told it to stop.
         if perf.poll() not in (None, 0):
             raise BrokenError(f"perf stat ended by itself with status {perf.returncode}")
@@ -55,4 +69,4 @@ def pmu_counting(bench: Bench, pid: int, folder: TrialFolder) -> Iterator[None]:
             _, counts = perf.communicate(timeout=_GRACE_S)
         except subprocess.TimeoutExpired as error:
             raise BrokenError(f"perf stat did not end within {_GRACE_S:g} s") from error
-        folder.write_raw(perf_stat.RAW, counts)
+        printed.text = counts.decode(errors="replace")

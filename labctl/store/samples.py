@@ -9,6 +9,14 @@ from typing import Any
 from labctl.base.units import Better, Unit
 
 
+def sample_key(metric: str, labels: Mapping[str, str]) -> str:
+    """A metric with its labels, as reports name it: `host_cpu{thread=vcpu}`."""
+    if not labels:
+        return metric
+    inside = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+    return f"{metric}{{{inside}}}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """`metric` per the design's table, e.g. ("exits", {"reason": "HLT"}).
@@ -25,11 +33,7 @@ class Sample:
 
     @property
     def key(self) -> str:
-        """The metric with its labels, as reports name it: `host_cpu{thread=vcpu}`."""
-        if not self.labels:
-            return self.metric
-        inside = ",".join(f"{name}={value}" for name, value in sorted(self.labels.items()))
-        return f"{self.metric}{{{inside}}}"
+        return sample_key(self.metric, self.labels)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -164,6 +164,7 @@ RUN = Fields(
             {"file": TEXT, "initrd": TEXT, "sha256": Named(TEXT)}, frozenset({"file", "sha256"})
         ),
         "binaries": Named(ANY),
+        "calibration": Listed(Fields({"workload": TEXT, "bound": NUMBER, "second_method": TEXT})),
         "xml": Named(TEXT),
         "tunings": Named(Named(ANY)),
         "pin_plan": Fields(

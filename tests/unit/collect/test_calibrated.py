@@ -12,6 +12,8 @@ from tests.unit.collect.trials import reasons, recorded, sample, trial, values
 
 FEW = recorded("callgrind-3.19.0-sysbench-50-events.txt")
 MANY = recorded("callgrind-3.19.0-sysbench-150-events.txt")
+LACKEY_FEW = recorded("lackey-3.19.0-sysbench-50-events.txt")
+LACKEY_MANY = recorded("lackey-3.19.0-sysbench-150-events.txt")
 COUNT = {"instructions_per_operation": 150_000.0, "tsc_hz": 2.5e9}
 GUEST = [
     sample("operations", 2000.0),
@@ -43,6 +45,36 @@ def test_starting_up_cancels_out_of_two_recorded_counts() -> None:
 def test_output_without_one_count_is_an_error(stderr: str) -> None:
     with pytest.raises(BrokenError, match="Collected"):
         calibrated.collected_instructions(stderr)
+
+
+def test_another_tool_counts_the_same_instructions() -> None:
+    first = calibrated.instructions_per_operation(
+        [
+            (50, calibrated.collected_instructions(FEW)),
+            (150, calibrated.collected_instructions(MANY)),
+        ]
+    )
+    second = calibrated.instructions_per_operation(
+        [
+            (50, calibrated.lackey_instructions(LACKEY_FEW)),
+            (150, calibrated.lackey_instructions(LACKEY_MANY)),
+        ]
+    )
+    assert second == pytest.approx(153_437, abs=1)
+    assert 0 < calibrated.error_bound(first, second) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    ["", LACKEY_FEW[:500], LACKEY_FEW + LACKEY_MANY, LACKEY_FEW.replace("21,974,993", "many"), FEW],
+)
+def test_output_without_lackey_s_count_is_an_error(stderr: str) -> None:
+    with pytest.raises(BrokenError, match="guest instrs"):
+        calibrated.lackey_instructions(stderr)
+
+
+def test_the_bound_is_the_farthest_of_the_other_counts_either_way() -> None:
+    assert calibrated.error_bound(100.0, 101.0, 98.0) == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("counts", [[], [(50, 10)], [(50, 10), (50, 20)], [(50, 20), (150, 10)]])

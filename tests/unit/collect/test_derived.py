@@ -47,6 +47,16 @@ def test_native_is_billed_for_its_workload() -> None:
     assert values(_derive(native, kind="native"))["ops_per_cpu_s"] == 2000
 
 
+def test_misses_per_operation_keep_the_event_that_they_were_counted_by() -> None:
+    found = values(_derive([*GUEST, sample("llc_misses{event=cache-misses}", 500.0)]))
+    assert found["llc_misses_per_op{event=cache-misses}"] == 0.25
+
+
+def test_misses_without_operations_say_why_there_is_no_share() -> None:
+    found = reasons(_derive([*_without("operations"), sample("branch_misses{event=x}", 5.0)]))
+    assert "operations" in found["branch_misses_per_op{event=x}"]
+
+
 def test_a_guest_without_iothreads_has_none_to_pay() -> None:
     found = values(_derive(_without("host_cpu{thread=iothread}")))
     assert found["ops_per_cpu_s"] == pytest.approx(1250)

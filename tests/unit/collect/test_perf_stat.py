@@ -3,9 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.errors import BrokenError
 from labctl.collect import perf_stat
-from labctl.collect.perf_stat import read_counters
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from tests.unit.collect.trials import reasons, recorded, values
@@ -15,6 +13,9 @@ CSV = "perf-stat-csv-all-cpus.csv"
 INTEL = "perf-stat-intel-json-system-wide.jsonl"
 THREADS = "perf-stat-json-per-thread.jsonl"
 NO_PMU = "perf-stat-6.1-no-pmu.jsonl"
+
+
+GUEST_EVENTS = "cycles:uG,instructions:uG"
 
 
 def _parse(folder: Path, text: str, kind: str = "native") -> list[Reading]:
@@ -45,23 +46,6 @@ def test_user_ipc_of_a_recorded_process(tmp_path: Path) -> None:
 def test_what_was_not_among_the_events_is_unavailable(tmp_path: Path) -> None:
     readings = _parse(tmp_path, recorded(AMD))
     assert "no count of instructions:k" in reasons(readings)["ipc{level=kernel,source=pmu}"]
-
-
-@pytest.mark.parametrize(
-    ("name", "events", "first"),
-    [
-        (AMD, 7, ("page-faults:u", 45.0)),
-        (CSV, 2, ("instructions", 6721924.0)),
-        (INTEL, 7, ("context-switches", 986.0)),
-        (THREADS, 6, ("cycles", 41498.0)),
-    ],
-)
-def test_lines_of_every_recorded_format_are_read(
-    name: str, events: int, first: tuple[str, float]
-) -> None:
-    counters = read_counters(recorded(name), name)
-    assert len(counters) == events
-    assert (counters[0].event, counters[0].value) == first
 
 
 def test_threads_are_added_up(tmp_path: Path) -> None:
@@ -105,7 +89,9 @@ def test_a_counter_that_was_shared_makes_its_ratio_unavailable(tmp_path: Path) -
 
 def test_one_thread_s_shared_counter_spoils_the_sum(tmp_path: Path) -> None:
     readings = _parse(tmp_path, GUEST + _line("cycles:uG", 5.0, 50.0), "guest")
-    assert {"ipc{source=pmu}", "host_share", "user_cycles"} == reasons(readings).keys()
+    spoilt = {"ipc{source=pmu}", "host_share", "user_cycles"}
+    assert spoilt < reasons(readings).keys()
+    assert values(readings).keys() == {"ipc{level=kernel,source=pmu}"}
 
 
 def test_guest_only_events_that_count_nothing_are_unavailable(tmp_path: Path) -> None:
@@ -120,71 +106,71 @@ def test_guest_only_events_that_count_nothing_are_unavailable(tmp_path: Path) ->
 
 def test_the_probe_s_sentence_is_the_reason_where_nothing_was_run(tmp_path: Path) -> None:
     readings = list(perf_stat.parse(TrialFolder(tmp_path), kind="guest", problem="no PMU: so."))
-    assert reasons(readings) == {"ipc{source=pmu}": "no PMU: so.", "user_cycles": "no PMU: so."}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "perf: Segmentation fault",
-        recorded(AMD)[:300],
-        '{"counter-value": "1"}',
-        '{"counter-value": "1", "event": "cycles:u", "pcnt-running": "x"}',
-        '{"counter-value": "nan", "event": "cycles:u", "pcnt-running": 100}',
-        '{"counter-value": "-5", "event": "cycles:u", "pcnt-running": 100}',
-        '{"counter-value": "5", "event": "", "pcnt-running": 100}',
-        '{"counter-value": "5", "event": "cycles:u", "pcnt-running": 900}',
-        "1,2",
-        "1,,cycles,5,many",
-        "[]",
-    ],
-)
-def test_what_is_not_perf_s_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
-    with pytest.raises(BrokenError, match=r"perf-stat\.txt"):
-        _parse(tmp_path, text)
+    said = reasons(readings)
+    assert {"ipc{source=pmu}", "user_cycles", "llc_misses", "branch_misses"} == said.keys()
+    assert set(said.values()) == {"no PMU: so."}
 
 
 def test_the_guest_s_threads_are_counted_by_number_and_natively_a_process() -> None:
-    guest = perf_stat.command("guest", [11, 12])
-    assert guest[-2:] == ("--tid", "11,12")
-    assert "cycles:uG" in guest[guest.index("--event") + 1]
-    native = perf_stat.command("native", [7])
-    assert native[-2:] == ("--pid", "7")
-    assert "G" not in native[native.index("--event") + 1]
+    guest = perf_stat.command("guest", [11, 12], perf_stat.user_events("guest"), ["-x,"])
+    assert guest == ("perf", "stat", "-x,", "--event", GUEST_EVENTS, "--tid", "11,12")
+    native = perf_stat.command("native", [7], ["cycles:u"], ["--json-output"])
+    assert native[-4:] == ("--event", "cycles:u", "--pid", "7")
 
 
-def _fake_perf(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = folder / "perf"
-    program.write_text(f"#!/bin/sh\n{body}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+def test_native_events_are_those_of_the_guest_without_guest_and_host() -> None:
+    def flat(kind: str) -> set[str]:
+        groups = perf_stat.wanted_events(kind)
+        return {event for choices in groups for choice in choices for event in choice}
+
+    assert {event.removesuffix("G") for event in flat("guest")} - flat("native") == {"cycles:H"}
+    assert not any(event.endswith("G") for event in flat("native"))
 
 
-@pytest.mark.parametrize(
-    ("body", "word"),
-    [
-        (f"cat >&2 <<'END'\n{recorded(NO_PMU)}END", "no PMU"),
-        ("true", "every event"),
-        ("echo 'Access to performance monitoring is limited' >&2; exit 255", "Access"),
-        ("echo garbage >&2", "garbage"),
-    ],
+MISSES = (
+    _line("LLC-load-misses:uG", 3.0)
+    + _line("LLC-loads:uG", 60.0)
+    + _line("branch-misses:uG", 6.0)
+    + _line("branches:uG", 120.0)
+    + _line("stalled-cycles-frontend:uG", 250.0)
 )
-def test_why_perf_cannot_count_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, word: str
-) -> None:
-    _fake_perf(tmp_path, body, monkeypatch)
-    reason = perf_stat.why_unavailable("guest")
-    assert reason is not None
-    assert word in reason
 
 
-def test_a_host_without_perf_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    reason = perf_stat.why_unavailable("native")
-    assert reason is not None
-    assert "not installed" in reason
+def test_misses_are_told_per_instruction_and_of_all_tries(tmp_path: Path) -> None:
+    found = values(_parse(tmp_path, GUEST + MISSES, "guest"))
+    assert found["llc_misses{event=LLC-load-misses}"] == 3
+    assert found["llc_miss_share{event=LLC-load-misses}"] == 0.05
+    assert found["llc_mpki{event=LLC-load-misses}"] == 2
+    assert found["branch_misses{event=branch-misses}"] == 6
+    assert found["branch_mpki{event=branch-misses}"] == 4
+    assert found["stalled_cycles{where=frontend}"] == 0.25
 
 
-def test_a_pmu_that_counts_needs_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _fake_perf(tmp_path, f"cat >&2 <<'END'\n{GUEST}END", monkeypatch)
-    assert perf_stat.why_unavailable("guest") is None
+def test_the_generic_event_of_misses_is_never_taken_for_the_other(tmp_path: Path) -> None:
+    text = GUEST + MISSES.replace("LLC-load-misses", "cache-misses").replace(
+        "LLC-loads", "cache-references"
+    )
+    found = values(_parse(tmp_path, text, "guest"))
+    assert found["llc_mpki{event=cache-misses}"] == 2
+    assert not any("LLC-load-misses" in key for key in found)
+
+
+def test_no_miss_at_all_is_a_count_of_none(tmp_path: Path) -> None:
+    text = GUEST + MISSES.replace('"3.0"', '"0.0"')
+    assert values(_parse(tmp_path, text, "guest"))["llc_mpki{event=LLC-load-misses}"] == 0
+
+
+def test_a_recorded_event_without_a_counter_costs_only_its_own_metrics(tmp_path: Path) -> None:
+    readings = _parse(tmp_path, recorded(AMD))
+    assert values(readings)["stalled_cycles{where=backend}"] == pytest.approx(0.08096076)
+    assert "<not counted>" in reasons(readings)["branch_mpki{event=branch-misses}"]
+
+
+def test_what_was_left_out_says_why(tmp_path: Path) -> None:
+    why = "the PMU has no counter left."
+    left_out = {"LLC-load-misses:uG": why, "LLC-loads:uG": why}
+    TrialFolder(tmp_path).write_raw_json("perf-stat-left-out.json", left_out)
+    found = reasons(_parse(tmp_path, GUEST, "guest"))
+    assert found["llc_misses"] == why
+    assert found["llc_mpki"] == why
+    assert "no count of branch-misses:uG" in found["branch_misses"]

@@ -254,3 +254,13 @@ def test_blocks_that_decide_nothing_have_a_table_of_their_own_at_the_end(judged:
     assert label in apart
     assert effect_text(some[0]) in apart
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_calibrated_ipc_stands_with_what_it_counts_and_the_bound_of_its_error() -> None:
+    run = synthetic_run()
+    row = {"workload": "sysbench-cpu", "bound": 3.2e-5, "second_method": "lackey"}
+    bounded = replace(run, run={**run.run, "calibration": [row]})
+    said = one_line(printed(bounded, judge(bounded)))
+    assert "user code alone, in cycles of the reference clock" in said
+    assert "callgrind's counts on both sides and lackey's differ: 0.0032 %." in said
+    assert "callgrind" not in one_line(printed(run, judge(run)))

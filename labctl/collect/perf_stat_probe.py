@@ -1,0 +1,107 @@
+"""Which hardware counters this host has, and how many of them at once: tried on short processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, LabctlError
+from labctl.base.process import run
+from labctl.base.versions import is_older
+from labctl.collect.perf_stat import ENVIRONMENT, user_events, wanted_events
+from labctl.collect.perf_stat_text import Counter, counts, read_counters, totals
+
+_JSON_SINCE = "6.0"
+"""perf stat's --json-output came with commit df936cadfb58 (August 2022)."""
+_PROBING_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Countable:
+    """`problem`: a sentence on why nothing can be counted. Else `events`, which the PMU counts all
+    at once, and those that it doesn't with the reason; `output`: perf's options for its format."""
+
+    problem: str | None = None
+    events: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    output: tuple[str, ...] = ()
+
+
+def countable(kind: str) -> Countable:
+    """What this host can count of a `kind` of machine ("guest" or "native").
+
+    Events that share a counter are worth nothing (METHOD 12: any multiplexing), so each further
+    event is tried together with those before it. On a process as short as `true` nothing is
+    rotated: what finds no counter is `<not counted>`.
+    """
+    try:
+        output = output_options()
+        needed = user_events(kind)
+        found = _tried(needed, output)
+    except LabctlError as error:
+        return Countable(problem=f"perf can't be used: {error.message}.")
+    if isinstance(found, str):
+        return Countable(problem=found)
+    missing = [c.event for c in found.values() if c.problem == "<not supported>"]
+    if missing or not found:
+        named = ", ".join(missing) or "every event"
+        return Countable(problem=f"no PMU: perf calls {named} not supported.")
+    if isinstance(why := counts(found, needed), str):
+        return Countable(problem=f"the PMU has too few counters: {why}")
+    return _with_wanted(kind, needed, output)
+
+
+def output_options() -> tuple[str, ...]:
+    """perf stat's options for output that programs read: JSON where it has that."""
+    done = run(("perf", "version"), deadline=Deadline.after(_PROBING_S, "perf's version"))
+    version = done.stdout.strip().removeprefix("perf version").strip()
+    return ("-x,",) if is_older(version, _JSON_SINCE) else ("--json-output",)
+
+
+def _with_wanted(kind: str, needed: tuple[str, ...], output: tuple[str, ...]) -> Countable:
+    events = needed
+    left_out: dict[str, str] = {}
+    for choices in wanted_events(kind):
+        refused: dict[str, str] = {}
+        for choice in choices:
+            why = _why_not(events, choice, output)
+            if why is None:
+                events += choice
+                break
+            refused |= dict.fromkeys(choice, why)
+        left_out |= {event: why for event, why in refused.items() if event not in events}
+    return Countable(events=events, left_out=left_out, output=output)
+
+
+def _why_not(events: tuple[str, ...], choice: tuple[str, ...], output: Sequence[str]) -> str | None:
+    """A sentence on why these can't be counted beside those, None when they can."""
+    try:
+        found = _tried((*events, *choice), output)
+    except LabctlError as error:
+        return f"perf can't be used: {error.message}."
+    if isinstance(found, str):
+        return found
+    for event in choice:
+        if event in found and found[event].problem == "<not supported>":
+            return f"this PMU doesn't count {event}: perf calls it not supported."
+    if isinstance(counts(found, (*events, *choice)), str):
+        return (
+            f"the PMU has no counter left for {', '.join(choice)} beside {len(events)} other events"
+            ", and shared counters are worth nothing."
+        )
+    return None
+
+
+def _tried(events: Sequence[str], output: Sequence[str]) -> Mapping[str, Counter] | str:
+    """What perf counts of a short process; a sentence when it refuses."""
+    argv = ("perf", "stat", *output, "--event", ",".join(events), "true")
+    deadline = Deadline.after(_PROBING_S, "probing perf")
+    done = run(argv, deadline=deadline, check=False, env=ENVIRONMENT)
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        return f"perf can't count here: {said[0] if said else 'it said nothing'}"
+    try:
+        return totals(read_counters(done.stderr, "perf stat"))
+    except BrokenError as error:
+        return f"perf can't be used: {error.message}."

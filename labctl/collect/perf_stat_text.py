@@ -1,0 +1,135 @@
+"""What `perf stat` prints for programs to read: JSON lines, or CSV (`-x,`) of a perf before 6.0."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.errors import BrokenError
+
+# Rounding of perf's own percentage, which has two digits.
+_ALL_OF_THE_TIME = 99.995
+
+_JSON_COMMA = re.compile(r"(?<=: )(-?\d+),(\d+)(?=\s*[,}])")
+"""`"pcnt-running" : 66,67`: what follows JSON's own comma is a quote."""
+_COUNT = re.compile(r"\d+(?:\.\d+|,(?:\d{2}|\d{6}))?")
+"""perf prints two decimals (CSV) or six (JSON), so a comma before three is none of a decimal."""
+_PERCENT = re.compile(r"\d{1,3}[.,]\d\d")
+_METRIC_ALONE = ",,,,"
+_PLACES_BEFORE = 4
+"""Of CSV: a time, a thread, a CPU or socket and how many of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """One line of perf stat. `value` is None with the `problem` that perf names."""
+
+    event: str
+    value: float | None
+    running_percent: float
+    problem: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was counted all of the time."""
+        return self.value is not None and self.running_percent >= _ALL_OF_THE_TIME
+
+
+def read_counters(text: str, where: str) -> list[Counter]:
+    """Counters from perf stat's JSON lines or its CSV, of one or many threads, in any locale.
+
+    Lines that hold a metric and no counter are skipped. Raises BrokenError for anything else.
+    """
+    found: list[Counter] = []
+    for line in text.splitlines():
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        try:
+            counter = _from_json(line) if line[0] == "{" else _from_csv(line)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise BrokenError(
+                f"{where}: expected perf stat's JSON or CSV, found {line[:120]!r}"
+            ) from error
+        if counter is not None:
+            found.append(counter)
+    return found
+
+
+def totals(counters: Iterable[Counter]) -> Mapping[str, Counter]:
+    """One counter per event: threads (or intervals) added up, the worst of their problems kept."""
+    by_event: dict[str, list[Counter]] = defaultdict(list)
+    for counter in counters:
+        by_event[counter.event].append(counter)
+    summed = {}
+    for event, parts in by_event.items():
+        values = [part.value for part in parts if part.value is not None]
+        summed[event] = Counter(
+            event=event,
+            value=sum(values) if len(values) == len(parts) else None,
+            running_percent=min(part.running_percent for part in parts),
+            problem=next((part.problem for part in parts if part.problem), ""),
+        )
+    return summed
+
+
+def counts(summed: Mapping[str, Counter], events: Sequence[str]) -> list[float] | str:
+    """The events' counts, or a sentence on why one of them can't be used."""
+    values = []
+    for event in events:
+        counter = summed.get(event)
+        if counter is None:
+            return f"perf printed no count of {event}."
+        if counter.value is None:
+            return f"perf says {counter.problem} for {event}."
+        if not counter.is_whole:
+            return (
+                f"perf counted {event} for {counter.running_percent:g} % of the time only: "
+                "there were more events than counters."
+            )
+        values.append(counter.value)
+    return values
+
+
+def _from_json(line: str) -> Counter | None:
+    try:
+        entry: Any = json.loads(line)
+    except ValueError:
+        entry = json.loads(_JSON_COMMA.sub(r"\1.\2", line))
+    if "counter-value" not in entry:
+        return None
+    value = entry["counter-value"]
+    text = value if isinstance(value, str) else f"{float(value):f}"
+    return _counter(str(entry["event"]), text, str(entry["pcnt-running"]))
+
+
+def _from_csv(line: str) -> Counter | None:
+    """value,unit,event,run time,percent[,metric,its unit], with a time, a thread or CPUs before
+    it where perf was asked for them (perf-stat(1), "CSV FORMAT")."""
+    fields = line.split(";" if ";" in line else ",")
+    if len(fields) < 5:
+        raise ValueError("too few fields")
+    for at in range(min(_PLACES_BEFORE, len(fields) - 5) + 1):
+        value, _, event, run_time, percent = fields[at : at + 5]
+        if event and run_time.isdecimal() and _PERCENT.fullmatch(percent):
+            return _counter(event, value, percent)
+    if _METRIC_ALONE in line.replace(";", ","):
+        return None
+    raise ValueError("no count with its run time and percentage")
+
+
+def _counter(event: str, value: str, percent: str) -> Counter:
+    running = float(percent.replace(",", "."))
+    if not event or not 0 <= running <= 100.5:
+        raise ValueError(f"event '{event}' that ran {percent} % of the time")
+    if not value or value.startswith("<"):
+        problem = value or "nothing"
+        return Counter(event=event, value=None, running_percent=running, problem=problem)
+    if not _COUNT.fullmatch(value):
+        raise ValueError(f"a count of {value}")
+    number = float(value.replace(",", "."))
+    return Counter(event=event, value=number, running_percent=running)

@@ -1,0 +1,137 @@
+import json
+
+import pytest
+
+from labctl.base.errors import BrokenError
+from labctl.collect.perf_stat_text import Counter, counts, read_counters, totals
+from tests.unit.collect.trials import recorded
+
+AMD = "perf-stat-amd-json-user-6.x.jsonl"
+CSV = "perf-stat-csv-all-cpus.csv"
+INTEL = "perf-stat-intel-json-system-wide.jsonl"
+THREADS = "perf-stat-json-per-thread.jsonl"
+
+
+def _only(text: str) -> Counter:
+    (counter,) = read_counters(text, "a file")
+    return counter
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "first"),
+    [
+        (AMD, 7, ("page-faults:u", 45.0)),
+        (CSV, 2, ("instructions", 6721924.0)),
+        (INTEL, 7, ("context-switches", 986.0)),
+        (THREADS, 6, ("cycles", 41498.0)),
+    ],
+)
+def test_lines_of_every_recorded_format_are_read(
+    name: str, events: int, first: tuple[str, float]
+) -> None:
+    counters = read_counters(recorded(name), name)
+    assert len(counters) == events
+    assert (counters[0].event, counters[0].value) == first
+
+
+def test_a_decimal_comma_changes_nothing() -> None:
+    text = recorded(AMD)
+    german = text.replace(".", ",")
+    assert german != text
+    assert read_counters(german, AMD) == read_counters(text, AMD)
+
+
+def test_numbers_may_be_strings_or_not() -> None:
+    plain = '{"counter-value" : 143761.0, "event" : "cycles:u", "pcnt-running" : "66,67"}'
+    assert _only(plain) == Counter(event="cycles:u", value=143761, running_percent=66.67)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "1.37,msec,task-clock,1373200,100.00,1.018,CPUs utilized",
+        "CPU0,1.37,msec,task-clock,1373200,100.00,1.018,CPUs utilized",
+        "S0-D0-C0,2,1.37,msec,task-clock,1373200,100.00,1.018,CPUs utilized",
+        "     0.010091892,1.37,msec,task-clock,1373200,100.00,1.018,CPUs utilized",
+        "perf-62294,1.37,msec,task-clock,1373200,100.00",
+        "1,37;msec;task-clock;1373200;100,00;1,018;CPUs utilized",
+    ],
+)
+def test_csv_is_read_whatever_stands_before_the_count(line: str) -> None:
+    assert _only(line) == Counter(event="task-clock", value=1.37, running_percent=100)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("<not supported>,,cycles:u,0,100.00,,", "<not supported>"),
+        ("CPU0,<not counted>,,cycles:u,0,100.00,,", "<not counted>"),
+        (",,cycles:u,0,100.00,,", "nothing"),
+        ('{"counter-value" : "", "event" : "cycles:u", "pcnt-running" : 100.00}', "nothing"),
+    ],
+)
+def test_what_was_not_counted_is_no_zero(line: str, problem: str) -> None:
+    counter = _only(line)
+    assert counter.value is None
+    assert counter.problem == problem
+    assert not counter.is_whole
+
+
+def test_one_of_many_threads_that_was_not_counted_spoils_their_sum() -> None:
+    lines = "a-1,5,,cycles,7,100.00\nb-2,<not counted>,,cycles,0,0.00\n"
+    summed = totals(read_counters(lines, "a file"))
+    assert counts(summed, ["cycles"]) == "perf says <not counted> for cycles."
+
+
+def test_lines_of_a_metric_alone_are_no_counters() -> None:
+    metrics = [line for line in recorded(INTEL).splitlines() if "counter-value" not in line]
+    assert metrics
+    assert read_counters("\n".join(metrics), INTEL) == []
+    assert read_counters(",,,,,0.00,stalled cycles per insn", CSV) == []
+
+
+def test_every_prefix_of_a_recorded_file_is_read_or_refused() -> None:
+    text = recorded(CSV)
+    whole = [(c.event, c.value) for c in read_counters(text, CSV)]
+    for end in range(len(text)):
+        try:
+            found = read_counters(text[:end], CSV)
+        except BrokenError:
+            continue
+        assert [(c.event, c.value) for c in found] == whole[: len(found)]
+
+
+def _entry(**changes: object) -> str:
+    entry = {"counter-value": "5", "event": "cycles:u", "pcnt-running": 100} | {
+        key.replace("_", "-"): value for key, value in changes.items()
+    }
+    return json.dumps(entry)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "perf: Segmentation fault",
+        recorded(AMD)[:300],
+        '{"counter-value": "1"}',
+        _entry(pcnt_running="x"),
+        _entry(pcnt_running=900),
+        _entry(pcnt_running=float("nan")),
+        _entry(counter_value="nan"),
+        _entry(counter_value="inf"),
+        _entry(counter_value="-5"),
+        _entry(counter_value="143,761"),
+        _entry(counter_value="143,761.000000"),
+        _entry(counter_value=None),
+        _entry(counter_value=[1]),
+        _entry(event=""),
+        "1,2",
+        "1,,cycles,5,many",
+        "1,,cycles,much,100.00",
+        "[]",
+        "{" * 100_000,
+    ],
+)
+def test_what_is_not_perf_s_is_an_error_that_names_the_file(text: str) -> None:
+    with pytest.raises(BrokenError, match="a file"):
+        read_counters(text, "a file")
