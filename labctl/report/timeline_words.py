@@ -18,6 +18,8 @@ PARTS = (
 )
 """Of a late wake-up's time: `Late`'s fields without `_ns`, and their words."""
 
+_ON_HOST = " (host)"
+"""How a culprit's name ends that was a thread of the host."""
 _SMALL_ERROR = 0.1
 """Share of a late wake-up that the clock error may be without a word about it."""
 
@@ -77,35 +79,36 @@ def answer(timeline: Timeline) -> tuple[str, ...]:
     """The trial in a sentence or three: where late wake-ups waited, and the worst of them."""
     if not timeline.late:
         return ("This trace names no late wake-up.",)
-    found = shares(timeline.late)
-    if not found:
+    if not shares(timeline.late):
         return (f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late.",)
     worst = worst_first(timeline.late)[0]
     return (
         f"Of the time that the {len(timeline.late):,} slowest wake-ups waited, "
-        f"{_share_words(found, _culprit(timeline))}.",
+        f"{_share_words(timeline.late)}.",
         f"The worst came {nanoseconds(worst.latency_ns)} late, {moment(timeline, worst.at_ns)} "
         "into the measured window: "
-        f"{_share_words(shares([worst]), worst.culprit)}.",
+        f"{_share_words([worst])}.",
     )
 
 
-def _share_words(found: dict[str, float], culprit: str) -> str:
+def _share_words(lates: Sequence[Late]) -> str:
+    found, culprit = shares(lates), _culprit(lates)
     words: list[str] = []
     for name, text in sorted(PARTS, key=lambda part: -found[part[0]]):
         if round(100 * found[name]) > 0:
             verb = " was" if not words else ""
-            who = f" (taken by {culprit})" if name == "host" and culprit else ""
+            who = f" (mostly {culprit} had it)" if name == "host" and culprit else ""
             words.append(f"{100 * found[name]:.0f} %{verb} {text}{who}")
     return ", ".join(words)
 
 
-def _culprit(timeline: Timeline) -> str:
-    """Who had the CPU for most of the time that late wake-ups waited for one; "" when unknown."""
+def _culprit(lates: Sequence[Late]) -> str:
+    """Who on the host had the CPU in most of the time that these waited for it; "" when that isn't
+    known."""
     waited: Counter[str] = Counter()
-    for late in timeline.late:
-        if late.culprit and late.host_ns:
-            waited[late.culprit] += late.host_ns
+    for late in lates:
+        if late.host_ns and late.culprit.endswith(_ON_HOST):
+            waited[late.culprit.removesuffix(_ON_HOST)] += late.host_ns
     return waited.most_common(1)[0][0] if waited else ""
 
 

