@@ -10,6 +10,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 from labctl.base.wording import printable
 from labctl.report import timeline_words as words
+from labctl.report.timeline_data import title_of
 from labctl.trace.lanes import Lane, Late, State, Suspect, Timeline
 
 _PACKETS = 10_000
@@ -33,15 +34,15 @@ class Slice:
 def write_perfetto(timeline: Timeline, file: IO[bytes]) -> None:
     """Write all spans and marks. Times are the host's CLOCK_MONOTONIC, as the trace's own clock.
 
-    A track per vCPU holds its lanes, its late wake-ups and its suspects; lost events have one.
+    A track per vCPU (natively per CPU) holds its lanes, its late wake-ups and its suspects; lost
+    events have one.
     """
     writer = _Writer(file)
     for vcpu in sorted({lane.vcpu for lane in timeline.lanes}, key=lambda vcpu: (vcpu < 0, vcpu)):
-        parent = writer.track(f"vCPU {vcpu}" if vcpu >= 0 else "other threads")
+        parent = writer.track(f"CPU {vcpu} of the trial" if vcpu >= 0 else "other threads")
         for lane in sorted(timeline.lanes, key=lambda lane: lane.side != "host"):
             if lane.vcpu == vcpu:
-                name = lane.title if vcpu < 0 else _SIDES.get(lane.side, lane.side)
-                writer.slices(name, parent, _spans(lane))
+                writer.slices(title_of(lane), parent, _spans(lane))
         late = [_late(one) for one in timeline.late if one.vcpu == vcpu]
         suspects = [_suspect(one) for one in timeline.suspects if one.vcpu == vcpu]
         for name, marks in (("late wake-ups", late), ("suspects", suspects)):
@@ -51,9 +52,6 @@ def write_perfetto(timeline: Timeline, file: IO[bytes]) -> None:
     for row in _apart(gaps):
         writer.slices("lost events", None, row)
     writer.flush()
-
-
-_SIDES = {"host": "on its host", "guest": "as its guest sees it"}
 
 
 def _spans(lane: Lane) -> Iterator[Slice]:

@@ -20,9 +20,9 @@ from labctl.trace.model import Gap
 
 _SCRIPTS = ("timeline-data.js", "timeline-draw.js", "timeline-view.js")
 _ROWS = 20
-"""Of a table: the worst late wake-ups, the first suspects."""
+"""Of a table: the worst late wake-ups, the longest suspects."""
 _MARKS = 3_000
-"""Late wake-ups, and suspects, that the picture has: the worst, and the first."""
+"""Late wake-ups, and suspects, that the picture has: the worst and the longest."""
 
 _MEASURED_TEXT = "running the measured task"
 _SHORT = {
@@ -47,6 +47,7 @@ class About:
     attempt: int
     title: str
     facts: tuple[tuple[str, str], ...]
+    native: bool = False
     command: str
 
 
@@ -61,10 +62,10 @@ def page(timeline: Timeline, about: About) -> str:
         window=words.nanoseconds(timeline.end_ns - timeline.start_ns),
         clock_error=_error_text(timeline),
         clock_words=words.clock_words(timeline),
-        lost_words=words.lost_words(timeline),
         lost=sum(gap.count for gap in timeline.gaps),
         problems=timeline.problems,
-        late_count=len(timeline.late),
+        late_count=words.late_count(timeline),
+        listed=min(len(timeline.late), _MARKS),
         late=words.late_rows(timeline, _ROWS),
         worst=words.nanoseconds(max((late.latency_ns for late in timeline.late), default=0)),
         suspect_count=len(timeline.suspects),
@@ -75,6 +76,7 @@ def page(timeline: Timeline, about: About) -> str:
             for gap in timeline.gaps[:_ROWS]
         ],
         gap_count=len(timeline.gaps),
+        vcpus=words.vcpu_rows(timeline),
         figures=words.figure_rows(timeline),
         parts=words.PARTS,
         legend=_legend(spans),
@@ -158,7 +160,7 @@ def _facts(timeline: Timeline, spans: Sequence[Spans], data: Packed) -> dict[str
                 "letter": _LETTERS.get(one.kind, "?"),
                 "text": printable(one.text),
             }
-            for number, one in enumerate(words.suspects_in_order(timeline)[:_MARKS])
+            for number, one in enumerate(words.longest_first(timeline.suspects)[:_MARKS])
         ],
         "gaps": [
             {"at": gap.start_ns - begin, "end": gap.end_ns - begin, "count": gap.count}

@@ -79,13 +79,19 @@ def _spans(lane: Lane, timeline: Timeline, measured: Collection[str]) -> Spans:
         of_task = lane.state == list(State).index(State.TASK)
         category[of_task & whose[lane.detail]] = MEASURED
     kept = end > start
-    return Spans(lane, _title(lane), start[kept], end[kept], category[kept], lane.detail[kept])
+    return Spans(lane, title_of(lane), start[kept], end[kept], category[kept], lane.detail[kept])
 
 
-def _title(lane: Lane) -> str:
-    if lane.vcpu < 0:
-        return lane.title
-    return f"{lane.title}, {'on its host' if lane.side == 'host' else 'as its guest sees it'}"
+def title_of(lane: Lane) -> str:
+    """With the side that it shows, where there are two of them."""
+    if lane.side == "guest":
+        return f"{lane.title}, inside the guest"
+    return f"{lane.title}, on its host" if lane.vcpu >= 0 and not _of_tasks(lane) else lane.title
+
+
+def _of_tasks(lane: Lane) -> bool:
+    """Whether it shows which task a CPU runs: natively that is the host's view."""
+    return bool(np.isin(list(State).index(State.TASK), lane.state))
 
 
 def _bytes(spans: Sequence[Spans]) -> bytes:

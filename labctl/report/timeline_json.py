@@ -49,9 +49,9 @@ def timeline_json(timeline: Timeline, about: About) -> dict[str, Any]:
         "window_s": (timeline.end_ns - timeline.start_ns) / 1e9,
         "clock_error_s": None if error is None else error / 1e9,
         "figures": dict(timeline.figures),
-        "late_shares": words.shares(timeline.late),
+        "late_shares": words.late_shares(timeline),
         "late": [late(one) for one in words.worst_first(timeline.late)],
-        "suspects": [suspect(one) for one in words.suspects_in_order(timeline)],
+        "suspects": [suspect(one) for one in words.longest_first(timeline.suspects)],
         "lost_events": [
             {
                 "at_s": seconds(gap.start_ns),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ PARTS = (
 
 _ON_HOST = " (host)"
 """How a culprit's name ends that was a thread of the host."""
+_OF_VCPU = re.compile(r"vcpu(\d+)_(\w+)_share")
 _SMALL_ERROR = 0.1
 """Share of a late wake-up that the clock error may be without a word about it."""
 
@@ -62,13 +64,22 @@ def parts_of(late: Late) -> tuple[int, ...]:
     return late.host_ns, late.exit_ns, late.queue_ns, late.other_ns
 
 
-def shares(lates: Sequence[Late]) -> dict[str, float]:
-    """Of all the time that these waited, the share of each of PARTS; {} when they didn't."""
-    whole = sum(late.latency_ns for late in lates)
-    if whole <= 0:
+def late_shares(timeline: Timeline) -> dict[str, float]:
+    """Of all the time that late wake-ups waited, the share of each of PARTS; {} when they didn't.
+
+    Of all of them, also where the longest alone are listed.
+    """
+    told = {name: timeline.figures.get(f"late_{name}_share") for name, _ in PARTS}
+    whole = {name: share for name, share in told.items() if share is not None}
+    return whole if len(whole) == len(PARTS) else _shares(timeline.late)
+
+
+def _shares(lates: Sequence[Late]) -> dict[str, float]:
+    waited = sum(late.latency_ns for late in lates)
+    if waited <= 0:
         return {}
     sums = [sum(column) for column in zip(*map(parts_of, lates), strict=True)]
-    return {name: part / whole for (name, _), part in zip(PARTS, sums, strict=True)}
+    return {name: part / waited for (name, _), part in zip(PARTS, sums, strict=True)}
 
 
 def worst_first(lates: Sequence[Late]) -> list[Late]:
@@ -77,22 +88,35 @@ def worst_first(lates: Sequence[Late]) -> list[Late]:
 
 def answer(timeline: Timeline) -> tuple[str, ...]:
     """The trial in a sentence or three: where late wake-ups waited, and the worst of them."""
+    found = late_shares(timeline)
     if not timeline.late:
         return ("This trace names no late wake-up.",)
-    if not shares(timeline.late):
+    if not found:
         return (f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late.",)
     worst = worst_first(timeline.late)[0]
     return (
-        f"Of the time that the {len(timeline.late):,} slowest wake-ups waited, "
-        f"{_share_words(timeline.late)}.",
-        f"The worst came {nanoseconds(worst.latency_ns)} late, {moment(timeline, worst.at_ns)} "
-        "into the measured window: "
-        f"{_share_words([worst])}.",
+        f"Of the time that the slowest 5 % of wake-ups waited, "
+        f"{_share_words(found, _culprit(timeline.late))}.",
+        f"{_late_words(timeline)} The worst came {nanoseconds(worst.latency_ns)} late, "
+        f"{moment(timeline, worst.at_ns)} into the trace: "
+        f"{_share_words(_shares([worst]), _culprit([worst]))}.",
     )
 
 
-def _share_words(lates: Sequence[Late]) -> str:
-    found, culprit = shares(lates), _culprit(lates)
+def late_count(timeline: Timeline) -> int:
+    """Of all late wake-ups, listed or not."""
+    return int(timeline.figures.get("late_wakeups", len(timeline.late)))
+
+
+def _late_words(timeline: Timeline) -> str:
+    late, figures = late_count(timeline), timeline.figures
+    whole = f" of {int(figures['wakeups']):,}" if "wakeups" in figures else ""
+    least = figures.get("late_threshold_s")
+    waited = f", each {quantity(least, Unit.SECONDS)} late or more" if least is not None else ""
+    return f"These are {late:,}{whole} wake-ups{waited}."
+
+
+def _share_words(found: dict[str, float], culprit: str) -> str:
     words: list[str] = []
     for name, text in sorted(PARTS, key=lambda part: -found[part[0]]):
         if round(100 * found[name]) > 0:
@@ -130,17 +154,6 @@ def clock_words(timeline: Timeline) -> str:
     return text
 
 
-def lost_words(timeline: Timeline) -> str:
-    lost = sum(gap.count for gap in timeline.gaps)
-    if not timeline.gaps:
-        return ""
-    where = counted(len(timeline.gaps), "place")
-    return (
-        f"The recorder lost {lost:,} events in {where} (hatched in the picture): nothing is known "
-        "there, and no span goes on across it."
-    )
-
-
 def late_rows(timeline: Timeline, most: int) -> list[LateRow]:
     return [
         LateRow(
@@ -176,8 +189,8 @@ def _parts_text(late: Late) -> str:
     )
 
 
-def suspects_in_order(timeline: Timeline) -> list[Suspect]:
-    return sorted(timeline.suspects, key=lambda one: (one.start_ns, one.vcpu, one.kind))
+def longest_first(suspects: Sequence[Suspect]) -> list[Suspect]:
+    return sorted(suspects, key=lambda one: (one.start_ns - one.end_ns, one.start_ns, one.vcpu))
 
 
 def suspect_rows(timeline: Timeline, most: int) -> list[SuspectRow]:
@@ -190,20 +203,34 @@ def suspect_rows(timeline: Timeline, most: int) -> list[SuspectRow]:
             length=nanoseconds(one.end_ns - one.start_ns),
             text=one.text,
         )
-        for number, one in enumerate(suspects_in_order(timeline)[:most])
+        for number, one in enumerate(longest_first(timeline.suspects)[:most])
+    ]
+
+
+def vcpu_rows(timeline: Timeline) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """What each vCPU's time went to: the columns' heads, then per vCPU the shares."""
+    found: dict[str, dict[str, float]] = {}
+    for name, value in timeline.figures.items():
+        if match := _OF_VCPU.fullmatch(name):
+            found.setdefault(match[1], {})[match[2]] = value
+    heads = list(dict.fromkeys(state for shares in found.values() for state in shares))
+    return heads, [
+        (f"vCPU {number}", [quantity(shares.get(state), Unit.FRACTION) for state in heads])
+        for number, shares in found.items()
     ]
 
 
 def figure_rows(timeline: Timeline) -> list[tuple[str, str]]:
-    """Name and value of the trial's figures: names that end in `_s` are seconds, in `_share`
-    shares."""
-    return [(_figure_name(name), figure(name, value)) for name, value in timeline.figures.items()]
+    """Name and value of the other figures: names that end in `_s` are seconds, in `_share` shares,
+    others counts."""
+    return [
+        (name.removesuffix("_s").replace("_", " "), _figure(name, value))
+        for name, value in timeline.figures.items()
+        if not _OF_VCPU.fullmatch(name)
+    ]
 
 
-def _figure_name(name: str) -> str:
-    return name.removesuffix("_s").replace("_", " ")
-
-
-def figure(name: str, value: float) -> str:
-    unit = Unit.FRACTION if name.endswith("share") else Unit.COUNT
-    return quantity(value, Unit.SECONDS if name.endswith("_s") else unit)
+def _figure(name: str, value: float) -> str:
+    if name.endswith("_s"):
+        return quantity(value, Unit.SECONDS)
+    return quantity(value, Unit.FRACTION) if name.endswith("_share") else f"{value:,.0f}"

@@ -99,6 +99,15 @@ function write(text, x, y, { ink = inks.ink, weight = 400, size = 12, align = "l
   pen.fillText(text, x, y);
 }
 
+// As much of a text as there is room for; "" where that says nothing.
+function fitting(text, room) {
+  pen.font = "12px system-ui, sans-serif";
+  if (pen.measureText(text).width <= room) return text;
+  let kept = text.slice(0, 40);
+  while (kept && pen.measureText(`${kept}…`).width > room) kept = kept.slice(0, -1);
+  return kept.length > 2 ? `${kept}…` : "";
+}
+
 // Round steps that leave each label room.
 function tickStep(view, width) {
   const rough = ((view.to - view.from) * 90) / width;
@@ -172,10 +181,8 @@ function nameSpans({ lane, y, height }, view, width) {
     if (high - low < 26) continue;
     const detail = lane.details[lane.detail[i]];
     const state = STATES[lane.category[i]];
-    let text = detail && state.key !== "idle" ? detail : state.short;
-    pen.font = "12px system-ui, sans-serif";
-    while (text && pen.measureText(text).width > high - low - 8) text = text.slice(0, -1);
-    if (text.length > 2 || text === detail) write(text, low + 5, y + height / 2 + 4);
+    const text = fitting(detail && state.key !== "idle" ? detail : state.short, high - low - 8);
+    if (text) write(text, low + 5, y + height / 2 + 4);
   }
 }
 
@@ -184,8 +191,11 @@ function stack(one, x, y, size, horizontal, thick) {
   for (const part of PARTS) {
     const long = (size * one.parts[part.index]) / one.latency;
     pen.fillStyle = inks[`part_${part.key}`];
-    if (horizontal) pen.fillRect(x + at, y, long, thick);
-    else pen.fillRect(x, y - at - long, thick, long);
+    if (horizontal) {
+      pen.fillRect(x + at, y, long, thick);
+      const text = `${part.key} ${length(one.parts[part.index])}`;
+      if (long > 90) write(text, Math.max(0, x + at) + 4, y + thick - 4);
+    } else pen.fillRect(x, y - at - long, thick, long);
     at += long;
   }
 }
@@ -202,8 +212,8 @@ function drawLate({ late, y, height }, view, width, chosen) {
     const x = (one.at - view.from) * scale;
     const long = one.latency * scale;
     if (long >= 24) {
-      stack(one, x, y + height - 15, long, true, 13);
-      if (long >= 70) write(`${length(one.latency)} late`, Math.max(0, x) + 4, y + height - 20);
+      stack(one, x, y + height - 19, long, true, 17);
+      if (long >= 70) write(`${length(one.latency)} late`, Math.max(0, x) + 4, y + height - 24);
     } else {
       const place = Math.round(x / 4);
       if (!(taken.get(place)?.latency > one.latency)) taken.set(place, one);
@@ -230,7 +240,8 @@ function drawSuspects({ suspects, y }, view, width) {
   }
 }
 
-function drawBands(view, width, height, chosen) {
+function drawBands(all, view, width, chosen) {
+  const height = all.height;
   const scale = width / (view.to - view.from);
   for (const gap of facts.gaps) {
     const low = Math.max(0, (gap.at - view.from) * scale);
@@ -240,15 +251,17 @@ function drawBands(view, width, height, chosen) {
     pen.globalAlpha = 0.55;
     pen.fillRect(low, AXIS, Math.max(3, high - low), height - AXIS - SPACE);
     pen.globalAlpha = 1;
-    const text = "lost events: nothing is known here";
-    if (high - low > 210) write(text, (low + high) / 2, AXIS + 14, { align: "center", weight: 600 });
+    const text = ["lost events: nothing is known here", "lost events", "lost"]
+      .find((one) => fitting(one, high - low - 4) === one);
+    if (text) write(text, (low + high) / 2, AXIS + 14, { align: "center" });
   }
   if (chosen) {
     const low = (chosen.at - view.from) * scale;
     const high = Math.max(low + 1, (chosen.end - view.from) * scale);
     pen.fillStyle = inks.estimate;
     pen.globalAlpha = 0.12;
-    pen.fillRect(low, AXIS, high - low, height - AXIS - SPACE);
+    const own = all.filter((row) => row.vcpu === chosen.vcpu);
+    for (const row of own) pen.fillRect(low, row.y - TITLE, high - low, row.height + TITLE);
     pen.globalAlpha = 1;
     for (const x of [low, high]) pen.fillRect(Math.round(x) - 1, AXIS - 8, 2, height - AXIS - SPACE + 8);
   }
@@ -298,7 +311,7 @@ function draw(all, view, { chosen, pointer, span }) {
     if (row.kind === "suspects") drawSuspects(row, view, width);
     drawError(row, view, width, pointer);
   }
-  drawBands(view, width, all.height, chosen);
+  drawBands(all, view, width, chosen);
   const across = width / (view.to - view.from);
   if (span) {
     const low = (span.lane.start[span.index] - view.from) * across;

@@ -56,7 +56,7 @@ def made_up(
         for due in range(start_ns, end_ns - PERIOD_NS + 1, PERIOD_NS):
             late.append(_period(rng, due, vcpu, exits, task, host, guest, suspects))
         lanes.append(lane(f"vCPU {vcpu}", "host", vcpu, host))
-        lanes.append(lane(f"vCPU {vcpu}", "guest", vcpu, guest))
+        lanes.append(lane(f"CPU {vcpu}", "guest", vcpu, guest))
     late.sort(key=lambda one: -one.latency_ns)
     worst = tuple(late[: len(late) // 20])
     waited = sum(one.latency_ns for one in worst)
@@ -70,9 +70,17 @@ def made_up(
         gaps=(Gap(cpu=1, start_ns=third, end_ns=third + 40 * PERIOD_NS, count=1234),),
         clock_error_ns=18_000,
         figures={
-            "late_host_share": sum(one.host_ns for one in worst) / waited,
-            "late_exit_share": sum(one.exit_ns for one in worst) / waited,
-            "run_delay_s": sum(one.host_ns for one in late) / 1e9,
+            "wakeups": len(late),
+            "late_wakeups": len(worst),
+            "late_threshold_s": min(one.latency_ns for one in worst) / 1e9,
+            **{
+                f"late_{part}_share": sum(getattr(one, f"{part}_ns") for one in worst) / waited
+                for part in ("host", "exit", "queue", "other")
+            },
+            "vcpu0_guest_share": 0.13,
+            "vcpu0_exit_share": 0.03,
+            "vcpu0_preempted_share": 0.005,
+            "vcpu0_halted_share": 0.835,
         },
         problems=("trace/guest.perf.data ends in the middle of a record",),
     )

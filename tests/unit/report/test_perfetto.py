@@ -20,6 +20,7 @@ TRACK, TRACK_NAME, TRACK_PARENT = 1, 2, 5
 BEGIN, END = 1, 2
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
+CPU = "CPU 0 of the trial"
 Fields = dict[int, list[Any]]
 
 
@@ -96,21 +97,21 @@ def slices(timeline: Timeline) -> dict[tuple[str, ...], list[tuple[int, int, str
 
 def test_every_span_and_mark_is_a_slice_of_its_track() -> None:
     assert slices(small()) == {
-        ("vCPU 0", "on its host"): [
+        (CPU, "vCPU 0, on its host"): [
             (0, 4 * MS, "running the guest"),
             (4 * MS, 9 * MS, "waiting for a CPU: stress-ng"),
             (9 * MS, 10 * MS, "handling an exit: MSR_WRITE"),
             (12 * MS, 20 * MS, "halted"),
         ],
-        ("vCPU 0", "as its guest sees it"): [
+        (CPU, "CPU 0, inside the guest"): [
             (0, 10 * MS, "running a task: cyclictest"),
             (10 * MS, 20 * MS, "running a task: kworker/0:1"),
         ],
-        ("vCPU 0", "late wake-ups"): [
+        (CPU, "late wake-ups"): [
             (4 * MS, 9 * MS, "5.00 ms late"),
             (15 * MS, 16 * MS, "1.00 ms late"),
         ],
-        ("vCPU 0", "suspects"): [(4 * MS, 9 * MS, "double scheduling")],
+        (CPU, "suspects"): [(4 * MS, 9 * MS, "double scheduling")],
         ("lost events",): [(10 * MS, 12 * MS, "77 lost events")],
     }
 
@@ -138,15 +139,15 @@ def test_late_wake_ups_that_overlap_have_tracks_of_their_own() -> None:
     two = replace(small(), late=(late(4, 5 * MS, 0), late(6, 5 * MS, 0), late(12, MS, 0)))
     tracks, _ = written(two)
     assert [name for name, _ in tracks.values()].count("late wake-ups") == 2
-    assert len(slices(two)["vCPU 0", "late wake-ups"]) == 3
+    assert len(slices(two)[CPU, "late wake-ups"]) == 3
 
 
 def test_no_span_is_left_out_of_a_long_trace() -> None:
     timeline = made_up(seconds=0.5)
     found = slices(timeline)
     for one in timeline.lanes:
-        side = "on its host" if one.side == "host" else "as its guest sees it"
-        own = found[f"vCPU {one.vcpu}", side]
+        side = ", on its host" if one.side == "host" else ", inside the guest"
+        own = found[f"CPU {one.vcpu} of the trial", one.title + side]
         assert [row[0] for row in own] == one.start_ns.tolist()
         assert [row[1] for row in own] == one.end_ns.tolist()
 

@@ -65,7 +65,7 @@ def small() -> Timeline:
         ],
     )
     guest = lane(
-        "vCPU 0",
+        "CPU 0",
         "guest",
         0,
         [(0, 10 * MS, State.TASK, "cyclictest"), (10 * MS, 20 * MS, State.TASK, "kworker/0:1")],
@@ -80,7 +80,7 @@ def small() -> Timeline:
         ),
         gaps=(Gap(cpu=0, start_ns=10 * MS, end_ns=12 * MS, count=77),),
         clock_error_ns=35_000,
-        figures={"late_host_share": 0.667, "host_wait_s": 0.005, "wakeups": 20.0},
+        figures={"double_scheduling_s": 0.005, "wakeups": 40, "vcpu0_preempted_share": 0.25},
         problems=("the guest's trace ends early",),
     )
 
@@ -153,11 +153,22 @@ def test_spans_are_cut_to_the_window() -> None:
 def test_the_lead_says_where_late_wake_ups_waited_and_who_had_the_cpu() -> None:
     lead, worst = words.answer(small())
     assert lead == (
-        "Of the time that the 2 slowest wake-ups waited, 67 % was waiting for a host CPU (mostly "
-        "stress-ng had it), 33 % for other reasons."
+        "Of the time that the slowest 5 % of wake-ups waited, 67 % was waiting for a host CPU "
+        "(mostly stress-ng had it), 33 % for other reasons."
     )
+    assert "2 of 40 wake-ups" in worst
     assert "5.00 ms late, 4.000 ms into" in worst
     assert "80 % was waiting for a host CPU" in worst
+
+
+def test_shares_of_all_late_wake_ups_stand_where_not_all_are_listed() -> None:
+    told = {"late_host_share": 0.5, "late_exit_share": 0.25, "late_queue_share": 0.25}
+    figures = {**told, "late_other_share": 0.0, "wakeups": 60_000, "late_wakeups": 3_000}
+    lead, rest = words.answer(replace(small(), figures=figures))
+    assert "50 % was waiting for a host CPU" in lead
+    assert "25 % in VM exits" in lead
+    assert "for other reasons" not in lead
+    assert "3,000 of 60,000 wake-ups" in rest
 
 
 def test_a_trace_without_late_wake_ups_says_so() -> None:
@@ -168,16 +179,17 @@ def test_a_trace_without_late_wake_ups_says_so() -> None:
 
 def test_the_page_has_the_numbers_of_the_time_line() -> None:
     html = page(small(), ABOUT)
-    text = unescape(re.sub(r"<[^>]+>", " ", html.split("<main")[1].split("<script")[0]))
+    text = unescape(re.sub(r"(\s*<[^>]+>\s*)+", " ", html.split("<main")[1].split("<script")[0]))
     for said in (
         "± 35.0 µs",
-        "lost 77 events in 1 place",
+        "vCPU 0 25.0 %",
+        "double scheduling 5.00 ms",
+        "wakeups 40",
         "the guest's trace ends early",
         "5.00 ms",
         "host 4.00 ms, other 1.00 ms",
         "stress-ng (host)",
         "double scheduling",
-        "66.7 %",
         "labctl timeline r1 12",
     ):
         assert said in text, said
@@ -188,6 +200,15 @@ def test_the_page_has_the_numbers_of_the_time_line() -> None:
     assert found["suspects"][0]["at"] == 4 * MS
     assert found["gaps"] == [{"at": 10 * MS, "end": 12 * MS, "count": 77}]
     assert found["clock_error"] == 35_000
+
+
+def test_a_native_trial_is_told_of_without_a_guest() -> None:
+    cpu = lane("CPU 0", "host", 0, [(0, 20 * MS, State.TASK, "cyclictest")])
+    timeline = Timeline(start_ns=0, end_ns=20 * MS, lanes=(cpu,))
+    html = page(timeline, replace(ABOUT, native=True))
+    assert "ran natively" in html
+    assert "Two schedulers" not in html
+    assert facts(html)["lanes"][0]["title"] == "CPU 0"
 
 
 def test_gaps_that_overlap_are_one_in_the_picture() -> None:
