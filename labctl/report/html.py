@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from labctl.analysis.model import Judgement
-from labctl.base.places import data_folders
-from labctl.base.wording import counted, printable
 from labctl.report import appendix, curves, dots, sentences
 from labctl.report.bill import Price, bill
 from labctl.report.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.pinmap import pin_maps
 from labctl.report.published import published_part
 from labctl.report.scene_page import Change, Section, change, room_for, section
+from labctl.report.templating import template
 from labctl.report.view import View, sequence
 from labctl.store.run_folder import LoadedRun
 
@@ -84,68 +78,42 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     more = judgement.added
     lead, rest = _lead(judgement.answer)
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
-    return (
-        _environment(tuple(map(str, data_folders("templates"))))
-        .get_template("report/page.html.j2")
-        .render(
-            run=run,
-            record={key: run.run.get(key) for key in _RECORD_KEYS},
-            plan={key: run.plan.get(key) for key in _PLAN_KEYS},
-            judgement=judgement,
-            view=view,
-            lead=lead,
-            rest=rest,
-            warnings=warnings[:_OPEN_WARNINGS],
-            more_warnings=warnings[_OPEN_WARNINGS:],
-            native_gap=sentences.native_gap(view),
-            matrices=[
-                _matrix(view, sections[at : at + _COLUMNS])
-                for at in range(0, len(sections), _COLUMNS)
-            ],
-            sections=sections,
-            published=published_part(run),
-            whole=room.whole,
-            added=[(item, change(item)) for item in more.comparisons] if more else [],
-            maximum_x=curves.MAXIMUM_X,
-            dots_height=dots.HEIGHT,
-            curves_height=curves.HEIGHT,
-            pin_width=PIN_WIDTH,
-            no_reason=appendix.NO_REASON,
-            missing=appendix.missing(judgement.unavailable),
-            invalid=invalid[: appendix.MOST_INVALID],
-            invalid_left=len(invalid) - appendix.MOST_INVALID,
-            invalid_kinds=appendix.invalid_kinds(invalid),
-            orders=appendix.orders(run),
-            versions=appendix.versions(run),
-            facts=appendix.facts(run),
-            binaries=appendix.flat(run.run.get("binaries")),
-            skipped=appendix.flat(run.run.get("skipped")),
-            xml=appendix.xml_differences(run, folder, view.baseline),
-            pins=pin_maps(run.run),
-            notes=[str(note) for note in sequence(run.run.get("notes"))],
-        )
+    return template("page.html.j2").render(
+        run=run,
+        record={key: run.run.get(key) for key in _RECORD_KEYS},
+        plan={key: run.plan.get(key) for key in _PLAN_KEYS},
+        judgement=judgement,
+        view=view,
+        lead=lead,
+        rest=rest,
+        warnings=warnings[:_OPEN_WARNINGS],
+        more_warnings=warnings[_OPEN_WARNINGS:],
+        native_gap=sentences.native_gap(view),
+        matrices=[
+            _matrix(view, sections[at : at + _COLUMNS]) for at in range(0, len(sections), _COLUMNS)
+        ],
+        sections=sections,
+        published=published_part(run),
+        whole=room.whole,
+        added=[(item, change(item)) for item in more.comparisons] if more else [],
+        maximum_x=curves.MAXIMUM_X,
+        dots_height=dots.HEIGHT,
+        curves_height=curves.HEIGHT,
+        pin_width=PIN_WIDTH,
+        no_reason=appendix.NO_REASON,
+        missing=appendix.missing(judgement.unavailable),
+        invalid=invalid[: appendix.MOST_INVALID],
+        invalid_left=len(invalid) - appendix.MOST_INVALID,
+        invalid_kinds=appendix.invalid_kinds(invalid),
+        orders=appendix.orders(run),
+        versions=appendix.versions(run),
+        facts=appendix.facts(run),
+        binaries=appendix.flat(run.run.get("binaries")),
+        skipped=appendix.flat(run.run.get("skipped")),
+        xml=appendix.xml_differences(run, folder, view.baseline),
+        pins=pin_maps(run.run),
+        notes=[str(note) for note in sequence(run.run.get("notes"))],
     )
-
-
-@cache
-def _environment(folders: tuple[str, ...]) -> Environment:
-    """Kept, since compiling the templates takes longer than filling them in."""
-    environment = Environment(
-        loader=FileSystemLoader(folders),
-        autoescape=True,
-        undefined=StrictUndefined,
-        auto_reload=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_clean,
-    )
-    environment.filters["counted"] = counted
-    return environment
-
-
-def _clean(value: Any) -> Any:
-    """No control characters from guest or tools in the page; markup of our own stays as it is."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _lead(answer: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import accelerator
 from labctl.host.facts import host_facts
 from labctl.store.jsonfile import write_json
-from tools.bench import commands, guests, reports, sweeps
+from tools.bench import commands, guests, reports, sweeps, timeline_page
 from tools.bench.benchmark import IMAGE, SWEEP_ARGUMENTS, Benchmark
 from tools.bench.figures import Figure
 
@@ -36,6 +36,10 @@ GROUPS: dict[str, tuple[Callable[[Benchmark], list[Figure]], tuple[Figure, ...]]
     "report": (
         reports.report,
         (reports.TIME, reports.MEMORY, reports.FROM_JSON, reports.LINEAR),
+    ),
+    "timeline": (
+        timeline_page.timeline_page,
+        (timeline_page.OPENS, timeline_page.SIZE, timeline_page.RENDERED),
     ),
     "image": (commands.image, (commands.BUILD, commands.DISK_SIZE)),
     "restore": (guests.restore, (guests.RESTORE,)),

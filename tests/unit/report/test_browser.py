@@ -17,9 +17,9 @@ from labctl.analysis.model import Added, Role
 from labctl.report.html import page
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan
-from tests.unit.report.browser import Browser, chromium
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run, write_run
+from tools.browser import Browser, chromium
 
 EXAMPLE = Path(__file__).parents[3] / "results" / "example"
 HOSTILE = "</pre></title><script>alert(1)</script>\"'><img src=http://x.example/ onerror=x>\x1b[2J"

@@ -1,0 +1,236 @@
+"""What a time line amounts to, in sentences and rows of tables."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from labctl.base.units import Unit
+from labctl.base.wording import counted, quantity
+from labctl.trace.lanes import Late, Suspect, Timeline
+
+PARTS = (
+    ("host", "waiting for a host CPU"),
+    ("exit", "in VM exits"),
+    ("queue", "behind other tasks of the guest"),
+    ("other", "for other reasons"),
+)
+"""Of a late wake-up's time: `Late`'s fields without `_ns`, and their words."""
+
+_ON_HOST = " (host)"
+"""How a culprit's name ends that was a thread of the host."""
+_OF_VCPU = re.compile(r"vcpu(\d+)_(\w+)_share")
+_SMALL_ERROR = 0.1
+"""Share of a late wake-up that the clock error may be without a word about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateRow:
+    """A late wake-up as text. `split`: the CSS class, where it begins and its width (percent)."""
+
+    number: int
+    at: str
+    vcpu: int
+    task: str
+    latency: str
+    split: tuple[tuple[str, float, float], ...]
+    parts: str
+    culprit: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectRow:
+    number: int
+    kind: str
+    at: str
+    vcpu: int
+    length: str
+    text: str
+
+
+def nanoseconds(value: float) -> str:
+    return quantity(value / 1e9, Unit.SECONDS)
+
+
+def moment(timeline: Timeline, at_ns: int) -> str:
+    """In milliseconds from the window's start."""
+    return f"{(at_ns - timeline.start_ns) / 1e6:,.3f} ms"
+
+
+def parts_of(late: Late) -> tuple[int, ...]:
+    """In the order of PARTS, in nanoseconds."""
+    return late.host_ns, late.exit_ns, late.queue_ns, late.other_ns
+
+
+def late_shares(timeline: Timeline) -> dict[str, float]:
+    """Of all the time that late wake-ups waited, the share of each of PARTS; {} when they didn't.
+
+    Of all of them, also where the longest alone are listed.
+    """
+    told = {name: timeline.figures.get(f"late_{name}_share") for name, _ in PARTS}
+    whole = {name: share for name, share in told.items() if share is not None}
+    return whole if len(whole) == len(PARTS) else _shares(timeline.late)
+
+
+def _shares(lates: Sequence[Late]) -> dict[str, float]:
+    waited = sum(late.latency_ns for late in lates)
+    if waited <= 0:
+        return {}
+    sums = [sum(column) for column in zip(*map(parts_of, lates), strict=True)]
+    return {name: part / waited for (name, _), part in zip(PARTS, sums, strict=True)}
+
+
+def worst_first(lates: Sequence[Late]) -> list[Late]:
+    return sorted(lates, key=lambda late: (-late.latency_ns, late.at_ns, late.vcpu))
+
+
+def answer(timeline: Timeline) -> tuple[str, ...]:
+    """The trial in a sentence or three: where late wake-ups waited, and the worst of them."""
+    found = late_shares(timeline)
+    if not timeline.late:
+        return ("This trace names no late wake-up.",)
+    if not found:
+        return (f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late.",)
+    worst = worst_first(timeline.late)[0]
+    return (
+        f"Of the time that the slowest 5 % of wake-ups waited, "
+        f"{_share_words(found, _culprit(timeline.late))}.",
+        f"{_late_words(timeline)} The worst came {nanoseconds(worst.latency_ns)} late, "
+        f"{moment(timeline, worst.at_ns)} into the trace: "
+        f"{_share_words(_shares([worst]), _culprit([worst]))}.",
+    )
+
+
+def late_count(timeline: Timeline) -> int:
+    """Of all late wake-ups, listed or not."""
+    return int(timeline.figures.get("late_wakeups", len(timeline.late)))
+
+
+def _late_words(timeline: Timeline) -> str:
+    late, figures = late_count(timeline), timeline.figures
+    whole = f" of {int(figures['wakeups']):,}" if "wakeups" in figures else ""
+    least = figures.get("late_threshold_s")
+    waited = f", each {quantity(least, Unit.SECONDS)} late or more" if least is not None else ""
+    return f"These are {late:,}{whole} wake-ups{waited}."
+
+
+def _share_words(found: dict[str, float], culprit: str) -> str:
+    words: list[str] = []
+    for name, text in sorted(PARTS, key=lambda part: -found[part[0]]):
+        if round(100 * found[name]) > 0:
+            verb = " was" if not words else ""
+            who = f" (mostly {culprit} had it)" if name == "host" and culprit else ""
+            words.append(f"{100 * found[name]:.0f} %{verb} {text}{who}")
+    return ", ".join(words)
+
+
+def _culprit(lates: Sequence[Late]) -> str:
+    """Who on the host had the CPU in most of the time that these waited for it; "" when that isn't
+    known."""
+    waited: Counter[str] = Counter()
+    for late in lates:
+        if late.host_ns and late.culprit.endswith(_ON_HOST):
+            waited[late.culprit.removesuffix(_ON_HOST)] += late.host_ns
+    return waited.most_common(1)[0][0] if waited else ""
+
+
+def clock_words(timeline: Timeline) -> str:
+    """How far the guest's side may be off, and what that means for the reader."""
+    if timeline.clock_error_ns is None:
+        return ""
+    error = nanoseconds(timeline.clock_error_ns)
+    text = (
+        f"The guest's times come from the guest's clock and are right to ± {error}: what host and "
+        "guest did closer together than that can't be put in order."
+    )
+    typical = sorted(late.latency_ns for late in timeline.late)[len(timeline.late) // 2 :][:1]
+    if typical and timeline.clock_error_ns > _SMALL_ERROR * typical[0]:
+        text += (
+            f" That is much beside a typical late wake-up of {nanoseconds(typical[0])}: read the "
+            "split of single ones with care."
+        )
+    return text
+
+
+def late_rows(timeline: Timeline, most: int) -> list[LateRow]:
+    return [
+        LateRow(
+            number=number,
+            at=moment(timeline, late.at_ns),
+            vcpu=late.vcpu,
+            task=late.task,
+            latency=nanoseconds(late.latency_ns),
+            split=_split(late),
+            parts=_parts_text(late),
+            culprit=late.culprit,
+        )
+        for number, late in enumerate(worst_first(timeline.late)[:most])
+    ]
+
+
+def _split(late: Late) -> tuple[tuple[str, float, float], ...]:
+    found = []
+    at = 0.0
+    for (name, _), part in zip(PARTS, parts_of(late), strict=True):
+        width = 100 * part / max(1, late.latency_ns)
+        if part > 0:
+            found.append((name, round(at, 2), round(width, 2)))
+        at += width
+    return tuple(found)
+
+
+def _parts_text(late: Late) -> str:
+    return ", ".join(
+        f"{name} {nanoseconds(part)}"
+        for (name, _), part in zip(PARTS, parts_of(late), strict=True)
+        if part > 0
+    )
+
+
+def longest_first(suspects: Sequence[Suspect]) -> list[Suspect]:
+    return sorted(suspects, key=lambda one: (one.start_ns - one.end_ns, one.start_ns, one.vcpu))
+
+
+def suspect_rows(timeline: Timeline, most: int) -> list[SuspectRow]:
+    return [
+        SuspectRow(
+            number=number,
+            kind=one.kind,
+            at=moment(timeline, one.start_ns),
+            vcpu=one.vcpu,
+            length=nanoseconds(one.end_ns - one.start_ns),
+            text=one.text,
+        )
+        for number, one in enumerate(longest_first(timeline.suspects)[:most])
+    ]
+
+
+def vcpu_rows(timeline: Timeline) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """What each vCPU's time went to: the columns' heads, then per vCPU the shares."""
+    found: dict[str, dict[str, float]] = {}
+    for name, value in timeline.figures.items():
+        if match := _OF_VCPU.fullmatch(name):
+            found.setdefault(match[1], {})[match[2]] = value
+    heads = list(dict.fromkeys(state for shares in found.values() for state in shares))
+    return heads, [
+        (f"vCPU {number}", [quantity(shares.get(state), Unit.FRACTION) for state in heads])
+        for number, shares in found.items()
+    ]
+
+
+def figure_rows(timeline: Timeline) -> list[tuple[str, str]]:
+    """Name and value of the other figures: names that end in `_s` are seconds, in `_share` shares,
+    others counts."""
+    return [
+        (name.removesuffix("_s").replace("_", " "), _figure(name, value))
+        for name, value in timeline.figures.items()
+        if not _OF_VCPU.fullmatch(name)
+    ]
+
+
+def _figure(name: str, value: float) -> str:
+    if name.endswith("_s"):
+        return quantity(value, Unit.SECONDS)
+    return quantity(value, Unit.FRACTION) if name.endswith("_share") else f"{value:,.0f}"

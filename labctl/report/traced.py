@@ -1,0 +1,144 @@
+"""Which of a run's trials have a trace, and what a page says of the one that it shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.errors import BrokenError, UsageError
+from labctl.base.wording import counted
+from labctl.report.timeline import About
+from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
+from labctl.store.samples import Sample
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
+
+_WORST = "latency_max"
+_NAME = re.compile(r"0*(\d+)(?:\.([1-9]\d*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A trial that has a trace. `name`: as commands take it ("12", "12.2"). `worst_s`: its
+    largest latency, None where its workload measures none."""
+
+    name: str
+    trial: LoadedTrial
+    worst_s: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        record = self.trial.record
+        return {
+            "trial": record.number,
+            "attempt": record.attempt,
+            "cell": dict(record.cell),
+            "block": record.block,
+            "status": str(record.status),
+            "latency_max_s": self.worst_s,
+        }
+
+
+def has_trace(folder: TrialFolder) -> bool:
+    return folder.has(files.HOST) or folder.has(files.GUEST)
+
+
+def traced(run: LoadedRun) -> list[Traced]:
+    """The trials that have a trace, those with the largest latency first."""
+    found = [
+        Traced(trial_name(trial.record.number, trial.record.attempt), trial, _worst(trial))
+        for trial in run.trials
+        if has_trace(trial.folder)
+    ]
+    return sorted(found, key=lambda one: -(one.worst_s or 0.0))
+
+
+def trial_name(number: int, attempt: int) -> str:
+    return f"{number}.{attempt}" if attempt > 1 else str(number)
+
+
+def find(folder: RunFolder, name: str) -> TrialFolder:
+    """The trial "12" (its last attempt) or "12.2" (its second); raises UsageError for one that
+    isn't there or has no trace."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise UsageError(
+            f"'{name}' is no trial",
+            hint="Give its number, such as 12, or 12.2 for its second attempt.",
+        )
+    number, attempt = int(match[1]), match[2]
+    attempts = _attempts(folder.trial_folders())
+    if number not in attempts:
+        known = f"{min(attempts)} to {max(attempts)}" if attempts else "none yet"
+        raise UsageError(f"{folder.name} has no trial {number}", hint=f"Its trials: {known}.")
+    chosen = max(attempts[number]) if attempt is None else int(attempt)
+    if chosen not in attempts[number]:
+        made = counted(len(attempts[number]), "attempt")
+        raise UsageError(f"trial {number} of {folder.name} has {made}, and no attempt {chosen}")
+    trial = folder.trial(number, chosen)
+    if not has_trace(trial):
+        raise _no_trace(folder, trial, trial_name(number, chosen))
+    return trial
+
+
+def about(folder: RunFolder, trial: TrialFolder) -> About:
+    """Raises BrokenError when the trial's record can't be read."""
+    record = trial.read_record()
+    cell = record.cell
+    name = trial_name(record.number, record.attempt)
+    facts = [("block", str(record.block)), ("status", str(record.status))]
+    for factor, level in cell.items():
+        if factor not in ("tuning", "workload", "condition"):
+            facts.append((factor, level))
+    return About(
+        run=folder.name,
+        trial=record.number,
+        attempt=record.attempt,
+        title=f"{cell.get('tuning', '?')}, {cell.get('workload', '?')} under "
+        f"{cell.get('condition', '?')}",
+        facts=tuple(facts),
+        native=record.parsed_with.get("kind") == "native",
+        command=f"labctl timeline {folder.name} {name}",
+    )
+
+
+def _attempts(folders: Iterable[TrialFolder]) -> dict[int, set[int]]:
+    """By number, which attempts there are."""
+    found: dict[int, set[int]] = {}
+    for folder in folders:
+        match = _NAME.fullmatch(folder.path.name)
+        if match:
+            found.setdefault(int(match[1]), set()).add(int(match[2] or 1))
+    return found
+
+
+def _worst(trial: LoadedTrial) -> float | None:
+    values = [
+        reading.value
+        for reading in trial.readings
+        if isinstance(reading, Sample) and reading.metric == _WORST
+    ]
+    return max(values, default=None)
+
+
+def _no_trace(folder: RunFolder, trial: TrialFolder, name: str) -> UsageError:
+    """With what the recorders said, where they said something."""
+    told: list[str] = []
+    if trial.has(files.PROBLEMS):
+        try:
+            problems = trial.read_json(files.PROBLEMS)
+        except BrokenError as error:
+            problems = {files.PROBLEMS: error.message}
+        if isinstance(problems, dict):
+            told = [f"{who}: {why}" for who, why in problems.items()]
+    message = f"trial {name} of {folder.name} has no trace"
+    if told:
+        return UsageError(
+            f"{message}: {'; '.join(told)}", hint=f"'labctl timeline {folder.name}' lists others."
+        )
+    return UsageError(
+        message,
+        hint="'labctl sweep STUDY --collect trace' records one of each trial; "
+        f"'labctl timeline {folder.name}' lists those that are there.",
+    )

@@ -1,0 +1,377 @@
+"""The page of a time line: what it says and holds is what the time line says, in whatever words a
+guest has for its tasks, and it stays small."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from dataclasses import replace
+from html import unescape
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labctl.report import timeline_words as words
+from labctl.report.timeline import About, page
+from labctl.report.timeline_data import CATEGORIES, MEASURED, packed, spans_of
+from labctl.report.timeline_json import timeline_json
+from labctl.report.timeline_overview import WIDTH, shares
+from labctl.trace.lanes import Lane, Late, State, Suspect, Timeline
+from labctl.trace.model import Gap
+from tools.bench.timelines import lane, made_up
+
+ABOUT = About(
+    run="r1",
+    trial=12,
+    attempt=1,
+    title="pinned, cyclictest under neighbour",
+    facts=(("block", "3"),),
+    command="labctl timeline r1 12",
+)
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J\u202e'\""
+MS = 1_000_000
+
+
+def late(at_ms: float, latency: int, host: int, **changes: Any) -> Late:
+    whole = Late(
+        at_ns=round(at_ms * MS),
+        vcpu=0,
+        task="cyclictest",
+        latency_ns=latency,
+        host_ns=host,
+        exit_ns=0,
+        queue_ns=0,
+        other_ns=latency - host,
+        culprit="stress-ng (host)",
+    )
+    return replace(whole, **changes)
+
+
+def small() -> Timeline:
+    """20 ms: the vCPU runs, waits from 4 to 9 ms for a CPU that stress-ng has, runs, and halts."""
+    host = lane(
+        "vCPU 0",
+        "host",
+        0,
+        [
+            (0, 4 * MS, State.GUEST, ""),
+            (4 * MS, 9 * MS, State.PREEMPTED, "stress-ng"),
+            (9 * MS, 10 * MS, State.EXIT, "MSR_WRITE"),
+            (12 * MS, 20 * MS, State.HALTED, ""),
+        ],
+    )
+    guest = lane(
+        "CPU 0",
+        "guest",
+        0,
+        [(0, 10 * MS, State.TASK, "cyclictest"), (10 * MS, 20 * MS, State.TASK, "kworker/0:1")],
+    )
+    return Timeline(
+        start_ns=0,
+        end_ns=20 * MS,
+        lanes=(guest, host),
+        late=(late(4, 5 * MS, 4 * MS), late(15, 1 * MS, 0, culprit="")),
+        suspects=(
+            Suspect(kind="double scheduling", vcpu=0, start_ns=4 * MS, end_ns=9 * MS, text="seen"),
+        ),
+        gaps=(Gap(cpu=0, start_ns=10 * MS, end_ns=12 * MS, count=77),),
+        clock_error_ns=35_000,
+        figures={"double_scheduling_s": 0.005, "wakeups": 40, "vcpu0_preempted_share": 0.25},
+        problems=("the guest's trace ends early",),
+    )
+
+
+def facts(html: str) -> Any:
+    found = re.search(r'<script type="application/json" id="facts">(.*?)</script>', html, re.S)
+    assert found
+    return json.loads(found[1])
+
+
+def unpacked(data: str, counts: tuple[int, ...]) -> list[dict[str, NDArray[np.int64]]]:
+    """As the page's script does it."""
+    columns = np.frombuffer(gzip.decompress(base64.b64decode(data)), dtype=np.uint8)
+    at = 0
+
+    def numbers(count: int, width: int) -> NDArray[np.int64]:
+        nonlocal at
+        planes = columns[at : at + count * width].reshape(width, count).astype(np.int64)
+        at += count * width
+        return sum((plane << (8 * n) for n, plane in enumerate(planes)), np.zeros(count, np.int64))
+
+    lanes = []
+    for count in counts:
+        before, length, detail = numbers(count, 6), numbers(count, 6), numbers(count, 3)
+        category = numbers(count, 1)
+        end = np.cumsum(before + length)
+        lanes.append({"start": end - length, "end": end, "detail": detail, "category": category})
+    assert at == len(columns)
+    return lanes
+
+
+def test_the_spans_in_the_page_are_those_of_the_lanes() -> None:
+    timeline = made_up(seconds=0.5, vcpus=2)
+    spans = spans_of(timeline)
+    data = packed(spans)
+    assert data.grain_ns == 0
+    for one, found in zip(spans, unpacked(data.data, data.counts), strict=True):
+        assert np.array_equal(found["start"] + timeline.start_ns, one.lane.start_ns)
+        assert np.array_equal(found["end"] + timeline.start_ns, one.lane.end_ns)
+        assert np.array_equal(found["detail"], one.lane.detail)
+        states = np.where(
+            found["category"] == MEASURED, list(State).index(State.TASK), found["category"]
+        )
+        assert np.array_equal(states, one.lane.state)
+
+
+def test_lanes_stand_by_vcpu_the_host_above_the_guest() -> None:
+    found = facts(page(made_up(seconds=0.1), ABOUT))["lanes"]
+    assert [(one["vcpu"], one["side"]) for one in found] == [
+        (0, "host"),
+        (0, "guest"),
+        (1, "host"),
+        (1, "guest"),
+    ]
+
+
+def test_the_task_whose_wake_ups_are_measured_is_told_from_others() -> None:
+    guest = spans_of(small())[1]
+    task = list(State).index(State.TASK)
+    assert guest.category.tolist() == [MEASURED, task]
+
+
+def test_spans_are_cut_to_the_window() -> None:
+    cut = replace(small(), start_ns=5 * MS, end_ns=9 * MS)
+    host = spans_of(cut)[0]
+    assert host.start.tolist() == [0]
+    assert host.end.tolist() == [4 * MS]
+
+
+def test_the_lead_says_where_late_wake_ups_waited_and_who_had_the_cpu() -> None:
+    lead, worst = words.answer(small())
+    assert lead == (
+        "Of the time that the slowest 5 % of wake-ups waited, 67 % was waiting for a host CPU "
+        "(mostly stress-ng had it), 33 % for other reasons."
+    )
+    assert "2 of 40 wake-ups" in worst
+    assert "5.00 ms late, 4.000 ms into" in worst
+    assert "80 % was waiting for a host CPU" in worst
+
+
+def test_shares_of_all_late_wake_ups_stand_where_not_all_are_listed() -> None:
+    told = {"late_host_share": 0.5, "late_exit_share": 0.25, "late_queue_share": 0.25}
+    figures = {**told, "late_other_share": 0.0, "wakeups": 60_000, "late_wakeups": 3_000}
+    lead, rest = words.answer(replace(small(), figures=figures))
+    assert "50 % was waiting for a host CPU" in lead
+    assert "25 % in VM exits" in lead
+    assert "for other reasons" not in lead
+    assert "3,000 of 60,000 wake-ups" in rest
+
+
+def test_a_trace_without_late_wake_ups_says_so() -> None:
+    none = replace(small(), late=())
+    assert words.answer(none) == ("This trace names no late wake-up.",)
+    assert "This trace names no late wake-up." in page(none, ABOUT)
+
+
+def test_the_page_has_the_numbers_of_the_time_line() -> None:
+    html = page(small(), ABOUT)
+    text = unescape(re.sub(r"(\s*<[^>]+>\s*)+", " ", html.split("<main")[1].split("<script")[0]))
+    for said in (
+        "± 35.0 µs",
+        "vCPU 0 25.0 %",
+        "double scheduling 5.00 ms",
+        "wakeups 40",
+        "the guest's trace ends early",
+        "5.00 ms",
+        "host 4.00 ms, other 1.00 ms",
+        "stress-ng (host)",
+        "double scheduling",
+        "labctl timeline r1 12",
+    ):
+        assert said in text, said
+    found = facts(html)
+    assert [one["latency"] for one in found["late"]] == [5 * MS, 1 * MS]
+    assert found["late"][0]["parts"] == [4 * MS, 0, 0, 1 * MS]
+    assert found["late"][0]["end"] == 9 * MS
+    assert found["suspects"][0]["at"] == 4 * MS
+    assert found["gaps"] == [{"at": 10 * MS, "end": 12 * MS, "count": 77}]
+    assert found["clock_error"] == 35_000
+
+
+def test_a_native_trial_is_told_of_without_a_guest() -> None:
+    cpu = lane("CPU 0", "host", 0, [(0, 20 * MS, State.TASK, "cyclictest")])
+    timeline = Timeline(start_ns=0, end_ns=20 * MS, lanes=(cpu,))
+    html = page(timeline, replace(ABOUT, native=True))
+    assert "ran natively" in html
+    assert "Two schedulers" not in html
+    assert facts(html)["lanes"][0]["title"] == "CPU 0"
+
+
+def test_gaps_that_overlap_are_one_in_the_picture() -> None:
+    gaps = (
+        Gap(cpu=0, start_ns=5 * MS, end_ns=7 * MS, count=1),
+        Gap(cpu=1, start_ns=6 * MS, end_ns=8 * MS, count=2),
+        Gap(cpu=0, start_ns=9 * MS, end_ns=10 * MS, count=4),
+    )
+    found = facts(page(replace(small(), gaps=gaps), ABOUT))["gaps"]
+    assert [(one["at"], one["end"], one["count"]) for one in found] == [
+        (5 * MS, 8 * MS, 3),
+        (9 * MS, 10 * MS, 4),
+    ]
+
+
+def test_a_clock_error_that_is_large_beside_what_is_told_is_warned_of() -> None:
+    assert "with care" not in words.clock_words(small())
+    assert "with care" in words.clock_words(replace(small(), clock_error_ns=2 * MS))
+    assert words.clock_words(replace(small(), clock_error_ns=None)) == ""
+
+
+def test_what_a_hostile_guest_names_its_tasks_is_text() -> None:
+    base = small()
+    lanes = tuple(
+        replace(one, title=HOSTILE, details=tuple(HOSTILE for _ in one.details))
+        for one in base.lanes
+    )
+    html = page(
+        replace(
+            base,
+            lanes=lanes,
+            late=tuple(replace(one, task=HOSTILE, culprit=HOSTILE) for one in base.late),
+            suspects=tuple(replace(one, kind=HOSTILE, text=HOSTILE) for one in base.suspects),
+            figures={HOSTILE: 1.0},
+            problems=(HOSTILE,),
+        ),
+        replace(ABOUT, run=HOSTILE, title=HOSTILE, facts=((HOSTILE, HOSTILE),), command=HOSTILE),
+    )
+    assert html.count("<script") == 3
+    assert html.count("</script>") == 3
+    assert "<img" not in html
+    assert "\x1b" not in html
+    assert "\u202e" not in html
+    assert "\\u202e" not in html
+    assert facts(html)["late"][0]["task"].startswith("</script>")
+
+
+def test_the_page_allows_its_own_script_and_nothing_else() -> None:
+    html = page(small(), ABOUT)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy
+    assert policy[1].startswith(
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-"
+    )
+
+
+def test_the_same_time_line_gives_the_same_page() -> None:
+    assert page(small(), ABOUT) == page(small(), ABOUT)
+
+
+@pytest.fixture(scope="module")
+def large() -> Timeline:
+    """Ten seconds of two vCPUs with 28,000 exits a second."""
+    return made_up()
+
+
+def test_the_page_of_ten_seconds_stays_below_5_mb_with_every_span(large: Timeline) -> None:
+    assert sum(len(one.state) for one in large.lanes) > 600_000
+    html = page(large, ABOUT)
+    assert len(html.encode()) < 5_000_000
+    assert "joined with their neighbours" not in html
+    assert len(facts(html)["late"]) == len(large.late)
+
+
+def noisy(count: int) -> Lane:
+    """Spans of all lengths from 1 µs to 20 µs, and a long one at the end."""
+    rng = np.random.default_rng(1)
+    end = np.cumsum(np.append(rng.integers(1_000, 20_000, count - 1), 7 * MS))
+    return Lane(
+        title="vCPU 0",
+        side="host",
+        vcpu=0,
+        start_ns=np.concatenate(([0], end[:-1])),
+        end_ns=end,
+        state=rng.integers(0, 5, count).astype(np.int8),
+        detail=rng.integers(0, 3, count).astype(np.int32),
+        details=("", "a", "b"),
+    )
+
+
+def test_more_spans_than_fit_are_joined_and_the_page_says_so() -> None:
+    one = noisy(2_000_000)
+    timeline = Timeline(start_ns=0, end_ns=int(one.end_ns[-1]), lanes=(one,))
+    spans = spans_of(timeline)
+    data = packed(spans)
+    assert data.grain_ns > 0
+    (found,) = unpacked(data.data, data.counts)
+    assert found["start"][0] == 0
+    assert found["end"][-1] == one.end_ns[-1]
+    assert np.array_equal(found["start"][1:], found["end"][:-1])
+    assert found["end"][-1] - found["start"][-1] == 7 * MS
+    html = page(timeline, ABOUT)
+    assert len(html.encode()) < 5_000_000
+    assert "joined with their neighbours" in html
+
+
+def test_what_most_of_a_joined_run_was_is_what_it_becomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labctl.report.timeline_data._MOST_SPANS", 2)
+    rows = [
+        (0, 100, State.GUEST, ""),
+        (100, 250, State.EXIT, "IO"),
+        (250, 300, State.EXIT, "MSR"),
+        (300, 450, State.GUEST, ""),
+        (500, 5_000_000, State.HALTED, ""),
+    ]
+    one = lane("vCPU 0", "host", 0, rows)
+    spans = spans_of(Timeline(start_ns=0, end_ns=5_000_000, lanes=(one,)))
+    data = packed(spans)
+    assert data.counts == (2,)
+    (found,) = unpacked(data.data, data.counts)
+    assert found["end"].tolist() == [450, 5_000_000]
+    assert found["category"][0] == list(State).index(State.GUEST)
+    assert one.details[found["detail"][0]] == ""
+
+
+def test_the_overview_has_all_of_the_time() -> None:
+    timeline = small()
+    host, guest = spans_of(timeline)
+    found = shares(host, 20 * MS)
+    assert found.shape == (CATEGORIES, WIDTH)
+    waiting = found[list(State).index(State.PREEMPTED)]
+    assert waiting.sum() / WIDTH == pytest.approx(5 / 20)
+    assert waiting[round(WIDTH * 4 / 20)] == pytest.approx(1)
+    assert shares(guest, 20 * MS).sum(axis=0) == pytest.approx(np.ones(WIDTH))
+
+
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        Timeline(start_ns=5, end_ns=5, lanes=()),
+        Timeline(start_ns=0, end_ns=20 * MS, lanes=(lane("vCPU 0", "host", 0, []),)),
+        replace(small(), late=(late(4, 0, 0),)),
+    ],
+)
+def test_a_time_line_with_next_to_nothing_in_it_has_a_page(timeline: Timeline) -> None:
+    assert "</html>" in page(timeline, ABOUT)
+
+
+def test_the_json_counts_seconds_from_the_windows_start() -> None:
+    begun = replace(small(), start_ns=2 * MS)
+    found = timeline_json(begun, ABOUT)
+    assert found["window_s"] == pytest.approx(0.018)
+    assert found["late"][0] == {
+        "at_s": pytest.approx(0.002),
+        "vcpu": 0,
+        "task": "cyclictest",
+        "latency_s": pytest.approx(0.005),
+        "host_s": pytest.approx(0.004),
+        "exit_s": 0.0,
+        "queue_s": 0.0,
+        "other_s": pytest.approx(0.001),
+        "culprit": "stress-ng (host)",
+    }
+    assert found["clock_error_s"] == pytest.approx(35e-6)
+    assert found["lost_events"][0]["count"] == 77
+    assert json.loads(json.dumps(found)) == found
