@@ -1,0 +1,151 @@
+"""A guest's clock put on the host's, with a bound that holds. Pure.
+
+Both are CLOCK_MONOTONIC: they never step, and while neither is steered their difference is affine.
+A reading (host asks, guest reads its clock, host has the answer) says that the host's clock stood
+somewhere between the two host moments when the guest's did so (Cristian 1989, Probabilistic clock
+synchronization). A line through all of these gates is a possible clock; there are many, and the
+extremes of all of them are the bound (convex bounds: Duda et al. 1987).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labctl.base.channel import ClockReading
+from labctl.base.errors import BrokenError
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
+from labctl.trace.model import Nanoseconds
+
+RATE_LIMIT = 1e-3
+"""What two clocks may differ by, seconds per second: NTP steers by up to 500 ppm (adjtimex(2)),
+and a guest that calibrates its TSC errs by some hundred. Beyond it one was stopped or set."""
+
+_LAST_NS = 2**62
+_CLOCK_NS = 1
+"""What reading a clock in whole nanoseconds takes away."""
+
+_Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockMap:
+    """host = guest + offset_ns + (rate - 1) * (guest - at_ns).
+
+    `error_ns`: how far off that may be for any moment of the guest's from `at_ns` to `until_ns`,
+    the first and the last reading. `rate`: host seconds per guest second.
+    """
+
+    at_ns: int
+    until_ns: int
+    offset_ns: int
+    rate: float
+    error_ns: int
+
+    def to_host(self, guest_ns: Nanoseconds) -> Nanoseconds:
+        """The host's CLOCK_MONOTONIC at moments of the guest's, in nanoseconds."""
+        # Not guest_ns * rate: nanoseconds since boot may have more digits than a float.
+        drift: Nanoseconds = np.rint((guest_ns - self.at_ns) * (self.rate - 1)).astype(np.int64)
+        return guest_ns + self.offset_ns + drift
+
+
+def clock_map(readings: Sequence[ClockReading]) -> ClockMap | str:
+    """The guest's clock on the host's; a sentence when the readings are of no two steady clocks.
+
+    `readings`: in order, some before and some after what is to be mapped.
+    """
+    told = [reading.machine_ns for reading in readings]
+    if len(told) < 2 or told != sorted(told) or told[0] == told[-1]:
+        return "the guest's clock was not read at two moments, or went backwards"
+    if told[0] < 0 or told[-1] > _LAST_NS:
+        return f"the guest's clock reads {told[-1]} ns, which is no time since a boot"
+    at, until = told[0], told[-1]
+    base = readings[0].asked_ns - at
+    # A line is two numbers: how far ahead the host is (less `base`) at the first reading and at
+    # the last. Those two readings make a rectangle of them, and each other one cuts it.
+    (left, right), (bottom, top) = _gate(readings[0], base), _gate(readings[-1], base)
+    corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
+    for reading in readings[1:-1]:
+        share = (reading.machine_ns - at) / (until - at)
+        low, high = _gate(reading, base)
+        corners = _cut(corners, 1 - share, share, high)
+        corners = _cut(corners, share - 1, -share, -low)
+    if not corners:
+        return (
+            "the readings of the guest's clock fit no steady clock: it, or the host's, was "
+            "stopped or set during the trial"
+        )
+    rates = [(last - first) / (until - at) for first, last in corners]
+    if min(rates) > RATE_LIMIT or max(rates) < -RATE_LIMIT:
+        return (
+            f"in {(until - at) / 1e9:.3f} s of the guest's clock the host's went "
+            f"{min(rates, key=abs) * 100:+.2f} % further: one of them was stopped or set"
+        )
+    # The extremes over all possible lines are convex in time, so what holds at both ends holds
+    # in between.
+    ends = [[corner[end] for corner in corners] for end in (0, 1)]
+    first, last = ((min(end) + max(end)) / 2 for end in ends)
+    return ClockMap(
+        at_ns=at,
+        until_ns=until,
+        offset_ns=base + round(first),
+        rate=1 + (last - first) / (until - at),
+        # And the nanosecond that rounding may take, twice.
+        error_ns=int(max(max(end) - min(end) for end in ends) / 2) + 2,
+    )
+
+
+def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
+    """The map of a trial's stored readings; a sentence where there is none.
+
+    Raises BrokenError naming the file when it isn't what was written.
+    """
+    if not raw.has(files.CLOCKS):
+        return "the guest's clock was not read"
+    data: Any = raw.read_json(files.CLOCKS)
+    try:
+        return clock_map([_reading(entry) for entry in data])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise BrokenError(
+            f"{raw.path / files.CLOCKS}: expected readings of two clocks, found something else "
+            f"({error!r})"
+        ) from error
+
+
+def to_json(reading: ClockReading) -> dict[str, int]:
+    return {
+        "asked_ns": reading.asked_ns,
+        "machine_ns": reading.machine_ns,
+        "answered_ns": reading.answered_ns,
+    }
+
+
+def _reading(entry: Mapping[str, Any]) -> ClockReading:
+    return ClockReading(int(entry["asked_ns"]), int(entry["machine_ns"]), int(entry["answered_ns"]))
+
+
+def _gate(reading: ClockReading, base: int) -> _Point:
+    """How far ahead of the guest the host is at least and at most, less `base`."""
+    return (
+        float(reading.asked_ns - reading.machine_ns - base - _CLOCK_NS),
+        float(reading.answered_ns - reading.machine_ns - base + _CLOCK_NS),
+    )
+
+
+def _cut(corners: Sequence[_Point], a: float, b: float, limit: float) -> list[_Point]:
+    """What of a convex polygon lies where a * x + b * y <= limit (Sutherland & Hodgman 1974)."""
+    kept: list[_Point] = []
+    beyond = [a * x + b * y - limit for x, y in corners]
+    for here, there in itertools.pairwise([*range(len(corners)), 0]):
+        if beyond[here] <= 0:
+            kept.append(corners[here])
+        if (beyond[here] <= 0) != (beyond[there] <= 0):
+            share = beyond[here] / (beyond[here] - beyond[there])
+            (x, y), (to_x, to_y) = corners[here], corners[there]
+            kept.append((x + share * (to_x - x), y + share * (to_y - y)))
+    return kept
