@@ -1,0 +1,183 @@
+"""When tasks were meant to run, were woken, and ran: from a machine's own events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labctl.trace.host_lanes import STOPPED, SWITCH
+from labctl.trace.lane_spans import Flags, Holes
+from labctl.trace.model import Nanoseconds, Numbers, Trace
+
+WAKING = ("sched:sched_waking", "sched:sched_wakeup")
+"""The earlier one first: sched_wakeup comes when the task is on a run queue."""
+TIMER_START, TIMER_EXPIRE = "timer:hrtimer_start", "timer:hrtimer_expire_entry"
+
+_LONGEST_LATENESS_NS = 60_000_000_000
+"""Of a timer. Beyond it `expires` is no time of CLOCK_MONOTONIC, but of another clock."""
+_RUNS, _SLEEPS, _COMES = range(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wakeups:
+    """As columns of one length, by the recording machine's clock.
+
+    `meant_ns`: when the timer was due that woke the task (`timed`); else when it was woken.
+    `ran_ns`: when it was switched in next, on `cpu`.
+    """
+
+    tid: NDArray[np.int64]
+    cpu: NDArray[np.int64]
+    meant_ns: Nanoseconds
+    woken_ns: Nanoseconds
+    ran_ns: Nanoseconds
+    timed: Flags
+
+    def __len__(self) -> int:
+        return len(self.tid)
+
+    def take(self, chosen: Flags | NDArray[np.int64]) -> Wakeups:
+        return Wakeups(
+            tid=self.tid[chosen],
+            cpu=self.cpu[chosen],
+            meant_ns=self.meant_ns[chosen],
+            woken_ns=self.woken_ns[chosen],
+            ran_ns=self.ran_ns[chosen],
+            timed=self.timed[chosen],
+        )
+
+
+def wakeups(trace: Trace, tids: Sequence[int]) -> tuple[Wakeups, int]:
+    """Of some tasks, from the sleep before to the switch-in after; and how many more there were
+    with a loss of events in between, of which nothing is known."""
+    switches = trace.events.get(SWITCH)
+    waking = next((trace.events[name] for name in WAKING if name in trace.events), None)
+    if switches is None or waking is None or not len(switches) or not len(tids):
+        return _none(), 0
+    order = _Order.of(tids, trace)
+    left = np.isin(switches.fields["prev_pid"], tids)
+    came = np.isin(switches.fields["next_pid"], tids)
+    sleeps = (switches.fields["prev_state"][left] & STOPPED) != 0
+    key = np.concatenate(
+        (
+            order.key(switches.fields["prev_pid"][left], switches.time_ns[left]),
+            order.key(switches.fields["next_pid"][came], switches.time_ns[came]),
+        )
+    )
+    what = np.concatenate(
+        (np.where(sleeps, _SLEEPS, _RUNS), np.full(np.count_nonzero(came), _COMES))
+    )
+    cpu = np.concatenate((switches.cpu[left], switches.cpu[came]))
+    in_order = np.lexsort((what, key))
+    key, what, cpu = key[in_order], what[in_order], cpu[in_order]
+    if not len(key):
+        return _none(), 0
+    own = np.flatnonzero(np.isin(waking.fields["pid"], tids))
+    woken = order.key(waking.fields["pid"][own], waking.time_ns[own])
+    in_order = np.argsort(woken, kind="stable")
+    own, woken = own[in_order], woken[in_order]
+    after = np.searchsorted(key, woken, "right")
+    before, then = np.maximum(after - 1, 0), np.minimum(after, len(key) - 1)
+    fits = (after > 0) & (after < len(key)) & (what[before] == _SLEEPS) & (what[then] == _COMES)
+    for other in (before, then):
+        fits &= order.number(key[other]) == order.number(woken)
+    # Of several within one sleep it is the first that woke it.
+    fits[1:] &= after[1:] != after[:-1]
+    own, before, then = own[fits], before[fits], then[fits]
+    slept_ns, ran_ns = order.time_ns(key[before]), order.time_ns(key[then])
+    kept = Holes.of(trace.gaps).of_spans(slept_ns, ran_ns)[0] == ran_ns
+    own, slept_ns, ran_ns, then = own[kept], slept_ns[kept], ran_ns[kept], then[kept]
+    tid, woken_ns = waking.fields["pid"][own].astype(np.int64), waking.time_ns[own]
+    due_ns, timed = _due(trace, tid, woken_ns, waking.cpu[own], slept_ns)
+    found = Wakeups(
+        tid=tid,
+        cpu=cpu[then].astype(np.int64),
+        meant_ns=np.where(timed, due_ns, woken_ns),
+        woken_ns=woken_ns,
+        ran_ns=ran_ns,
+        timed=timed,
+    )
+    return found, int(np.count_nonzero(~kept))
+
+
+def _due(
+    trace: Trace,
+    tid: NDArray[np.int64],
+    woken_ns: Nanoseconds,
+    cpu: Numbers,
+    slept_ns: Nanoseconds,
+) -> tuple[Nanoseconds, Flags]:
+    """When the timer was due that woke each task, and whether that is known.
+
+    The timer that expired last on the CPU that woke the task, if that was while the task slept, and
+    the task itself had started it: hrtimer_nanosleep() does so, and a tick's timer doesn't.
+    """
+    starts, expiries = trace.events.get(TIMER_START), trace.events.get(TIMER_EXPIRE)
+    never = np.zeros(len(tid), dtype=np.int64), np.zeros(len(tid), dtype=bool)
+    if starts is None or expiries is None or not len(starts) or not len(expiries):
+        return never
+    if not {"hrtimer", "expires"} <= starts.fields.keys() or "hrtimer" not in expiries.fields:
+        return never
+    by_cpu = _Order.of(expiries.cpu, trace)
+    last = _last(by_cpu.key(expiries.cpu, expiries.time_ns), by_cpu.key(cpu, woken_ns))
+    expired_ns, timer = expiries.time_ns[last], expiries.fields["hrtimer"][last]
+    known = (last >= 0) & (expiries.cpu[last] == cpu)
+    known &= (expired_ns >= slept_ns) & (expired_ns <= woken_ns)
+    by_timer = _Order.of(starts.fields["hrtimer"], trace)
+    last = _last(
+        by_timer.key(starts.fields["hrtimer"], starts.time_ns), by_timer.key(timer, expired_ns)
+    )
+    due_ns = starts.fields["expires"][last].astype(np.int64)
+    known &= (last >= 0) & (starts.fields["hrtimer"][last] == timer) & (starts.tid[last] == tid)
+    known &= (due_ns <= expired_ns) & (expired_ns - due_ns < _LONGEST_LATENESS_NS)
+    return due_ns, known
+
+
+def _last(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which of `keys` is the greatest that isn't above each wanted one; -1 for none."""
+    in_order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[in_order], wanted, "right") - 1
+    found: NDArray[np.int64] = np.where(place >= 0, in_order[np.maximum(place, 0)], -1)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One number for a thing and a moment, so that things come one after the other."""
+
+    things: Numbers
+    begin_ns: int
+    length_ns: int
+
+    @classmethod
+    def of(cls, things: ArrayLike, trace: Trace) -> _Order:
+        times = [events.time_ns for events in trace.events.values() if len(events)]
+        begin = min(int(time[0]) for time in times)
+        return cls(
+            np.unique(np.asarray(things)), begin, max(int(time[-1]) for time in times) - begin + 1
+        )
+
+    def key(self, thing: Numbers, time_ns: Nanoseconds) -> NDArray[np.int64]:
+        number = np.searchsorted(self.things, thing).astype(np.int64)
+        return number * self.length_ns + (time_ns - self.begin_ns)
+
+    def number(self, key: NDArray[np.int64]) -> NDArray[np.int64]:
+        return key // self.length_ns
+
+    def time_ns(self, key: NDArray[np.int64]) -> Nanoseconds:
+        return key % self.length_ns + self.begin_ns
+
+
+def _none() -> Wakeups:
+    nothing = np.zeros(0, dtype=np.int64)
+    return Wakeups(
+        tid=nothing,
+        cpu=nothing,
+        meant_ns=nothing,
+        woken_ns=nothing,
+        ran_ns=nothing,
+        timed=nothing.astype(bool),
+    )
