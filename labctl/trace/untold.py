@@ -125,22 +125,27 @@ def _of_thread(
     next_told = np.append(told, np.iinfo(np.int64).max)[np.searchsorted(told, asked)]
     following = np.append(asked[1:], np.iinfo(np.int64).max)
     unanswered = asked[next_told >= following]
-    slept_at = np.searchsorted(outs, ended) - 1
-    before = np.append(ins, 0)[np.searchsorted(ins, outs, "right") - 1]
+    # Before a thread's first switch nothing is known of it.
+    outs = np.concatenate([[-1, -1], outs])
+    slept = np.searchsorted(outs, ended) - 1
+    asleep = outs[slept]
+    is_told = np.searchsorted(told, ended) > np.searchsorted(told, asleep, "right")
+    is_told |= asleep < 0
+    # The run before the sleep began where the thread was switched in, if it is seen; else with a
+    # request that is used by now.
+    began = np.append(ins, -1)[np.searchsorted(ins, asleep, "right") - 1]
+    is_seen = began >= np.maximum(outs[slept - 1], 0)
+    passed = np.where(is_seen, np.searchsorted(unanswered, began, "right"), 0)
+    candidates = unanswered.tolist()
     found: list[int | None] = []
     used = 0
-    for end_ns, slept in zip(ended.tolist(), slept_at.tolist(), strict=True):
-        if slept < 0:
-            found.append(None)
-            continue
-        asleep_ns = int(outs[slept])
-        is_told = np.searchsorted(told, end_ns) > np.searchsorted(told, asleep_ns, "right")
-        # The run before the sleep began there, or with a wake-up that is used by now.
-        if len(ins) and (slept == 0 or before[slept] >= outs[slept - 1]):
-            used = max(used, int(np.searchsorted(unanswered, before[slept], "right")))
-        if is_told or used >= len(unanswered) or unanswered[used] >= end_ns:
+    for end_ns, asleep_ns, is_known, least in zip(
+        ended.tolist(), asleep.tolist(), is_told.tolist(), passed.tolist(), strict=True
+    ):
+        used = max(used, least)
+        if is_known or used >= len(candidates) or candidates[used] >= end_ns:
             found.append(None)
         else:
-            found.append(max(int(unanswered[used]), asleep_ns))
+            found.append(max(candidates[used], asleep_ns))
             used += 1
     return found
