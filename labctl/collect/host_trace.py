@@ -20,10 +20,12 @@ from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.model import Trace
+from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
 from labctl.trace.sched import Delays, Schedule, ThreadSchedule, schedule
-from labctl.trace.spans import MIGRATE, SWITCH, WAKEUPS
+from labctl.trace.spans import MIGRATE
+from labctl.trace.untold import WAKING
 
 COLLECTOR = "host_trace"
 FORK = "sched:sched_process_fork"
@@ -31,6 +33,7 @@ FORK = "sched:sched_process_fork"
 _WANTED = {
     SWITCH: ("prev_pid", "prev_state", "next_pid"),
     **dict.fromkeys(WAKEUPS, ("pid", "target_cpu")),
+    WAKING: ("pid",),
     MIGRATE: ("pid", "dest_cpu"),
     FORK: ("parent_pid", "child_pid"),
 }
@@ -150,8 +153,8 @@ def _waiting(
     for by, length_ns in _rivals(seen.values(), trace.names, roles):
         value = length_ns / 1e9 / seconds
         yield _sample("preempted_time", value, Unit.CPUS, Better.LOWER, {"by": by, **labels})
-    for label, delays in _delays(of, seen):
-        yield from _percentiles(delays, label)
+    for label, delays, missing in _delays(of, seen):
+        yield from _percentiles(delays, missing, label)
 
 
 def _why_unknown(
@@ -168,40 +171,44 @@ def _why_unknown(
     unknown = sum(thread.unknown_ns for thread in seen.values()) / 1e9
     share = unknown / seconds / len(seen)
     if share > _MOST_UNKNOWN:
-        return (
-            f"perf lost {found.lost} events, and what its threads did is unknown for {share:.0%} "
-            "of the time."
-        )
+        why = f"perf lost {found.lost:,} events" if found.lost else "the kernel kept events back"
+        return f"{why}, and what its threads did is unknown for {share:.0%} of the time."
     return None
 
 
 def _delays(
     of: str, seen: Mapping[TracedThread, ThreadSchedule]
-) -> Iterator[tuple[Mapping[str, str], Delays]]:
-    """Of each vCPU; natively of all of the workload's threads together, which come and go."""
+) -> Iterator[tuple[Mapping[str, str], Delays, int]]:
+    """Of each vCPU; natively of all of the workload's threads together, which come and go. With
+    the number of waits whose length isn't known."""
     if of == "vcpu":
         for thread, told in sorted(seen.items(), key=lambda item: item[0].index):
-            yield {"vcpu": str(thread.index)}, told.delays
+            yield {"vcpu": str(thread.index)}, told.delays, told.taken_up
         return
     all_of = [told.delays for told in seen.values()]
-    yield (
-        {"of": of},
-        Delays(
-            start_ns=np.concatenate([delays.start_ns for delays in all_of]),
-            length_ns=np.concatenate([delays.length_ns for delays in all_of]),
-            was_preempted=np.concatenate([delays.was_preempted for delays in all_of]),
-        ),
+    joined = Delays(
+        start_ns=np.concatenate([delays.start_ns for delays in all_of]),
+        length_ns=np.concatenate([delays.length_ns for delays in all_of]),
+        was_preempted=np.concatenate([delays.was_preempted for delays in all_of]),
     )
+    yield {"of": of}, joined, sum(told.taken_up for told in seen.values())
 
 
-def _percentiles(delays: Delays, labels: Mapping[str, str]) -> Iterator[Reading]:
+def _percentiles(delays: Delays, missing: int, labels: Mapping[str, str]) -> Iterator[Reading]:
     count = len(delays.length_ns)
     for name, q in _PERCENTILES.items():
+        key = _key(f"sched_delay_{name}", labels)
         value = delays.percentile(q)
-        if value is None:
+        if missing > _MOST_UNKNOWN * (count + missing):
+            reason = (
+                f"the kernel kept back the ends of {missing:,} of {count + missing:,} waits, those "
+                "of threads that an idle CPU took up."
+            )
+            yield Unavailable(metric=key, reason=reason)
+        elif value is None:
             needed = round(20 / (1 - q))
-            reason = f"there were {count} waits, and a percentile of that rank needs {needed}."
-            yield Unavailable(metric=_key(f"sched_delay_{name}", labels), reason=reason)
+            reason = f"there were {count:,} waits, and a percentile of that rank needs {needed:,}."
+            yield Unavailable(metric=key, reason=reason)
         else:
             yield _sample(f"sched_delay_{name}", value / 1e9, Unit.SECONDS, Better.LOWER, labels)
     # A maximum says little without the number that it is the largest of.
@@ -228,8 +235,8 @@ def _rivals(
 
 
 def _name(tid: int, names: Mapping[int, str], roles: Mapping[int, str]) -> str:
-    if tid == 0:
-        return "idle"
+    if tid <= 0:
+        return "idle" if tid == 0 else "unknown"
     if tid in roles:
         return roles[tid]
     # The kernel's own are named by CPU and work: "kworker/1:2-events".

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Nanoseconds, Trace
-from labctl.trace.spans import MIGRATE, SWITCH, Spans
+from labctl.trace.model import Nanoseconds, Numbers, Trace
+from labctl.trace.numbering import SWITCH
+from labctl.trace.spans import MIGRATE, Spans
+
+_UNKNOWN = -1
 
 _BATCH = 1_000_000
 """Slices of waits that are worked on at a time: it bounds the memory."""
@@ -32,7 +35,7 @@ class _Stretches:
 
 def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
     """By thread that waited: by thread that ran meanwhile on the CPU it was queued at, how long, in
-    ns; 0 is the idle task. `waits` are in order of thread and time.
+    ns; 0 is the idle task, -1 what isn't known. `waits` are in order of thread and time.
 
     A thread that is moved while it waits waits for its new CPU from then on.
     """
@@ -44,10 +47,7 @@ def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
         if not len(at):
             continue
         times = switches.time_ns[at]
-        # Who ran before the CPU's first switch, and who after each.
-        ran = np.concatenate(
-            [switches.fields["prev_pid"][at[:1]], switches.fields["next_pid"][at]]
-        ).astype(np.int64)
+        ran = _between_switches(switches.fields["prev_pid"][at], switches.fields["next_pid"][at])
         here = stretches.take(np.flatnonzero(stretches.cpu == cpu))
         first = np.searchsorted(times, here.start_ns, "right")
         last = np.searchsorted(times, here.end_ns, "left")
@@ -57,6 +57,18 @@ def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
     for (tid, rival), length_ns in totals.items():
         found.setdefault(tid, {})[rival] = length_ns
     return dict(found)
+
+
+def _between_switches(left: Numbers, next_up: Numbers) -> NDArray[np.int64]:
+    """Who ran on a CPU before its first switch, after each, and after the last.
+
+    Where the next switch is away from another thread one is missing. An idle CPU goes to it at once
+    when there is somebody who waits; from any other the moment isn't known: -1.
+    """
+    ran = np.concatenate([left[:1], next_up]).astype(np.int64)
+    missed = np.flatnonzero(ran[:-1] != left)
+    ran[missed] = np.where(ran[missed] == 0, left[missed], _UNKNOWN)
+    return ran
 
 
 def _parts(sizes: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
@@ -83,11 +95,12 @@ def _add_slices(
     begin = np.where(nth == 0, waits.start_ns[wait], times[np.maximum(slot - 1, 0)])
     is_last = nth == count[wait] - 1
     end = np.where(is_last, waits.end_ns[wait], times[np.minimum(slot, len(times) - 1)])
-    pair = (waits.tid[wait].astype(np.int64) << 32) | ran[slot]
+    # No number of a pair is negative.
+    pair = (waits.tid[wait].astype(np.int64) << 32) | (ran[slot] - _UNKNOWN)
     pairs, number = np.unique(pair, return_inverse=True)
     sums = np.bincount(number, weights=end - begin)
     for both, length_ns in zip(pairs.tolist(), sums.tolist(), strict=True):
-        key = (both >> 32, both & 0xFFFFFFFF)
+        key = (both >> 32, (both & 0xFFFFFFFF) + _UNKNOWN)
         totals[key] = totals.get(key, 0) + int(length_ns)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.model import Nanoseconds, Trace
+from labctl.trace.numbering import SWITCH
 from labctl.trace.rivals import who_ran
-from labctl.trace.spans import MIGRATE, SWITCH, Kind, Spans, spans
+from labctl.trace.spans import MIGRATE, Kind, Spans, spans
 
 _BEYOND = 20
 """So many values must lie beyond a percentile that is told (METHOD rule 16)."""
@@ -52,8 +53,10 @@ class Delays:
 class ThreadSchedule:
     """`on_cpu_ns`: its time on any CPU within the window. `unknown`: how many of its spans aren't
     known, since events of them are missing, and `unknown_ns` how long those were within the window.
-    `rivals_ns`: who ran on the CPU that it waited for, while it did, by thread; 0 is the idle task,
-    which runs until the CPU has seen that there is work. They add up to `delays.total_ns`."""
+    `taken_up`: waits for idle CPUs whose short ends are missing (`Kind.TAKEN_UP`): they are none
+    of the delays. `rivals_ns`: who ran on the CPU that it waited for, while it did, by thread; 0
+    is the idle task, which runs until the CPU has seen that there is work, and -1 what events
+    don't tell. They add up to `delays.total_ns`."""
 
     tid: int
     name: str
@@ -62,6 +65,7 @@ class ThreadSchedule:
     migrations: int
     unknown: int
     unknown_ns: int
+    taken_up: int
     rivals_ns: Mapping[int, int]
 
     @property
@@ -97,6 +101,7 @@ def schedule(
     ran: dict[int, int] = {}
     unknown: dict[int, int] = {}
     unknown_ns: dict[int, int] = {}
+    taken_up: dict[int, int] = {}
     seen: set[int] = set()
     waits: list[Spans] = []
     for batch in spans(trace, tids):
@@ -104,7 +109,9 @@ def schedule(
         # One that lasts no time at all counts where it is.
         is_inside = (batch.end_ns >= start_ns) & (batch.start_ns <= end_ns)
         seen.update(np.unique(batch.tid).tolist())
-        _add(ran, batch.tid, inside, is_inside & (batch.kind == Kind.RAN))
+        is_late = is_inside & (batch.kind == Kind.TAKEN_UP)
+        _add(ran, batch.tid, inside, is_inside & (batch.kind == Kind.RAN) | is_late)
+        _add(taken_up, batch.tid, np.ones_like(inside), is_late)
         is_unknown = is_inside & (batch.kind == Kind.UNKNOWN)
         _add(unknown_ns, batch.tid, inside, is_unknown)
         _add(unknown, batch.tid, np.ones_like(inside), is_unknown)
@@ -129,6 +136,7 @@ def schedule(
             migrations=moved.get(tid, 0),
             unknown=unknown.get(tid, 0),
             unknown_ns=unknown_ns.get(tid, 0),
+            taken_up=taken_up.get(tid, 0),
             rivals_ns=by_rival.get(tid, {}),
         )
     return Schedule(start_ns=start_ns, end_ns=end_ns, threads=threads, lost=trace.lost)

@@ -16,11 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.model import Gap, Nanoseconds, Trace
+from labctl.trace.numbering import SWITCH, WAKEUPS, Mask, Numbering
+from labctl.trace.untold import after_idle, untold_wakeups
 
-SWITCH = "sched:sched_switch"
-WAKEUPS = ("sched:sched_wakeup", "sched:sched_wakeup_new")
-"""Not sched_waking: where a CPU wakes a thread of another one, it comes before the thread is on a
-run queue, and may come before it was switched out."""
 MIGRATE = "sched:sched_migrate_task"
 
 # prev_state's lower bits tell why a thread stopped, none of them that it is runnable. Above them is
@@ -30,20 +28,24 @@ _STOPPED = 0xFF
 _BATCH = 500_000
 """Switches that are worked on at a time: it bounds the memory."""
 
-_OUT, _OUT_RUNNABLE, _WAKE, _IN = range(4)
-
-Mask = NDArray[np.bool_]
+_OUT, _OUT_RUNNABLE, _WAKE, _IN, _UNSEEN = range(5)
 
 
 class Kind(IntEnum):
     """PREEMPTED waits began when the thread was switched out, WOKEN ones with its wake-up;
-    UNFINISHED ones had no end when the trace had. UNKNOWN: events are missing in between."""
+    UNFINISHED ones had no end when the trace had. UNKNOWN: events are missing in between.
+
+    TAKEN_UP: ran, and the switch to it from the idle task is missing. The span begins with its
+    wake-up, so that the wait for an idle CPU to take it up is in it: that is short, and its length
+    isn't known.
+    """
 
     RAN = 0
     PREEMPTED = 1
     WOKEN = 2
     UNFINISHED = 3
     UNKNOWN = 4
+    TAKEN_UP = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,37 +121,18 @@ def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
     yield _at_end(held, trace, gaps, numbering.tids)
 
 
-@dataclass(frozen=True, slots=True)
-class Numbering:
-    """Threads numbered from 0, in order of their ids. `number_of[tid]` is -1 for all others."""
-
-    tids: NDArray[np.int32]
-    number_of: NDArray[Any]
-
-    @classmethod
-    def of(cls, trace: Trace, tids: Collection[int] | None = None) -> Numbering:
-        """Of these threads, or of all that a trace's scheduler events name; never of the idle
-        task (0)."""
-        columns = [trace.events[SWITCH].fields[name] for name in ("prev_pid", "next_pid")]
-        columns += [trace.events[name].fields["pid"] for name in WAKEUPS if name in trace.events]
-        highest = max((int(column.max()) for column in columns if len(column)), default=0)
-        is_wanted = np.zeros(highest + 1, dtype=bool)
-        if tids is None:
-            for column in columns:
-                is_wanted[column] = True
-        else:
-            is_wanted[[tid for tid in tids if 0 < tid <= highest]] = True
-        is_wanted[0] = False
-        found = np.flatnonzero(is_wanted).astype(np.int32)
-        # Few threads have numbers of 16 bits.
-        number_of = np.full(highest + 1, -1, np.int16 if len(found) < 2**15 else np.int32)
-        number_of[found] = np.arange(len(found))
-        return cls(found, number_of)
-
-
 def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
     switches = trace.events[SWITCH]
     last = len(switches)
+    untold = untold_wakeups(trace, numbering)
+    wakeups: list[tuple[Nanoseconds, NDArray[Any], NDArray[Any]]] = [
+        (untold.time_ns, untold.tid, untold.cpu)
+    ]
+    for name in WAKEUPS:
+        if name in trace.events:
+            events = trace.events[name]
+            wakeups.append((events.time_ns, events.fields["pid"], events.fields["target_cpu"]))
+    went_to: dict[int, int] = {}
     ends = [*range(_BATCH, last, _BATCH), last]
     begin_ns: int | None = None
     for end in ends:
@@ -158,15 +141,17 @@ def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
         time_ns, cpu = switches.time_ns[part], switches.cpu[part]
         stopped = switches.fields["prev_state"][part] & _STOPPED
         out = np.where(stopped == 0, _OUT_RUNNABLE, _OUT).astype(np.int8)
+        left, next_up = switches.fields["prev_pid"][part], switches.fields["next_pid"][part]
+        taken_up = after_idle(cpu, left, next_up, went_to)
         # In the order in which things happen that have the same time.
-        columns = [_chosen(numbering, switches.fields["prev_pid"][part], time_ns, out, cpu)]
-        for name in WAKEUPS:
-            if name in trace.events:
-                events = trace.events[name]
-                of = _slice(events.time_ns, begin_ns, end_ns)
-                pids, to = events.fields["pid"][of], events.fields["target_cpu"][of]
-                columns.append(_chosen(numbering, pids, events.time_ns[of], _WAKE, to))
-        columns.append(_chosen(numbering, switches.fields["next_pid"][part], time_ns, _IN, cpu))
+        columns = [
+            _chosen(numbering, left[taken_up], time_ns[taken_up], _UNSEEN, cpu[taken_up]),
+            _chosen(numbering, left, time_ns, out, cpu),
+        ]
+        for at_ns, pids, to in wakeups:
+            of = _slice(at_ns, begin_ns, end_ns)
+            columns.append(_chosen(numbering, pids[of], at_ns[of], _WAKE, to[of]))
+        columns.append(_chosen(numbering, next_up, time_ns, _IN, cpu))
         yield _joined(*columns)
         begin_ns = end_ns
 
@@ -199,10 +184,21 @@ def _joined(*parts: _Records) -> _Records:
 
 def _running_at_start(trace: Trace, numbering: Numbering) -> _Records:
     switches = trace.events[SWITCH]
-    cpus, first = np.unique(switches.cpu, return_index=True)
+    first = _last_of_each(switches.cpu[::-1])
+    first = len(switches) - 1 - first[first >= 0]
+    cpus = switches.cpu[first]
     began = np.full(len(first), trace.start_ns, np.int64)
     left = switches.fields["prev_pid"][first]
     return _chosen(numbering, left, began, _IN, cpus)
+
+
+def _last_of_each(cpu: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The last index of each CPU from 0; -1 where there is none."""
+    found = np.full(int(cpu.max()) + 1, -1, np.int32)
+    # The last value of an index that is repeated holds (NumPy's "Assigning values to indexed
+    # arrays").
+    found[cpu] = np.arange(len(cpu), dtype=np.int32)
+    return found
 
 
 def _is_told_already(records: _Records, gaps: _Gaps) -> Mask:
@@ -223,16 +219,18 @@ def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
     first, then = records.what[:-1], records.what[1:]
     is_same = records.thread[1:] == records.thread[:-1]
     slept = (first == _OUT) & (then == _WAKE)
-    at = np.flatnonzero(is_same & ~slept)
+    at = np.flatnonzero(is_same & ~slept & (first != _UNSEEN))
     first, then = first[at], then[at]
     start_ns, end_ns, cpu = records.time_ns[at], records.time_ns[at + 1], records.cpu[at]
     kind = np.full(len(at), Kind.UNKNOWN, np.int8)
-    ran = (first == _IN) & (then <= _OUT_RUNNABLE) & (cpu == records.cpu[at + 1])
+    stayed = cpu == records.cpu[at + 1]
+    ran = (first == _IN) & (then <= _OUT_RUNNABLE) & stayed
     # What a CPU runs is for its own events to tell. Who waits may have run elsewhere in a gap.
     kind[ran & ~gaps.between_of(cpu, start_ns, end_ns)] = Kind.RAN
     bridged = gaps.between(start_ns, end_ns)
     kind[(first == _OUT_RUNNABLE) & (then == _IN) & ~bridged] = Kind.PREEMPTED
     kind[(first == _WAKE) & (then == _IN) & ~bridged] = Kind.WOKEN
+    kind[(first == _WAKE) & (then == _UNSEEN) & stayed & ~bridged] = Kind.TAKEN_UP
     return Spans(tid=tids[records.thread[at]], start_ns=start_ns, end_ns=end_ns, cpu=cpu, kind=kind)
 
 
@@ -240,7 +238,12 @@ def _at_end(held: _Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) 
     """Of each thread what its last event began."""
     end_ns = np.full(len(held.thread), trace.end_ns, np.int64)
     kind = np.full(len(held.thread), Kind.UNKNOWN, np.int8)
-    ran = (held.what == _IN) & ~gaps.between_of(held.cpu, held.time_ns, end_ns)
+    switches = trace.events[SWITCH]
+    ran = np.flatnonzero(held.what == _IN)
+    # Of a CPU that has gone to somebody else since, a switch is missing.
+    last = _last_of_each(switches.cpu)[held.cpu[ran]]
+    ran = ran[tids[held.thread[ran]] == switches.fields["next_pid"][last]]
+    ran = ran[~gaps.between_of(held.cpu[ran], held.time_ns[ran], end_ns[ran])]
     waits = (held.what == _OUT_RUNNABLE) | (held.what == _WAKE)
     kind[ran] = Kind.RAN
     kind[waits & ~gaps.between(held.time_ns, end_ns)] = Kind.UNFINISHED

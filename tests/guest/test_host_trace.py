@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import statistics
@@ -21,12 +22,13 @@ from labctl.run.tracing import sched_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.sched import schedule
+from tests.guest.conftest import Sandbox, tiny, wait_for
 
 SPIN = "while True: pass"
 HOG = """
 import os, time
 open("/proc/self/comm", "w").write("hog")
-os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(90))
 due = time.monotonic()
 while True:
     due += 0.1
@@ -42,10 +44,10 @@ WINDOW_S = 3.0
 
 
 @contextmanager
-def on_the_cpu(program: str, *, is_favoured: bool = False) -> Iterator[int]:
+def on_cpu(program: str, cpu: int = CPU, *, is_favoured: bool = False) -> Iterator[int]:
     """`is_favoured`: whatever else this host does, only FIFO threads take much of its time."""
     process = subprocess.Popen(
-        ["taskset", "--cpu-list", str(CPU), sys.executable, "-c", program],
+        ["taskset", "--cpu-list", str(cpu), sys.executable, "-c", program],
         start_new_session=True,
     )
     try:
@@ -86,7 +88,7 @@ def traced(folder: Path, pid: int) -> TrialFolder:
 
 
 def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> None:
-    with on_the_cpu(SPIN, is_favoured=True) as pid, on_the_cpu(HOG) as hog:
+    with on_cpu(SPIN, is_favoured=True) as pid, on_cpu(HOG) as hog:
         time.sleep(0.5)
         raw = traced(tmp_path, pid)
     values = {
@@ -113,7 +115,7 @@ def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> Non
 
 
 def test_the_traces_run_delay_is_schedstats(tmp_path: Path) -> None:
-    with on_the_cpu(SPIN) as pid, on_the_cpu(SPIN), on_the_cpu(HOG):
+    with on_cpu(SPIN) as pid, on_cpu(SPIN), on_cpu(HOG):
         time.sleep(0.5)
         raw = traced(tmp_path, pid)
     snapshots = raw.read_json("host.json")
@@ -154,3 +156,47 @@ def test_recording_leaves_no_mount_behind(tmp_path: Path) -> None:
         pass
     assert recorded.problem is None
     assert Path("/proc/self/mounts").read_text() == before
+
+
+def test_a_sweep_at_level_trace_finds_who_takes_a_vcpus_cpu(sandbox: Sandbox) -> None:
+    process = sandbox.start(*tiny("pinned+fifo"), "--collect=trace", "--quiet")
+    try:
+        (path,) = wait_for(lambda: list(sandbox.results.glob("*/run.json")), 300, "a run", process)
+        (cpu,) = json.loads(path.read_text())["pin_plan"]["data"]["vcpus"].values()
+        with on_cpu(HOG, cpu):
+            out, _ = process.communicate(timeout=600)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, out
+    (run,) = sandbox.runs()
+    found = {}
+    for record in sandbox.trials(run):
+        folder = run / "trials" / f"{record['number']:04}"
+        samples = json.loads((folder / "samples.json").read_text())["samples"]
+        found[record["cell"]["tuning"]] = {
+            (one["metric"], *one["labels"].values()): one["value"] for one in samples
+        }
+        # What perf wrote is what perf reads.
+        raw = folder / files.HOST
+        shown = subprocess.run(
+            ["perf", "script", "-i", str(raw)], capture_output=True, text=True, check=True
+        )
+        assert shown.stdout.count("sched:sched_switch") > 100
+        assert {row["role"] for row in json.loads((folder / files.THREADS).read_text())} >= (
+            {"workload"} if record["cell"]["tuning"] == "native" else {"vcpu", "emulator"}
+        )
+    assert found["native"]["cpu_time", "workload"] > 0
+    for arm in ("baseline", "pinned+fifo"):
+        assert found[arm]["cpu_time", "vcpu"] == pytest.approx(
+            found[arm]["host_cpu", "vcpu"], abs=0.05
+        )
+        assert found[arm]["sched_delay", "vcpu"] == pytest.approx(
+            found[arm]["run_delay",], abs=0.05
+        )
+    pinned = found["pinned+fifo"]
+    rivals = {key[1]: value for key, value in pinned.items() if key[0] == "preempted_time"}
+    # It takes a fifth of the time; for as much of that as the guest has work, the vCPU waits.
+    assert max(rivals, key=rivals.__getitem__) == "hog"
+    assert 0.1 < rivals["hog"] < 0.23
+    assert sandbox.leftovers() == []

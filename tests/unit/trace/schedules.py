@@ -21,6 +21,7 @@ def trace(
     switches: list[Switch],
     wakeups: list[Wakeup] = [],  # noqa: B006
     migrations: list[Migration] = [],  # noqa: B006
+    wakings: list[Wakeup] = [],  # noqa: B006
     *,
     end_ns: int,
     gaps: tuple[Gap, ...] = (),
@@ -30,6 +31,7 @@ def trace(
     time, cpu, prev, state, then = _columns(switches, 5)
     woken_at, woken, target = _columns(wakeups, 3)
     moved_at, moved, to = _columns(migrations, 3)
+    asked_at, asked, last = _columns(wakings, 3)
     return Trace(
         where="made up",
         start_ns=0,
@@ -39,6 +41,7 @@ def trace(
                 time, cpu, prev, prev_pid=prev, prev_state=state, next_pid=then
             ),
             "sched:sched_wakeup": _events(woken_at, target, woken, pid=woken, target_cpu=target),
+            "sched:sched_waking": _events(asked_at, last, asked, pid=asked, target_cpu=last),
             "sched:sched_migrate_task": _events(moved_at, to, moved, pid=moved, dest_cpu=to),
         },
         names=names or {},
