@@ -116,7 +116,8 @@ def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
         if is_told.any():
             merged = merged.take(~is_told)
         yield _between(merged, gaps, numbering.tids)
-        is_last = np.append(merged.thread[1:] != merged.thread[:-1], True)
+        is_last = np.ones(len(merged.thread), dtype=bool)
+        is_last[:-1] = merged.thread[1:] != merged.thread[:-1]
         held = merged.take(is_last)
     yield _at_end(held, trace, gaps, numbering.tids)
 

@@ -108,5 +108,5 @@ def test_a_guest_that_cannot_be_traced_says_why_and_its_trials_are_valid(
     problem = noted_problem(only(run, "baseline"), COLLECTOR)
     assert problem == "perf can't record in the guest: no tracepoints in /sys/kernel/tracing"
     reasons = {item["metric"]: item["reason"] for item in json.loads(done.stdout)["unavailable"]}
-    assert problem in reasons["guest_run_delay_p95"]
+    assert problem in reasons["sched_delay_p95{of=workload}"]
     assert sandbox.leftovers() == []

@@ -177,6 +177,11 @@ def test_a_trace_without_switches_tells_of_no_thread() -> None:
     assert not has_switches(made)
 
 
+def test_a_thread_that_the_trace_does_not_name_is_none_of_the_result() -> None:
+    quiet = trace([(5, 0, 1, SLEEPS, 2)], end_ns=10)
+    assert schedule(quiet, [1_000_000]).threads == {}
+
+
 def test_a_percentile_is_told_where_twenty_values_lie_beyond_it() -> None:
     def delays(count: int) -> Delays:
         return Delays(
