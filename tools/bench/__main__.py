@@ -24,8 +24,8 @@ from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import accelerator
 from labctl.host.facts import host_facts
 from labctl.store.jsonfile import write_json
-from tools.bench import commands, guests, reports, sweeps, timeline_page
-from tools.bench.benchmark import IMAGE, SWEEP_ARGUMENTS, Benchmark
+from tools.bench import commands, guests, reports, sweeps, timeline_page, traces
+from tools.bench.benchmark import IMAGE, SWEEP_ARGUMENTS, TRACE_EVENTS, Benchmark
 from tools.bench.figures import Figure
 
 GROUPS: dict[str, tuple[Callable[[Benchmark], list[Figure]], tuple[Figure, ...]]] = {
@@ -41,6 +41,7 @@ GROUPS: dict[str, tuple[Callable[[Benchmark], list[Figure]], tuple[Figure, ...]]
         timeline_page.timeline_page,
         (timeline_page.OPENS, timeline_page.SIZE, timeline_page.RENDERED),
     ),
+    "trace": (traces.trace, (traces.SCRIPT, traces.LATENCY, traces.MEMORY)),
     "image": (commands.image, (commands.BUILD, commands.DISK_SIZE)),
     "restore": (guests.restore, (guests.RESTORE,)),
     "boot": (guests.boot, (guests.BOOT,)),
@@ -107,8 +108,17 @@ def show(console: Console, figures: Sequence[Figure], said: dict[str, str]) -> N
     type=click.Choice(list(GROUPS)),
     help="Only these groups of figures (default: all).",
 )
+@click.option(
+    "--trace-events",
+    type=click.IntRange(min=100_000),
+    default=TRACE_EVENTS,
+    show_default=True,
+    help="Of the group 'trace': so many are recorded.",
+)
 @click.option("--state-dir", type=click.Path(path_type=Path), help="As labctl's.")
-def main(json_file: Path | None, names: tuple[str, ...], state_dir: Path | None) -> None:
+def main(
+    json_file: Path | None, names: tuple[str, ...], trace_events: int, state_dir: Path | None
+) -> None:
     """Measure labctl's speed and size on this host."""
     places = StatePlaces(state_dir.resolve()) if state_dir else StatePlaces.default()
 
@@ -118,7 +128,7 @@ def main(json_file: Path | None, names: tuple[str, ...], state_dir: Path | None)
 
     with ending_signals_interrupt():
         said = labels(places, tell)
-        figures = measure(Benchmark(places, tell), names or list(GROUPS))
+        figures = measure(Benchmark(places, tell, trace_events), names or list(GROUPS))
     show(Console(highlight=False, width=None if sys.stdout.isatty() else 120), figures, said)
     if json_file is not None:
         found = [figure.to_json() for figure in figures]

@@ -20,6 +20,8 @@ from labctl.run.planning import Planned, SweepRequest, plan_sweep
 from labctl.run.prepare import ImageSource
 from labctl.study.study import Overrides
 
+TRACE_EVENTS = 10_000_000
+
 STUDY = "pinning"
 IMAGE = "debian-12"
 
@@ -39,6 +41,7 @@ class Benchmark:
 
     places: StatePlaces
     listener: Listener
+    trace_events: int = TRACE_EVENTS
 
     @contextmanager
     def open_lab(self, planned: Planned) -> Iterator[Lab]:

@@ -1,0 +1,218 @@
+"""How fast scheduler events are reduced, and in how much memory, next to perf's own tools."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.process import run
+from labctl.trace.perfdata import read_trace
+from tools.bench.benchmark import Benchmark
+from tools.bench.figures import Figure
+
+SCRATCH = "/var/tmp"
+"""A gigabyte or more, which /tmp may have to keep in memory."""
+
+TRIAL_LOOPS = 20_000
+BUFFER_PAGES = 8192
+RECORDING_S, REDUCTION_S = 300.0, 900.0
+REPEATS = 3
+
+SCRIPT = Figure(
+    name="events reduced, × pace of perf script | awk",
+    value=None,
+    unit="",
+    comparison="at least",
+    limit=5.0,
+)
+LATENCY = Figure(
+    name="events reduced, × pace of perf sched latency",
+    value=None,
+    unit="",
+    comparison="at least",
+    limit=0.5,
+)
+MEMORY = Figure(
+    name="peak memory (RSS) of it", value=None, unit="MB", comparison="under", limit=500.0
+)
+
+_EVENTS = ("sched:sched_switch", "sched:sched_wakeup")
+
+# A process of its own, as the others are: imports are in its time, and its peak is the kernel's
+# count of it (getrusage(2)).
+_LABCTL = """\
+import json, resource, sys, time
+from pathlib import Path
+started = time.monotonic()
+from labctl.trace.perfdata import read_trace
+from labctl.trace.sched import schedule
+imported = time.monotonic()
+trace = read_trace(Path(sys.argv[1]), {
+    "sched:sched_switch": ("prev_pid", "prev_state", "next_pid"),
+    "sched:sched_wakeup": ("pid", "target_cpu"),
+})
+read = time.monotonic()
+threads = schedule(trace, rivals=False).threads
+waits = {
+    tid: (one.delays.total_ns, int(one.delays.length_ns.max(initial=0)))
+    for tid, one in threads.items()
+}
+print(json.dumps({
+    "events": sum(map(len, trace.events.values())),
+    "lost": trace.lost,
+    "import_s": imported - started,
+    "read_s": read - imported,
+    "reduce_s": time.monotonic() - read,
+    "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    "waits": waits,
+}))
+"""
+
+# The same figures: of each thread, from its wake-up or from being switched out while runnable to
+# its switch-in. perf prints a wake-up's fields after the thread's name, which may have blanks.
+_AWK = r"""
+function number(name) {
+    match($0, " " name "=[0-9]+")
+    return substr($0, RSTART + length(name) + 2, RLENGTH - length(name) - 2) + 0
+}
+{ now = $1 + 0 }
+$2 == "sched:sched_wakeup:" { tid = number("pid"); if (!(tid in since)) since[tid] = now }
+$2 == "sched:sched_switch:" {
+    tid = number("next_pid")
+    if (tid in since) {
+        delay = now - since[tid]
+        total[tid] += delay
+        if (delay > longest[tid]) longest[tid] = delay
+        delete since[tid]
+    }
+    if ($0 ~ / prev_state=R/) { tid = number("prev_pid"); if (tid) since[tid] = now }
+}
+END { for (tid in total) printf "%d %.9f %.9f\n", tid, total[tid], longest[tid] }
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """One reduction by labctl: seconds of its parts, and of each thread the total and the longest
+    wait in nanoseconds."""
+
+    wall_s: float
+    events: int
+    lost: int
+    import_s: float
+    read_s: float
+    reduce_s: float
+    peak_bytes: int
+    waits: dict[str, tuple[int, int]]
+
+    @property
+    def total_s(self) -> float:
+        return sum(total for total, _ in self.waits.values()) / 1e9
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.wall_s:.2f} s (import {self.import_s:.2f}, read {self.read_s:.2f}, "
+            f"reduce {self.reduce_s:.2f})"
+        )
+
+
+def trace(benchmark: Benchmark) -> list[Figure]:
+    """Of one recording, in turns: run delay of every thread, its total and the longest one."""
+    with tempfile.TemporaryDirectory(prefix="labctl-bench-", dir=SCRATCH) as name:
+        file = record(Path(name), benchmark.trace_events)
+        ours, latency = [], []
+        for _ in range(REPEATS):
+            ours.append(by_labctl(file))
+            latency.append(by_perf_sched(file))
+        script_s, script_total_s = by_perf_script(file)
+        return trace_figures(ours, latency, script_s, script_total_s, file.stat().st_size)
+
+
+def record(folder: Path, events: int) -> Path:
+    """About so many scheduler events of a pipe between two processes, and of whatever else the
+    host does meanwhile."""
+    file = folder / "perf.data"
+    _record(file, TRIAL_LOOPS)
+    found = read_trace(file, dict.fromkeys(_EVENTS, ())).events
+    per_loop = sum(map(len, found.values())) / TRIAL_LOOPS
+    _record(file, math.ceil(events / per_loop))
+    return file
+
+
+def _record(file: Path, loops: int) -> None:
+    run(
+        [
+            # Where tracefs isn't mounted perf mounts it, and leaves it.
+            *("unshare", "--mount", "--propagation", "private"),
+            *("perf", "record", "-q", "-a", "-c", "1", "-k", "CLOCK_MONOTONIC"),
+            *("-m", str(BUFFER_PAGES), "-o", file),
+            *(word for event in _EVENTS for word in ("-e", event)),
+            *("--", "perf", "bench", "sched", "pipe", "-l", str(loops)),
+        ],
+        deadline=Deadline.after(RECORDING_S, "perf record"),
+    )
+
+
+def by_labctl(file: Path) -> Reduced:
+    done = run(
+        [sys.executable, "-c", _LABCTL, file],
+        deadline=Deadline.after(REDUCTION_S, "labctl's reduction"),
+    )
+    return Reduced(wall_s=done.wall_s, **json.loads(done.stdout))
+
+
+def by_perf_sched(file: Path) -> float:
+    """Wall seconds."""
+    deadline = Deadline.after(REDUCTION_S, "perf sched latency")
+    return run(["perf", "sched", "latency", "-i", file], deadline=deadline).wall_s
+
+
+def by_perf_script(file: Path) -> tuple[float, float]:
+    """Wall seconds, and what it found: the sum of all waits in seconds."""
+    pipe = 'perf script --ns -i "$0" -F time,event,trace 2>"$0.errors" | awk "$1"'
+    deadline = Deadline.after(REDUCTION_S, "perf script | awk")
+    done = run(["sh", "-c", pipe, file, _AWK], deadline=deadline, env={"LC_ALL": "C"})
+    waits = [float(line.split()[1]) for line in done.stdout.splitlines()]
+    if not waits:
+        raise BrokenError("perf script | awk found no wait")
+    return done.wall_s, sum(waits)
+
+
+def trace_figures(
+    ours: Sequence[Reduced],
+    latency_s: Sequence[float],
+    script_s: float,
+    script_total_s: float,
+    file_bytes: int,
+) -> list[Figure]:
+    ours_s = statistics.median(one.wall_s for one in ours)
+    median = min(ours, key=lambda one: abs(one.wall_s - ours_s))
+    peaks = tuple(one.peak_bytes / 1e6 for one in ours)
+    what = f"{median.events:,} events, {file_bytes / 1e9:.2f} GB"
+    return [
+        replace(
+            SCRIPT,
+            value=script_s / ours_s,
+            values=(script_s, *(one.wall_s for one in ours)),
+            note=f"{what}, {median.lost:,} lost; {script_s:.1f} s against {median.words}, "
+            f"{median.events / ours_s / 1e6:.1f} million events/s; waits of "
+            f"{script_total_s:.3f} s against {median.total_s:.3f} s",
+        ),
+        replace(
+            LATENCY,
+            value=statistics.median(latency_s) / ours_s,
+            values=(*latency_s, *(one.wall_s for one in ours)),
+            note=f"medians of {len(ours)} in turns: {statistics.median(latency_s):.2f} s "
+            f"against {ours_s:.2f} s",
+        ),
+        replace(MEMORY, value=max(peaks), values=peaks, note=f"the worst of {len(ours)}"),
+    ]
