@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.exit_names import HALTS, VMX, exit_name, qemu_exit_name
-from labctl.trace.lane_spans import NUMBER_OF, Flags, Holes, LaneSpans, stacked
+from labctl.trace.lane_spans import NUMBER_OF, Flags, Holes, LaneSpans, among, stacked
 from labctl.trace.lanes import Lane, State
 from labctl.trace.model import Nanoseconds, Trace
 from labctl.trace.runners import Runners
@@ -87,12 +87,13 @@ class _Moments:
         )
 
     def has(self, *what: _What) -> bool:
-        return bool(np.isin(self.what, what).any())
+        return bool(among(self.what, what).any())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSide:
-    """What the lanes of one trace share. `isa`: whose numbers exits' reasons are, 0 if unknown."""
+    """What the lanes of one trace share. `isa`: whose numbers exits' reasons are, 0 if unknown.
+    `window_ns`: what they show."""
 
     trace: Trace
     names: Mapping[int, str]
@@ -100,10 +101,14 @@ class HostSide:
     holes: Holes
     holes_of: Mapping[int, Holes]
     isa: int
+    window_ns: tuple[int, int]
 
     @classmethod
-    def of(cls, trace: Trace, names: Mapping[int, str]) -> HostSide:
-        """`names`: of threads that are known better than the trace knows them."""
+    def of(
+        cls, trace: Trace, names: Mapping[int, str], window_ns: tuple[int, int] | None = None
+    ) -> HostSide:
+        """`names`: of threads that are known better than the trace knows them. Without a window
+        all of the trace is shown."""
         exits = trace.events.get(EXIT)
         isa = exits.fields.get("isa") if exits is not None else None
         return cls(
@@ -113,6 +118,7 @@ class HostSide:
             holes=Holes.of(trace.gaps),
             holes_of={cpu: Holes.of(trace.gaps, cpu) for cpu in {gap.cpu for gap in trace.gaps}},
             isa=int(isa[0]) if isa is not None and len(isa) else 0,
+            window_ns=window_ns or (trace.start_ns, trace.end_ns),
         )
 
     def name(self, tid: int) -> str:
@@ -134,7 +140,7 @@ class HostSide:
     def thread_lane(self, tid: int, title: str) -> Lane | None:
         """Of another thread of QEMU's: HOST on a CPU, PREEMPTED, or IDLE. None without events."""
         moments = self._moments([tid])
-        moments = moments.take(~np.isin(moments.what, _KVM))
+        moments = moments.take(~among(moments.what, _KVM))
         if len(moments) < 2:
             return None
         return self._lane(moments, title, -1, State.HOST, State.IDLE)[0]
@@ -192,7 +198,7 @@ class HostSide:
         is_told = moments.has(_What.EXITED, _What.ENTERED)
         after = _after(moments, until < end, self.isa, is_told, on_cpu, asleep)
         before = _before(then, is_told, on_cpu, asleep)
-        waits = np.isin(what, _WAITS)
+        waits = among(what, _WAITS)
         nothing = np.zeros(len(start), dtype=np.int64)
         unknown = np.full(len(start), NUMBER_OF[State.UNKNOWN])
         spans = stacked(
@@ -203,7 +209,7 @@ class HostSide:
                 LaneSpans(again, end, before, nothing),
             ]
         )
-        spans = spans.within(self.trace.start_ns, self.trace.end_ns)
+        spans = spans.within(*self.window_ns)
         return spans.lane(title, "host", vcpu, self._text), int(denied.sum())
 
     def _known(self, moments: _Moments, end: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
@@ -213,7 +219,7 @@ class HostSide:
         """
         start = moments.time_ns
         until, again = self.holes.of_spans(start, end)
-        runs = np.isin(moments.what, _ON)
+        runs = among(moments.what, _ON)
         until = np.where(runs, end, until)
         for cpu, holes in self.holes_of.items():
             own = runs & (moments.cpu == cpu)
@@ -278,7 +284,7 @@ def _following(
     such = moments.what == what
     rows = np.arange(len(moments))
     other = np.maximum.accumulate(np.where(such, -1, rows))
-    fits = np.isin(moments.what[other], after)
+    fits = among(moments.what[other], after)
     if first:
         fits &= rows == other + 1
     chosen: Flags = ~such | fits
@@ -287,12 +293,12 @@ def _following(
 
 def _denied(moments: _Moments, then: NDArray[np.int8]) -> Flags:
     """Whose next event can't follow on it: one in between is missing, and nobody counted it."""
-    runs, leaves = np.isin(moments.what, _ON), np.isin(then, _LEAVES)
+    runs, leaves = among(moments.what, _ON), among(then, _LEAVES)
     elsewhere = np.append(moments.cpu[1:] != moments.cpu[:-1], False)
-    waits = np.isin(moments.what, _WAITS)
+    waits = among(moments.what, _WAITS)
     denied: Flags = (
         (runs & ((then == _What.IN) | (leaves & elsewhere)))
-        | (waits & ~np.isin(then, (_What.IN, _What.MOVED, -1)))
+        | (waits & ~(among(then, (_What.IN, _What.MOVED)) | (then < 0)))
         | ((moments.what == _What.SLEPT) & leaves)
     )
     return denied
@@ -305,7 +311,7 @@ def _after(
     what = moments.what
     state = np.full(len(moments), NUMBER_OF[State.UNKNOWN])
     key = np.zeros(len(moments), dtype=np.int64)
-    runs, sleeps = np.isin(what, _ON), what == _What.SLEPT
+    runs, sleeps = among(what, _ON), what == _What.SLEPT
     state[sleeps] = NUMBER_OF[asleep]
     key[what == _What.ENDED] = _key(_Says.ENDED, 0, 0)
     if not is_told:
@@ -313,7 +319,7 @@ def _after(
         return state, key
     # KVM's last word on what the thread does, unless something in between is unknown.
     rows = np.arange(len(moments))
-    word = np.maximum.accumulate(np.where(np.isin(what, _KVM), rows, -1))
+    word = np.maximum.accumulate(np.where(among(what, _KVM), rows, -1))
     lost = np.concatenate(([0], np.cumsum(broken)))
     holds = (word >= 0) & (lost[rows] == lost[np.maximum(word, 0)])
     is_guest = holds & (what[word] == _What.ENTERED)
@@ -340,9 +346,9 @@ def _before(
     state[then == _What.WOKEN] = NUMBER_OF[asleep]
     if is_told:
         state[then == _What.EXITED] = NUMBER_OF[on_cpu]
-        state[np.isin(then, (_What.ENTERED, _What.TO_QEMU))] = NUMBER_OF[State.EXIT]
+        state[among(then, (_What.ENTERED, _What.TO_QEMU))] = NUMBER_OF[State.EXIT]
     else:
-        state[np.isin(then, _LEAVES)] = NUMBER_OF[on_cpu]
+        state[among(then, _LEAVES)] = NUMBER_OF[on_cpu]
     return state
 
 

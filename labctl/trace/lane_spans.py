@@ -137,7 +137,16 @@ def meter(lane: Lane, *states: State) -> Meter:
 
 
 def in_states(lane: Lane, *states: State) -> Flags:
-    return np.isin(lane.state, [NUMBER_OF[state] for state in states])
+    return among(lane.state, [int(NUMBER_OF[state]) for state in states])
+
+
+def among(values: NDArray[np.int8], chosen: Sequence[int]) -> Flags:
+    """Which of these small numbers are among others; -1 is never. np.isin() takes ten times as
+    long."""
+    is_chosen = np.zeros(128, dtype=bool)
+    is_chosen[list(chosen)] = True
+    found: Flags = is_chosen[values]
+    return found
 
 
 def overlaps(

@@ -33,6 +33,8 @@ class Shared:
     woken_ns: Nanoseconds
     ran_ns: Nanoseconds
     host_ns: Nanoseconds
+    main_loop_ns: Nanoseconds
+    """Of `host_ns`: the vCPU halted, and QEMU's main loop, which was to wake it, waited."""
     exit_ns: Nanoseconds
     queue_ns: Nanoseconds
 
@@ -58,22 +60,31 @@ def late_ones(found: Wakeups) -> Wakeups:
     return found.take(latency >= threshold)
 
 
-def shared(
-    late: Wakeups, hosts: Mapping[int, Lane], tasks: Mapping[int, Lane], mapped: Mapped
-) -> Shared:
-    """Who had the time of each. `hosts`: lanes of vCPUs on their host, by the guest's number of
-    the CPU; `tasks`: of CPUs as the guest sees them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """Lanes by the number of the CPU: `hosts`, of vCPUs on their host, and `tasks`, of CPUs as the
+    guest sees them. `main_loop`: of QEMU's main thread, where that runs the guest's timers."""
+
+    hosts: Mapping[int, Lane]
+    tasks: Mapping[int, Lane]
+    main_loop: Lane | None = None
+
+
+def shared(late: Wakeups, sight: Sight, mapped: Mapped) -> Shared:
+    """Who had the time of each."""
     meant, woken, ran = mapped(late.meant_ns), mapped(late.woken_ns), mapped(late.ran_ns)
-    host, exits, queue = (np.zeros(len(late), dtype=np.int64) for _ in range(3))
+    host, loop, exits, queue = (np.zeros(len(late), dtype=np.int64) for _ in range(4))
     for number in np.unique(late.cpu).tolist():
         own = late.cpu == number
-        lane = hosts.get(number)
+        lane = sight.hosts.get(number)
         if lane is not None:
-            host[own] = meter(lane, State.PREEMPTED).between(meant[own], ran[own])
+            if sight.main_loop is not None:
+                waited = _main_loop(lane, sight.main_loop).meter
+                loop[own] = waited.between(meant[own], ran[own])
+            host[own] = meter(lane, State.PREEMPTED).between(meant[own], ran[own]) + loop[own]
             exits[own] = meter(lane, State.EXIT).between(meant[own], ran[own])
-        if number in tasks:
-            had = _tasks(tasks[number], lane)
-            queue[own] = Meter.of(had.start_ns, had.end_ns).between(woken[own], ran[own])
+        if number in sight.tasks:
+            queue[own] = _tasks(sight.tasks[number], lane).meter.between(woken[own], ran[own])
     return Shared(
         tid=late.tid,
         cpu=late.cpu,
@@ -81,6 +92,7 @@ def shared(
         woken_ns=woken,
         ran_ns=ran,
         host_ns=host,
+        main_loop_ns=loop,
         exit_ns=exits,
         queue_ns=queue,
     )
@@ -89,15 +101,14 @@ def shared(
 def described(
     late: Shared,
     rows: NDArray[np.int64],
-    hosts: Mapping[int, Lane],
-    tasks: Mapping[int, Lane],
+    sight: Sight,
     names: Mapping[int, str],
 ) -> tuple[Late, ...]:
     """Some of them, each with who had the CPU for the longest of it."""
     culprits = {}
     for number in np.unique(late.cpu[rows]).tolist():
         own = rows[late.cpu[rows] == number]
-        culprits.update(_culprits(late, own, hosts.get(number), tasks.get(number)))
+        culprits.update(_culprits(late, own, number, sight))
     columns = zip(
         *(
             column[rows].tolist()
@@ -134,64 +145,75 @@ def described(
 
 @dataclass(frozen=True, slots=True)
 class _Had:
-    """Who had the CPU when. `name`: indices into `names`."""
+    """Who had a CPU when. `name`: indices into `names`."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds
     name: NDArray[np.int64]
     names: Sequence[str]
 
+    @classmethod
+    def of(cls, lane: Lane, state: State) -> _Had:
+        chosen = in_states(lane, state)
+        name = lane.detail[chosen].astype(np.int64)
+        return cls(lane.start_ns[chosen], lane.end_ns[chosen], name, lane.details)
 
-def _had(lane: Lane, state: State, where: str) -> _Had:
-    """Those of a lane's spans that name somebody."""
-    chosen = in_states(lane, state) & (np.array([*lane.details, ""])[lane.detail] != "")
-    return _Had(
-        lane.start_ns[chosen],
-        lane.end_ns[chosen],
-        lane.detail[chosen].astype(np.int64),
-        [f"{name} ({where})" for name in lane.details],
-    )
+    def during(self, lane: Lane, state: State) -> _Had:
+        """Of that, what fell into a state of another lane."""
+        chosen = in_states(lane, state)
+        start, end = lane.start_ns[chosen], lane.end_ns[chosen]
+        span, at = overlaps(self.start_ns, self.end_ns, start, end)
+        return _Had(
+            np.maximum(self.start_ns[span], start[at]),
+            np.minimum(self.end_ns[span], end[at]),
+            self.name[span],
+            self.names,
+        )
+
+    @property
+    def meter(self) -> Meter:
+        return Meter.of(self.start_ns, self.end_ns)
 
 
 def _tasks(tasks: Lane, host: Lane | None) -> _Had:
-    """When the guest's CPU ran a task and had a CPU itself."""
-    had = _had(tasks, State.TASK, "guest" if host else "task")
-    if host is None:
-        return had
-    runs = in_states(host, State.GUEST)
-    start, end = host.start_ns[runs], host.end_ns[runs]
-    span, at = overlaps(had.start_ns, had.end_ns, start, end)
-    return _Had(
-        np.maximum(had.start_ns[span], start[at]),
-        np.minimum(had.end_ns[span], end[at]),
-        had.name[span],
-        had.names,
-    )
+    """When the guest's CPU ran a task, and had a CPU itself."""
+    had = _Had.of(tasks, State.TASK)
+    return had if host is None else had.during(host, State.GUEST)
 
 
-def _culprits(
-    late: Shared, rows: NDArray[np.int64], host: Lane | None, tasks: Lane | None
-) -> dict[int, str]:
+def _main_loop(host: Lane, main_loop: Lane) -> _Had:
+    """Who had the CPU that QEMU's main loop waited for, while the vCPU was halted."""
+    return _Had.of(main_loop, State.PREEMPTED).during(host, State.HALTED)
+
+
+def _culprits(late: Shared, rows: NDArray[np.int64], cpu: int, sight: Sight) -> dict[int, str]:
     """By row, who had the CPU for the longest: a thread of the host, an exit, or a task."""
-    end = late.ran_ns[rows]
-    asked: list[tuple[_Had, Nanoseconds]] = []
+    host, tasks = sight.hosts.get(cpu), sight.tasks.get(cpu)
+    meant, woken, ran = late.meant_ns[rows], late.woken_ns[rows], late.ran_ns[rows]
+    asked: list[tuple[_Had, str, Nanoseconds]] = []
     if host is not None:
-        asked.append((_had(host, State.PREEMPTED, "host"), late.meant_ns[rows]))
-        asked.append((_had(host, State.EXIT, "exit"), late.meant_ns[rows]))
+        asked.append((_Had.of(host, State.PREEMPTED), "host", meant))
+        asked.append((_Had.of(host, State.EXIT), "exit", meant))
+        if sight.main_loop is not None:
+            asked.append((_main_loop(host, sight.main_loop), "host", meant))
     if tasks is not None:
-        asked.append((_tasks(tasks, host), late.woken_ns[rows]))
-    names: list[str] = []
+        asked.append((_tasks(tasks, host), "guest" if host else "task", woken))
+    number: dict[str, int] = {}
     parts: list[NDArray[np.int64]] = [np.zeros((3, 0), dtype=np.int64)]
-    for had, since in asked:
-        of, at = overlaps(since, end, had.start_ns, had.end_ns)
-        length = np.minimum(had.end_ns[at], end[of]) - np.maximum(had.start_ns[at], since[of])
-        parts.append(np.stack((of, had.name[at] + len(names), length)))
-        names += had.names
+    for had, where, since in asked:
+        of, at = overlaps(since, ran, had.start_ns, had.end_ns)
+        length = np.minimum(had.end_ns[at], ran[of]) - np.maximum(had.start_ns[at], since[of])
+        names = [f"{name} ({where})" if name else "" for name in had.names]
+        numbers = np.array([number.setdefault(name, len(number)) for name in names] or [0])
+        parts.append(np.stack((of, numbers[had.name[at]], length)))
     of, name, length = np.concatenate(parts, axis=1)
-    pairs, place = np.unique(of * (len(names) + 1) + name, return_inverse=True)
+    pairs, place = np.unique(of * (len(number) + 1) + name, return_inverse=True)
     sums = np.bincount(place, weights=length)
+    names = list(number)
     longest: dict[int, str] = {}
     # Each row's longest comes last, and stays.
     for pair in pairs[np.argsort(sums, kind="stable")].tolist():
-        longest[int(rows[pair // (len(names) + 1)])] = names[pair % (len(names) + 1)]
+        who = names[pair % (len(number) + 1)]
+        if who:
+            longest[int(rows[pair // (len(number) + 1)])] = who
     return longest

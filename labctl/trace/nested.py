@@ -6,19 +6,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from labctl.base.errors import UsageError
+from labctl.store.trial import TrialFolder
 from labctl.trace.clocks import ClockMap
 from labctl.trace.host_lanes import ENTRY, EXIT, HostSide
 from labctl.trace.lane_spans import meter
 from labctl.trace.lanes import Lane, Late, State, Timeline
-from labctl.trace.late import ENOUGH, Shared, described, late_ones, shared
+from labctl.trace.late import ENOUGH, Shared, Sight, described, late_ones, shared
 from labctl.trace.model import Nanoseconds, Trace
+from labctl.trace.recordings import recordings
 from labctl.trace.suspects import Found, Sides, double_scheduling, lock_holders, wake_up_chains
-from labctl.trace.task_lanes import Mapped, switching_cpus, task_lane, task_tids
-from labctl.trace.threads import Thread
+from labctl.trace.task_lanes import Mapped, switching_cpus, task_lane
+from labctl.trace.threads import Thread, Workload
 from labctl.trace.wakeups import Wakeups, wakeups
 
 CYCLICTEST = "cyclictest"
@@ -40,9 +43,31 @@ _SHARES = {
 class _Draft:
     """A time line that is being put together."""
 
+    window_ns: tuple[int, int]
     lanes: list[Lane] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+
+def read_timeline(folder: TrialFolder) -> Timeline:
+    """The time line of a trial's measured window, of the files that its collectors left.
+
+    Raises UsageError for a trial without a trace, BrokenError naming a file of labctl's own that
+    isn't what was written. What a recorder didn't get is among the `problems`.
+    """
+    found = recordings(folder)
+    host = found.host
+    if host is None:
+        if found.guest is None or isinstance(found.clock, str):
+            raise UsageError(
+                f"trial {folder.path.name} has no trace of its host, and its guest's can't be put "
+                f"on the host's clock: {found.clock}",
+                hint="'labctl timeline RUN' lists trials that have both.",
+            )
+        times = found.clock.to_host(np.array([found.guest.start_ns, found.guest.end_ns]))
+        host = Trace(where="", start_ns=int(times[0]), end_ns=int(times[1]), events={})
+    made = timeline_of(host, found.threads, found.guest, found.clock, found.workload)
+    return replace(made, problems=(*found.problems, *made.problems))
 
 
 def timeline_of(
@@ -50,26 +75,38 @@ def timeline_of(
     threads: Sequence[Thread],
     guest: Trace | None,
     clock: ClockMap | str,
-    *,
-    task: str = CYCLICTEST,
+    workload: Workload,
 ) -> Timeline:
-    """The time line of a trial, over its host's trace.
+    """The time line of a workload's window, or of all of its host's trace if that isn't known.
 
-    `threads`: whose the host's threads are; with none of a vCPU the trial was native. `clock`: the
-    guest's on the host's, or why there is none. `task`: how the names of the threads begin whose
-    wake-ups are looked at.
+    `threads`: whose the host's threads are. `guest`: None natively, too. `clock`: the guest's on
+    the host's, or why there is none.
     """
-    draft = _Draft(problems=[*host.problems])
-    _say_lost(draft, host, "host")
-    side = HostSide.of(host, {thread.tid: thread.name for thread in threads if thread.name})
     tids = _vcpus(threads)
+    is_native = guest is None and not tids
+    mapped: Mapped = _same if isinstance(clock, str) else clock.to_host
+    if is_native:
+        mapped = _same
+    window = host.start_ns, host.end_ns
+    if workload.window_ns is not None and (is_native or not isinstance(clock, str)):
+        times = mapped(np.array(workload.window_ns))
+        window = int(times[0]), int(times[1])
+        # Both recorders began before it and ended after it, with or without events.
+        start, end = min(host.start_ns, window[0]), max(host.end_ns, window[1])
+        host = replace(host, start_ns=start, end_ns=end)
+    draft = _Draft(window_ns=window, problems=[*host.problems])
+    _say_lost(draft, host, "host")
+    # Of several guests' threads that are called the same, these are this one's.
+    names = {thread.tid: f"own {thread.name}" for thread in threads if thread.name}
+    side = HostSide.of(host, names, window)
     hosts = _vcpu_lanes(draft, side, tids)
-    _add_helpers(draft, side, threads)
+    main_loop = _helper_lanes(draft, side, threads)
     late: tuple[Late, ...] = ()
     found: list[Found] = []
     error_ns = None
-    if not tids:
-        late = _look(draft, host, task, {}, _task_lanes(host, "host", _same), _same, 0)
+    if is_native:
+        cpus = _task_lanes(draft, host, "host", mapped)
+        late = _look(draft, host, workload, Sight(hosts={}, tasks=cpus), mapped, 0)
     elif guest is None or isinstance(clock, str):
         reason = clock if isinstance(clock, str) else "its scheduler was not recorded"
         draft.problems.append(f"Of the guest's own side nothing is shown: {reason}.")
@@ -77,18 +114,20 @@ def timeline_of(
         error_ns = clock.error_ns
         draft.problems += guest.problems
         _say_lost(draft, guest, "guest")
-        guests = _task_lanes(guest, "guest", clock.to_host)
+        _say_covered(draft, guest, workload)
+        guests = _task_lanes(draft, guest, "guest", mapped)
         sides = Sides(host=side, hosts=hosts, guests=guests, threads=tids, error_ns=error_ns)
-        late = _look(draft, guest, task, hosts, guests, clock.to_host, error_ns)
+        sight = Sight(hosts=hosts, tasks=guests, main_loop=main_loop)
+        late = _look(draft, guest, workload, sight, mapped, error_ns)
         found = [double_scheduling(sides), lock_holders(sides), wake_up_chains(sides)]
         _say_found(draft, sides, found)
     return Timeline(
-        start_ns=host.start_ns,
-        end_ns=host.end_ns,
+        start_ns=window[0],
+        end_ns=window[1],
         lanes=tuple(draft.lanes),
         late=late,
         suspects=tuple(suspect for kind in found for suspect in kind.kept),
-        gaps=host.gaps,
+        gaps=tuple(gap for gap in host.gaps if gap.start_ns < window[1] and gap.end_ns > window[0]),
         clock_error_ns=error_ns,
         figures=draft.figures,
         problems=tuple(draft.problems),
@@ -115,7 +154,7 @@ def _vcpu_lanes(
                 f"{denied} times an event of vCPU {vcpu}'s thread is missing that no lost record "
                 "accounts for: what it did around there is unknown."
             )
-        total = side.trace.end_ns - side.trace.start_ns
+        total = side.window_ns[1] - side.window_ns[0]
         for state, name in _SHARES.items():
             length = meter(lanes[vcpu], state).total_ns
             if total:
@@ -130,7 +169,14 @@ def _vcpu_lanes(
     return lanes
 
 
-def _add_helpers(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> None:
+def _helper_lanes(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> Lane | None:
+    """QEMU's other threads. Returns its main loop's lane, where that runs the guest's timers.
+
+    Under emulation it does (QEMU_CLOCK_VIRTUAL, in main_loop_wait() of util/main-loop.c); KVM's
+    timers are the kernel's.
+    """
+    is_emulated = any(one.role == "vcpu" and one.name.endswith("/TCG") for one in threads)
+    main_loop = None
     for role in _HELPERS:
         for thread in threads:
             if thread.role == role:
@@ -138,31 +184,34 @@ def _add_helpers(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> No
                 lane = side.thread_lane(thread.tid, title)
                 if lane is not None:
                     draft.lanes.append(lane)
+                    if is_emulated and thread.tid == thread.pid:
+                        main_loop = lane
+    return main_loop
 
 
-def _task_lanes(trace: Trace, side: str, mapped: Mapped) -> dict[int, Lane]:
-    return {
-        cpu: task_lane(trace, cpu, side=side, title=f"CPU {cpu}", mapped=mapped)
+def _task_lanes(draft: _Draft, trace: Trace, side: str, mapped: Mapped) -> dict[int, Lane]:
+    lanes = {
+        cpu: task_lane(trace, cpu, side=side, mapped=mapped, window_ns=draft.window_ns)
         for cpu in switching_cpus(trace)
     }
+    draft.lanes += lanes.values()
+    return lanes
 
 
 def _look(
     draft: _Draft,
     trace: Trace,
-    task: str,
-    hosts: Mapping[int, Lane],
-    tasks: Mapping[int, Lane],
+    workload: Workload,
+    sight: Sight,
     mapped: Mapped,
     error_ns: int,
 ) -> tuple[Late, ...]:
     """The late wake-ups that a machine's trace tells of, and their figures."""
-    draft.lanes += tasks.values()
-    found = _watched(draft, trace, task)
+    found = _watched(draft, trace, workload)
     if not len(found):
         return ()
     late = late_ones(found)
-    parts = shared(late, hosts, tasks, mapped)
+    parts = shared(late, sight, mapped)
     total = int(parts.latency_ns.sum())
     draft.figures["wakeups"] = len(found)
     draft.figures["late_wakeups"] = len(late)
@@ -175,18 +224,23 @@ def _look(
             ("other", parts.other_ns),
         ):
             draft.figures[f"late_{name}_share"] = int(column.sum()) / total
+        if sight.main_loop is not None:
+            draft.figures["late_main_loop_share"] = int(parts.main_loop_ns.sum()) / total
     _say_of_late(draft, found, parts, error_ns)
     longest = np.argsort(-parts.latency_ns, kind="stable")[:MOST_LATE]
     rows = longest[np.argsort(parts.meant_ns[longest], kind="stable")]
-    return described(parts, rows, hosts, tasks, trace.names)
+    return described(parts, rows, sight, trace.names)
 
 
-def _watched(draft: _Draft, trace: Trace, task: str) -> Wakeups:
-    found, lost = wakeups(trace, task_tids(trace, task))
+def _watched(draft: _Draft, trace: Trace, workload: Workload) -> Wakeups:
+    window = workload.window_ns or (trace.start_ns, trace.end_ns)
+    found, lost = wakeups(trace, workload.tids(trace))
+    found = found.within(*window)
     if not len(found):
         found, lost = wakeups(trace, [tid for tid in trace.names if tid])
+        found = found.within(*window)
         draft.problems.append(
-            f"No wake-up of a task named '{task}' was recorded: late ones are of any task."
+            f"No wake-up of '{workload.name}' was recorded: late ones are of any task."
             if len(found)
             else "No wake-ups were recorded, late or not."
         )
@@ -194,8 +248,8 @@ def _watched(draft: _Draft, trace: Trace, task: str) -> Wakeups:
         draft.problems.append(
             f"Of {lost} more wake-ups nothing is known: events were lost in between."
         )
-    if task == CYCLICTEST and found.timed.any():
-        return found.take(found.timed)  # another wake-up of it ends or stops it
+    if workload.name == CYCLICTEST and found.timed.any():
+        return found.take(found.timed)  # what else wakes it begins or ends it
     if len(found) and not found.timed.all():
         draft.problems.append(
             f"Of {len(found)} wake-ups {int((~found.timed).sum())} were by no timer of the task's "
@@ -239,6 +293,18 @@ def _say_found(draft: _Draft, sides: Sides, found: Sequence[Found]) -> None:
     if missing:
         numbers = ", ".join(map(str, missing))
         draft.problems.append(f"Of vCPU {numbers} the guest recorded no switch of tasks.")
+
+
+def _say_covered(draft: _Draft, guest: Trace, workload: Workload) -> None:
+    if workload.window_ns is None:
+        return
+    start, end = workload.window_ns
+    covered = min(guest.end_ns, end) - max(guest.start_ns, start)
+    if covered < end - start:
+        draft.problems.append(
+            f"The guest's trace covers {max(0, covered) / 1e9:.1f} s of the workload's "
+            f"{(end - start) / 1e9:.1f} s."
+        )
 
 
 def _say_lost(draft: _Draft, trace: Trace, whose: str) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labctl.trace.exit_names import SPINS
 from labctl.trace.host_lanes import EXIT, WAKEUPS, HostSide
-from labctl.trace.lane_spans import Flags, in_states, overlaps
+from labctl.trace.lane_spans import Flags, in_states, meter, overlaps
 from labctl.trace.lanes import Lane, State, Suspect
 from labctl.trace.model import Nanoseconds
 
@@ -139,7 +139,7 @@ def wake_up_chains(sides: Sides) -> Found:
         before = np.maximum(first - 1, 0)
         woken = (first > 0) & halted[before] & (host.end_ns[before] == start)
         start, in_ns = start[woken], in_ns[woken]
-        halts = np.append(host.start_ns[halted], sides.host.trace.end_ns)
+        halts = np.append(host.start_ns[halted], sides.host.window_ns[1])
         again = halts[np.searchsorted(halts[:-1], in_ns)]
         # The guest can't switch while its vCPU waits: who comes after the wake-up came after it.
         place = np.searchsorted(guest.start_ns[tasks], start)
@@ -149,10 +149,14 @@ def wake_up_chains(sides: Sides) -> Found:
         seen.append(_Seen(vcpu, start, begun, task, in_ns).take(fits))
 
     def text(vcpu: int, start: int, end: int, task: str, ran: int) -> str:
-        by, behind = _by(sides, vcpu, start), _behind(sides.hosts[vcpu], start, ran)
+        host = sides.hosts[vcpu]
+        by, behind = _by(sides, vcpu, start), _behind(host, start, ran)
+        waits = meter(host, State.PREEMPTED)
+        again = int(waits.between(np.array([ran]), np.array([end]))[0]) if end > ran else 0
+        more = f" ({_ms(again)} of them without a CPU again)" if again else ""
         return (
             f"vCPU {vcpu}, woken{by}, waits {_ms(ran - start)} for a CPU{behind}; "
-            f"{_ms(max(0, end - ran))} later the guest runs '{task}'"
+            f"{_ms(max(0, end - ran))} later{more} the guest runs '{task}'"
         )
 
     return _found(CHAIN, sides, seen, text)
@@ -205,7 +209,9 @@ def _found(
             kept.append(
                 Suspect(kind=kind, vcpu=one.vcpu, start_ns=start, end_ns=end, text=sentence)
             )
-    kept.sort(key=lambda suspect: suspect.start_ns)
+    # Several may be as long as the shortest that is kept.
+    kept.sort(key=lambda suspect: suspect.start_ns - suspect.end_ns)
+    kept = sorted(kept[:MOST], key=lambda suspect: suspect.start_ns)
     return Found(
         kind=kind, name=name, kept=tuple(kept), count=len(every), total_ns=int(every.sum())
     )

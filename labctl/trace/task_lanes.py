@@ -22,11 +22,14 @@ def switching_cpus(trace: Trace) -> list[int]:
     return [int(cpu) for cpu in np.unique(trace.events[SWITCH].cpu)]
 
 
-def task_lane(trace: Trace, cpu: int, *, side: str, title: str, mapped: Mapped) -> Lane:
+def task_lane(
+    trace: Trace, cpu: int, *, side: str, mapped: Mapped, window_ns: tuple[int, int]
+) -> Lane:
     """TASK (its name is the detail) and IDLE, from one switch of the CPU to its next.
 
     UNKNOWN where events were lost, and where the task that leaves isn't the one that came: switches
-    in between weren't recorded. `mapped`: of the trace's times.
+    in between weren't recorded. `mapped`: of the trace's times. `window_ns`: what is shown, by the
+    time line's clock.
     """
     switches = trace.events[SWITCH]
     own = switches.cpu == cpu
@@ -59,19 +62,8 @@ def task_lane(trace: Trace, cpu: int, *, side: str, title: str, mapped: Mapped) 
         ]
     ).within(trace.start_ns, trace.end_ns)
     placed = LaneSpans(mapped(spans.start_ns), mapped(spans.end_ns), spans.state, spans.key)
-    return placed.lane(title, side, cpu, lambda tid: task_name(trace, tid))
-
-
-def task_name(trace: Trace, tid: int) -> str:
-    return trace.names.get(tid, f"task {tid}")
-
-
-def task_tids(trace: Trace, name: str) -> list[int]:
-    """The threads whose name begins so; not the first one of a process that has others, which
-    only starts them and waits (cyclictest's measuring threads)."""
-    found = [tid for tid, own in trace.names.items() if tid and own.startswith(name)]
-    others = [tid for tid in found if trace.processes.get(tid, tid) != tid]
-    return others or found
+    shown = placed.within(*window_ns)
+    return shown.lane(f"CPU {cpu}", side, cpu, lambda tid: trace.names.get(tid, f"task {tid}"))
 
 
 def _states(tids: NDArray[np.int64]) -> NDArray[np.int8]:

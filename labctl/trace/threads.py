@@ -1,4 +1,4 @@
-"""Whose threads a trace's events are of."""
+"""Whose threads a trace's events are of, and which of them are the workload's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 from labctl.base.errors import BrokenError
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.family import family
+from labctl.trace.model import Trace
+
+_SIDE = "side.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,4 +44,42 @@ def stored_threads(raw: TrialFolder) -> list[Thread]:
         raise BrokenError(
             f"{raw.path / files.THREADS}: expected threads with tid, pid, role, index and name, "
             f"found something else ({error!r})"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the runner started. `name`: how its threads' names begin. `pid`: its first process.
+    `window_ns`: when that ran, by the clock of its machine. None where that isn't known."""
+
+    name: str
+    pid: int | None = None
+    window_ns: tuple[int, int] | None = None
+
+    def tids(self, trace: Trace) -> list[int]:
+        """Its threads, of a trace of its machine; or, with none of its process in there, those of
+        its name. Not the first one of a process that has others, which only starts them and waits
+        (cyclictest's measuring threads)."""
+        found = [] if self.pid is None else sorted(family(trace, self.pid) & trace.names.keys())
+        if not found:
+            found = [tid for tid, own in trace.names.items() if tid and own.startswith(self.name)]
+        others = [tid for tid in found if trace.processes.get(tid, tid) != tid]
+        return others or found
+
+
+def stored_workload(raw: TrialFolder, program: str) -> Workload:
+    """Of a trial. `program`: what labctl calls it. Raises BrokenError naming the file when it is
+    missing or isn't what the runner wrote."""
+    data: Any = raw.read_json(_SIDE)
+    try:
+        end_ns = int(data["after"]["monotonic_ns"])
+        return Workload(
+            name=program.split("-")[0],  # sysbench-cpu is of sysbench
+            pid=int(data["pid"]),
+            window_ns=(end_ns - round(float(data["duration_s"]) * 1e9), end_ns),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise BrokenError(
+            f"{raw.path / _SIDE}: expected the workload's pid, duration and clock from the "
+            f"runner, found something else ({error!r})"
         ) from error

@@ -39,6 +39,10 @@ class Wakeups:
     def __len__(self) -> int:
         return len(self.tid)
 
+    def within(self, start_ns: int, end_ns: int) -> Wakeups:
+        """Those that were meant and came in a window."""
+        return self.take((self.meant_ns >= start_ns) & (self.ran_ns <= end_ns))
+
     def take(self, chosen: Flags | NDArray[np.int64]) -> Wakeups:
         return Wakeups(
             tid=self.tid[chosen],
@@ -52,7 +56,7 @@ class Wakeups:
 
 def wakeups(trace: Trace, tids: Sequence[int]) -> tuple[Wakeups, int]:
     """Of some tasks, from the sleep before to the switch-in after; and how many more there were
-    with a loss of events in between, of which nothing is known."""
+    with events missing in between, of which nothing is known."""
     switches = trace.events.get(SWITCH)
     waking = next((trace.events[name] for name in WAKING if name in trace.events), None)
     if switches is None or waking is None or not len(switches) or not len(tids):
@@ -81,7 +85,7 @@ def wakeups(trace: Trace, tids: Sequence[int]) -> tuple[Wakeups, int]:
     own, woken = own[in_order], woken[in_order]
     after = np.searchsorted(key, woken, "right")
     before, then = np.maximum(after - 1, 0), np.minimum(after, len(key) - 1)
-    fits = (after > 0) & (after < len(key)) & (what[before] == _SLEEPS) & (what[then] == _COMES)
+    fits = (after > 0) & (after < len(key)) & (what[before] == _SLEEPS)
     for other in (before, then):
         fits &= order.number(key[other]) == order.number(woken)
     # Of several within one sleep it is the first that woke it.
@@ -89,6 +93,8 @@ def wakeups(trace: Trace, tids: Sequence[int]) -> tuple[Wakeups, int]:
     own, before, then = own[fits], before[fits], then[fits]
     slept_ns, ran_ns = order.time_ns(key[before]), order.time_ns(key[then])
     kept = Holes.of(trace.gaps).of_spans(slept_ns, ran_ns)[0] == ran_ns
+    # Who leaves before it came: the switch in between is missing.
+    kept &= what[then] == _COMES
     own, slept_ns, ran_ns, then = own[kept], slept_ns[kept], ran_ns[kept], then[kept]
     tid, woken_ns = waking.fields["pid"][own].astype(np.int64), waking.time_ns[own]
     due_ns, timed = _due(trace, tid, woken_ns, waking.cpu[own], slept_ns)

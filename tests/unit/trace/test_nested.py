@@ -13,7 +13,7 @@ from labctl.trace.clocks import ClockMap
 from labctl.trace.lanes import Lane, Late, Timeline
 from labctl.trace.model import Trace
 from labctl.trace.nested import MOST_LATE, timeline_of
-from labctl.trace.threads import Thread
+from labctl.trace.threads import Thread, Workload
 from tests.unit.trace.recorded import (
     HLT,
     MSR_WRITE,
@@ -30,6 +30,7 @@ HOST_NAMES = {HOG: "stress-ng", NEIGHBOUR: "other-vm", WAKER: "qemu"}
 CYCLICTEST, MAIN, SHELL = 50, 49, 60
 GUEST_NAMES = {CYCLICTEST: "cyclictest", MAIN: "cyclictest", SHELL: "sh", 0: "swapper/0"}
 TIMER = -0x7000
+WORKLOAD = Workload(name="cyclictest")
 
 
 def vcpu(tid: int = VCPU, index: int = 0) -> Thread:
@@ -73,8 +74,8 @@ def wake_up(
     side.switch(ran_us, 0, over, CYCLICTEST, PREEMPTED)
 
 
-def told(recorded: Recorded, inside: Recorded, **known: object) -> Timeline:
-    return timeline_of(recorded.trace(), [vcpu()], inside.trace(), clock(), **known)  # type: ignore[arg-type]
+def told(outside: Recorded, inside: Recorded, workload: Workload = WORKLOAD) -> Timeline:
+    return timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(), workload)
 
 
 def test_a_preemption_of_20_ms_is_the_hosts_part_with_its_culprit() -> None:
@@ -120,7 +121,7 @@ def test_the_guests_times_are_put_on_the_hosts_clock() -> None:
     outside.switch(150_000, 1, VCPU, HOG, PREEMPTED)
     outside.switch(152_000, 1, HOG, VCPU, PREEMPTED)
     wake_up(inside, due_us=50_500, woken_us=52_100, ran_us=52_200)
-    timeline = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(100_000, 30))
+    timeline = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(100_000, 30), WORKLOAD)
     (late,) = timeline.late
     assert (late.at_ns, late.host_ns) == (150_500_000, 1_500_000)
     assert timeline.clock_error_ns == 30_000
@@ -134,8 +135,8 @@ def test_a_part_shorter_than_the_clocks_error_is_said_to_be_unsure() -> None:
     outside.exit(20_100, 1, VCPU, MSR_WRITE)
     outside.entry(20_130, 1, VCPU)
     wake_up(inside, due_us=20_000, woken_us=20_010, ran_us=20_510)
-    sure = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(0, 20))
-    unsure = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(0, 40))
+    sure = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(0, 20), WORKLOAD)
+    unsure = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(0, 40), WORKLOAD)
     assert not any("may be another's" in problem for problem in sure.problems)
     assert any("1 of 1 late wake-ups have a part" in problem for problem in unsure.problems)
 
@@ -170,7 +171,7 @@ def test_without_a_timer_latency_counts_from_the_wake_up() -> None:
     inside.switch(30_000, 0, SHELL, 0, SLEEPING)
     inside.wake(40_000, 0, SHELL)
     inside.switch(40_700, 0, 0, SHELL, RUNNABLE)
-    timeline = told(outside, inside, task="sh")
+    timeline = told(outside, inside, Workload(name="sh"))
     assert [late.latency_ns for late in timeline.late] == [700_000]
     assert any("by no timer of the task's own" in problem for problem in timeline.problems)
 
@@ -224,7 +225,7 @@ def test_double_scheduling_takes_a_task_a_millisecond_and_sure_clocks(
     outside.switch(50_000, 1, VCPU, HOG, PREEMPTED)
     outside.switch(50_000 + length_us, 1, HOG, VCPU, PREEMPTED)
     inside.switch(40_000, 0, SHELL if idle else 0, 0 if idle else SHELL, RUNNABLE)
-    timeline = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(0, error_us))
+    timeline = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(0, error_us), WORKLOAD)
     assert timeline.figures["double_scheduling_count"] == count
 
 
@@ -239,11 +240,11 @@ def test_spinning_vcpus_make_a_preempted_one_a_lock_holder_suspect() -> None:
         outside.entry(at + 5, 0, SECOND)
     inside.switch(40_000, 0, 0, SHELL, RUNNABLE)
     threads = [vcpu(), vcpu(SECOND, 1)]
-    timeline = timeline_of(outside.trace(), threads, inside.trace(), clock())
+    timeline = timeline_of(outside.trace(), threads, inside.trace(), clock(), WORKLOAD)
     (suspect,) = [one for one in timeline.suspects if one.kind == "lock holder preempted"]
     assert suspect.vcpu == 0
     assert suspect.text.endswith("with 'sh' on it, while other vCPUs exit 3 times for spinning")
-    alone = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock())
+    alone = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(), WORKLOAD)
     assert alone.figures["lock_holder_count"] == 0
 
 
@@ -291,7 +292,7 @@ def test_without_the_guests_side_the_hosts_is_shown_and_the_reason_said() -> Non
     outside = host()
     outside.switch(30_000, 1, VCPU, HOG, PREEMPTED)
     for inside, known in ((None, clock()), (guest().trace(), "its clock was not read")):
-        timeline = timeline_of(outside.trace(), [vcpu()], inside, known)
+        timeline = timeline_of(outside.trace(), [vcpu()], inside, known, WORKLOAD)
         assert lanes_of(timeline, "host")
         assert not lanes_of(timeline, "guest")
         assert timeline.clock_error_ns is None
@@ -301,7 +302,7 @@ def test_without_the_guests_side_the_hosts_is_shown_and_the_reason_said() -> Non
 def test_natively_there_is_a_lane_per_cpu_and_waiting_is_for_other_tasks() -> None:
     native = guest()
     wake_up(native, due_us=20_000, woken_us=20_010, ran_us=20_510, over=SHELL)
-    timeline = timeline_of(native.trace(), [], None, "natively there is no other clock")
+    timeline = timeline_of(native.trace(), [], None, "natively there is no other clock", WORKLOAD)
     assert [lane.title for lane in timeline.lanes] == ["CPU 0"]
     (late,) = timeline.late
     assert (late.host_ns, late.queue_ns, late.other_ns) == (0, 500_000, 10_000)
@@ -322,7 +323,7 @@ def test_more_late_ones_than_a_page_needs_are_cut_and_said_to_be() -> None:
 
 def test_traces_without_any_events_make_a_time_line_that_says_so() -> None:
     empty = Trace(where="nothing", start_ns=5, end_ns=5, events={})
-    timeline = timeline_of(empty, [vcpu()], empty, clock())
+    timeline = timeline_of(empty, [vcpu()], empty, clock(), WORKLOAD)
     assert "No wake-ups were recorded, late or not." in timeline.problems
     assert timeline.late == ()
 
@@ -362,7 +363,7 @@ def test_parts_are_never_negative_and_add_up(
         wake_up(inside, due, due + late, due + late + queued, over=SHELL if queued % 2 else 0)
         now = due + late + queued
     known = clock(offset_us)
-    for late in timeline_of(outside.trace(), [vcpu()], inside.trace(), known).late:
+    for late in timeline_of(outside.trace(), [vcpu()], inside.trace(), known, WORKLOAD).late:
         parts = (late.host_ns, late.exit_ns, late.queue_ns, late.other_ns)
         assert min(parts) >= 0
         assert sum(parts) == late.latency_ns
