@@ -6,6 +6,7 @@ from labctl.base.errors import BrokenError
 from labctl.collect import (
     calibrated,
     derived,
+    exits,
     host_threads,
     host_trace,
     kvm_stats,
@@ -35,6 +36,8 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     readings += side.parse(folder, kind=kind, accelerator=accelerator)
     readings += kvm_stats.parse(folder, accelerator=accelerator)
     readings += host_trace.parse(folder)
+    readings += exits.parse(folder)
+    readings += derived.net_readings(readings, kind=kind)
     readings += neighbour_readings(folder, host)
     problem = folder.read_text(PROBLEM) if folder.has(PROBLEM) else None
     readings += perf_stat.parse(folder, kind=kind, problem=problem)
