@@ -22,7 +22,7 @@ from labctl.base.units import Better, Unit
 
 _NATURAL_METRICS = frozenset({"steal", "run_delay", "host_cpu", "ctx_switches"})
 _NATURAL_UNITS = frozenset({Unit.FRACTION, Unit.CPUS})
-_ZERO_IN_NATIVE = frozenset({"exits", "exit_time"})
+_ZERO_IN_NATIVE = frozenset({"exits", "exit_time", "userspace_exits"})
 
 _LOG_RESOLUTION = 1e-9
 _LARGEST_LOG = 700.0

@@ -33,7 +33,9 @@ _OPERATION_METRICS = frozenset(
         *("operations", "round_trips", "wakeups"),
     }
 )
-_EVENT_METRICS = frozenset({"exits", "halt_poll", "retransmits", "stalls"})
+_EVENT_METRICS = frozenset(
+    {"exits", "halt_poll", "kvm_stat", "retransmits", "stalls", "userspace_exits"}
+)
 """Of what is counted. Not here, as nothing is known but that they are above 0: what divides one
 large total by another (bandwidth, cycles, operations per CPU-second), and times that a clock of
 nanoseconds took. What has 0 as a usual value is never compared by ratio (`effects.natural`)."""

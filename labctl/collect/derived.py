@@ -6,7 +6,7 @@ that is in the bill; rates, each over a window of its own, would lose the differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from labctl.base.units import Better, Unit
 from labctl.collect import perf_stat, side, snapshots
@@ -15,12 +15,19 @@ from labctl.store.samples import Reading, Sample, Unavailable, sample_key
 
 _MISSES = tuple(f"{what}_misses" for what in perf_stat.MISSES)
 
+_PER_OPERATION = {
+    "exits": ("exits_per_op", Unit.PER_OPERATION),
+    "exit_time": ("exit_time_per_op", Unit.SECONDS),
+    "userspace_exits": ("userspace_exits_per_op", Unit.PER_OPERATION),
+}
+"""What is counted in `exits_window`: by reason, and beside KVM's own total of `exits`."""
+
 
 def per_operation_readings(
     readings: Sequence[Reading], *, rate_metric: str | None, kind: str
 ) -> Iterator[Reading]:
     """ops_per_cpu_s, exits_per_op, cycles_per_op and misses per operation from all of a trial's
-    other readings.
+    other readings, and per operation what is known of exits by reason.
 
     `rate_metric`: the workload's; None for one that runs at a fixed pace.
     """
@@ -48,6 +55,7 @@ def per_operation_readings(
         Better.LOWER,
         snapshots.RAW,
     )
+    yield from _breakdown(readings, known, operations)
     # Stands beside IPC, which spinning raises (METHOD rule 12).
     yield _reading(
         "cycles_per_op",
@@ -66,6 +74,49 @@ def per_operation_readings(
                 perf_stat.RAW,
                 missed.labels,
             )
+
+
+def net_readings(readings: Iterable[Reading], *, kind: str) -> Iterator[Reading]:
+    """vcpu_cpu_net: CPU time of the vCPU threads without KVM's halt polling (METHOD rule 14)."""
+    if kind != "guest":
+        return
+    known = Known(readings)
+    yield _reading(
+        "vcpu_cpu_net",
+        lambda: (
+            known.value("host_cpu{thread=vcpu}")
+            - known.value("halt_poll_time{result=success}")
+            - known.value("halt_poll_time{result=fail}")
+        ),
+        Unit.CPUS,
+        Better.LOWER,
+        snapshots.RAW,
+    )
+
+
+def _breakdown(
+    readings: Iterable[Reading], known: Known, operations: Callable[[], float]
+) -> Iterator[Reading]:
+    """Exits by reason, their time and returns to QEMU, per operation; nothing of what isn't
+    there."""
+    for one in readings:
+        if not isinstance(one, Sample) or one.metric not in _PER_OPERATION:
+            continue
+        if (one.metric == "exits" and "reason" not in one.labels) or "vcpu" in one.labels:
+            continue
+        metric, unit = _PER_OPERATION[one.metric]
+        try:
+            value = one.value * known.value("exits_window") / operations()
+        except MissingReadingError:
+            return  # exits_per_op says why
+        yield Sample(
+            metric=metric,
+            value=value,
+            unit=unit,
+            better=Better.LOWER,
+            labels=one.labels,
+            source=one.source,
+        )
 
 
 def _reading(

@@ -29,7 +29,9 @@ class Known:
     def value(self, key: str) -> float:
         """Raises MissingReadingError."""
         if key not in self._values:
-            raise MissingReadingError(self._reasons.get(key, f"there is no {key}."))
+            # Unavailable may be all of a metric, whatever its labels.
+            every = self._reasons.get(key.partition("{")[0], f"there is no {key}.")
+            raise MissingReadingError(self._reasons.get(key, every))
         return self._values[key]
 
     def positive(self, key: str) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from labctl.base.errors import BrokenError
@@ -12,19 +13,31 @@ from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 
 KEY = "query_stats"
-METRICS = ("exits", "halt_poll", "halt_poll_time")
+METRICS = ("exits", "halt_poll", "halt_poll_time", "kvm_stat")
 
 # KVM counts polls that were attempted and those that succeeded (virt/kvm/kvm_main.c,
 # kvm_vcpu_halt); the rest failed.
 _POLLS, _SUCCESSES = "halt_attempted_poll", "halt_successful_poll"
 _POLL_NS = {"success": "halt_poll_success_ns", "fail": "halt_poll_fail_ns"}
 
+# What else tells where a guest's time went (arch/x86/kvm/x86.c, kvm_vcpu_stats_desc and
+# kvm_vm_stats_desc; arm64 has a few of them): all only grow. Others are sizes, or of no use here.
+_OTHERS = (
+    *("halt_wakeup", "signal_exits", "io_exits", "mmio_exits", "halt_exits", "irq_exits"),
+    *("irq_window_exits", "request_irq_exits", "hypercalls", "irq_injections", "nmi_injections"),
+    *("insn_emulation", "req_event", "pf_taken", "pf_fixed", "pf_emulate", "tlb_flush"),
+    *("l1d_flush", "host_state_reload", "fpu_reload", "nested_run", "preemption_reported"),
+    *("preemption_other", "directed_yield_attempted", "directed_yield_successful"),
+    *("remote_tlb_flush", "mmu_shadow_zapped", "mmu_cache_miss", "nx_lpage_splits"),
+)
+
 Stats = Mapping[str, Mapping[str, int]]
-"""vCPU (its QOM path) to its cumulative counters."""
+"""vCPU (its QOM path; "" is the VM itself) to its cumulative counters."""
 
 
 def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
-    """exits, halt_poll{result=...} and halt_poll_time{result=...}, over all vCPUs of the VM.
+    """exits, halt_poll{result=...}, halt_poll_time{result=...} and kvm_stat{name=...}, over all
+    vCPUs of the VM, and exits{vcpu=...} of each.
 
     `accelerator`: "kvm" or "tcg". Raises BrokenError when host.json isn't whole.
     """
@@ -40,23 +53,55 @@ def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
         yield from _unavailable("QEMU was not asked for KVM's statistics.")
         return
     before, after = (
-        _vcpu_stats(taken[KEY], snapshots.where) for taken in (snapshots.before, snapshots.after)
+        _stats(taken[KEY], snapshots.where) for taken in (snapshots.before, snapshots.after)
     )
-    if not before or before.keys() != after.keys():
+    if not _vcpus(before) or before.keys() != after.keys():
         yield from _unavailable(
             "KVM of this host tells QEMU no statistics (Linux before 5.14), or its vCPUs changed."
         )
         return
-    changes: dict[str, int] = {}
-    for name in ("exits", _POLLS, _SUCCESSES, *_POLL_NS.values()):
-        if all(name in stats for stats in (*before.values(), *after.values())):
-            by_vcpu = [stats[name] - before[vcpu][name] for vcpu, stats in after.items()]
-            if min(by_vcpu) < 0:
-                reason = "KVM's counters went backwards: the guest was started anew."
-                yield from _unavailable(reason)
-                return
-            changes[name] = sum(by_vcpu)
-    yield from _readings(changes, snapshots)
+    changes = {
+        of: {name: count - before[of][name] for name, count in stats.items() if name in before[of]}
+        for of, stats in after.items()
+    }
+    wanted = ("exits", _POLLS, _SUCCESSES, *_POLL_NS.values(), *_OTHERS)
+    if any(changed.get(name, 0) < 0 for changed in changes.values() for name in wanted):
+        yield from _unavailable("KVM's counters went backwards: the guest was started anew.")
+        return
+    yield from _readings(_sums(changes, wanted), snapshots)
+    for number, vcpu in enumerate(_vcpus(changes)):
+        if "exits" in changes[vcpu]:
+            labels = {"vcpu": str(number)}
+            yield _per_second("exits", changes[vcpu]["exits"], snapshots, labels)
+
+
+def exits_by_vcpu(counters: Mapping[str, Any]) -> Mapping[str, int] | None:
+    """KVM's `exits` so far by vCPU, from what a bench counts; None where it tells none."""
+    stats = _stats(counters.get(KEY, []), KEY)
+    vcpus = _vcpus(stats)
+    if not vcpus or not all("exits" in stats[vcpu] for vcpu in vcpus):
+        return None
+    return {vcpu: stats[vcpu]["exits"] for vcpu in vcpus}
+
+
+def _vcpus(stats: Stats) -> list[str]:
+    """In the order of their numbers: device[2] comes before device[10]."""
+    return sorted(
+        (of for of in stats if of), key=lambda path: [int(n) for n in re.findall(r"\d+", path)]
+    )
+
+
+def _sums(changes: Stats, names: Iterable[str]) -> dict[str, int]:
+    """What all that count it (every vCPU, or the VM) counted."""
+    vcpus = _vcpus(changes)
+    sums = {}
+    for name in names:
+        by_vcpu = [changes[vcpu][name] for vcpu in vcpus if name in changes[vcpu]]
+        if len(by_vcpu) == len(vcpus):
+            sums[name] = sum(by_vcpu)
+        elif name in changes.get("", {}):
+            sums[name] = changes[""][name]
+    return sums
 
 
 def _readings(changes: Mapping[str, int], snapshots: Snapshots) -> Iterator[Reading]:
@@ -83,10 +128,13 @@ def _readings(changes: Mapping[str, int], snapshots: Snapshots) -> Iterator[Read
         else:
             reason = f"KVM of this host doesn't count '{name}'."
             yield Unavailable(metric=f"halt_poll_time{{result={result}}}", reason=reason)
+    for name in _OTHERS:
+        if name in changes:
+            yield _per_second("kvm_stat", changes[name], snapshots, {"name": name})
 
 
-def _vcpu_stats(answers: Any, where: str) -> Stats:
-    """Counters by vCPU from the answers to query-stats for target "vcpu" and target "vm".
+def _stats(answers: Any, where: str) -> Stats:
+    """Counters by vCPU, and the VM's, from the answers to query-stats for both targets.
 
     QEMU's schema: a list of {provider, qom-path (for vCPUs), stats: [{name, value}]}; a value
     is a number, a truth value, or a list (a histogram).
@@ -95,9 +143,9 @@ def _vcpu_stats(answers: Any, where: str) -> Stats:
     try:
         entries = [entry for answer in answers for entry in answer]
         for entry in entries:
-            if "qom-path" not in entry or entry["provider"] != "kvm":
+            if entry["provider"] != "kvm":
                 continue
-            found[entry["qom-path"]] = {
+            found[entry.get("qom-path", "")] = {
                 stat["name"]: stat["value"] for stat in entry["stats"] if type(stat["value"]) is int
             }
     except (KeyError, TypeError) as error:

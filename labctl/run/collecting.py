@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from labctl.base.levels import Level
 from labctl.run.bench import Bench
 from labctl.run.counting import pmu_counting
+from labctl.run.exit_counting import exit_counting
 from labctl.run.lab import Lab
 from labctl.run.tracing import host_tracing
 from labctl.store.trial import TrialFolder
@@ -23,4 +24,7 @@ def collecting(
         stack.enter_context(pmu_counting(bench, pid, folder))
         if level.holds(Level.TRACE):
             stack.enter_context(host_tracing(lab, bench, pid, folder))
+        if level.holds(Level.EXITS):
+            # Last: its window is to be the trial's own.
+            stack.enter_context(exit_counting(lab, bench, folder))
         yield

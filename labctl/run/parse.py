@@ -6,6 +6,7 @@ from labctl.base.errors import BrokenError
 from labctl.collect import (
     calibrated,
     derived,
+    exits,
     guest_trace,
     host_threads,
     host_trace,
@@ -37,6 +38,8 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     readings += kvm_stats.parse(folder, accelerator=accelerator)
     readings += host_trace.parse(folder)
     readings += guest_trace.parse(folder, kind=kind)
+    readings += exits.parse(folder)
+    readings += derived.net_readings(readings, kind=kind)
     readings += neighbour_readings(folder, host)
     problem = folder.read_text(PROBLEM) if folder.has(PROBLEM) else None
     readings += perf_stat.parse(folder, kind=kind, problem=problem)

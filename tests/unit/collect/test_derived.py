@@ -1,6 +1,6 @@
 import pytest
 
-from labctl.collect.derived import per_operation_readings
+from labctl.collect.derived import net_readings, per_operation_readings
 from labctl.store.samples import Reading, Unavailable
 from tests.unit.collect.trials import reasons, sample, values
 
@@ -101,3 +101,38 @@ def test_no_operations_are_no_divisor() -> None:
 def test_no_cpu_time_is_no_divisor() -> None:
     key = "host_cpu{thread=vcpu}"
     assert "ops_per_cpu_s" in reasons(_derive([sample(key, 0.0), *_without(key)]))
+
+
+def test_the_bill_of_exits_is_split_by_reason() -> None:
+    more: list[Reading] = [
+        sample("exits_window", 4.0),
+        sample("exits{reason=HLT}", 1000.0),
+        sample("exits{vcpu=0}", 4000.0),
+        sample("exit_time", 0.5),
+        sample("exit_time{reason=IO}", 0.25),
+        sample("exit_time{vcpu=0}", 0.25),
+        sample("userspace_exits{reason=IO}", 500.0),
+    ]
+    found = values(_derive([*GUEST, *more]))
+    assert found["exits_per_op"] == 10
+    assert found["exits_per_op{reason=HLT}"] == 2
+    assert found["exit_time_per_op"] == pytest.approx(1e-3)
+    assert found["exit_time_per_op{reason=IO}"] == pytest.approx(5e-4)
+    assert found["userspace_exits_per_op{reason=IO}"] == 1
+    assert not [key for key in found if "vcpu" in key]
+
+
+def test_halt_polling_is_taken_from_the_time_of_the_vcpus() -> None:
+    polls: list[Reading] = [
+        sample("halt_poll_time{result=success}", 0.05),
+        sample("halt_poll_time{result=fail}", 0.1),
+    ]
+    found = values(list(net_readings([*GUEST, *polls], kind="guest")))
+    assert found == {"vcpu_cpu_net": pytest.approx(0.1)}
+
+
+def test_without_halt_polls_the_net_time_is_unavailable_with_their_reason() -> None:
+    emulated = Unavailable(metric="halt_poll_time", reason="emulated: no VM exits.")
+    readings = list(net_readings([*GUEST, emulated], kind="guest"))
+    assert reasons(readings) == {"vcpu_cpu_net": "emulated: no VM exits."}
+    assert list(net_readings([], kind="native")) == []

@@ -100,3 +100,43 @@ def test_answers_of_another_shape_are_an_error_that_names_the_file(
 ) -> None:
     with pytest.raises(BrokenError, match=r"host\.json"):
         _parse(tmp_path, change)
+
+
+def test_exits_are_told_for_each_vcpu_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    def more(data: Any) -> None:
+        data["after"]["monotonic_ns"] = data["before"]["monotonic_ns"] + 1_000_000_000
+        for vcpu, exits in ((0, 7), (1, 500)):
+            stat = _stat(data["after"], vcpu, "exits")
+            stat["value"] = _stat(data["before"], vcpu, "exits")["value"] + exits
+        for when in ("before", "after"):
+            # As QEMU lists them: the last one first.
+            first, last = data[when]["query_stats"][0]
+            first["qom-path"] = "/machine/unattached/device[10]"
+            last["qom-path"] = "/machine/unattached/device[2]"
+
+    found = values(_parse(tmp_path, more))
+    assert (found["exits{vcpu=0}"], found["exits{vcpu=1}"], found["exits"]) == (500, 7, 507)
+
+
+def test_the_rest_of_kvms_statistics_is_told_by_name(tmp_path: Path) -> None:
+    def more(data: Any) -> None:
+        data["after"]["monotonic_ns"] = data["before"]["monotonic_ns"] + 2_000_000_000
+        for vcpu, count in ((0, 10), (1, 20)):
+            stat = _stat(data["after"], vcpu, "insn_emulation")
+            stat["value"] = _stat(data["before"], vcpu, "insn_emulation")["value"] + count
+        (vm,) = data["after"]["query_stats"][1]
+        flushes = next(stat for stat in vm["stats"] if stat["name"] == "remote_tlb_flush")
+        flushes["value"] += 8
+
+    found = values(_parse(tmp_path, more))
+    assert found["kvm_stat{name=insn_emulation}"] == 15
+    assert found["kvm_stat{name=remote_tlb_flush}"] == 4
+    # No counter: it may shrink.
+    assert "kvm_stat{name=pages_4k}" not in found
+
+
+def test_exits_so_far_are_told_by_vcpu() -> None:
+    counters = json.loads(recorded(KVM))["before"]
+    assert sorted(kvm_stats.exits_by_vcpu(counters).values()) == [0, 438]
+    assert kvm_stats.exits_by_vcpu({}) is None
+    assert kvm_stats.exits_by_vcpu({"query_stats": [[], []]}) is None

@@ -1,0 +1,21 @@
+"""The kernel's tracepoints for a program, whether or not the host has tracefs mounted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+TRACEFS = "/sys/kernel/tracing"
+
+_MOUNTED = f'[ -d {TRACEFS}/events ] || mount -t tracefs tracefs {TRACEFS} || exit; exec "$@"'
+
+
+def with_tracefs(argv: Sequence[str]) -> tuple[str, ...]:
+    """The command in a mount namespace of its own, where tracefs is at TRACEFS.
+
+    The mount ends with the command, and nobody else sees it. The process stays the one that is
+    started: it can be signalled by its id.
+    """
+    return (
+        *("unshare", "--mount", "--propagation", "private"),
+        *("sh", "-c", _MOUNTED, "sh", *argv),
+    )

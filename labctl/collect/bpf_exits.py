@@ -1,0 +1,145 @@
+"""VM exits counted in the kernel by a BPF program, through bpftrace.
+
+Nothing is written per exit: counts and times are added up in per-CPU maps, which are read once at
+the end. A signal that labctl sends opens the window that is counted, and another closes it: what
+attaching and detaching take, some hundred milliseconds, is outside.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, LabctlError
+from labctl.base.process import run
+from labctl.base.tracefs import with_tracefs
+
+RAW = "trace/exits.bpftrace.jsonl"
+
+MARK = signal.SIGWINCH
+"""Opens the window, and closes it. A process ignores it unless it has asked for it; the tracepoint
+sees it all the same."""
+SHOW = signal.SIGUSR1
+"""Has bpftrace print its maps, which it does only once every probe is attached."""
+
+STARTED = '"attached_probes"'
+"""It prints this before it attaches its probes, and from then on doesn't die of SHOW."""
+ATTACHED = '"@attached"'
+
+# $1: QEMU, $2: labctl. A VM exit's time ends with the entry after it, on the same vCPU thread. A
+# kernel that handles an exit without leaving its innermost loop may show no entry (before Linux
+# 6.9): that exit is counted, and has no time.
+_SCRIPT = """
+BEGIN { @attached = 1; }
+tracepoint:signal:signal_generate /pid == $2 && args->sig == MARK/ {
+  if (@opened == 0) { @opened = nsecs; @on = 1; } else { @on = 0; @closed = nsecs; }
+}
+tracepoint:kvm:kvm_exit /@on == 1 && pid == $1/ {
+  @exits[tid, args->isa, args->exit_reason] = count();
+  @since[tid] = nsecs; @isa[tid] = args->isa; @why[tid] = args->exit_reason;
+}
+tracepoint:kvm:kvm_entry /@on == 1 && pid == $1 && @since[tid] != 0/ {
+  @ns[tid, @isa[tid], @why[tid]] = sum(nsecs - @since[tid]); @since[tid] = 0;
+}
+tracepoint:kvm:kvm_userspace_exit /@on == 1 && pid == $1/ {
+  @userspace[tid, args->reason, args->errno] = count();
+}
+""".replace("MARK", str(int(MARK)))
+
+_PROBE = "tracepoint:kvm:kvm_exit { @exits = count(); } BEGIN { exit(); }"
+_PROBE_S = 30.0
+
+# It says this wherever it may not lock all memory, and goes on.
+_SAID_ANYWAY = "RLIMIT_MEMLOCK"
+_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Of a window of `seconds`. Keys: thread, instruction set and code of an exit; thread, reason
+    and errno of a return to QEMU. `ns`: from exits to the entries after them."""
+
+    seconds: float
+    exits: Mapping[tuple[int, int, int], int]
+    ns: Mapping[tuple[int, int, int], int]
+    userspace: Mapping[tuple[int, int, int], int]
+
+
+def command(qemu: int, labctl: int) -> tuple[str, ...]:
+    """bpftrace until SIGINT; RAW is its standard output. Both are process ids of the host's own
+    PID namespace."""
+    return (
+        # Nobody else could end it when labctl is killed.
+        *("setpriv", "--pdeathsig", "KILL"),
+        *with_tracefs(("bpftrace", "-f", "json", "-e", _SCRIPT, str(qemu), str(labctl))),
+    )
+
+
+def why_unavailable() -> str | None:
+    """A sentence on why BPF can't count VM exits here, or None. Probed with a program that ends
+    at once."""
+    argv = with_tracefs(("bpftrace", "-e", _PROBE))
+    try:
+        done = run(argv, deadline=Deadline.after(_PROBE_S, "probing bpftrace"), check=False)
+    except LabctlError as error:
+        return f"BPF can't be used: {error.message}."
+    if done.returncode != 0:
+        return f"BPF can't be used: {what_it_said(done.stderr)}"
+    return None
+
+
+def what_it_said(stderr: str) -> str:
+    """bpftrace's words on why it ended, as one sentence."""
+    lines = [line.strip() for line in stderr.splitlines()]
+    told = [line for line in lines if line and _SAID_ANYWAY not in line]
+    return f"{' / '.join(told)[:_WORDS].rstrip('.') or 'bpftrace said nothing'}."
+
+
+def read_counts(text: str, where: str) -> Counted:
+    """From what bpftrace printed, of which the last of each map counts.
+
+    Raises BrokenError naming the file and the line where it isn't that, or where no window was
+    opened and closed.
+    """
+    maps: dict[str, Any] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            if entry["type"] == "map":
+                maps.update(entry["data"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise BrokenError(
+                f"{where}, line {number}: expected bpftrace's JSON, found {line[:120]!r}"
+            ) from error
+    try:
+        opened, closed = int(maps["@opened"]), int(maps["@closed"])
+        counted = Counted(
+            seconds=(closed - opened) / 1e9,
+            exits=_by_key(maps.get("@exits", {})),
+            ns=_by_key(maps.get("@ns", {})),
+            userspace=_by_key(maps.get("@userspace", {})),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BrokenError(
+            f"{where}: expected maps of numbers by thread and reason, with the window's begin and "
+            f"end in '@opened' and '@closed', found something else ({error!r})"
+        ) from error
+    if closed <= opened:
+        raise BrokenError(f"{where}: the window ends before it begins")
+    return counted
+
+
+def _by_key(data: Mapping[str, Any]) -> dict[tuple[int, int, int], int]:
+    found = {}
+    for key, value in data.items():
+        thread, first, second = (int(part) for part in key.split(","))
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{value!r} of {key}")
+        found[thread, first, second] = value
+    return found

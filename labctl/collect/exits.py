@@ -1,0 +1,252 @@
+"""VM exits by reason, the time that they take, and those that go on to QEMU.
+
+The sum of the reasons is checked against KVM's own total of the same window (METHOD rule 14).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.base.versions import is_older
+from labctl.collect import bpf_exits
+from labctl.collect.exit_names import ExitNames
+from labctl.collect.known import MissingReadingError
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
+from labctl.trace.problems import noted_problem
+
+COLLECTOR = "exits"
+"""Its name in PROBLEMS."""
+EMULATED = "emulated: no VM exits."
+
+BPFTRACE, NONE = "bpftrace", "none"
+"""What counted, as EXITS says. None: natively."""
+
+BY_REASON = ("exits{reason}", "exit_time", "userspace_exits")
+
+HALTS = frozenset({"HLT", "hlt", "idle-halt", "WFx"})
+"""Exits in which a vCPU waits for work: their time is idleness and halt polling, and no cost of an
+exit."""
+
+_AGREEMENT = 0.01
+
+_FAST_PATHS_COUNTED = ("5.15.116", "6.1.33", "6.3.7")
+_ALL_COUNT_FAST_PATHS = "6.4"
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Of a window of `seconds`. By the vCPU's number and the reason: exits, and their time in ns;
+    by the reason: returns to QEMU. `source`: the file that says so."""
+
+    seconds: float
+    exits: Mapping[tuple[int, str], int]
+    ns: Mapping[tuple[int, str], int]
+    userspace: Mapping[str, int]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """KVM's own count of exits in a window of `seconds` around the breakdown's."""
+
+    exits: int
+    seconds: float
+
+
+def parse(raw: TrialFolder) -> Iterator[Reading]:
+    """exits{reason=...}, exit_time, exit_time{reason=...}, exit_time{vcpu=...}, userspace_exits,
+    userspace_exits{reason=...}, exits_window and exits_agreement, or why not.
+
+    Nothing for a trial that wasn't to tell them. Raises BrokenError when a file isn't whole.
+    """
+    problem = noted_problem(raw, COLLECTOR)
+    if problem is not None:
+        yield from _unavailable(BY_REASON, problem)
+        return
+    if not raw.has(files.EXITS):
+        return
+    where = str(raw.path / files.EXITS)
+    data = raw.read_json(files.EXITS)
+    try:
+        tool = str(data["tool"])
+        if tool == NONE:
+            # No guest, no exits, as `exits` has it.
+            for metric, unit in (("exit_time", Unit.CPUS), ("userspace_exits", Unit.PER_SECOND)):
+                yield _sample(metric, 0.0, unit, {}, files.EXITS)
+            return
+        kernel = str(data["kernel"])
+        total = _total(data["total"])
+        breakdown = _by_bpf(raw, data)
+    except MissingReadingError as error:
+        yield from _unavailable(BY_REASON, str(error))
+        return
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BrokenError(
+            f"{where}: expected what counted the exits, with vCPUs, names and KVM's total, found "
+            f"something else ({error!r})"
+        ) from error
+    yield Sample(
+        metric="exits_window",
+        value=breakdown.seconds,
+        unit=Unit.SECONDS,
+        better=Better.NEITHER,
+        source=breakdown.source,
+    )
+    yield from _userspace_readings(breakdown)
+    yield from _exit_readings(breakdown, total, kernel)
+
+
+def misses_fast_paths(kernel: str) -> bool:
+    """Whether KVM of this Linux leaves exits out of its total that VMX handles without leaving its
+    innermost loop (timer and IPI writes): since 5.8, until commit 8b703a49c9df of 6.4, which stable
+    5.15, 6.1 and 6.3 have from these releases on. Distributions' kernels may have it earlier.
+    """
+    for fixed in _FAST_PATHS_COUNTED:
+        series = fixed.rpartition(".")[0]
+        if kernel.startswith(f"{series}."):
+            return is_older(kernel, fixed)
+    return is_older(kernel, _ALL_COUNT_FAST_PATHS)
+
+
+def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
+    names = ExitNames.from_json(data["names"])
+    vcpus = {int(tid): int(index) for tid, index in data["vcpus"].items()}
+    counted = bpf_exits.read_counts(raw.read_text(bpf_exits.RAW), str(raw.path / bpf_exits.RAW))
+    if strangers := {tid for tid, _, _ in counted.exits} - vcpus.keys():
+        which = ", ".join(map(str, sorted(strangers)))
+        raise MissingReadingError(f"a vCPU came during the trial (thread {which}).")
+    return Breakdown(
+        seconds=counted.seconds,
+        exits=_added(
+            ((vcpus[tid], names.exit(isa, code)), count)
+            for (tid, isa, code), count in counted.exits.items()
+        ),
+        ns=_added(
+            ((vcpus[tid], names.exit(isa, code)), ns) for (tid, isa, code), ns in counted.ns.items()
+        ),
+        userspace=_added(
+            (names.userspace_exit(code, errno), count)
+            for (_, code, errno), count in counted.userspace.items()
+        ),
+        source=bpf_exits.RAW,
+    )
+
+
+def _total(data: Mapping[str, Any]) -> Total | None:
+    """None where KVM tells none, or its vCPUs changed."""
+    before, after = data["before"], data["after"]
+    if before is None or after is None or before.keys() != after.keys():
+        return None
+    changes = [int(count) - int(before[vcpu]) for vcpu, count in after.items()]
+    if min(changes) < 0:
+        return None
+    return Total(exits=sum(changes), seconds=int(data["ns"]) / 1e9)
+
+
+def _exit_readings(breakdown: Breakdown, total: Total | None, kernel: str) -> Iterator[Reading]:
+    counted = sum(breakdown.exits.values())
+    if counted == 0:
+        yield from _unavailable(BY_REASON[:2], _why_none(total))
+        return
+    if total is None:
+        yield Unavailable(
+            metric="exits_agreement",
+            reason="KVM of this host tells QEMU no total to check the reasons against.",
+        )
+    elif problem := _disagreement(counted, total, breakdown.seconds):
+        if counted < total.exits or not misses_fast_paths(kernel):
+            yield from _unavailable((*BY_REASON[:2], "exits_agreement"), problem)
+            return
+        yield Unavailable(
+            metric="exits_agreement",
+            reason=f"{problem.rstrip('.')}: KVM of Linux {kernel} leaves exits on fast paths out "
+            "of its total.",
+        )
+    else:
+        yield Sample(
+            metric="exits_agreement",
+            value=counted / total.exits,
+            unit=Unit.FRACTION,
+            better=Better.NEITHER,
+            source=breakdown.source,
+        )
+    yield from _by_reason_and_vcpu(breakdown)
+
+
+def _why_none(total: Total | None) -> str:
+    if total is None or total.exits == 0:
+        return "not one VM exit was seen."
+    return (
+        f"KVM counted {total.exits} VM exits, but its tracepoint kvm:kvm_exit never fired: this "
+        "KVM runs guests in software, and tells no reasons."
+    )
+
+
+def _disagreement(counted: int, total: Total, seconds: float) -> str | None:
+    """A sentence, unless both agree to 1 %: KVM's total also holds what happened between its own
+    readings and the edges of the breakdown's window."""
+    outside = max(0.0, 1 - seconds / total.seconds) * total.exits
+    margin = _AGREEMENT * total.exits
+    if total.exits - outside - margin <= counted <= total.exits + margin:
+        return None
+    return (
+        f"the reasons add up to {counted} VM exits and KVM's total is {total.exits}, which is "
+        f"more than {100 * _AGREEMENT:g} % apart."
+    )
+
+
+def _by_reason_and_vcpu(breakdown: Breakdown) -> Iterator[Sample]:
+    seconds, source = breakdown.seconds, breakdown.source
+    for reason, count in _sums(breakdown.exits, 1):
+        yield _sample("exits", count / seconds, Unit.PER_SECOND, {"reason": reason}, source)
+    # An exit that was counted may have ended after the window, or without an entry: no time yet.
+    timed = {key: breakdown.ns.get(key, 0) for key in breakdown.exits if key[1] not in HALTS}
+    yield _sample("exit_time", sum(timed.values()) / 1e9 / seconds, Unit.CPUS, {}, source)
+    for reason, ns in _sums(timed, 1):
+        yield _sample("exit_time", ns / 1e9 / seconds, Unit.CPUS, {"reason": reason}, source)
+    for vcpu, ns in _sums(timed, 0):
+        yield _sample("exit_time", ns / 1e9 / seconds, Unit.CPUS, {"vcpu": str(vcpu)}, source)
+
+
+def _userspace_readings(breakdown: Breakdown) -> Iterator[Sample]:
+    seconds, source = breakdown.seconds, breakdown.source
+    count = sum(breakdown.userspace.values())
+    yield _sample("userspace_exits", count / seconds, Unit.PER_SECOND, {}, source)
+    for reason, count in sorted(breakdown.userspace.items()):
+        labels = {"reason": reason}
+        yield _sample("userspace_exits", count / seconds, Unit.PER_SECOND, labels, source)
+
+
+def _sums(counts: Mapping[tuple[int, str], int], by: int) -> list[tuple[Any, int]]:
+    """Totals by one part of the key, in its order."""
+    return sorted(_added((key[by], count) for key, count in counts.items()).items())
+
+
+def _added(counts: Iterable[tuple[_K, int]]) -> dict[_K, int]:
+    """One count per key: codes may share a name."""
+    sums: dict[_K, int] = defaultdict(int)
+    for key, count in counts:
+        sums[key] += count
+    return dict(sums)
+
+
+def _sample(
+    metric: str, value: float, unit: Unit, labels: Mapping[str, str], source: str
+) -> Sample:
+    return Sample(
+        metric=metric, value=value, unit=unit, better=Better.LOWER, labels=labels, source=source
+    )
+
+
+def _unavailable(metrics: Sequence[str], reason: str) -> Iterator[Unavailable]:
+    for metric in metrics:
+        yield Unavailable(metric=metric, reason=reason)

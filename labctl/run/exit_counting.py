@@ -1,0 +1,159 @@
+"""VM exits by reason around a trial's measured window, from level `exits` on.
+
+The window that is counted is opened and closed by one signal each, next to the trial's own
+snapshots: attaching comes before, and is waited for; reading out comes after.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.process import run, running
+from labctl.base.tracefs import TRACEFS, with_tracefs
+from labctl.base.tuning import Kind
+from labctl.collect import bpf_exits, exits, kvm_stats
+from labctl.collect.exit_names import EXIT_FORMAT, USERSPACE_FORMAT, ExitNames, read_names
+from labctl.run.bench import Bench
+from labctl.run.lab import Lab
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
+from labctl.trace.problems import note_problem
+
+_ATTACH_S = 60.0
+"""bpftrace compiles its program each time: about half a second on an idle CPU."""
+_END_S = 30.0
+_POLL_S = 0.01
+
+
+@contextmanager
+def exit_counting(lab: Lab, bench: Bench, folder: TrialFolder) -> Iterator[None]:
+    """VM exits of the block by reason, or why they can't be told, stored in the trial's folder.
+
+    Raises BrokenError when a counter that had begun ends before it is asked to.
+    """
+    if bench.kind is Kind.NATIVE:
+        folder.write_raw_json(files.EXITS, {"tool": exits.NONE})
+        yield
+        return
+    if lab.accelerator.name != "kvm":
+        note_problem(folder, exits.COLLECTOR, exits.EMULATED)
+        yield
+        return
+    problem = why_no_bpf()
+    if problem is not None:
+        note_problem(folder, exits.COLLECTOR, problem)
+        yield
+        return
+    qemu = bench.threads()[0].pid
+    with bpf_counting(qemu, folder.path / bpf_exits.RAW) as window:
+        asked_ns = time.monotonic_ns()
+        before = kvm_stats.exits_by_vcpu(bench.counters())
+        window.mark()
+        yield
+        window.mark()
+        after = kvm_stats.exits_by_vcpu(bench.counters())
+        answered_ns = time.monotonic_ns()
+    folder.write_raw_json(
+        files.EXITS,
+        {
+            "tool": exits.BPFTRACE,
+            "kernel": platform.release(),
+            "vcpus": {str(tid): index for index, tid in enumerate(bench.vcpu_tids)},
+            "names": exit_names().to_json(),
+            # The longest that its two readings may lie apart.
+            "total": {"before": before, "after": after, "ns": answered_ns - asked_ns},
+        },
+    )
+
+
+@functools.cache
+def why_no_bpf() -> str | None:
+    """Probed once per process: the answer is the host's."""
+    try:
+        exit_names()
+    except BrokenError as error:
+        return f"VM exits can't be counted by reason: {error.message}."
+    return bpf_exits.why_unavailable()
+
+
+@functools.cache
+def exit_names() -> ExitNames:
+    """The running kernel's. Raises BrokenError where it has no such tracepoints."""
+    texts = [
+        run(
+            with_tracefs(("cat", f"{TRACEFS}/{path}")),
+            deadline=Deadline.after(10, "reading a tracepoint's format"),
+            hint="Load KVM's module, or boot a kernel with CONFIG_TRACING=y.",
+        ).stdout
+        for path in (EXIT_FORMAT, USERSPACE_FORMAT)
+    ]
+    return read_names(*texts)
+
+
+class Window:
+    """What a bpftrace that is attached counts: from the first mark to the second."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def mark(self) -> None:
+        """Raises BrokenError when bpftrace has ended."""
+        if self._process.poll() is not None:
+            raise BrokenError(f"bpftrace ended by itself with status {self._process.returncode}")
+        self._process.send_signal(bpf_exits.MARK)
+
+
+@contextmanager
+def bpf_counting(qemu: int, output: Path) -> Iterator[Window]:
+    """bpftrace attached to the process `qemu`; what it counted is in `output` when the block is
+    over. Raises BrokenError, or DeadlineError, when it doesn't start or doesn't end."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    errors = output.with_suffix(".stderr")
+    with (
+        open(output, "wb") as stdout,
+        open(errors, "wb") as stderr,
+        running(
+            bpf_exits.command(qemu, os.getpid()),
+            stdout=stdout,
+            stderr=stderr,
+            env={"LC_ALL": "C"},
+        ) as process,
+    ):
+        deadline = Deadline.after(_ATTACH_S, "attaching bpftrace to KVM's tracepoints")
+        _wait_for(bpf_exits.STARTED, process, output, errors, deadline)
+        process.send_signal(bpf_exits.SHOW)
+        _wait_for(bpf_exits.ATTACHED, process, output, errors, deadline)
+        yield Window(process)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired as error:
+            raise BrokenError(f"bpftrace did not end within {_END_S:g} s") from error
+        if process.returncode != 0:
+            raise _failed(process, errors)
+    errors.unlink()
+
+
+def _wait_for(
+    word: str, process: subprocess.Popen[bytes], output: Path, errors: Path, deadline: Deadline
+) -> None:
+    while word not in output.read_text(errors="replace"):
+        if process.poll() is not None:
+            raise _failed(process, errors)
+        deadline.remaining()
+        time.sleep(_POLL_S)
+
+
+def _failed(process: subprocess.Popen[bytes], errors: Path) -> BrokenError:
+    said = bpf_exits.what_it_said(errors.read_text(errors="replace"))
+    return BrokenError(f"bpftrace ended with status {process.returncode}: {said}")

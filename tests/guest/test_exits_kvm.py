@@ -1,0 +1,232 @@
+"""VM exits of a guest that is nothing but firmware of a few bytes: it runs wherever /dev/kvm opens,
+even where KVM runs guests in software and no kernel boots."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from labctl.base.tracefs import with_tracefs
+from labctl.base.tuning import Kind
+from labctl.collect import exits, kvm_stats
+from labctl.collect.host_threads import ThreadRef
+from labctl.run.bench import Bench
+from labctl.run.exit_counting import exit_counting, why_no_bpf
+from labctl.run.lab import Lab
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.trial import TrialFolder
+
+VCPUS = 2
+
+
+def _firmware() -> bytes:
+    """64 KiB that write to the port of POST codes, which QEMU handles, for ever."""
+    code = bytes.fromhex("ba8000 b041 ee ebfd")  # mov dx, 0x80; mov al, 'A'; here: out dx, al; jmp
+    rom = bytearray(0x10000)
+    rom[0xFF00 : 0xFF00 + len(code)] = code
+    # A CPU begins 16 bytes before the end: jmp 0xff00.
+    rom[0xFFF0:0xFFF3] = b"\xe9" + ((0xFF00 - 0xFFF3) & 0xFFFF).to_bytes(2, "little")
+    return bytes(rom)
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """A guest that is busy with port I/O."""
+
+    pid: int
+    vcpu_tids: tuple[int, ...]
+    monitor: Any
+
+    def ask(self, command: str, **arguments: str) -> Any:
+        self.monitor.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
+        self.monitor.flush()
+        while "return" not in (answer := json.loads(self.monitor.readline())):
+            assert "error" not in answer, answer
+        return answer["return"]
+
+    def counters(self) -> dict[str, Any]:
+        return {
+            "query_stats": [self.ask("query-stats", target=target) for target in ("vcpu", "vm")]
+        }
+
+    @property
+    def bench(self) -> Bench:
+        made = SimpleNamespace(
+            kind=Kind.GUEST,
+            vcpu_tids=self.vcpu_tids,
+            threads=lambda: [ThreadRef(pid=self.pid, tid=self.pid, role="emulator", index=0)],
+            counters=self.counters,
+        )
+        return cast(Bench, made)
+
+
+LAB = cast(Lab, SimpleNamespace(accelerator=SimpleNamespace(name="kvm")))
+
+
+@pytest.fixture
+def firmware(tmp_path: Path) -> Iterator[Firmware]:
+    try:
+        os.close(os.open("/dev/kvm", os.O_RDWR))
+    except OSError as error:
+        pytest.skip(f"/dev/kvm does not open: {error.strerror}")
+    (tmp_path / "firmware").write_bytes(_firmware())
+    ours, theirs = socket.socketpair()
+    argv = [
+        *("qemu-system-x86_64", "-accel", "kvm", "-machine", "pc", "-m", "64"),
+        *("-smp", str(VCPUS), "-bios", str(tmp_path / "firmware")),
+        *("-nodefaults", "-display", "none", "-name", "firmware,debug-threads=on"),
+        *("-chardev", f"socket,id=monitor,fd={theirs.fileno()}"),
+        *("-mon", "chardev=monitor,mode=control"),
+    ]
+    with (
+        theirs,
+        ours,
+        ours.makefile("rw") as monitor,
+        subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as qemu,
+    ):
+        theirs.close()
+        try:
+            monitor.readline()
+            guest = Firmware(qemu.pid, (), monitor)
+            guest.ask("qmp_capabilities")
+            tids = tuple(cpu["thread-id"] for cpu in guest.ask("query-cpus-fast"))
+            yield Firmware(qemu.pid, tids, monitor)
+        finally:
+            qemu.kill()
+
+
+@pytest.fixture
+def bpf() -> None:
+    if problem := why_no_bpf():
+        pytest.skip(problem)
+
+
+@contextmanager
+def _perf_counts(event: str, pid: int) -> Iterator[list[int]]:
+    """How often perf saw the event in all of the block; known afterwards."""
+    asked, asking = os.pipe()
+    answers, answering = os.pipe()
+    argv = with_tracefs(
+        ("perf", "stat", "-x,", "-D", "-1", "--control", f"fd:{asked},{answering}")
+        + ("-e", event, "-p", str(pid))
+    )
+    counts: list[int] = []
+    with subprocess.Popen(
+        argv, pass_fds=(asked, answering), stderr=subprocess.PIPE, text=True
+    ) as perf:
+        os.close(asked)
+        os.close(answering)
+        os.write(asking, b"enable\n")
+        assert os.read(answers, 64).startswith(b"ack")
+        yield counts
+        os.write(asking, b"disable\n")
+        os.read(answers, 64)
+        perf.send_signal(2)
+        _, said = perf.communicate(timeout=20)
+    os.close(asking)
+    os.close(answers)
+    line = next(line for line in said.splitlines() if event in line)
+    counts.append(int(line.split(",")[0]))
+
+
+def _values(readings: list[Reading]) -> dict[str, float]:
+    return {reading.key: reading.value for reading in readings if isinstance(reading, Sample)}
+
+
+def _reasons(readings: list[Reading]) -> dict[str, str]:
+    return {r.metric: r.reason for r in readings if isinstance(r, Unavailable)}
+
+
+def test_kvms_own_statistics_tell_what_a_guest_without_a_kernel_does(
+    firmware: Firmware, tmp_path: Path
+) -> None:
+    taken = []
+    for _ in range(2):
+        taken.append({"monotonic_ns": time.monotonic_ns(), **firmware.counters()})
+        time.sleep(0.3)
+    raw = TrialFolder(tmp_path)
+    raw.write_raw_json(
+        "host.json",
+        {
+            "kind": "guest",
+            "clk_tck": 100,
+            "trial_cpus": "0",
+            "before": taken[0],
+            "after": taken[1],
+        },
+    )
+    found = _values(list(kvm_stats.parse(raw, accelerator="kvm")))
+    assert found["exits"] > 100
+    assert found["exits"] == pytest.approx(found["exits{vcpu=0}"] + found["exits{vcpu=1}"])
+    # The other vCPU waits to be started by the first one, which it never is.
+    assert found["exits{vcpu=0}"] > 100 * found["exits{vcpu=1}"]
+    assert found["kvm_stat{name=preemption_other}"] >= 0
+
+
+@pytest.mark.usefixtures("bpf")
+def test_returns_to_qemu_are_as_many_as_perf_counts_beside(
+    firmware: Firmware, tmp_path: Path
+) -> None:
+    mounts = Path("/proc/mounts").read_text()
+    raw = TrialFolder(tmp_path / "trial")
+    event = "kvm:kvm_userspace_exit"
+    with (
+        _perf_counts(event, firmware.pid) as around,
+        exit_counting(LAB, firmware.bench, raw),
+        _perf_counts(event, firmware.pid) as within,
+    ):
+        time.sleep(1)
+    found = _values(list(exits.parse(raw)))
+    count = round(found["userspace_exits"] * found["exits_window"])
+    assert 1000 < within[0] <= count <= around[0]
+    # Port I/O is all that it does.
+    assert found["userspace_exits{reason=IO}"] > 0.99 * found["userspace_exits"]
+    assert 1 < found["exits_window"] < 5
+    assert Path("/proc/mounts").read_text() == mounts
+
+
+@pytest.mark.usefixtures("bpf")
+def test_reasons_add_up_to_kvms_total_or_are_unavailable_where_kvm_tells_none(
+    firmware: Firmware, tmp_path: Path
+) -> None:
+    raw = TrialFolder(tmp_path / "trial")
+    with (
+        _perf_counts("kvm:kvm_exit", firmware.pid) as fired,
+        exit_counting(LAB, firmware.bench, raw),
+    ):
+        time.sleep(1)
+    readings = list(exits.parse(raw))
+    found, reasons = _values(readings), _reasons(readings)
+    if fired[0] == 0:
+        assert "never fired" in reasons["exits{reason}"]
+        assert "never fired" in reasons["exit_time"]
+        assert not [key for key in found if key.startswith(("exits{", "exit_time"))]
+    else:
+        assert found["exits_agreement"] == pytest.approx(1, abs=0.02)
+        assert any(key in found for key in ("exits{reason=IO_INSTRUCTION}", "exits{reason=io}"))
+        assert 0 < found["exit_time"] <= VCPUS
+        assert found["exit_time"] == pytest.approx(found["exit_time{vcpu=0}"], rel=0.1)
+
+
+def test_emulated_there_are_none_and_natively_they_take_no_time(tmp_path: Path) -> None:
+    emulated, native = TrialFolder(tmp_path / "emulated"), TrialFolder(tmp_path / "native")
+    for folder in (emulated, native):
+        folder.path.mkdir()
+    tcg = cast(Lab, SimpleNamespace(accelerator=SimpleNamespace(name="tcg")))
+    with exit_counting(tcg, cast(Bench, SimpleNamespace(kind=Kind.GUEST)), emulated):
+        pass
+    with exit_counting(tcg, cast(Bench, SimpleNamespace(kind=Kind.NATIVE)), native):
+        pass
+    assert "emulated" in _reasons(list(exits.parse(emulated)))["exits{reason}"]
+    assert _values(list(exits.parse(native)))["exit_time"] == 0
