@@ -14,6 +14,7 @@ from labctl.run.lab import Lab
 from labctl.run.peer import serving
 from labctl.run.trial import WINDOW_S
 from labctl.study.plan import Plan
+from labctl.workloads.failures import last_words
 from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
 
@@ -51,7 +52,7 @@ class Settler:
             with serving(self._lab, program, setting.parameters):
                 result = channel.run(program.warmup_command(setting, WINDOW_S, None), seconds=60)
             if result.returncode != 0:
-                said = result.stderr.decode(errors="replace").strip()[-400:]
+                said = last_words(result.stderr, lines=4)
                 raise BrokenError(f"{declared.program} fails in the guest: {said}")
 
     def facts(self, host: dict[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ _KNOWN = (
 )
 
 
-def last_words(stderr: bytes) -> str:
-    """The last line of a failed program's standard error, with its meaning where it is known."""
+def last_words(stderr: bytes, lines: int = 1) -> str:
+    """The last lines of a failed program's standard error, with their meaning where it is known."""
     text = stderr.decode(errors="replace").strip()
-    said = text.splitlines()[-1:]
+    said = text.splitlines()[-lines:]
     meant = [meaning for pattern, meaning in _KNOWN if pattern.search(text)]
     return " ".join((*said, *meant))

@@ -58,10 +58,14 @@ def _argv(setting: Setting) -> tuple[str, ...]:
     parameters = setting.parameters
     return (
         BINARY,
-        *(("--pipe",) if parameters["transport"] == "pipe" else ()),
-        f"--{parameters['tasks']}",
-        f"--groups={parameters['groups']}",
-        f"--loops={parameters['loops']}",
+        # Short options: before the long ones' values it looks for an argument at another place
+        # than theirs (hackbench.c 2.4, process_options()).
+        *(("-p",) if parameters["transport"] == "pipe" else ()),
+        *(("-T",) if parameters["tasks"] == "threads" else ()),
+        "-g",
+        str(parameters["groups"]),
+        "-l",
+        str(parameters["loops"]),
     )
 
 

@@ -117,5 +117,5 @@ STRESS_NG_MMAP = StressNg(
     primary="ops_per_s",
     rate_metric="ops_per_s",
     stressor="mmap",
-    first_window=5,
+    first_window=2,
 )
