@@ -53,6 +53,8 @@ def cost_words(found: Mapping[str, Any]) -> str:
 
 
 def _percent(share: float) -> str:
+    if share < -1:
+        return f"<{MINUS}100"  # of a few pairs of a noisy host: nothing is known
     digits = 1 if abs(share) >= 0.01 else 2
     text = f"{100 * share:.{digits}f}"
     return text.replace("-", MINUS) if float(text) else text.lstrip("-")

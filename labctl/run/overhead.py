@@ -57,7 +57,7 @@ class OverheadRequest:
     study: str = "selftest"
     workload: str | None = None
     levels: tuple[Level, ...] = tuple(Level)
-    pairs: int = 10
+    pairs: int = 20
     seconds: float | None = None
     seed: int = 1
     accel: Requested = "auto"
@@ -230,10 +230,11 @@ class _Measuring:
             return self._rate(folder), list(noted.values())
 
     def _rate(self, folder: TrialFolder) -> float:
-        for reading in self._program.parse(folder):
-            if isinstance(reading, Sample) and reading.key == self._program.rate_metric:
-                return reading.value
-        raise BrokenError(f"{self._name} told no {self._program.rate_metric}")
+        wanted = self._program.rate_metric
+        for found in self._program.parse(folder):
+            if isinstance(found, Sample) and found.key == wanted and found.value > 0:
+                return found.value
+        raise BrokenError(f"{self._name} told no {wanted} above 0")
 
     def _new_data(self, bench: Bench) -> None:
         if self._program.uses_data_disk:
