@@ -20,20 +20,11 @@ from labctl.analysis.design import ALPHA, Design, read_design
 from labctl.analysis.effects import Effects, alone, by_ratio, natural, paired, ratio_of
 from labctl.analysis.intervals import Spread, welch_interval
 from labctl.analysis.model import EffectKind
+from labctl.analysis.run_facts import FactDifference, fact_differences
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
-from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.units import Better, Unit
 from labctl.base.wording import counted
 from labctl.store.run_folder import LoadedRun
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactDifference:
-    """A fact that the runs recorded differently; None where one recorded nothing."""
-
-    name: str
-    a: str | None
-    b: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,45 +215,6 @@ def builds(record: Mapping[str, Any], programs: Collection[str]) -> dict[str, st
 
 def _accelerator(name: Any) -> str:
     return {"tcg": "TCG", "kvm": "KVM"}.get(str(name), "an unknown accelerator")
-
-
-def fact_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FactDifference]:
-    """What two run.json say otherwise of host, guest and run, in the order of FACT_NAMES: what
-    every figure is made by comes first."""
-    for section, title in (("host", ""), ("guest", "guest's ")):
-        ours, theirs = a.get(section) or {}, b.get(section) or {}
-        for key, name in FACT_NAMES.items():
-            if ours.get(key) != theirs.get(key):
-                yield FactDifference(
-                    name=f"{title}{name}",
-                    a=fact_words(ours.get(key)),
-                    b=fact_words(theirs.get(key)),
-                )
-    for key, name in OF_THE_RUN.items():
-        if a.get(key) != b.get(key):
-            yield FactDifference(name=name, a=fact_words(a.get(key)), b=fact_words(b.get(key)))
-
-
-OF_THE_RUN = {
-    "accelerator": "accelerator",
-    "vcpus": "vCPUs",
-    "memory_mib": "guest's memory in MiB",
-    "image": "image",
-    "fresh_boots": "booted for each tuning",
-}
-
-
-def fact_words(value: Any) -> str | None:
-    """A recorded fact as people read it; None where there is none."""
-    if value is None:
-        return None
-    if isinstance(value, Mapping):
-        if "unavailable" in value:
-            return f"not available ({value['unavailable']})"
-        return ", ".join(f"{key} {fact_words(item)}" for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return " ".join(map(str, value)) or "none"
-    return str(value) or "none"
 
 
 def _matched_tunings(a: _Side, b: _Side) -> list[str]:

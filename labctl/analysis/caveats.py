@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from labctl.analysis.cells import Cell, Cells, Place, done_trials, planned_trials
 from labctl.analysis.checks import Checked
+from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
 from labctl.analysis.model import Comparison, Role, RunCheck, Sign, Verdict
 from labctl.analysis.stopping import lacks_trials, last_block, rule_of
@@ -46,6 +47,7 @@ def caveats(
     yield from _boots(primaries)
     yield from _signs(signs)
     yield from _setting(run, design)
+    yield from _collecting(run)
     yield from _restored(run, design, restored)
     yield from _invalid(run)
     yield from _skipped(run)
@@ -147,6 +149,12 @@ def _setting(run: LoadedRun, design: Design) -> Iterator[str]:
         yield sentence(str(run.run.get("kernel_sentence") or _TWO_KERNELS))
     if run.run.get("accelerator") == "kvm" and (text := verified.kvm_caveat()):
         yield text
+
+
+def _collecting(run: LoadedRun) -> Iterator[str]:
+    """That more ran inside the measured windows than the workload, where it did."""
+    if run.plan and level_of(run) != LEAST:
+        yield costs_said(run)
 
 
 def _restored(run: LoadedRun, design: Design, restored: Sequence[RunCheck]) -> Iterator[str]:

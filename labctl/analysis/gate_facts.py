@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from labctl.analysis.across import OF_THE_RUN, fact_words
+from labctl.analysis.run_facts import OF_THE_RUN, fact_words
 from labctl.analysis.words import listed
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.store.run_folder import LoadedRun

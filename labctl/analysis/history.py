@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.analysis.across import MADE_BY, FactDifference, builds, fact_differences
+from labctl.analysis.across import MADE_BY, builds
 from labctl.analysis.cells import Cell, Series, read_cells
 from labctl.analysis.changepoints import FEWEST_BESIDE, ChangePoint, change_points, smallest_p
 from labctl.analysis.design import ALPHA
+from labctl.analysis.run_facts import FactDifference, fact_differences
 from labctl.base.units import Better, Unit
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import LoadedRun

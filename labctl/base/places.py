@@ -118,6 +118,11 @@ class StatePlaces:
         return self.root / "restore-checks.json"
 
     @property
+    def collecting_costs(self) -> Path:
+        """What collecting was measured to cost here."""
+        return self.root / "collecting-costs.json"
+
+    @property
     def exit_prices(self) -> Path:
         """What VM exits cost on this host."""
         return self.root / "exit-prices.json"

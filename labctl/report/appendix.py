@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labctl.analysis.collecting import costs_said
 from labctl.analysis.model import MissingMetric
 from labctl.base.errors import BrokenError
 from labctl.report.view import mapping, sequence
@@ -81,6 +82,7 @@ def versions(run: LoadedRun) -> list[tuple[str, str]]:
         ("microcode", host.get("microcode")),
         ("image", image.get("name")),
         ("image, SHA-256", image.get("digest")),
+        ("collectors", costs_said(run) if "collect" in run.plan else None),
     )
     return [(name, _short(str(value))) for name, value in named if value is not None]
 

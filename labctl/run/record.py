@@ -73,6 +73,7 @@ def _first_record(request: SweepRequest, planned: Planned) -> dict[str, Any]:
         "title": plan.title,
         "seed": plan.seed,
         "quick": plan.quick,
+        "collect": str(plan.collect),
         "vcpus": plan.guest.vcpus,
         "memory_mib": plan.guest.memory_mib,
         "skipped": dict(plan.skipped),

@@ -42,6 +42,7 @@ from labctl.run.planning import (
 from labctl.run.prepare import ImageSource
 from labctl.run.record import check_same_host, command, finished, recorded
 from labctl.run.settle import Settler
+from labctl.store import collecting_costs
 from labctl.store.exit_prices import known_prices
 from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
@@ -215,6 +216,8 @@ def _carry_out(
         # Now and here: a report of this run must not hang on what others show later.
         known = [] if fresh_boots else shown(places.restore_checks, record, plan.to_json())
         record.setdefault("restores_shown", known)
+        costs = collecting_costs.known(places.collecting_costs, record, str(plan.collect))
+        record.setdefault("collecting_costs", [asdict(cost) for cost in costs])
         record.setdefault("exit_prices", known_prices(places.exit_prices, record["host"]))
         folder.write_run(record)
         engine = Engine(

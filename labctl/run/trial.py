@@ -42,7 +42,7 @@ from labctl.workloads.model import Setting, Workload
 WINDOW_S = 0.1
 """Length of a warm-up window."""
 
-_SLACK_S = 60.0
+SLACK_S = 60.0
 """Beyond its duration, what a workload may take to start and to write its report."""
 
 
@@ -133,7 +133,7 @@ def _measure(
             bench.channel.forget(bench.data_path, deadline)
             lab.data.forget()
         peer = stack.enter_context(serving(lab, workload, setting.parameters))
-        warmed = _warm_up(bench, workload, setting, request)
+        warmed = warm_up(bench, workload, setting, request)
         folder.write_raw_json("warmup.json", warmed)
         times["warmup_s"] = warmed["seconds"]
         if not warmed["settled"]:
@@ -144,12 +144,12 @@ def _measure(
         hogs = Neighbours()
         if request.planned.cell["condition"] == "neighbour":
             hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
-        result = _measured_window(lab, bench, request, setting, hogs, peer, folder)
+        result = measured_window(lab, bench, request, setting, hogs, peer, folder)
         times["measured_s"] = result.duration_s
         if peer is not None:
             folder.write_raw(RAW, peer.output())
     calibrations.store(folder, bench, request.declared)
-    _store(folder, result, hogs)
+    store_output(folder, result, hogs)
     if result.returncode != 0:
         reasons.append(
             f"{workload.binaries[-1]} ended with status {result.returncode}: "
@@ -158,7 +158,7 @@ def _measure(
     return reasons + _oom_reasons(folder) + _clock_reasons(bench, folder)
 
 
-def _measured_window(
+def measured_window(
     lab: Lab,
     bench: Bench,
     request: TrialRequest,
@@ -167,7 +167,8 @@ def _measured_window(
     peer: RunningPeer | None,
     folder: TrialFolder,
 ) -> CommandResult:
-    seconds = setting.duration_s + _SLACK_S
+    """The command's outcome; what was collected around it is in the folder."""
+    seconds = setting.duration_s + SLACK_S
     with (
         guest_tracing(bench, folder, request.level, seconds),
         bench.channel.prepared(
@@ -208,7 +209,7 @@ def _snapshot(lab: Lab, bench: Bench, hogs: Neighbours, peer: RunningPeer | None
     return {**host_threads.snapshot(threads), **bench.counters()}
 
 
-def _warm_up(
+def warm_up(
     bench: Bench, workload: Workload, setting: Setting, request: TrialRequest
 ) -> dict[str, Any]:
     """Windows of the same workload until their rates show no trend (METHOD rule 6).
@@ -227,7 +228,7 @@ def _warm_up(
         busy = _busy_s(bench)
         command = workload.warmup_command(setting, WINDOW_S, sizing)
         result = bench.channel.run(
-            command, seconds=WINDOW_S + _SLACK_S, cpus=bench.cpus, sched=bench.sched
+            command, seconds=WINDOW_S + SLACK_S, cpus=bench.cpus, sched=bench.sched
         )
         if result.returncode != 0:
             said = last_words(result.stderr)
@@ -271,7 +272,8 @@ def _check_native_placement(pid: int, cpus: CpuSet, sched: Sched | None) -> None
         raise BrokenError("; ".join(problems))
 
 
-def _store(folder: TrialFolder, result: CommandResult, hogs: Neighbours) -> None:
+def store_output(folder: TrialFolder, result: CommandResult, hogs: Neighbours) -> None:
+    """Put what the command and the neighbours printed beside what was collected."""
     folder.write_raw("stdout.txt", result.stdout)
     folder.write_raw("stderr.txt", result.stderr)
     for name, data in result.files.items():

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from labctl.base.errors import BrokenError
 from labctl.store.jsonfile import canonical, read_json, write_json
 
-_CLASS = ("kernel_release", "qemu", "libvirt", "cpu_model", "cpu_flags", "microcode")
+HOST_CLASS = ("kernel_release", "qemu", "libvirt", "cpu_model", "cpu_flags", "microcode")
 """Host facts that a check holds for, beside labctl's version, the accelerator, the image and the
 guest's size."""
 
@@ -71,7 +71,7 @@ def _key(run: Mapping[str, Any], plan: Mapping[str, Any], check: Checked) -> str
     host, workload = run.get("host", {}), plan["workloads"][check.workload]
     baseline = plan["tunings"][plan["baseline"]]
     content = {
-        "host": {fact: host.get(fact) for fact in _CLASS},
+        "host": {fact: host.get(fact) for fact in HOST_CLASS},
         "labctl": run.get("labctl"),
         "accelerator": run.get("accelerator"),
         "image": run.get("image"),

@@ -153,6 +153,16 @@ RUN = Fields(
         "restores_shown": Listed(
             _whole(dict.fromkeys(("tuning", "workload", "condition", "run"), TEXT))
         ),
+        "collect": TEXT,
+        "collecting_costs": Listed(
+            Fields(
+                {
+                    **dict.fromkeys(("level", "side", "workload", "measured_at"), TEXT),
+                    **dict.fromkeys(("estimate", "low", "high"), NUMBER),
+                },
+                frozenset({"side", "workload", "estimate"}),
+            )
+        ),
         "skipped": Named(TEXT),
         "warnings": Listed(TEXT),
         "notes": Listed(TEXT),

@@ -1,0 +1,83 @@
+"""What collecting costs: from paired windows with and without it, and as a run's report says it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from labctl.analysis.design import ALPHA
+from labctl.analysis.intervals import spread, t_interval
+from labctl.analysis.words import listed
+from labctl.base.wording import MINUS, TO
+from labctl.store.run_folder import LoadedRun
+
+LEAST = "counters"
+"""The level of runs that say none."""
+
+_TIED = 1e-9
+"""Log ratios closer together are one number: sysbench prints two decimals."""
+
+
+class Cost(NamedTuple):
+    """The share of the throughput that is lost, with its 95 % interval; below 0: gained."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+
+
+def cost(collected: Sequence[float], bare: Sequence[float]) -> Cost:
+    """Of throughputs with and without collecting, in pairs: 1 - exp(mean of ln(with / without)),
+    its interval from Student's t on the pairs. Raises ValueError without a pair, or for throughputs
+    that aren't above 0."""
+    effects = [math.log(a / b) for a, b in zip(collected, bare, strict=True)]
+    found = spread(effects, _TIED)
+    interval = t_interval(found, ALPHA)
+    if interval is None:
+        return Cost(_lost(found.mean), None, None)
+    return Cost(_lost(found.mean), _lost(interval.high), _lost(interval.low))
+
+
+def _lost(effect: float) -> float:
+    return -math.expm1(effect)
+
+
+def cost_words(found: Mapping[str, Any]) -> str:
+    """ "3.1 % (2.0…4.2 %)" of an estimate with its interval."""
+    text = f"{_percent(found['estimate'])} %"
+    low, high = found.get("low"), found.get("high")
+    if low is None or high is None:
+        return text
+    return f"{text} ({_percent(low)}{TO}{_percent(high)} %)"
+
+
+def _percent(share: float) -> str:
+    if share < -1:
+        return f"<{MINUS}100"  # of a few pairs of a noisy host: nothing is known
+    digits = 1 if abs(share) >= 0.01 else 2
+    text = f"{100 * share:.{digits}f}"
+    return text.replace("-", MINUS) if float(text) else text.lstrip("-")
+
+
+def level_of(run: LoadedRun) -> str:
+    """What a run's trials collected."""
+    return str(run.plan.get("collect") or LEAST)
+
+
+def costs_said(run: LoadedRun) -> str:
+    """What collecting at the run's level was known to cost when it began, as a sentence."""
+    level = level_of(run)
+    costs = run.run.get("collecting_costs") or ()
+    if not costs:
+        return (
+            f"Collected at level '{level}': what that costs here is not measured. "
+            f"'labctl collectors --overhead --level {level}' does."
+        )
+    named = [
+        f"{cost_words(entry)} of {entry['workload']}'s throughput "
+        f"{'natively' if entry['side'] == 'native' else 'in the guest'} "
+        f"(measured {str(entry.get('measured_at'))[:10]})"
+        for entry in costs
+    ]
+    return f"Collected at level '{level}', which cost {listed(named, 8)} here."

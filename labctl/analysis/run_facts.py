@@ -1,0 +1,62 @@
+"""What two runs recorded of their hosts, guests and themselves, and where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.analysis.collecting import LEAST
+from labctl.base.hostfacts import FACT_NAMES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactDifference:
+    """A fact that the runs recorded differently; None where one recorded nothing."""
+
+    name: str
+    a: str | None
+    b: str | None
+
+
+def fact_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FactDifference]:
+    """What two run.json say otherwise of host, guest and run, in the order of FACT_NAMES: what
+    every figure is made by comes first."""
+    for section, title in (("host", ""), ("guest", "guest's ")):
+        ours, theirs = a.get(section) or {}, b.get(section) or {}
+        for key, name in FACT_NAMES.items():
+            if ours.get(key) != theirs.get(key):
+                yield FactDifference(
+                    name=f"{title}{name}",
+                    a=fact_words(ours.get(key)),
+                    b=fact_words(theirs.get(key)),
+                )
+    for key, name in OF_THE_RUN.items():
+        ours, theirs = (run.get(key, _BEFORE_IT_WAS_SAID.get(key)) for run in (a, b))
+        if ours != theirs:
+            yield FactDifference(name=name, a=fact_words(ours), b=fact_words(theirs))
+
+
+OF_THE_RUN = {
+    "accelerator": "accelerator",
+    "vcpus": "vCPUs",
+    "memory_mib": "guest's memory in MiB",
+    "image": "image",
+    "fresh_boots": "booted for each tuning",
+    "collect": "level of collecting",
+}
+
+_BEFORE_IT_WAS_SAID = {"collect": LEAST}
+
+
+def fact_words(value: Any) -> str | None:
+    """A recorded fact as people read it; None where there is none."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        if "unavailable" in value:
+            return f"not available ({value['unavailable']})"
+        return ", ".join(f"{key} {fact_words(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "none"
+    return str(value) or "none"

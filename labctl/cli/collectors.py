@@ -1,0 +1,221 @@
+"""`labctl collectors`: what trials collect, what of it works here, and what it costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.base.errors import UsageError
+from labctl.base.levels import Level
+from labctl.cli.common import console, print_json, state_places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from labctl.base.places import StatePlaces
+    from labctl.host.accelerator import Requested
+    from labctl.run.overhead import OverheadRequest, Overheads, Rates
+    from labctl.store.collecting_costs import CollectingCost
+
+SCHEMA = 1
+_FEWEST_PAIRS = 10
+"""Fewer are shown, and forgotten (METHOD 21)."""
+
+
+@click.command("collectors")
+@click.option(
+    "--overhead",
+    is_flag=True,
+    help="Measure what collecting costs, natively and in a guest: some minutes.",
+)
+@click.option(
+    "--level",
+    "levels",
+    multiple=True,
+    type=click.Choice([x.value for x in Level]),
+    help="Measure only these levels (default: all).",
+)
+@click.option(
+    "--pairs",
+    type=click.IntRange(min=2),
+    default=20,
+    show_default=True,
+    help="Windows with and without. Under 10 the result is not kept.",
+)
+@click.option("--seconds", type=float, help="Length of a window (default: the study's).")
+@click.option(
+    "--study", default="selftest", show_default=True, help="Whose workload, roles and image."
+)
+@click.option("--workload", help="One of the study's (default: its first).")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the order."
+)
+@click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/collectors.md).")
+@click.option("--quiet", is_flag=True, help="No progress; only the result.")
+@click.pass_context
+def command(
+    context: click.Context,
+    overhead: bool,
+    levels: tuple[str, ...],
+    pairs: int,
+    seconds: float | None,
+    study: str,
+    workload: str | None,
+    seed: int,
+    accel: Requested,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """List what trials collect at each level, and what of it works on this host.
+
+    With --overhead also measure what a level costs: a workload's throughput with and without it,
+    taking turns, as a share with its 95 % interval. It is kept for reports of later runs here.
+    """
+    from labctl.run.overhead import OverheadRequest
+
+    places = state_places(context)
+    document: dict[str, Any] = {"schema": SCHEMA, "collectors": _listed(places, accel, study)}
+    if overhead:
+        request = OverheadRequest(
+            places=places,
+            study=study,
+            workload=workload,
+            levels=tuple(Level(x) for x in dict.fromkeys(levels)) or tuple(Level),
+            pairs=pairs,
+            seconds=seconds,
+            seed=seed,
+            accel=accel,
+        )
+        document["overhead"] = _measured(request, quiet=quiet)
+    elif any((levels, seconds is not None, workload)):
+        raise UsageError("--level, --seconds and --workload are for measuring", hint="--overhead")
+    if as_json:
+        print_json(document)
+        return
+    _print_collectors(document["collectors"])
+    if overhead:
+        _print_costs(document["overhead"])
+
+
+def _listed(places: StatePlaces, accel: Requested, study: str) -> list[dict[str, Any]]:
+    from labctl.run.collectors import COLLECTORS, here
+    from labctl.study.study import load_study
+    from labctl.workloads.registry import checkers
+
+    at = here(places, accel, load_study(study, programs=checkers()).guest.image)
+    reasons = [known.why_unavailable(at) for known in COLLECTORS]
+    return [
+        {
+            "name": known.name,
+            "level": str(known.level),
+            "gives": known.gives,
+            "works": why is None,
+            "reason": why,
+        }
+        for known, why in zip(COLLECTORS, reasons, strict=True)
+    ]
+
+
+def _measured(request: OverheadRequest, *, quiet: bool) -> dict[str, Any]:
+    from datetime import UTC, datetime
+
+    from labctl.base.events import silent
+    from labctl.cli.progress import ProgressView
+    from labctl.run.overhead import measure_overheads
+    from labctl.store.collecting_costs import remember
+
+    if quiet:
+        found = measure_overheads(request, silent)
+    else:
+        with ProgressView(console(stderr=True)) as view:
+            found = measure_overheads(request, view.listen)
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    costs = [
+        (side, cost) for side in found.sides for cost in _costs(found, side, request.levels, at)
+    ]
+    kept = request.pairs >= _FEWEST_PAIRS
+    if kept:
+        remember(request.places.collecting_costs, found.here, [cost for _, cost in costs])
+    return {
+        "accelerator": found.here["accelerator"],
+        "kept": kept,
+        "costs": [_cost_json(side, cost) for side, cost in costs],
+    }
+
+
+def _costs(
+    found: Overheads, side: Rates, levels: Iterable[Level], at: str
+) -> Iterable[CollectingCost]:
+    from labctl.analysis.collecting import cost
+    from labctl.run.overhead import NOTHING
+    from labctl.store.collecting_costs import CollectingCost
+
+    for level in levels:
+        bare = side.by_arm[NOTHING]
+        lost = cost(side.by_arm[level], bare)
+        yield CollectingCost(
+            level=str(level),
+            side=side.side,
+            workload=found.workload,
+            estimate=lost.estimate,
+            low=lost.low,
+            high=lost.high,
+            pairs=len(bare),
+            seconds=found.seconds,
+            measured_at=at,
+        )
+
+
+def _cost_json(side: Rates, cost: CollectingCost) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from labctl.run.overhead import NOTHING
+
+    return {
+        **asdict(cost),
+        "with": list(side.by_arm[cost.level]),
+        "without": list(side.by_arm[NOTHING]),
+        "problems": list(side.problems.get(cost.level, ())),
+    }
+
+
+def _print_collectors(collectors: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    from labctl.base.wording import printable
+
+    table = Table("level", "collector", "here", "gives", box=None, pad_edge=False)
+    for found in collectors:
+        works = "works" if found["works"] else "no"
+        table.add_row(found["level"], found["name"], works, found["gives"])
+    console().print(table)
+    reasons = [(found["name"], found["reason"]) for found in collectors if not found["works"]]
+    if reasons:
+        click.echo()
+    for name, reason in reasons:
+        click.echo(printable(f"{name}: {reason}"))
+
+
+def _print_costs(overhead: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from labctl.analysis.collecting import cost_words
+    from labctl.base.wording import counted, printable
+
+    out = console()
+    out.print()
+    table = Table("level", "side", "cost (95 %)", "of", "pairs", box=None, pad_edge=False)
+    for found in overhead["costs"]:
+        of = f"{found['workload']}, {found['seconds']:g} s"
+        table.add_row(found["level"], found["side"], cost_words(found), of, str(found["pairs"]))
+    out.print(table)
+    out.print("\nA cost is the share of the throughput that is lost; below 0 none was.")
+    for found in overhead["costs"]:
+        for problem in found["problems"]:
+            where = f"{found['level']}, {found['side']}"
+            click.echo(printable(f"  {where}: a collector recorded nothing: {problem}"))
+    if not overhead["kept"]:
+        few = counted(overhead["costs"][0]["pairs"], "pair")
+        out.print(f"Not kept for reports: {few} where it takes {_FEWEST_PAIRS} ('--pairs').")

@@ -1,0 +1,154 @@
+"""Every collector, and whether it works on this host."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.levels import Level
+from labctl.base.places import StatePlaces
+from labctl.base.tuning import Kind
+from labctl.guest.images import find
+from labctl.guest.recipe import load_recipe
+from labctl.host.accelerator import Requested, known_accelerator
+from labctl.run.counting import countable
+from labctl.run.perf_record import recording
+from labctl.trace.spans import SWITCH
+
+_EMULATED = "emulated: no VM exits."
+_UNKNOWN = "nobody knows yet whether KVM works here: 'labctl host accel' finds out."
+_NO_GUEST_CODE = (
+    "guests are emulated here: guest-only events count nothing, as to the host a guest is user "
+    "code."
+)
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """What guests run under ("kvm", "tcg", or None where only a boot can tell), and the image."""
+
+    accelerator: str | None
+    tree: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCollector:
+    """`gives`: its metrics in words. `why_unavailable`: a sentence, or None where it works."""
+
+    name: str
+    level: Level
+    gives: str
+    why_unavailable: Callable[[Here], str | None]
+
+
+def here(places: StatePlaces, accel: Requested, image: str) -> Here:
+    """Found out without booting anything."""
+    found = find(load_recipe(image), places)
+    return Here(
+        accelerator=known_accelerator(accel, found.kernel if found else None, places),
+        tree=found.tree if found else None,
+    )
+
+
+def _always(_: Here) -> None:
+    return None
+
+
+def _no_schedstat(_: Here) -> str | None:
+    if Path("/proc/self/schedstat").exists():
+        return None
+    return "the kernel has no /proc/PID/schedstat (CONFIG_SCHED_INFO)."
+
+
+def _no_exits(at: Here) -> str | None:
+    if at.accelerator is None:
+        return _UNKNOWN
+    return _EMULATED if at.accelerator == "tcg" else None
+
+
+def _no_guest_pmu(at: Here) -> str | None:
+    problem = countable(str(Kind.GUEST)).problem
+    return problem or (_NO_GUEST_CODE if at.accelerator == "tcg" else None)
+
+
+def _no_native_pmu(_: Here) -> str | None:
+    return countable(str(Kind.NATIVE)).problem
+
+
+def _no_image(at: Here) -> str | None:
+    return None if at.tree else "no guest image is built yet: 'labctl image build'."
+
+
+def _no_host_trace(_: Here) -> str | None:
+    """Tried: what perf may record hangs on the kernel, its settings and the container."""
+    with tempfile.TemporaryDirectory() as folder:
+        cpus = frozenset(os.sched_getaffinity(0))
+        with recording(Path(folder, "perf.data"), ["-e", SWITCH], cpus=cpus) as recorded:
+            time.sleep(_LOOK_S)
+    return recorded.problem
+
+
+def _no_guest_trace(at: Here) -> str | None:
+    if at.tree is None:
+        return _no_image(at)
+    if not (at.tree / "usr/bin/perf").exists():
+        return "the guest image has no perf."
+    return None
+
+
+COLLECTORS = (
+    KnownCollector(
+        name="threads",
+        level=Level.COUNTERS,
+        gives="CPU time, run delay, switches of QEMU's",
+        why_unavailable=_no_schedstat,
+    ),
+    KnownCollector(
+        name="workload",
+        level=Level.COUNTERS,
+        gives="CPU time, switches of the workload; steal",
+        why_unavailable=_always,
+    ),
+    KnownCollector(
+        name="kvm-stats",
+        level=Level.COUNTERS,
+        gives="all VM exits, halt polling",
+        why_unavailable=_no_exits,
+    ),
+    KnownCollector(
+        name="perf-stat (guest)",
+        level=Level.COUNTERS,
+        gives="IPC, cache and branch misses, stalls",
+        why_unavailable=_no_guest_pmu,
+    ),
+    KnownCollector(
+        name="perf-stat (native)",
+        level=Level.COUNTERS,
+        gives="IPC, cache and branch misses, stalls",
+        why_unavailable=_no_native_pmu,
+    ),
+    KnownCollector(
+        name="calibrated",
+        level=Level.COUNTERS,
+        gives="IPC without a PMU",
+        why_unavailable=_no_image,
+    ),
+    KnownCollector(
+        name="host-trace",
+        level=Level.TRACE,
+        gives="the host's scheduler: who waited for whom",
+        why_unavailable=_no_host_trace,
+    ),
+    KnownCollector(
+        name="guest-trace",
+        level=Level.TRACE,
+        gives="the guest's scheduler",
+        why_unavailable=_no_guest_trace,
+    ),
+)
+"""By level. A collector that works here may still be refused in a trial, which says so then."""

@@ -1,0 +1,103 @@
+from dataclasses import replace
+from math import exp
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from labctl.analysis.across import compare_runs
+from labctl.analysis.caveats import _collecting
+from labctl.analysis.collecting import cost, cost_words, costs_said
+from labctl.store.run_folder import LoadedRun
+from tests.unit.synthetic import synthetic_run
+
+COST = {
+    "level": "trace",
+    "side": "guest",
+    "workload": "sysbench-cpu",
+    "estimate": 0.031,
+    "low": 0.02,
+    "high": 0.042,
+    "measured_at": "2026-11-21T22:35:22+00:00",
+}
+
+
+def _run(level: str | None, costs: list[dict[str, object]] | None = None) -> LoadedRun:
+    run = synthetic_run()
+    plan = {key: value for key, value in run.plan.items() if key != "collect"}
+    record = {**run.run, "collecting_costs": costs or []}
+    if level is not None:
+        plan["collect"] = record["collect"] = level
+    return replace(run, plan=plan, run=record)
+
+
+def test_a_cost_is_the_share_that_is_lost_with_student_s_interval_on_the_pairs() -> None:
+    rng = np.random.default_rng(1)
+    bare = rng.normal(1000, 50, 20)
+    effects = rng.normal(-0.03, 0.01, 20)
+    found = cost(list(bare * np.exp(effects)), list(bare))
+    t = stats.ttest_1samp(effects, 0).confidence_interval(0.95)
+    assert found.estimate == pytest.approx(1 - exp(effects.mean()))
+    assert found.low == pytest.approx(1 - exp(t.high))
+    assert found.high == pytest.approx(1 - exp(t.low))
+
+
+def test_what_is_faster_with_collecting_costs_less_than_nothing() -> None:
+    assert cost([110.0, 120.0], [100.0, 110.0]).estimate < 0
+
+
+def test_one_pair_and_pairs_that_are_all_alike_have_no_interval() -> None:
+    assert cost([90.0], [100.0])[1:] == (None, None)
+    assert cost([90.0, 90.0], [100.0, 100.0])[1:] == (None, None)
+
+
+def test_windows_without_their_other_half_have_no_cost() -> None:
+    with pytest.raises(ValueError, match="no effects"):
+        cost([], [])
+    with pytest.raises(ValueError, match="longer"):
+        cost([1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("estimate", "low", "high", "words"),
+    [
+        (0.031, 0.02, 0.042, "3.1 % (2.0…4.2 %)"),
+        (0.0012, -0.0004, 0.0028, "0.12 % (−0.04…0.28 %)"),
+        (0.5, -12.0, 0.9, "50.0 % (<−100…90.0 %)"),
+        (-0.00001, None, None, "0.00 %"),
+    ],
+)
+def test_costs_in_words(estimate: float, low: float | None, high: float | None, words: str) -> None:
+    assert cost_words({"estimate": estimate, "low": low, "high": high}) == words
+
+
+def test_a_run_says_what_its_level_was_measured_to_cost() -> None:
+    said = costs_said(_run("trace", [COST, {**COST, "side": "native", "estimate": 0.001}]))
+    assert said == (
+        "Collected at level 'trace', which cost 3.1 % (2.0…4.2 %) of sysbench-cpu's throughput in "
+        "the guest (measured 2026-11-21) and 0.10 % (2.0…4.2 %) of sysbench-cpu's throughput "
+        "natively (measured 2026-11-21) here."
+    )
+
+
+def test_a_cost_that_was_never_measured_names_the_command_that_does() -> None:
+    assert "labctl collectors --overhead --level exits" in costs_said(_run("exits"))
+
+
+def test_only_levels_above_counters_are_a_caveat() -> None:
+    assert list(_collecting(_run("trace"))) == [costs_said(_run("trace"))]
+    assert not list(_collecting(_run("counters")))
+    assert not list(_collecting(_run(None)))
+
+
+def test_runs_of_two_levels_differ_in_that_fact() -> None:
+    (found,) = (
+        fact
+        for fact in compare_runs(_run("counters"), _run("trace")).facts
+        if fact.name == "level of collecting"
+    )
+    assert (found.a, found.b) == ("counters", "trace")
+
+
+def test_a_run_from_before_there_were_levels_collected_counters() -> None:
+    assert not compare_runs(_run(None), _run("counters")).facts
