@@ -47,7 +47,6 @@ class About:
     attempt: int
     title: str
     facts: tuple[tuple[str, str], ...]
-    native: bool = False
     command: str
 
 
@@ -78,7 +77,9 @@ def page(timeline: Timeline, about: About) -> str:
         gap_count=len(timeline.gaps),
         vcpus=words.vcpu_rows(timeline),
         figures=words.figure_rows(timeline),
-        parts=words.PARTS,
+        parts=words.part_words(timeline),
+        native=words.is_native(timeline),
+        cpu=_cpu(timeline),
         legend=_legend(spans),
         overview=overview(timeline, spans),
         lane_height=LANE_HEIGHT,
@@ -95,6 +96,10 @@ def page(timeline: Timeline, about: About) -> str:
 def _error_text(timeline: Timeline) -> str:
     error = timeline.clock_error_ns
     return "" if error is None else f"± {words.nanoseconds(error)}"
+
+
+def _cpu(timeline: Timeline) -> str:
+    return "CPU" if words.is_native(timeline) else "vCPU"
 
 
 def _categories() -> Iterator[tuple[str, str, str]]:
@@ -123,10 +128,13 @@ def _facts(timeline: Timeline, spans: Sequence[Spans], data: Packed) -> dict[str
         "clock_error": timeline.clock_error_ns,
         "grain": data.grain_ns,
         "columns": WIDTH,
+        "cpu": _cpu(timeline),
         "longest": max((late.latency_ns for late in timeline.late), default=0),
         "categories": [{"key": k, "text": t, "short": s} for k, t, s in _categories()],
         "stacked": STACKED,
-        "parts": [{"index": i, "key": k, "text": t} for i, (k, t) in enumerate(words.PARTS)],
+        "parts": [
+            {"index": i, "key": k, "text": t} for i, (k, t) in enumerate(words.part_words(timeline))
+        ],
         "lanes": [
             {
                 "title": printable(one.title),

@@ -58,7 +58,8 @@ class OverviewLane:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`late`: x (columns) and height (0 to 1) of the longest late wake-up of each column."""
+    """`gaps`: where each begins and how wide it is, in columns. `ticks`: places in percent, and
+    their texts."""
 
     height: int
     lanes: tuple[OverviewLane, ...]
@@ -67,9 +68,10 @@ class Overview:
 
 
 def overview(timeline: Timeline, spans: Sequence[Spans]) -> Overview:
+    """Of the lanes of CPUs; QEMU's other threads have theirs in the large picture alone."""
     window = max(1, timeline.end_ns - timeline.start_ns)
     lanes = []
-    for number, one in enumerate(spans):
+    for number, one in enumerate(one for one in spans if one.lane.vcpu >= 0):
         y = number * (LANE_HEIGHT + 4)
         lanes.append(OverviewLane(one.title, y, _areas(shares(one, window), y)))
     gaps = [
@@ -127,7 +129,7 @@ def _path(low: NDArray[np.float64], high: NDArray[np.float64], bottom: int) -> s
 
 
 def _ticks(window: int) -> tuple[tuple[float, str], ...]:
-    """Places in percent and texts of five moments or so, in milliseconds."""
+    """Five moments or so, in milliseconds."""
     milliseconds = window / 1e6
     rough = milliseconds / 5
     magnitude = 10.0 ** np.floor(np.log10(rough))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from labctl.base.units import Unit
 from labctl.base.wording import counted, quantity
-from labctl.trace.lanes import Late, Suspect, Timeline
+from labctl.trace.lanes import Late, State, Suspect, Timeline
 
 PARTS = (
     ("host", "waiting for a host CPU"),
@@ -18,6 +18,7 @@ PARTS = (
     ("other", "for other reasons"),
 )
 """Of a late wake-up's time: `Late`'s fields without `_ns`, and their words."""
+NATIVE_PARTS = (*PARTS[:2], ("queue", "behind other tasks"), PARTS[3])
 
 _ON_HOST = " (host)"
 """How a culprit's name ends that was a thread of the host."""
@@ -48,6 +49,18 @@ class SuspectRow:
     vcpu: int
     length: str
     text: str
+
+
+def is_native(timeline: Timeline) -> bool:
+    """Whether its lanes show tasks, and no guest's."""
+    task = list(State).index(State.TASK)
+    return all(lane.side == "host" for lane in timeline.lanes) and any(
+        bool((lane.state == task).any()) for lane in timeline.lanes
+    )
+
+
+def part_words(timeline: Timeline) -> tuple[tuple[str, str], ...]:
+    return NATIVE_PARTS if is_native(timeline) else PARTS
 
 
 def nanoseconds(value: float) -> str:
@@ -93,13 +106,13 @@ def answer(timeline: Timeline) -> tuple[str, ...]:
         return ("This trace names no late wake-up.",)
     if not found:
         return (f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late.",)
-    worst = worst_first(timeline.late)[0]
+    worst, parts = worst_first(timeline.late)[0], part_words(timeline)
     return (
         f"Of the time that the slowest 5 % of wake-ups waited, "
-        f"{_share_words(found, _culprit(timeline.late))}.",
+        f"{_share_words(found, parts, _culprit(timeline.late))}.",
         f"{_late_words(timeline)} The worst came {nanoseconds(worst.latency_ns)} late, "
         f"{moment(timeline, worst.at_ns)} into the trace: "
-        f"{_share_words(_shares([worst]), _culprit([worst]))}.",
+        f"{_share_words(_shares([worst]), parts, _culprit([worst]))}.",
     )
 
 
@@ -116,9 +129,9 @@ def _late_words(timeline: Timeline) -> str:
     return f"These are {late:,}{whole} wake-ups{waited}."
 
 
-def _share_words(found: dict[str, float], culprit: str) -> str:
+def _share_words(found: dict[str, float], parts: tuple[tuple[str, str], ...], culprit: str) -> str:
     words: list[str] = []
-    for name, text in sorted(PARTS, key=lambda part: -found[part[0]]):
+    for name, text in sorted(parts, key=lambda part: -found[part[0]]):
         if round(100 * found[name]) > 0:
             verb = " was" if not words else ""
             who = f" (mostly {culprit} had it)" if name == "host" and culprit else ""

@@ -98,7 +98,6 @@ def about(folder: RunFolder, trial: TrialFolder) -> About:
         title=f"{cell.get('tuning', '?')}, {cell.get('workload', '?')} under "
         f"{cell.get('condition', '?')}",
         facts=tuple(facts),
-        native=record.parsed_with.get("kind") == "native",
         command=f"labctl timeline {folder.name} {name}",
     )
 

@@ -1,6 +1,7 @@
 // The picture of the view's window on a canvas. One column of pixels shows, from the bottom up, the
 // shares of what went on in it, so that nothing is left out however much time it stands for.
 const AXIS = 30, TITLE = 20, LANE = 30, LATE = 40, MARKS = 18, SPACE = 16;
+const NAMED = 26;
 const STATES = facts.categories;
 const STACKED = facts.stacked;
 const WAITING = STATES.findIndex((state) => state.key === "waiting");
@@ -27,7 +28,7 @@ function rows(lanes) {
       add({ kind: "title", text: `late wake-ups (the tallest: ${length(facts.longest)})` }, TITLE);
       add({ kind: "late", late, vcpu }, LATE);
     }
-    const suspects = facts.suspects.filter((one) => one.vcpu === vcpu);
+    const suspects = facts.suspects.filter((one) => one.vcpu === vcpu).sort((a, b) => a.at - b.at);
     if (suspects.length) {
       add({ kind: "title", text: "suspects" }, TITLE);
       add({ kind: "suspects", suspects, vcpu }, MARKS);
@@ -127,27 +128,28 @@ function drawAxis(view, width, height) {
   }
 }
 
-// Of each column of pixels the share of every category; the sum is less where a lane has no span.
+// Of each column of pixels the share of every category, whose sum is less where a lane has no span;
+// and the spans that are wide enough for their names.
 function columnsOf(lane, view, width) {
   const shares = new Float32Array(width * STATES.length);
   const scale = width / (view.to - view.from);
-  let seen = 0;
+  const wide = [];
   for (let i = firstAfter(lane, view.from); i < lane.count && lane.start[i] < view.to; i++) {
-    seen++;
     const low = Math.max(0, (lane.start[i] - view.from) * scale);
     const high = Math.min(width, (lane.end[i] - view.from) * scale);
+    if (high - low >= NAMED) wide.push({ i, low, high });
     const category = lane.category[i];
     const last = Math.min(width - 1, Math.floor(high));
     for (let x = Math.floor(low); x <= last; x++) {
       shares[x * STATES.length + category] += Math.min(high, x + 1) - Math.max(low, x);
     }
   }
-  return { shares, seen };
+  return { shares, wide };
 }
 
 function drawLane(row, view, width) {
   const { lane, y, height } = row;
-  const { shares, seen } = columnsOf(lane, view, width);
+  const { shares, wide } = columnsOf(lane, view, width);
   pen.fillStyle = inks.panel;
   pen.fillRect(0, y, width, height);
   const floor = new Float32Array(width);
@@ -170,20 +172,14 @@ function drawLane(row, view, width) {
   }
   pen.fillStyle = inks.soft;
   pen.fillRect(0, y + height - 1, width, 1);
-  if (seen < 4 * width) nameSpans(row, view, width);
+  for (const span of wide) nameSpan(row, span);
 }
 
-function nameSpans({ lane, y, height }, view, width) {
-  const scale = width / (view.to - view.from);
-  for (let i = firstAfter(lane, view.from); i < lane.count && lane.start[i] < view.to; i++) {
-    const low = Math.max(0, (lane.start[i] - view.from) * scale);
-    const high = Math.min(width, (lane.end[i] - view.from) * scale);
-    if (high - low < 26) continue;
-    const detail = lane.details[lane.detail[i]];
-    const state = STATES[lane.category[i]];
-    const text = fitting(detail && state.key !== "idle" ? detail : state.short, high - low - 8);
-    if (text) write(text, low + 5, y + height / 2 + 4);
-  }
+function nameSpan({ lane, y, height }, { i, low, high }) {
+  const detail = lane.details[lane.detail[i]];
+  const state = STATES[lane.category[i]];
+  const text = fitting(detail && state.key !== "idle" ? detail : state.short, high - low - 8);
+  if (text) write(text, low + 5, y + height / 2 + 4);
 }
 
 function stack(one, x, y, size, horizontal, thick) {

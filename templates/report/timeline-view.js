@@ -58,10 +58,10 @@ function say(text) {
 }
 
 function described(one) {
-  if (one.kind) return `${one.kind} on vCPU ${one.vcpu} at ${moment(one.at)} ms: ${one.text}`;
+  if (one.kind) return `${one.kind} on ${facts.cpu} ${one.vcpu} at ${moment(one.at)} ms: ${one.text}`;
   const parts = PARTS.filter((part) => one.parts[part.index] >= 0.005 * one.latency)
     .map((part) => `${percent(one.parts[part.index], one.latency)} ${part.text}`);
-  return `${one.task} on vCPU ${one.vcpu}, due at ${moment(one.at)} ms, came ` +
+  return `${one.task} on ${facts.cpu} ${one.vcpu}, due at ${moment(one.at)} ms, came ` +
     `${length(one.latency)} late: ${parts.join(", ")}` +
     (one.culprit ? `; most of it ${one.culprit} had the CPU` : "");
 }

@@ -204,9 +204,13 @@ def test_the_page_has_the_numbers_of_the_time_line() -> None:
 
 def test_a_native_trial_is_told_of_without_a_guest() -> None:
     cpu = lane("CPU 0", "host", 0, [(0, 20 * MS, State.TASK, "cyclictest")])
-    timeline = Timeline(start_ns=0, end_ns=20 * MS, lanes=(cpu,))
-    html = page(timeline, replace(ABOUT, native=True))
+    waited = late(4, MS, 0, queue_ns=MS, other_ns=0)
+    timeline = Timeline(start_ns=0, end_ns=20 * MS, lanes=(cpu,), late=(waited,))
+    html = page(timeline, ABOUT)
     assert "ran natively" in html
+    assert "100 % was behind other tasks." in html
+    assert "of the guest" not in html
+    assert "guest.perf.data" not in html
     assert "Two schedulers" not in html
     assert facts(html)["lanes"][0]["title"] == "CPU 0"
 
