@@ -17,10 +17,11 @@ from labctl.trace import files
 from labctl.trace.clocks import stored_clock_map
 from labctl.trace.family import FORK, family
 from labctl.trace.model import Trace
+from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
 from labctl.trace.sched import Delays, ThreadSchedule, schedule
-from labctl.trace.spans import MIGRATE, SWITCH, WAKEUPS
+from labctl.trace.spans import MIGRATE
 
 COLLECTOR = "guest_trace"
 EVENTS = (

@@ -17,7 +17,7 @@ from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import Requested, known_accelerator
 from labctl.run.counting import countable
 from labctl.run.perf_record import recording
-from labctl.trace.spans import SWITCH
+from labctl.trace.numbering import SWITCH
 
 _EMULATED = "emulated: no VM exits."
 _UNKNOWN = "nobody knows yet whether KVM works here: 'labctl host accel' finds out."

@@ -7,6 +7,7 @@ file, include/uapi/linux/perf_event.h for `struct perf_event_attr` and the recor
 from __future__ import annotations
 
 import io
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -278,8 +279,8 @@ def check_wanted(head: Head, attr: Attr) -> None:
 
 def _read(file: io.FileIO, where: str, at: int, size: int) -> bytes:
     # An offset of garbage may be beyond what seek(2) takes.
-    if at > 1 << 62:
-        broken(where, f"it points to byte {at:,}")
+    if at > os.fstat(file.fileno()).st_size:
+        broken(where, f"it points to byte {at:,}, beyond its end")
     file.seek(at)
     found = file.read(size)
     if len(found) != size:
