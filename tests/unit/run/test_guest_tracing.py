@@ -36,7 +36,8 @@ PERF = """#!/bin/sh
 for word; do case $word in --control=fifo:*) pipes=${word#--control=fifo:};; esac; done
 exec 3<>"${pipes%,*}" 4<>"${pipes#*,}"
 echo Events disabled >&2
-trap 'echo "to $(date +%s%N)" >>perf.data; exit 143' TERM
+# timeout(1) passes the signal on to its child, then to its group: twice to some.
+trap 'trap "" TERM; echo "to $(date +%s%N)" >>perf.data; exit 143' TERM
 read -r word <&3
 echo "$$ from $(date +%s%N)" >perf.data
 echo Events enabled >&2
