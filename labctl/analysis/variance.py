@@ -152,7 +152,9 @@ def precision(run: LoadedRun, made: Sequence[Compared]) -> Iterator[Precision]:
     primary metric's effects (medians over the tunings), and the proposal."""
     judged: defaultdict[Place, list[Compared]] = defaultdict(list)
     for one in made:
-        if one.is_primary and one.effects.fallback is None and one.effects.spread.error > 0:
+        spread = one.effects.spread
+        # One block may have an error, that of its histogram's bins, but has nothing to spread from.
+        if one.is_primary and one.effects.fallback is None and spread.error > 0 and spread.n > 1:
             judged[one.place].append(one)
     if not judged:
         return

@@ -7,6 +7,7 @@ import pytest
 
 from labctl.analysis.boots import mean_squares
 from labctl.analysis.judge import judge
+from labctl.analysis.model import Role
 from labctl.analysis.variance import (
     Components,
     Costs,
@@ -15,6 +16,8 @@ from labctl.analysis.variance import (
     optimal_repetitions,
     propose,
 )
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Sample
 from tests.unit.analysis.alter import with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
@@ -133,3 +136,20 @@ def test_where_boots_cannot_be_told_apart_the_sentence_says_why(boots: int, said
 def test_a_run_that_judges_nothing_says_nothing_of_precision() -> None:
     assert judge(synthetic_run(tunings=["baseline", "control"])).precision == ()
     assert judge(synthetic_run(blocks=1, primary_only=True)).precision == ()
+
+
+def test_one_block_tells_nothing_of_how_blocks_spread() -> None:
+    """Not even where its histogram's bins bound the error from below."""
+    run = synthetic_run(blocks=1, workloads=ONE)
+    width = Sample(
+        metric="bin_width",
+        value=0.03,
+        unit=Unit.FRACTION,
+        better=Better.NEITHER,
+        labels={"of": "events_per_s"},
+        source="stdout.txt",
+    )
+    trials = tuple(replace(trial, readings=[*trial.readings, width]) for trial in run.trials)
+    found = judge(replace(run, trials=trials))
+    assert any(item.role is Role.PRIMARY for item in found.comparisons)
+    assert not found.precision
