@@ -29,7 +29,8 @@ def recorded(folder: Path, data: bytes | None = None) -> TrialFolder:
     raw = TrialFolder(folder)
     raw.write_raw(files.HOST, RECORDING.read_bytes() if data is None else data)
     raw.write_raw("host.json", (FIXTURES / HOST).read_text())
-    raw.write_raw_json(files.THREADS, [{"tid": VCPU, "pid": VCPU, "role": "vcpu", "index": 0}])
+    thread = {"tid": VCPU, "pid": VCPU, "role": "vcpu", "index": 0, "name": "CPU 0/KVM"}
+    raw.write_raw_json(files.THREADS, [thread])
     return raw
 
 
@@ -101,7 +102,7 @@ def made_up(
     host["before"]["monotonic_ns"], host["after"]["monotonic_ns"] = START, START + 1000 * MS
     raw.write_raw_json("host.json", host)
     rows = [
-        {"tid": tid, "pid": tid, "role": role, "index": index}
+        {"tid": tid, "pid": tid, "role": role, "index": index, "name": ""}
         for index, (tid, role) in enumerate(threads)
     ]
     raw.write_raw_json(files.THREADS, rows)
