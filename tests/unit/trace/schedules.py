@@ -15,6 +15,8 @@ Wakeup = tuple[int, int, int]
 """Time, pid, target_cpu."""
 Migration = tuple[int, int, int]
 """Time, pid, dest_cpu."""
+Fork = tuple[int, int, int]
+"""Time, parent_pid, child_pid."""
 
 
 def trace(
@@ -22,6 +24,7 @@ def trace(
     wakeups: list[Wakeup] = [],  # noqa: B006
     migrations: list[Migration] = [],  # noqa: B006
     wakings: list[Wakeup] = [],  # noqa: B006
+    forks: list[Fork] = [],  # noqa: B006
     *,
     end_ns: int,
     gaps: tuple[Gap, ...] = (),
@@ -32,6 +35,7 @@ def trace(
     woken_at, woken, target = _columns(wakeups, 3)
     moved_at, moved, to = _columns(migrations, 3)
     asked_at, asked, last = _columns(wakings, 3)
+    forked_at, parent, child = _columns(forks, 3)
     return Trace(
         where="made up",
         start_ns=0,
@@ -42,6 +46,9 @@ def trace(
             ),
             "sched:sched_wakeup": _events(woken_at, target, woken, pid=woken, target_cpu=target),
             "sched:sched_waking": _events(asked_at, last, asked, pid=asked, target_cpu=last),
+            "sched:sched_process_fork": _events(
+                forked_at, 0 * parent, parent, parent_pid=parent, child_pid=child
+            ),
             "sched:sched_migrate_task": _events(moved_at, to, moved, pid=moved, dest_cpu=to),
         },
         names=names or {},

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from labctl.run.perf_record import buffer_mib
+from labctl.run.tracing import among, kvm_events, sched_events
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ({3}, "f==3"),
+        ({0, 1, 2, 3}, "(f>=0&&f<=3)"),
+        ({7, 2, 3, 5}, "(f>=2&&f<=3)||f==5||f==7"),
+    ],
+)
+def test_a_filter_names_runs_of_numbers_as_ranges(numbers: set[int], text: str) -> None:
+    assert among("f", frozenset(numbers)) == text
+
+
+def test_a_filter_of_a_large_guests_threads_fits_into_a_page() -> None:
+    longest = max(map(len, kvm_events(range(40_001, 40_513))))
+    assert longest < 4096
+
+
+def test_switches_are_chosen_by_their_cpu_and_wake_ups_by_the_one_that_they_are_for() -> None:
+    words = sched_events(frozenset({2, 3}))
+    filters = dict(zip(words[1::4], words[3::4], strict=False))
+    assert filters["sched:sched_switch"] == "(CPU>=2&&CPU<=3)"
+    assert filters["sched:sched_wakeup"] == "(target_cpu>=2&&target_cpu<=3)"
+    assert filters["sched:sched_migrate_task"] == (
+        "(orig_cpu>=2&&orig_cpu<=3)||(dest_cpu>=2&&dest_cpu<=3)"
+    )
+    assert words[-2:] == ["-e", "sched:sched_process_fork"]
+
+
+def test_buffers_are_powers_of_two_and_stay_small_in_all() -> None:
+    sizes = {count: buffer_mib(count) for count in (1, 2, 16, 17, 24, 96, 128, 256, 1024)}
+    assert sizes == {1: 16, 2: 16, 16: 16, 17: 8, 24: 8, 96: 2, 128: 2, 256: 1, 1024: 1}
