@@ -73,7 +73,8 @@ def traced(folder: Path, pid: int) -> TrialFolder:
         time.sleep(WINDOW_S)
         after = host_threads.snapshot(threads)
     assert recorded.problem is None
-    raw.write_raw_json(files.THREADS, [{"tid": pid, "pid": pid, "role": "vcpu", "index": 0}])
+    thread = {"tid": pid, "pid": pid, "role": "vcpu", "index": 0, "name": "CPU 0/KVM"}
+    raw.write_raw_json(files.THREADS, [thread])
     raw.write_raw_json(
         "host.json",
         {

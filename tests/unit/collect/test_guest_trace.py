@@ -23,12 +23,14 @@ RECORDED = Path(__file__).parent / "fixtures" / "perf-6.1-guest-cyclictest"
 OF_GUEST = ("ctx_switches{of=guest}", "lost_events{of=guest}")
 OF_TRACE = (
     "sched_delay{of=workload}",
+    "sched_unknown{of=workload}",
     "sched_delay_p50{of=workload}",
     "sched_delay_p95{of=workload}",
     "sched_delay_p99{of=workload}",
     "sched_delay_max{of=workload}",
     "preemptions{of=workload}",
     "migrations{of=workload}",
+    "preempted_time{of=workload}",
     *OF_GUEST,
 )
 
@@ -85,7 +87,7 @@ def test_the_clocks_bound_is_told(raw: TrialFolder) -> None:
 def test_a_percentile_of_too_few_waits_is_unavailable(raw: TrialFolder) -> None:
     found = reasons(raw)
     assert found.keys() == {"sched_delay_p99{of=workload}"}
-    assert "waits are too few: fewer than 20" in found["sched_delay_p99{of=workload}"]
+    assert "a percentile of that rank needs 2,000" in found["sched_delay_p99{of=workload}"]
 
 
 def test_a_trial_that_was_not_traced_has_none_of_it(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_a_truncated_trace_is_unavailable(raw: TrialFolder) -> None:
 def test_a_workload_that_the_trace_does_not_show_has_no_waits(raw: TrialFolder) -> None:
     change_side(raw, pid=4_000_000)
     found = reasons(raw)
-    assert "shows no switch of process 4000000" in found["sched_delay{of=workload}"]
+    assert "no switch of workload 0" in found["sched_delay{of=workload}"]
     assert "sched_delay_max{of=workload}" in found
 
 

@@ -1,0 +1,178 @@
+"""How threads of a trial's machine waited for its CPUs, as its trace tells it: of the host's trace
+and of the guest's."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.trace.sched import Delays, Schedule, ThreadSchedule
+from labctl.trace.threads import Thread
+
+_PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+_MOST_RIVALS = 5
+"""That a trial names; the rest are one."""
+
+_MOST_UNKNOWN = 0.01
+"""Share of the threads' time; with more of it unknown there are no figures."""
+
+_UNFIT = re.compile(r"[^\w.:+-]+")
+
+
+def waiting(
+    found: Schedule,
+    names: Mapping[int, str],
+    threads: Sequence[Thread],
+    of: str,
+    seconds: float,
+    source: str,
+) -> Iterator[Reading]:
+    """sched_delay and its percentiles, sched_delays, sched_unknown, preemptions, migrations and
+    preempted_time{by} of the threads whose role is `of`, per second of a window of `seconds`.
+
+    `names`: of all threads. `threads`: those of the trial, whose roles stand for their names.
+    `source`: the raw file.
+    """
+    ours = [thread for thread in threads if thread.role == of]
+    seen = {thread: found.threads[thread.tid] for thread in ours if thread.tid in found.threads}
+    problem = _why_unknown(found, ours, seen, of, seconds)
+    if problem is not None:
+        yield from no_waiting(of, ours, problem)
+        return
+    waited = sum(thread.delays.total_ns for thread in seen.values()) / 1e9
+    unknown = sum(thread.unknown_ns for thread in seen.values()) / 1e9
+    labels = {"of": of}
+    yield sample(source, "sched_delay", waited / seconds, Unit.FRACTION, Better.LOWER, labels)
+    yield sample(source, "sched_unknown", unknown / seconds, Unit.FRACTION, Better.LOWER, labels)
+    for metric in ("preemptions", "migrations"):
+        count = sum(getattr(thread, metric) for thread in seen.values())
+        yield sample(source, metric, count / seconds, Unit.PER_SECOND, Better.LOWER, labels)
+    roles = {thread.tid: thread.role for thread in threads}
+    for by, length_ns in _rivals(seen.values(), names, roles):
+        value = length_ns / 1e9 / seconds
+        yield sample(source, "preempted_time", value, Unit.CPUS, Better.LOWER, {"by": by, **labels})
+    for label, delays, missing in _delays(of, seen):
+        yield from _percentiles(delays, missing, label, source)
+
+
+def _why_unknown(
+    found: Schedule,
+    ours: Sequence[Thread],
+    seen: Mapping[Thread, ThreadSchedule],
+    of: str,
+    seconds: float,
+) -> str | None:
+    if not seen or (of == "vcpu" and len(seen) < len(ours)):
+        missing = sorted(thread.index for thread in ours if thread not in seen)
+        names = ", ".join(f"{of} {index}" for index in missing) or f"a {of} thread"
+        return f"the trace has no switch of {names}: it ran all along, or slept."
+    unknown = sum(thread.unknown_ns for thread in seen.values()) / 1e9
+    share = unknown / seconds / len(seen)
+    if share > _MOST_UNKNOWN:
+        why = f"perf lost {found.lost:,} events" if found.lost else "the kernel kept events back"
+        return f"{why}, and what its threads did is unknown for {share:.0%} of the time."
+    return None
+
+
+def _delays(
+    of: str, seen: Mapping[Thread, ThreadSchedule]
+) -> Iterator[tuple[Mapping[str, str], Delays, int]]:
+    """Of each vCPU; natively of all of the workload's threads together, which come and go. With
+    the number of waits whose length isn't known."""
+    if of == "vcpu":
+        for thread, told in sorted(seen.items(), key=lambda item: item[0].index):
+            yield {"vcpu": str(thread.index)}, told.delays, told.taken_up
+        return
+    all_of = [told.delays for told in seen.values()]
+    joined = Delays(
+        start_ns=np.concatenate([delays.start_ns for delays in all_of]),
+        length_ns=np.concatenate([delays.length_ns for delays in all_of]),
+        was_preempted=np.concatenate([delays.was_preempted for delays in all_of]),
+    )
+    yield {"of": of}, joined, sum(told.taken_up for told in seen.values())
+
+
+def _percentiles(
+    delays: Delays, missing: int, labels: Mapping[str, str], source: str
+) -> Iterator[Reading]:
+    count = len(delays.length_ns)
+    for name, q in _PERCENTILES.items():
+        metric = f"sched_delay_{name}"
+        value = delays.percentile(q)
+        if missing > _MOST_UNKNOWN * (count + missing):
+            reason = (
+                f"the kernel kept back the ends of {missing:,} of {count + missing:,} waits, those "
+                "of threads that an idle CPU took up."
+            )
+            yield Unavailable(metric=key(metric, labels), reason=reason)
+        elif value is None:
+            needed = round(20 / (1 - q))
+            reason = f"there were {count:,} waits, and a percentile of that rank needs {needed:,}."
+            yield Unavailable(metric=key(metric, labels), reason=reason)
+        else:
+            yield sample(source, metric, value / 1e9, Unit.SECONDS, Better.LOWER, labels)
+    # A maximum says little without the number that it is the largest of.
+    yield sample(source, "sched_delays", count, Unit.COUNT, Better.NEITHER, labels)
+    if count:
+        worst = int(delays.length_ns.max()) / 1e9
+        yield sample(source, "sched_delay_max", worst, Unit.SECONDS, Better.LOWER, labels)
+    else:
+        reason = "nothing waited for a CPU in the measured window."
+        yield Unavailable(metric=key("sched_delay_max", labels), reason=reason)
+
+
+def _rivals(
+    seen: Iterable[ThreadSchedule], names: Mapping[int, str], roles: Mapping[int, str]
+) -> list[tuple[str, int]]:
+    """Who ran while they waited, longest first; the least of them together as "others"."""
+    totals: Counter[str] = Counter()
+    for thread in seen:
+        for tid, length_ns in thread.rivals_ns.items():
+            totals[_name(tid, names, roles)] += length_ns
+    named = totals.most_common(_MOST_RIVALS)
+    rest = sum(totals.values()) - sum(length_ns for _, length_ns in named)
+    return [*named, ("others", rest)] if rest else named
+
+
+def _name(tid: int, names: Mapping[int, str], roles: Mapping[int, str]) -> str:
+    if tid <= 0:
+        return "idle" if tid == 0 else "unknown"
+    if tid in roles:
+        return roles[tid]
+    # The kernel's own are named by CPU and work: "kworker/1:2-events".
+    return _UNFIT.sub("_", names.get(tid, "").partition("/")[0]) or "unknown"
+
+
+def no_waiting(of: str, ours: Sequence[Thread], reason: str) -> Iterator[Unavailable]:
+    """Why there is none of `waiting` of these threads."""
+    labels = {"of": of}
+    for metric in ("sched_delay", "sched_unknown", "preemptions", "migrations", "preempted_time"):
+        yield Unavailable(metric=key(metric, labels), reason=reason)
+    single = [{"vcpu": str(thread.index)} for thread in ours] if of == "vcpu" else [labels]
+    for one in single:
+        for name in (*_PERCENTILES, "max"):
+            yield Unavailable(metric=key(f"sched_delay_{name}", one), reason=reason)
+
+
+def sample(
+    source: str,
+    metric: str,
+    value: float,
+    unit: Unit,
+    better: Better,
+    labels: Mapping[str, str] | None = None,
+) -> Sample:
+    return Sample(
+        metric=metric, value=value, unit=unit, better=better, labels=labels or {}, source=source
+    )
+
+
+def key(metric: str, labels: Mapping[str, str]) -> str:
+    """As `Sample.key` has it."""
+    return f"{metric}{{{','.join(f'{name}={value}' for name, value in sorted(labels.items()))}}}"
