@@ -17,6 +17,7 @@ from labctl.trace.host_lanes import ENTRY, EXIT, HostSide
 from labctl.trace.lane_spans import meter
 from labctl.trace.lanes import Lane, Late, State, Timeline
 from labctl.trace.late import ENOUGH, Shared, Sight, described, late_ones, shared
+from labctl.trace.mended import mended
 from labctl.trace.model import Nanoseconds, Trace
 from labctl.trace.recordings import recordings
 from labctl.trace.suspects import Found, Sides, double_scheduling, lock_holders, wake_up_chains
@@ -27,6 +28,10 @@ from labctl.trace.wakeups import Wakeups, wakeups
 CYCLICTEST = "cyclictest"
 MOST_LATE = 2_000
 """The longest are listed; the shares are of all."""
+
+MOST_CPUS = 1024
+QUIET_NS = 1_000_000_000
+"""So long a host may be without any event: its trace begins with its first, and not before."""
 
 _HELPERS = ("emulator", "iothread", "vhost")
 _SHARES = {
@@ -84,17 +89,17 @@ def timeline_of(
     """
     tids = _vcpus(threads)
     is_native = guest is None and not tids
-    mapped: Mapped = _same if isinstance(clock, str) else clock.to_host
-    if is_native:
-        mapped = _same
-    window = host.start_ns, host.end_ns
-    if workload.window_ns is not None and (is_native or not isinstance(clock, str)):
-        times = mapped(np.array(workload.window_ns))
-        window = int(times[0]), int(times[1])
-        # Both recorders began before it and ended after it, with or without events.
-        start, end = min(host.start_ns, window[0]), max(host.end_ns, window[1])
-        host = replace(host, start_ns=start, end_ns=end)
+    window = _window(host, workload, None if is_native else clock)
+    # Its recorder began before the window and ended after it, with or without events.
+    start, end = min(host.start_ns, window[0]), max(host.end_ns, window[1])
+    host = replace(host, start_ns=start, end_ns=end)
     draft = _Draft(window_ns=window, problems=[*host.problems])
+    host, put_back = mended(host)
+    if put_back:
+        draft.problems.append(
+            f"{put_back} switches away from idle CPUs are missing in the host's trace: they are "
+            "taken to have been when the thread that ran next was woken."
+        )
     _say_lost(draft, host, "host")
     # Of several guests' threads that are called the same, these are this one's.
     names = {thread.tid: f"own {thread.name}" for thread in threads if thread.name}
@@ -105,8 +110,8 @@ def timeline_of(
     found: list[Found] = []
     error_ns = None
     if is_native:
-        cpus = _task_lanes(draft, host, "host", mapped)
-        late = _look(draft, host, workload, Sight(hosts={}, tasks=cpus), mapped, 0)
+        cpus = _task_lanes(draft, host, "host", switching_cpus(host), _same)
+        late = _look(draft, host, workload, Sight(hosts={}, tasks=cpus), _same, 0)
     elif guest is None or isinstance(clock, str):
         reason = clock if isinstance(clock, str) else "its scheduler was not recorded"
         draft.problems.append(f"Of the guest's own side nothing is shown: {reason}.")
@@ -115,10 +120,12 @@ def timeline_of(
         draft.problems += guest.problems
         _say_lost(draft, guest, "guest")
         _say_covered(draft, guest, workload)
-        guests = _task_lanes(draft, guest, "guest", mapped)
+        # What a guest wrote may be anything: only CPUs that it has are looked for.
+        own = [cpu for cpu in switching_cpus(guest) if cpu in tids or not tids][:MOST_CPUS]
+        guests = _task_lanes(draft, guest, "guest", own, clock.to_host)
         sides = Sides(host=side, hosts=hosts, guests=guests, threads=tids, error_ns=error_ns)
         sight = Sight(hosts=hosts, tasks=guests, main_loop=main_loop)
-        late = _look(draft, guest, workload, sight, mapped, error_ns)
+        late = _look(draft, guest, workload, sight, clock.to_host, error_ns)
         found = [double_scheduling(sides), lock_holders(sides), wake_up_chains(sides)]
         _say_found(draft, sides, found)
     return Timeline(
@@ -132,6 +139,17 @@ def timeline_of(
         figures=draft.figures,
         problems=tuple(draft.problems),
     )
+
+
+def _window(host: Trace, workload: Workload, clock: ClockMap | str | None) -> tuple[int, int]:
+    """The workload's, by the host's clock: without one, or where it can't be, all of the trace."""
+    told = workload.window_ns
+    if told is None or isinstance(clock, str):
+        return host.start_ns, host.end_ns
+    times = np.array(told) if clock is None else clock.to_host(np.array(told))
+    start = max(int(times[0]), host.start_ns - QUIET_NS)
+    end = min(int(times[1]), host.end_ns + QUIET_NS)
+    return (start, end) if start < end else (host.start_ns, host.end_ns)
 
 
 def _vcpus(threads: Sequence[Thread]) -> dict[int, list[int]]:
@@ -189,10 +207,12 @@ def _helper_lanes(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> L
     return main_loop
 
 
-def _task_lanes(draft: _Draft, trace: Trace, side: str, mapped: Mapped) -> dict[int, Lane]:
+def _task_lanes(
+    draft: _Draft, trace: Trace, side: str, cpus: Sequence[int], mapped: Mapped
+) -> dict[int, Lane]:
     lanes = {
         cpu: task_lane(trace, cpu, side=side, mapped=mapped, window_ns=draft.window_ns)
-        for cpu in switching_cpus(trace)
+        for cpu in cpus
     }
     draft.lanes += lanes.values()
     return lanes
@@ -208,6 +228,7 @@ def _look(
 ) -> tuple[Late, ...]:
     """The late wake-ups that a machine's trace tells of, and their figures."""
     found = _watched(draft, trace, workload)
+    found = found.take(np.isin(found.cpu, list(sight.tasks)))
     if not len(found):
         return ()
     late = late_ones(found)
