@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.host_lanes import SWITCH, WAKEUPS
 from labctl.trace.keys import Keys
 from labctl.trace.model import Events, Nanoseconds, Numbers, Trace
+from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.wakeups import WAKING
 
 _NEVER = np.iinfo(np.int64).max

@@ -10,10 +10,12 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
 from labctl.trace.family import FORK
-from labctl.trace.host_lanes import ENTRY, EXIT, MIGRATE, SWITCH, TO_QEMU, WAKEUPS
+from labctl.trace.host_lanes import ENTRY, EXIT, TO_QEMU
 from labctl.trace.model import Trace
+from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.perfdata import read_trace, tracepoints
 from labctl.trace.problems import noted_problem
+from labctl.trace.spans import MIGRATE
 from labctl.trace.threads import Thread, Workload, stored_threads, stored_workload
 from labctl.trace.wakeups import TIMER_EXPIRE, TIMER_START, WAKING
 

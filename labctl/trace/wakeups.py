@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.host_lanes import STOPPED, SWITCH
+from labctl.trace.host_lanes import STOPPED
 from labctl.trace.keys import Keys, last
 from labctl.trace.lane_spans import Flags, Holes
 from labctl.trace.model import Nanoseconds, Numbers, Trace
+from labctl.trace.numbering import SWITCH
 
 WAKING = ("sched:sched_waking", "sched:sched_wakeup")
 """The earlier one first: sched_wakeup comes when the task is on a run queue."""

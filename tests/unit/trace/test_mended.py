@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from labctl.trace.host_lanes import SWITCH
 from labctl.trace.mended import mended
 from labctl.trace.model import Trace
+from labctl.trace.numbering import SWITCH
 from tests.unit.trace.recorded import RUNNABLE, SLEEPING, Recorded
 
 THREAD, OTHER = 100, 200
