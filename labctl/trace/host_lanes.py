@@ -120,6 +120,12 @@ class HostSide:
             window_ns=window_ns or (trace.start_ns, trace.end_ns),
         )
 
+    @property
+    def has_exits(self) -> bool:
+        """Whether KVM told of entries and exits: under emulation there are none, and software-only
+        KVM tells only of those that go on to QEMU."""
+        return any(len(self.trace.events.get(name, ())) for name in (ENTRY, EXIT))
+
     def name(self, tid: int) -> str:
         return "idle CPU" if tid == 0 else self.names.get(tid, f"thread {tid}")
 

@@ -13,7 +13,7 @@ import numpy as np
 from labctl.base.errors import UsageError
 from labctl.store.trial import TrialFolder
 from labctl.trace.clocks import ClockMap
-from labctl.trace.host_lanes import ENTRY, EXIT, HostSide
+from labctl.trace.host_lanes import HostSide
 from labctl.trace.lane_spans import meter
 from labctl.trace.lanes import Lane, Late, State, Timeline
 from labctl.trace.late import ENOUGH, Shared, Sight, described, late_ones, shared
@@ -111,7 +111,7 @@ def timeline_of(
     error_ns = None
     if is_native:
         cpus = _task_lanes(draft, host, "host", switching_cpus(host), _same)
-        late = _look(draft, host, workload, Sight(hosts={}, tasks=cpus), _same, 0)
+        late = _look(draft, host, workload, Sight(hosts={}, tasks=cpus, is_native=True), _same, 0)
     elif guest is None or isinstance(clock, str):
         reason = clock if isinstance(clock, str) else "its scheduler was not recorded"
         draft.problems.append(f"Of the guest's own side nothing is shown: {reason}.")
@@ -120,13 +120,20 @@ def timeline_of(
         draft.problems += guest.problems
         _say_lost(draft, guest, "guest")
         _say_covered(draft, guest, workload)
+        if not hosts:
+            draft.problems.append(
+                "Without the host's side it can't be told what late wake-ups waited for."
+            )
         # What a guest wrote may be anything: only CPUs that it has are looked for.
         own = [cpu for cpu in switching_cpus(guest) if cpu in tids or not tids][:MOST_CPUS]
         guests = _task_lanes(draft, guest, "guest", own, clock.to_host)
         sides = Sides(host=side, hosts=hosts, guests=guests, threads=tids, error_ns=error_ns)
-        sight = Sight(hosts=hosts, tasks=guests, main_loop=main_loop)
+        sight = Sight(hosts=hosts, tasks=guests, main_loop=main_loop, has_exits=side.has_exits)
         late = _look(draft, guest, workload, sight, clock.to_host, error_ns)
-        found = [double_scheduling(sides), lock_holders(sides), wake_up_chains(sides)]
+        if hosts:
+            found = [double_scheduling(sides), wake_up_chains(sides)]
+        if side.has_exits:
+            found.append(lock_holders(sides))
         _say_found(draft, sides, found)
     return Timeline(
         start_ns=window[0],
@@ -175,10 +182,10 @@ def _vcpu_lanes(
         total = side.window_ns[1] - side.window_ns[0]
         for state, name in _SHARES.items():
             length = meter(lanes[vcpu], state).total_ns
-            if total:
+            if total and (side.has_exits or state is not State.EXIT):
                 draft.figures[f"vcpu{vcpu}_{name}_share"] = length / total
     draft.lanes += lanes.values()
-    if vcpus and not any(len(side.trace.events.get(name, ())) for name in (ENTRY, EXIT)):
+    if vcpus and not side.has_exits:
         draft.problems.append(
             "KVM told of no entries and exits (under emulation there are none): 'running the "
             "guest' is all the time a vCPU's thread had a CPU, the guest's code and QEMU's own, "
@@ -237,13 +244,9 @@ def _look(
     draft.figures["wakeups"] = len(found)
     draft.figures["late_wakeups"] = len(late)
     draft.figures["late_threshold_s"] = int(parts.latency_ns.min()) / 1e9
-    if total:
-        for name, column in (
-            ("host", parts.host_ns),
-            ("exit", parts.exit_ns),
-            ("queue", parts.queue_ns),
-            ("other", parts.other_ns),
-        ):
+    if total and sight.parts:
+        for name in (*sight.parts, "other"):
+            column: Nanoseconds = getattr(parts, f"{name}_ns")
             draft.figures[f"late_{name}_share"] = int(column.sum()) / total
         if sight.main_loop is not None:
             draft.figures["late_main_loop_share"] = int(parts.main_loop_ns.sum()) / total
@@ -288,6 +291,12 @@ def _say_of_late(draft: _Draft, found: Wakeups, parts: Shared, error_ns: int) ->
         draft.problems.append(
             f"Of {len(parts)} late wake-ups the {MOST_LATE} longest are listed; shares are of all."
         )
+    unknown = int(parts.unknown_ns.sum())
+    if unknown:
+        draft.problems.append(
+            f"Of {unknown / int(parts.latency_ns.sum()):.1%} of the late wake-ups' time it is "
+            "unknown what the vCPU did on its host: it is among the rest."
+        )
     columns = (parts.host_ns, parts.exit_ns, parts.queue_ns)
     unsure = np.any([(part > 0) & (part <= error_ns) for part in columns], axis=0)
     if error_ns and unsure.any():
@@ -306,7 +315,7 @@ def _say_found(draft: _Draft, sides: Sides, found: Sequence[Found]) -> None:
             draft.problems.append(
                 f"Of {one.count} times '{one.kind}' the {len(one.kept)} longest are listed."
             )
-    if len(sides.hosts) > 1 and not len(sides.host.trace.events.get(EXIT, ())):
+    if len(sides.hosts) > 1 and not sides.host.has_exits:
         draft.problems.append(
             "Preempted lock holders can't be suspected: that takes KVM's exits for spinning."
         )

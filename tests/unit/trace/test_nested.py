@@ -333,6 +333,32 @@ def test_under_emulation_a_main_loop_that_waits_is_the_hosts_part() -> None:
         assert (late.culprit == "other-vm (host)") == (main_loop_ns > 0)
 
 
+def test_what_cannot_be_told_has_no_figure() -> None:
+    outside, inside = host(), guest()
+    outside.switch(10_000, 1, VCPU, HOG, PREEMPTED)
+    outside.switch(12_000, 1, HOG, VCPU, PREEMPTED)
+    wake_up(inside, due_us=20_000, woken_us=20_010, ran_us=20_510, over=SHELL)
+    emulated = told(outside, inside).figures
+    assert emulated["late_host_share"] == 0
+    assert not {"late_exit_share", "vcpu0_exit_share", "lock_holder_count"} & emulated.keys()
+    alone = timeline_of(host().trace(), [], inside.trace(), clock(), WORKLOAD)
+    assert set(alone.figures) == {"wakeups", "late_wakeups", "late_threshold_s"}
+    assert [late.queue_ns for late in alone.late] == [0]
+    assert any("can't be told what late wake-ups waited for" in text for text in alone.problems)
+    native = timeline_of(inside.trace(), [], None, "natively", WORKLOAD).figures
+    assert {name for name in native if "share" in name} == {"late_queue_share", "late_other_share"}
+
+
+def test_late_time_in_which_the_host_is_unknown_is_said() -> None:
+    outside, inside = host(), guest()
+    outside.entry(10, 1, VCPU)
+    outside.exit(60_000, 1, VCPU, MSR_WRITE)
+    outside.lose(21_000, 22_000, cpu=1)
+    wake_up(inside, due_us=20_000, woken_us=29_990, ran_us=30_000)
+    timeline = told(outside, inside)
+    assert any("10.0% of the late wake-ups' time" in text for text in timeline.problems)
+
+
 def test_only_the_measured_window_is_shown_and_counted() -> None:
     outside, inside = host(), guest()
     outside.switch(10_000, 1, VCPU, HOG, PREEMPTED)
