@@ -22,16 +22,16 @@ _IMPOSSIBLE = {
 }
 
 
-def parse(raw: TrialFolder, *, kind: str, accelerator: str) -> Iterator[Reading]:
+def parse(raw: TrialFolder, *, program: str, kind: str, accelerator: str) -> Iterator[Reading]:
     """The shares of the time of the latest 5 % of wake-ups; nothing of a trial without a trace.
 
-    `kind`: "guest" or "native"; `accelerator`: "kvm" or "tcg". Raises BrokenError when a file of
-    labctl's own isn't whole.
+    `program`: the workload's; `kind`: "guest" or "native"; `accelerator`: "kvm" or "tcg". Raises
+    BrokenError when a file of labctl's own isn't whole.
     """
     if not raw.has(files.HOST) and not raw.has(files.GUEST):
         return
     try:
-        timeline = read_timeline(raw)
+        timeline = read_timeline(raw, program)
     except UsageError as error:
         yield from (Unavailable(metric=metric, reason=f"{error.message}.") for metric in SHARES)
         return

@@ -54,13 +54,16 @@ class _Draft:
     problems: list[str] = field(default_factory=list)
 
 
-def read_timeline(folder: TrialFolder) -> Timeline:
+def read_timeline(folder: TrialFolder, program: str | None = None) -> Timeline:
     """The time line of a trial's measured window, of the files that its collectors left.
 
-    Raises UsageError for a trial without a trace, BrokenError naming a file of labctl's own that
-    isn't what was written. What a recorder didn't get is among the `problems`.
+    `program`: the workload's, of a trial that has no record yet. Raises UsageError for a trial
+    without a trace, BrokenError naming a file of labctl's own that isn't what was written. What a
+    recorder didn't get is among the `problems`.
     """
-    found = recordings(folder)
+    if program is None:
+        program = str(folder.read_record().parsed_with.get("program", ""))
+    found = recordings(folder, program)
     host = found.host
     if host is None:
         if found.guest is None or isinstance(found.clock, str):

@@ -49,9 +49,9 @@ class Recordings:
     problems: Sequence[str]
 
 
-def recordings(folder: TrialFolder) -> Recordings:
-    """Raises UsageError for a trial that wasn't traced, BrokenError naming a file of labctl's own
-    that isn't what was written."""
+def recordings(folder: TrialFolder, program: str) -> Recordings:
+    """`program`: what labctl calls the workload's. Raises UsageError for a trial that wasn't
+    traced, BrokenError naming a file of labctl's own that isn't what was written."""
     noted = [noted_problem(folder, recorder) for recorder in _RECORDERS]
     problems = [f"{sentence}." for sentence in noted if sentence]
     host = _trace(folder, files.HOST, {**_SCHEDULER, **_KVM}, problems)
@@ -62,13 +62,12 @@ def recordings(folder: TrialFolder) -> Recordings:
             f"trial {folder.path.name} has no trace to show: {reason}",
             hint="'labctl sweep STUDY --collect trace' records one with each trial.",
         )
-    parsed_with = folder.read_record().parsed_with
     return Recordings(
         host=host,
         threads=stored_threads(folder) if host is not None else [],
         guest=guest,
         clock=stored_clock_map(folder),
-        workload=stored_workload(folder, str(parsed_with.get("program", ""))),
+        workload=stored_workload(folder, program),
         problems=problems,
     )
 

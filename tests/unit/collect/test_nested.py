@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import lzma
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from labctl.collect.nested import SHARES, parse
-from labctl.store.samples import Sample, Unavailable
-from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from labctl.collect import nested
+from labctl.collect.nested import SHARES
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.trial import TrialFolder
 from labctl.trace import files
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -20,22 +22,15 @@ HOST = FIXTURES.parents[1] / "trace" / "fixtures" / "sched-perf-6.1.data"
 
 @pytest.fixture
 def raw(tmp_path: Path) -> TrialFolder:
-    """A guest's trial of which only the guest's own trace was recorded."""
+    """A guest's trial, without a record yet, of which only the guest's own trace was recorded."""
     folder = TrialFolder(shutil.copytree(GUEST, tmp_path / "0001"))
     packed = folder.path / f"{files.GUEST}.xz"
     (folder.path / files.GUEST).write_bytes(lzma.decompress(packed.read_bytes()))
-    record = TrialRecord(
-        number=1,
-        attempt=1,
-        block=1,
-        boot=1,
-        position=1,
-        cell={},
-        status=TrialStatus.DONE,
-        parsed_with={"program": "cyclictest"},
-    )
-    folder.write_record(record)
     return folder
+
+
+def parse(raw: TrialFolder, kind: str, accelerator: str) -> Iterator[Reading]:
+    return nested.parse(raw, program="cyclictest", kind=kind, accelerator=accelerator)
 
 
 def reasons(raw: TrialFolder, kind: str, accelerator: str) -> dict[str, str]:
