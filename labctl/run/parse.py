@@ -11,6 +11,7 @@ from labctl.collect import (
     host_threads,
     host_trace,
     kvm_stats,
+    nested,
     perf_stat,
     side,
 )
@@ -38,6 +39,7 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     readings += kvm_stats.parse(folder, accelerator=accelerator)
     readings += host_trace.parse(folder)
     readings += guest_trace.parse(folder, kind=kind)
+    readings += nested.parse(folder, program=program.name, kind=kind, accelerator=accelerator)
     readings += exits.parse(folder)
     readings += derived.net_readings(readings, kind=kind)
     readings += neighbour_readings(folder, host)

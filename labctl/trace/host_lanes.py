@@ -18,11 +18,10 @@ from labctl.trace.exit_names import HALTS, VMX, exit_name, qemu_exit_name
 from labctl.trace.lane_spans import NUMBER_OF, Flags, Holes, LaneSpans, among, stacked
 from labctl.trace.lanes import Lane, State
 from labctl.trace.model import Nanoseconds, Trace
+from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.runners import Runners
+from labctl.trace.spans import MIGRATE
 
-SWITCH = "sched:sched_switch"
-WAKEUPS = ("sched:sched_wakeup", "sched:sched_wakeup_new")
-MIGRATE = "sched:sched_migrate_task"
 ENTRY, EXIT, TO_QEMU = "kvm:kvm_entry", "kvm:kvm_exit", "kvm:kvm_userspace_exit"
 
 STOPPED = 0xFF
@@ -120,6 +119,12 @@ class HostSide:
             isa=int(isa[0]) if isa is not None and len(isa) else 0,
             window_ns=window_ns or (trace.start_ns, trace.end_ns),
         )
+
+    @property
+    def has_exits(self) -> bool:
+        """Whether KVM told of entries and exits: under emulation there are none, and software-only
+        KVM tells only of those that go on to QEMU."""
+        return any(len(self.trace.events.get(name, ())) for name in (ENTRY, EXIT))
 
     def name(self, tid: int) -> str:
         return "idle CPU" if tid == 0 else self.names.get(tid, f"thread {tid}")

@@ -37,6 +37,8 @@ class Shared:
     """Of `host_ns`: the vCPU halted, and QEMU's main loop, which was to wake it, waited."""
     exit_ns: Nanoseconds
     queue_ns: Nanoseconds
+    unknown_ns: Nanoseconds
+    """Of the rest: of the host's side nothing is known."""
 
     def __len__(self) -> int:
         return len(self.tid)
@@ -68,12 +70,23 @@ class Sight:
     hosts: Mapping[int, Lane]
     tasks: Mapping[int, Lane]
     main_loop: Lane | None = None
+    has_exits: bool = False
+    is_native: bool = False
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Which parts of a latency can be told of: what isn't, is among the others."""
+        if self.is_native:
+            return ("queue",)
+        if not self.hosts:
+            return ()
+        return ("host", "exit", "queue") if self.has_exits else ("host", "queue")
 
 
 def shared(late: Wakeups, sight: Sight, mapped: Mapped) -> Shared:
     """Who had the time of each."""
     meant, woken, ran = mapped(late.meant_ns), mapped(late.woken_ns), mapped(late.ran_ns)
-    host, loop, exits, queue = (np.zeros(len(late), dtype=np.int64) for _ in range(4))
+    host, loop, exits, queue, unknown = (np.zeros(len(late), dtype=np.int64) for _ in range(5))
     for number in np.unique(late.cpu).tolist():
         own = late.cpu == number
         lane = sight.hosts.get(number)
@@ -83,7 +96,8 @@ def shared(late: Wakeups, sight: Sight, mapped: Mapped) -> Shared:
                 loop[own] = waited.between(meant[own], ran[own])
             host[own] = meter(lane, State.PREEMPTED).between(meant[own], ran[own]) + loop[own]
             exits[own] = meter(lane, State.EXIT).between(meant[own], ran[own])
-        if number in sight.tasks:
+            unknown[own] = meter(lane, State.UNKNOWN).between(meant[own], ran[own])
+        if number in sight.tasks and (sight.is_native or lane is not None):
             queue[own] = _tasks(sight.tasks[number], lane).meter.between(woken[own], ran[own])
     return Shared(
         tid=late.tid,
@@ -95,6 +109,7 @@ def shared(late: Wakeups, sight: Sight, mapped: Mapped) -> Shared:
         main_loop_ns=loop,
         exit_ns=exits,
         queue_ns=queue,
+        unknown_ns=unknown,
     )
 
 
@@ -196,7 +211,7 @@ def _culprits(late: Shared, rows: NDArray[np.int64], cpu: int, sight: Sight) -> 
         asked.append((_Had.of(host, State.EXIT), "exit", meant))
         if sight.main_loop is not None:
             asked.append((_main_loop(host, sight.main_loop), "host", meant))
-    if tasks is not None:
+    if tasks is not None and (sight.is_native or host is not None):
         asked.append((_tasks(tasks, host), "guest" if host else "task", woken))
     number: dict[str, int] = {}
     parts: list[NDArray[np.int64]] = [np.zeros((3, 0), dtype=np.int64)]

@@ -13,10 +13,11 @@ import numpy as np
 from labctl.base.errors import UsageError
 from labctl.store.trial import TrialFolder
 from labctl.trace.clocks import ClockMap
-from labctl.trace.host_lanes import ENTRY, EXIT, HostSide
+from labctl.trace.host_lanes import HostSide
 from labctl.trace.lane_spans import meter
 from labctl.trace.lanes import Lane, Late, State, Timeline
 from labctl.trace.late import ENOUGH, Shared, Sight, described, late_ones, shared
+from labctl.trace.mended import mended
 from labctl.trace.model import Nanoseconds, Trace
 from labctl.trace.recordings import recordings
 from labctl.trace.suspects import Found, Sides, double_scheduling, lock_holders, wake_up_chains
@@ -27,6 +28,10 @@ from labctl.trace.wakeups import Wakeups, wakeups
 CYCLICTEST = "cyclictest"
 MOST_LATE = 2_000
 """The longest are listed; the shares are of all."""
+
+MOST_CPUS = 1024
+QUIET_NS = 1_000_000_000
+"""So long a host may be without any event: its trace begins with its first, and not before."""
 
 _HELPERS = ("emulator", "iothread", "vhost")
 _SHARES = {
@@ -49,13 +54,16 @@ class _Draft:
     problems: list[str] = field(default_factory=list)
 
 
-def read_timeline(folder: TrialFolder) -> Timeline:
+def read_timeline(folder: TrialFolder, program: str | None = None) -> Timeline:
     """The time line of a trial's measured window, of the files that its collectors left.
 
-    Raises UsageError for a trial without a trace, BrokenError naming a file of labctl's own that
-    isn't what was written. What a recorder didn't get is among the `problems`.
+    `program`: the workload's, of a trial that has no record yet. Raises UsageError for a trial
+    without a trace, BrokenError naming a file of labctl's own that isn't what was written. What a
+    recorder didn't get is among the `problems`.
     """
-    found = recordings(folder)
+    if program is None:
+        program = str(folder.read_record().parsed_with.get("program", ""))
+    found = recordings(folder, program)
     host = found.host
     if host is None:
         if found.guest is None or isinstance(found.clock, str):
@@ -84,17 +92,17 @@ def timeline_of(
     """
     tids = _vcpus(threads)
     is_native = guest is None and not tids
-    mapped: Mapped = _same if isinstance(clock, str) else clock.to_host
-    if is_native:
-        mapped = _same
-    window = host.start_ns, host.end_ns
-    if workload.window_ns is not None and (is_native or not isinstance(clock, str)):
-        times = mapped(np.array(workload.window_ns))
-        window = int(times[0]), int(times[1])
-        # Both recorders began before it and ended after it, with or without events.
-        start, end = min(host.start_ns, window[0]), max(host.end_ns, window[1])
-        host = replace(host, start_ns=start, end_ns=end)
+    window = _window(host, workload, None if is_native else clock)
+    # Its recorder began before the window and ended after it, with or without events.
+    start, end = min(host.start_ns, window[0]), max(host.end_ns, window[1])
+    host = replace(host, start_ns=start, end_ns=end)
     draft = _Draft(window_ns=window, problems=[*host.problems])
+    host, put_back = mended(host)
+    if put_back:
+        draft.problems.append(
+            f"{put_back} switches away from idle CPUs are missing in the host's trace: they are "
+            "taken to have been when the thread that ran next was woken."
+        )
     _say_lost(draft, host, "host")
     # Of several guests' threads that are called the same, these are this one's.
     names = {thread.tid: f"own {thread.name}" for thread in threads if thread.name}
@@ -105,8 +113,8 @@ def timeline_of(
     found: list[Found] = []
     error_ns = None
     if is_native:
-        cpus = _task_lanes(draft, host, "host", mapped)
-        late = _look(draft, host, workload, Sight(hosts={}, tasks=cpus), mapped, 0)
+        cpus = _task_lanes(draft, host, "host", switching_cpus(host), _same)
+        late = _look(draft, host, workload, Sight(hosts={}, tasks=cpus, is_native=True), _same, 0)
     elif guest is None or isinstance(clock, str):
         reason = clock if isinstance(clock, str) else "its scheduler was not recorded"
         draft.problems.append(f"Of the guest's own side nothing is shown: {reason}.")
@@ -115,11 +123,20 @@ def timeline_of(
         draft.problems += guest.problems
         _say_lost(draft, guest, "guest")
         _say_covered(draft, guest, workload)
-        guests = _task_lanes(draft, guest, "guest", mapped)
+        if not hosts:
+            draft.problems.append(
+                "Without the host's side it can't be told what late wake-ups waited for."
+            )
+        # What a guest wrote may be anything: only CPUs that it has are looked for.
+        own = [cpu for cpu in switching_cpus(guest) if cpu in tids or not tids][:MOST_CPUS]
+        guests = _task_lanes(draft, guest, "guest", own, clock.to_host)
         sides = Sides(host=side, hosts=hosts, guests=guests, threads=tids, error_ns=error_ns)
-        sight = Sight(hosts=hosts, tasks=guests, main_loop=main_loop)
-        late = _look(draft, guest, workload, sight, mapped, error_ns)
-        found = [double_scheduling(sides), lock_holders(sides), wake_up_chains(sides)]
+        sight = Sight(hosts=hosts, tasks=guests, main_loop=main_loop, has_exits=side.has_exits)
+        late = _look(draft, guest, workload, sight, clock.to_host, error_ns)
+        if hosts:
+            found = [double_scheduling(sides), wake_up_chains(sides)]
+        if side.has_exits:
+            found.append(lock_holders(sides))
         _say_found(draft, sides, found)
     return Timeline(
         start_ns=window[0],
@@ -132,6 +149,17 @@ def timeline_of(
         figures=draft.figures,
         problems=tuple(draft.problems),
     )
+
+
+def _window(host: Trace, workload: Workload, clock: ClockMap | str | None) -> tuple[int, int]:
+    """The workload's, by the host's clock: without one, or where it can't be, all of the trace."""
+    told = workload.window_ns
+    if told is None or isinstance(clock, str):
+        return host.start_ns, host.end_ns
+    times = np.array(told) if clock is None else clock.to_host(np.array(told))
+    start = max(int(times[0]), host.start_ns - QUIET_NS)
+    end = min(int(times[1]), host.end_ns + QUIET_NS)
+    return (start, end) if start < end else (host.start_ns, host.end_ns)
 
 
 def _vcpus(threads: Sequence[Thread]) -> dict[int, list[int]]:
@@ -157,10 +185,10 @@ def _vcpu_lanes(
         total = side.window_ns[1] - side.window_ns[0]
         for state, name in _SHARES.items():
             length = meter(lanes[vcpu], state).total_ns
-            if total:
+            if total and (side.has_exits or state is not State.EXIT):
                 draft.figures[f"vcpu{vcpu}_{name}_share"] = length / total
     draft.lanes += lanes.values()
-    if vcpus and not any(len(side.trace.events.get(name, ())) for name in (ENTRY, EXIT)):
+    if vcpus and not side.has_exits:
         draft.problems.append(
             "KVM told of no entries and exits (under emulation there are none): 'running the "
             "guest' is all the time a vCPU's thread had a CPU, the guest's code and QEMU's own, "
@@ -189,10 +217,12 @@ def _helper_lanes(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> L
     return main_loop
 
 
-def _task_lanes(draft: _Draft, trace: Trace, side: str, mapped: Mapped) -> dict[int, Lane]:
+def _task_lanes(
+    draft: _Draft, trace: Trace, side: str, cpus: Sequence[int], mapped: Mapped
+) -> dict[int, Lane]:
     lanes = {
         cpu: task_lane(trace, cpu, side=side, mapped=mapped, window_ns=draft.window_ns)
-        for cpu in switching_cpus(trace)
+        for cpu in cpus
     }
     draft.lanes += lanes.values()
     return lanes
@@ -208,6 +238,7 @@ def _look(
 ) -> tuple[Late, ...]:
     """The late wake-ups that a machine's trace tells of, and their figures."""
     found = _watched(draft, trace, workload)
+    found = found.take(np.isin(found.cpu, list(sight.tasks)))
     if not len(found):
         return ()
     late = late_ones(found)
@@ -216,13 +247,9 @@ def _look(
     draft.figures["wakeups"] = len(found)
     draft.figures["late_wakeups"] = len(late)
     draft.figures["late_threshold_s"] = int(parts.latency_ns.min()) / 1e9
-    if total:
-        for name, column in (
-            ("host", parts.host_ns),
-            ("exit", parts.exit_ns),
-            ("queue", parts.queue_ns),
-            ("other", parts.other_ns),
-        ):
+    if total and sight.parts:
+        for name in (*sight.parts, "other"):
+            column: Nanoseconds = getattr(parts, f"{name}_ns")
             draft.figures[f"late_{name}_share"] = int(column.sum()) / total
         if sight.main_loop is not None:
             draft.figures["late_main_loop_share"] = int(parts.main_loop_ns.sum()) / total
@@ -267,6 +294,12 @@ def _say_of_late(draft: _Draft, found: Wakeups, parts: Shared, error_ns: int) ->
         draft.problems.append(
             f"Of {len(parts)} late wake-ups the {MOST_LATE} longest are listed; shares are of all."
         )
+    unknown = int(parts.unknown_ns.sum())
+    if unknown:
+        draft.problems.append(
+            f"Of {unknown / int(parts.latency_ns.sum()):.1%} of the late wake-ups' time it is "
+            "unknown what the vCPU did on its host: it is among the rest."
+        )
     columns = (parts.host_ns, parts.exit_ns, parts.queue_ns)
     unsure = np.any([(part > 0) & (part <= error_ns) for part in columns], axis=0)
     if error_ns and unsure.any():
@@ -285,7 +318,7 @@ def _say_found(draft: _Draft, sides: Sides, found: Sequence[Found]) -> None:
             draft.problems.append(
                 f"Of {one.count} times '{one.kind}' the {len(one.kept)} longest are listed."
             )
-    if len(sides.hosts) > 1 and not len(sides.host.trace.events.get(EXIT, ())):
+    if len(sides.hosts) > 1 and not sides.host.has_exits:
         draft.problems.append(
             "Preempted lock holders can't be suspected: that takes KVM's exits for spinning."
         )

@@ -10,10 +10,12 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
 from labctl.trace.family import FORK
-from labctl.trace.host_lanes import ENTRY, EXIT, MIGRATE, SWITCH, TO_QEMU, WAKEUPS
+from labctl.trace.host_lanes import ENTRY, EXIT, TO_QEMU
 from labctl.trace.model import Trace
+from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.perfdata import read_trace, tracepoints
 from labctl.trace.problems import noted_problem
+from labctl.trace.spans import MIGRATE
 from labctl.trace.threads import Thread, Workload, stored_threads, stored_workload
 from labctl.trace.wakeups import TIMER_EXPIRE, TIMER_START, WAKING
 
@@ -47,9 +49,9 @@ class Recordings:
     problems: Sequence[str]
 
 
-def recordings(folder: TrialFolder) -> Recordings:
-    """Raises UsageError for a trial that wasn't traced, BrokenError naming a file of labctl's own
-    that isn't what was written."""
+def recordings(folder: TrialFolder, program: str) -> Recordings:
+    """`program`: what labctl calls the workload's. Raises UsageError for a trial that wasn't
+    traced, BrokenError naming a file of labctl's own that isn't what was written."""
     noted = [noted_problem(folder, recorder) for recorder in _RECORDERS]
     problems = [f"{sentence}." for sentence in noted if sentence]
     host = _trace(folder, files.HOST, {**_SCHEDULER, **_KVM}, problems)
@@ -60,13 +62,12 @@ def recordings(folder: TrialFolder) -> Recordings:
             f"trial {folder.path.name} has no trace to show: {reason}",
             hint="'labctl sweep STUDY --collect trace' records one with each trial.",
         )
-    parsed_with = folder.read_record().parsed_with
     return Recordings(
         host=host,
         threads=stored_threads(folder) if host is not None else [],
         guest=guest,
         clock=stored_clock_map(folder),
-        workload=stored_workload(folder, str(parsed_with.get("program", ""))),
+        workload=stored_workload(folder, program),
         problems=problems,
     )
 

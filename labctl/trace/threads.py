@@ -12,6 +12,7 @@ from labctl.trace.family import family
 from labctl.trace.model import Trace
 
 _SIDE = "side.json"
+_LATEST_NS = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +74,14 @@ def stored_workload(raw: TrialFolder, program: str) -> Workload:
     data: Any = raw.read_json(_SIDE)
     try:
         end_ns = int(data["after"]["monotonic_ns"])
-        return Workload(
-            name=program.split("-")[0],  # sysbench-cpu is of sysbench
-            pid=int(data["pid"]),
-            window_ns=(end_ns - round(float(data["duration_s"]) * 1e9), end_ns),
-        )
+        start_ns = end_ns - round(float(data["duration_s"]) * 1e9)
+        pid = int(data["pid"])
+        if not 0 <= start_ns < end_ns < _LATEST_NS:
+            raise ValueError(f"from {start_ns} to {end_ns} ns")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenError(
             f"{raw.path / _SIDE}: expected the workload's pid, duration and clock from the "
             f"runner, found something else ({error!r})"
         ) from error
+    # sysbench-cpu is of sysbench.
+    return Workload(name=program.split("-")[0], pid=pid, window_ns=(start_ns, end_ns))

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from labctl.trace.host_lanes import STOPPED, SWITCH
+from labctl.trace.host_lanes import STOPPED
+from labctl.trace.keys import Keys, last
 from labctl.trace.lane_spans import Flags, Holes
 from labctl.trace.model import Nanoseconds, Numbers, Trace
+from labctl.trace.numbering import SWITCH
 
 WAKING = ("sched:sched_waking", "sched:sched_wakeup")
 """The earlier one first: sched_wakeup comes when the task is on a run queue."""
@@ -61,14 +63,14 @@ def wakeups(trace: Trace, tids: Sequence[int]) -> tuple[Wakeups, int]:
     waking = next((trace.events[name] for name in WAKING if name in trace.events), None)
     if switches is None or waking is None or not len(switches) or not len(tids):
         return _none(), 0
-    order = _Order.of(tids, trace)
+    keys = Keys.of(tids, trace)
     left = np.isin(switches.fields["prev_pid"], tids)
     came = np.isin(switches.fields["next_pid"], tids)
     sleeps = (switches.fields["prev_state"][left] & STOPPED) != 0
     key = np.concatenate(
         (
-            order.key(switches.fields["prev_pid"][left], switches.time_ns[left]),
-            order.key(switches.fields["next_pid"][came], switches.time_ns[came]),
+            keys.key(switches.fields["prev_pid"][left], switches.time_ns[left]),
+            keys.key(switches.fields["next_pid"][came], switches.time_ns[came]),
         )
     )
     what = np.concatenate(
@@ -80,18 +82,18 @@ def wakeups(trace: Trace, tids: Sequence[int]) -> tuple[Wakeups, int]:
     if not len(key):
         return _none(), 0
     own = np.flatnonzero(np.isin(waking.fields["pid"], tids))
-    woken = order.key(waking.fields["pid"][own], waking.time_ns[own])
+    woken = keys.key(waking.fields["pid"][own], waking.time_ns[own])
     in_order = np.argsort(woken, kind="stable")
     own, woken = own[in_order], woken[in_order]
     after = np.searchsorted(key, woken, "right")
     before, then = np.maximum(after - 1, 0), np.minimum(after, len(key) - 1)
     fits = (after > 0) & (after < len(key)) & (what[before] == _SLEEPS)
     for other in (before, then):
-        fits &= order.number(key[other]) == order.number(woken)
+        fits &= keys.number(key[other]) == keys.number(woken)
     # Of several within one sleep it is the first that woke it.
     fits[1:] &= after[1:] != after[:-1]
     own, before, then = own[fits], before[fits], then[fits]
-    slept_ns, ran_ns = order.time_ns(key[before]), order.time_ns(key[then])
+    slept_ns, ran_ns = keys.time_ns(key[before]), keys.time_ns(key[then])
     kept = Holes.of(trace.gaps).of_spans(slept_ns, ran_ns)[0] == ran_ns
     # Who leaves before it came: the switch in between is missing.
     kept &= what[then] == _COMES
@@ -127,54 +129,19 @@ def _due(
         return never
     if not {"hrtimer", "expires"} <= starts.fields.keys() or "hrtimer" not in expiries.fields:
         return never
-    by_cpu = _Order.of(expiries.cpu, trace)
-    last = _last(by_cpu.key(expiries.cpu, expiries.time_ns), by_cpu.key(cpu, woken_ns))
-    expired_ns, timer = expiries.time_ns[last], expiries.fields["hrtimer"][last]
-    known = (last >= 0) & (expiries.cpu[last] == cpu)
+    by_cpu = Keys.of(expiries.cpu, trace)
+    at = last(by_cpu.key(expiries.cpu, expiries.time_ns), by_cpu.key(cpu, woken_ns))
+    expired_ns, timer = expiries.time_ns[at], expiries.fields["hrtimer"][at]
+    known = (at >= 0) & (expiries.cpu[at] == cpu)
     known &= (expired_ns >= slept_ns) & (expired_ns <= woken_ns)
-    by_timer = _Order.of(starts.fields["hrtimer"], trace)
-    last = _last(
+    by_timer = Keys.of(starts.fields["hrtimer"], trace)
+    at = last(
         by_timer.key(starts.fields["hrtimer"], starts.time_ns), by_timer.key(timer, expired_ns)
     )
-    due_ns = starts.fields["expires"][last].astype(np.int64)
-    known &= (last >= 0) & (starts.fields["hrtimer"][last] == timer) & (starts.tid[last] == tid)
+    due_ns = starts.fields["expires"][at].astype(np.int64)
+    known &= (at >= 0) & (starts.fields["hrtimer"][at] == timer) & (starts.tid[at] == tid)
     known &= (due_ns <= expired_ns) & (expired_ns - due_ns < _LONGEST_LATENESS_NS)
     return due_ns, known
-
-
-def _last(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which of `keys` is the greatest that isn't above each wanted one; -1 for none."""
-    in_order = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys[in_order], wanted, "right") - 1
-    found: NDArray[np.int64] = np.where(place >= 0, in_order[np.maximum(place, 0)], -1)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """One number for a thing and a moment, so that things come one after the other."""
-
-    things: Numbers
-    begin_ns: int
-    length_ns: int
-
-    @classmethod
-    def of(cls, things: ArrayLike, trace: Trace) -> _Order:
-        times = [events.time_ns for events in trace.events.values() if len(events)]
-        begin = min(int(time[0]) for time in times)
-        return cls(
-            np.unique(np.asarray(things)), begin, max(int(time[-1]) for time in times) - begin + 1
-        )
-
-    def key(self, thing: Numbers, time_ns: Nanoseconds) -> NDArray[np.int64]:
-        number = np.searchsorted(self.things, thing).astype(np.int64)
-        return number * self.length_ns + (time_ns - self.begin_ns)
-
-    def number(self, key: NDArray[np.int64]) -> NDArray[np.int64]:
-        return key // self.length_ns
-
-    def time_ns(self, key: NDArray[np.int64]) -> Nanoseconds:
-        return key % self.length_ns + self.begin_ns
 
 
 def _none() -> Wakeups:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -308,6 +309,111 @@ def test_natively_there_is_a_lane_per_cpu_and_waiting_is_for_other_tasks() -> No
     assert (late.host_ns, late.queue_ns, late.other_ns) == (0, 500_000, 10_000)
     assert late.culprit == "sh (task)"
     assert timeline.suspects == ()
+
+
+def test_under_emulation_a_main_loop_that_waits_is_the_hosts_part() -> None:
+    outside, inside = host(), guest()
+    emulator = Thread(tid=90, pid=90, role="emulator", index=0, name="qemu-system-x86")
+    vcpu_thread = Thread(tid=VCPU, pid=90, role="vcpu", index=0, name="CPU 0/TCG")
+    outside.switch(10_000, 1, VCPU, 0, SLEEPING)
+    outside.switch(19_990, 0, HOG, 0, SLEEPING)
+    outside.switch(20_000, 0, 0, NEIGHBOUR, RUNNABLE)
+    outside.wake(20_005, 0, 90)  # the timer is due, and QEMU's main loop doesn't come to it
+    outside.switch(29_000, 0, NEIGHBOUR, 90, PREEMPTED)
+    outside.wake(29_100, 1, VCPU, by=90, to=1)
+    outside.switch(29_110, 1, 0, VCPU, RUNNABLE)
+    outside.switch(29_200, 0, 90, 0, SLEEPING)
+    wake_up(inside, due_us=20_000, woken_us=29_150, ran_us=29_200)
+    for name, main_loop_ns in (("CPU 0/TCG", 8_995_000), ("CPU 0/KVM", 0)):
+        threads = [emulator, replace(vcpu_thread, name=name)]
+        timeline = timeline_of(outside.trace(), threads, inside.trace(), clock(), WORKLOAD)
+        (late,) = timeline.late
+        assert late.host_ns == main_loop_ns + 10_000
+        assert late.host_ns + late.other_ns == late.latency_ns == 9_200_000
+        assert (late.culprit == "other-vm (host)") == (main_loop_ns > 0)
+
+
+def test_what_cannot_be_told_has_no_figure() -> None:
+    outside, inside = host(), guest()
+    outside.switch(10_000, 1, VCPU, HOG, PREEMPTED)
+    outside.switch(12_000, 1, HOG, VCPU, PREEMPTED)
+    wake_up(inside, due_us=20_000, woken_us=20_010, ran_us=20_510, over=SHELL)
+    emulated = told(outside, inside).figures
+    assert emulated["late_host_share"] == 0
+    assert not {"late_exit_share", "vcpu0_exit_share", "lock_holder_count"} & emulated.keys()
+    alone = timeline_of(host().trace(), [], inside.trace(), clock(), WORKLOAD)
+    assert set(alone.figures) == {"wakeups", "late_wakeups", "late_threshold_s"}
+    assert [late.queue_ns for late in alone.late] == [0]
+    assert any("can't be told what late wake-ups waited for" in text for text in alone.problems)
+    native = timeline_of(inside.trace(), [], None, "natively", WORKLOAD).figures
+    assert {name for name in native if "share" in name} == {"late_queue_share", "late_other_share"}
+
+
+def test_late_time_in_which_the_host_is_unknown_is_said() -> None:
+    outside, inside = host(), guest()
+    outside.entry(10, 1, VCPU)
+    outside.exit(60_000, 1, VCPU, MSR_WRITE)
+    outside.lose(21_000, 22_000, cpu=1)
+    wake_up(inside, due_us=20_000, woken_us=29_990, ran_us=30_000)
+    timeline = told(outside, inside)
+    assert any("10.0% of the late wake-ups' time" in text for text in timeline.problems)
+
+
+def test_only_the_measured_window_is_shown_and_counted() -> None:
+    outside, inside = host(), guest()
+    outside.switch(10_000, 1, VCPU, HOG, PREEMPTED)
+    outside.switch(90_000, 1, HOG, VCPU, PREEMPTED)
+    for due in (20_000, 60_000, 120_000):
+        wake_up(inside, due, due + 10, due + 20)
+    window = Workload(name="cyclictest", window_ns=(50_000_000, 100_000_000))
+    timeline = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(5_000), window)
+    assert (timeline.start_ns, timeline.end_ns) == (55_000_000, 105_000_000)
+    assert all(
+        lane.start_ns[0] == timeline.start_ns and lane.end_ns[-1] == timeline.end_ns
+        for lane in timeline.lanes
+    )
+    assert timeline.figures["wakeups"] == 1
+    assert timeline.figures["vcpu0_preempted_share"] == pytest.approx(35 / 50)
+
+
+def test_a_guests_trace_that_ended_early_is_said_to_have() -> None:
+    outside, inside = host(), guest(150_000)
+    wake_up(inside, 100_000, 100_010, 100_020)
+    window = Workload(name="cyclictest", window_ns=(50_000_000, 190_000_000))
+    timeline = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(), window)
+    assert any("covers 0.1 s of the workload's 0.1 s" in text for text in timeline.problems)
+    (lane,) = lanes_of(timeline, "guest")
+    assert lane.end_ns[-1] == 150_000_000
+
+
+def test_a_window_that_no_host_had_is_not_believed() -> None:
+    outside, inside = host(), guest()
+    wake_up(inside, 100_000, 100_010, 100_020)
+    for window in ((2**60, 2**61), (0, 2**61)):
+        told_so = Workload(name="cyclictest", window_ns=window)
+        timeline = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(), told_so)
+        assert 0 <= timeline.start_ns < timeline.end_ns <= 1_200_000_000
+
+
+def test_cpus_that_a_guest_does_not_have_are_not_looked_at() -> None:
+    outside, inside = host(), guest()
+    wake_up(inside, 20_000, 20_010, 20_020)
+    for cpu in range(1, 50):
+        inside.switch(30_000 + cpu, cpu, 0, SHELL, RUNNABLE)
+    timeline = told(outside, inside)
+    assert [lane.title for lane in lanes_of(timeline, "guest")] == ["CPU 0"]
+
+
+def test_threads_of_the_guests_own_qemu_are_told_from_those_of_others() -> None:
+    outside, inside = host(), guest()
+    own = Thread(tid=HOG, pid=90, role="emulator", index=0, name="qemu-system-x86")
+    outside.names[NEIGHBOUR] = "qemu-system-x86"
+    outside.switch(10_000, 1, VCPU, HOG, PREEMPTED)
+    outside.switch(12_000, 1, HOG, NEIGHBOUR, PREEMPTED)
+    outside.switch(14_000, 1, NEIGHBOUR, VCPU, PREEMPTED)
+    timeline = timeline_of(outside.trace(), [vcpu(), own], inside.trace(), clock(), WORKLOAD)
+    details = [detail for _, _, state, detail in spans(timeline.lanes[0]) if state == "PREEMPTED"]
+    assert details == ["own qemu-system-x86", "qemu-system-x86"]
 
 
 def test_more_late_ones_than_a_page_needs_are_cut_and_said_to_be() -> None:

@@ -1,0 +1,101 @@
+"""A time line made of the files of a trial."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base.errors import BrokenError, UsageError
+from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from labctl.trace import files
+from labctl.trace.lanes import State
+from labctl.trace.nested import read_timeline
+from labctl.trace.perfdata import read_trace
+
+RECORDED = Path(__file__).parent / "fixtures" / "sched-perf-6.1.data"
+SWITCH = "sched:sched_switch"
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> TrialFolder:
+    """Of a guest whose vCPU is the busiest thread of a recorded trace."""
+    trace = read_trace(RECORDED, {SWITCH: ("prev_pid",)})
+    pids = trace.events[SWITCH].fields["prev_pid"].tolist()
+    busiest = max({pid for pid in pids if pid}, key=pids.count)
+    folder = TrialFolder(tmp_path / "0001")
+    (folder.path / files.HOST).parent.mkdir(parents=True)
+    shutil.copy(RECORDED, folder.path / files.HOST)
+    thread = {"tid": busiest, "pid": busiest, "role": "vcpu", "index": 0, "name": "CPU 0/TCG"}
+    folder.write_raw_json(files.THREADS, [thread])
+    write_side(folder, end_ns=10**9)
+    folder.write_record(
+        TrialRecord(
+            number=1,
+            attempt=1,
+            block=1,
+            boot=1,
+            position=1,
+            cell={},
+            status=TrialStatus.DONE,
+            parsed_with={"program": "cyclictest", "kind": "guest", "accelerator": "tcg"},
+        )
+    )
+    return folder
+
+
+def write_side(folder: TrialFolder, **changes: Any) -> None:
+    side = {"pid": 7, "duration_s": 0.5, "after": {"monotonic_ns": changes.pop("end_ns")}}
+    folder.write_raw_json("side.json", {**side, **changes})
+
+
+def test_a_recorded_trace_fills_its_vcpus_lane(trial: TrialFolder) -> None:
+    timeline = read_timeline(trial)
+    (lane,) = timeline.lanes
+    states = set(lane.state.tolist())
+    assert {list(State).index(State.GUEST), list(State).index(State.HALTED)} <= states
+    assert int((lane.end_ns - lane.start_ns).sum()) == timeline.end_ns - timeline.start_ns
+    assert any("its clock was not read" in text or "not read" in text for text in timeline.problems)
+
+
+def test_what_recorders_said_is_among_the_problems(trial: TrialFolder) -> None:
+    trial.write_raw_json(files.PROBLEMS, {"guest_trace": "the guest has no perf"})
+    assert read_timeline(trial).problems[0] == "the guest has no perf."
+
+
+@pytest.mark.parametrize("content", [b"", b"PERFILE2", b"\0" * 4096])
+def test_a_guests_file_that_is_no_trace_is_a_problem(trial: TrialFolder, content: bytes) -> None:
+    (trial.path / files.GUEST).write_bytes(content)
+    timeline = read_timeline(trial)
+    assert any(files.GUEST in problem for problem in timeline.problems)
+    assert timeline.lanes
+
+
+def test_a_trial_without_a_trace_is_refused_with_what_was_said(trial: TrialFolder) -> None:
+    (trial.path / files.HOST).unlink()
+    trial.write_raw_json(files.PROBLEMS, {"host_trace": "perf is not installed"})
+    with pytest.raises(UsageError, match="perf is not installed") as raised:
+        read_timeline(trial)
+    assert "--collect trace" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (files.THREADS, [{"tid": 1}]),
+        (files.THREADS, {"tid": 1}),
+        ("side.json", {"pid": 7}),
+        ("side.json", {"pid": 7, "duration_s": 1, "after": {"monotonic_ns": 10**30}}),
+        ("side.json", {"pid": 7, "duration_s": float("inf"), "after": {"monotonic_ns": 1}}),
+        ("side.json", {"pid": 7, "duration_s": -1, "after": {"monotonic_ns": 1}}),
+    ],
+)
+def test_files_of_labctls_own_that_are_not_whole_are_named(
+    trial: TrialFolder, name: str, content: object
+) -> None:
+    (trial.path / name).write_text(json.dumps(content))
+    with pytest.raises(BrokenError, match=name):
+        read_timeline(trial)
