@@ -305,7 +305,17 @@ def noisy(count: int) -> Lane:
 
 def test_more_spans_than_fit_are_joined_and_the_page_says_so() -> None:
     one = noisy(2_000_000)
-    timeline = Timeline(start_ns=0, end_ns=int(one.end_ns[-1]), lanes=(one,))
+    text = "cyclictest was given vCPU 0 while stress-ng-cpu had its CPU for the whole of it" * 2
+    timeline = Timeline(
+        start_ns=0,
+        end_ns=int(one.end_ns[-1]),
+        lanes=(one,),
+        late=tuple(late(n, 123_456_789, 23_456_789) for n in range(3_000)),
+        suspects=tuple(
+            Suspect(kind="wake-up chain", vcpu=0, start_ns=n * MS, end_ns=n * MS + 7, text=text)
+            for n in range(6_000)
+        ),
+    )
     spans = spans_of(timeline)
     data = packed(spans)
     assert data.grain_ns > 0
