@@ -160,3 +160,13 @@ def test_files_without_a_trial_are_refused(labctl: Labctl, results: Path, tmp_pa
     said = labctl("timeline", "r1", "--perfetto", str(tmp_path / "t"))
     assert said.code == 2
     assert "which TRIAL?" in said.err
+
+
+def test_a_trace_that_no_reader_can_read_is_refused_with_its_name(
+    labctl: Labctl, results: Path
+) -> None:
+    said = labctl("timeline", "r1", "2")
+    assert said.code == 2
+    assert "trial 0002 has no trace to show" in said.err
+    assert "host.perf.data" in said.err
+    assert not list((results / "r1").glob("timeline*"))
