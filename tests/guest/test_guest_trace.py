@@ -109,9 +109,9 @@ def test_time_lines_of_both_sides_are_drawn_by_a_browser(traced: Traced, tmp_pat
     with chromium(tmp_path / "chromium") as browser:
         for trial in (traced.native, traced.guest):
             page, perfetto = tmp_path / "page.html", tmp_path / "perfetto"
-            argv = [*LABCTL, "timeline", run, str(int(trial.path.name)), "--json"]
+            argv = [*LABCTL, "timeline", str(run), str(int(trial.path.name)), "--json"]
             done = subprocess.run(
-                [*argv, "-o", page, "--perfetto", perfetto],
+                [*argv, "-o", str(page), "--perfetto", str(perfetto)],
                 capture_output=True,
                 text=True,
                 check=True,
