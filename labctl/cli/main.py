@@ -19,6 +19,7 @@ from labctl.cli.common import Group
 _COMMANDS = {
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
     "report": ("labctl.cli.report", "Show what a run found."),
+    "timeline": ("labctl.cli.timeline", "Draw what host and guest of a traced trial did when."),
     "compare": ("labctl.cli.compare", "Compare two runs: hosts, kernels or days."),
     "history": ("labctl.cli.history", "Draw a metric over runs; mark where it changed."),
     "gate": ("labctl.cli.gate", "Hold a run against the rules of a policy."),

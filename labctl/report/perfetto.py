@@ -6,7 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TypeVar
 
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
+    Trace,
+    TrackDescriptor,
+    TrackEvent,
+)
 
 from labctl.base.wording import printable
 from labctl.report import timeline_words as words
@@ -100,10 +104,13 @@ class _Writer:
         self._tracks = 0
 
     def track(self, name: str, parent: int | None = None) -> int:
+        """Its number. Tracks are shown in the order in which they are made."""
         self._tracks += 1
         packet = self._batch.packet.add(trusted_packet_sequence_id=_SEQUENCE)
         packet.track_descriptor.uuid = self._tracks
         packet.track_descriptor.name = printable(name)
+        packet.track_descriptor.child_ordering = TrackDescriptor.EXPLICIT
+        packet.track_descriptor.sibling_order_rank = self._tracks
         if parent is not None:
             packet.track_descriptor.parent_uuid = parent
         return self._tracks

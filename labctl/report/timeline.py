@@ -21,7 +21,7 @@ from labctl.trace.model import Gap
 _SCRIPTS = ("timeline-data.js", "timeline-draw.js", "timeline-view.js")
 _ROWS = 20
 """Of a table: the worst late wake-ups, the longest suspects."""
-_MARKS = 3_000
+_MARKS = 2_000
 """Late wake-ups, and suspects, that the picture has: the worst and the longest."""
 
 _MEASURED_TEXT = "running the measured task"

@@ -103,7 +103,7 @@ def answer(timeline: Timeline) -> tuple[str, ...]:
     """The trial in a sentence or three: where late wake-ups waited, and the worst of them."""
     found = late_shares(timeline)
     if not timeline.late:
-        return ("This trace names no late wake-up.",)
+        return (f"This trace names no late wake-up.{_waited(timeline)}",)
     if not found:
         return (f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late.",)
     worst, parts = worst_first(timeline.late)[0], part_words(timeline)
@@ -114,6 +114,19 @@ def answer(timeline: Timeline) -> tuple[str, ...]:
         f"{moment(timeline, worst.at_ns)} into the trace: "
         f"{_share_words(_shares([worst]), parts, _culprit([worst]))}.",
     )
+
+
+def _waited(timeline: Timeline) -> str:
+    """How long vCPUs waited for a host CPU, as the rest of an answer; "" where there are none."""
+    waited = [
+        value
+        for name, value in timeline.figures.items()
+        if (match := _OF_VCPU.fullmatch(name)) and match[2] == "preempted"
+    ]
+    if not waited:
+        return ""
+    ends = dict.fromkeys(quantity(share, Unit.FRACTION) for share in (min(waited), max(waited)))
+    return f" Its vCPUs waited for a host CPU for {' to '.join(ends)} of the time."
 
 
 def late_count(timeline: Timeline) -> int:

@@ -2,6 +2,7 @@
 // shares of what went on in it, so that nothing is left out however much time it stands for.
 const AXIS = 30, TITLE = 20, LANE = 30, LATE = 40, MARKS = 18, SPACE = 16;
 const NAMED = 26;
+const TALLEST = 16384; // pixels: what every browser draws on
 const STATES = facts.categories;
 const STACKED = facts.stacked;
 const WAITING = STATES.findIndex((state) => state.key === "waiting");
@@ -290,7 +291,7 @@ function drawError(row, view, width, pointer) {
 
 function draw(all, view, { chosen, pointer, span }) {
   const width = canvas.clientWidth;
-  const scale = window.devicePixelRatio || 1;
+  const scale = Math.min(window.devicePixelRatio || 1, TALLEST / all.height);
   const wide = Math.round(width * scale);
   const high = Math.round(all.height * scale);
   if (canvas.width !== wide || canvas.height !== high) {

@@ -322,7 +322,7 @@ function listen() {
 async function start() {
   lanes = await unpack();
   all = rows(lanes);
-  document.getElementById("interactive").hidden = false;
+  for (const part of document.querySelectorAll("#interactive, .scripted")) part.hidden = false;
   mixInks();
   listen();
   if (!follow()) redraw();

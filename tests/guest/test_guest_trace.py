@@ -18,8 +18,18 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
 from labctl.trace.problems import noted_problem
-from tests.guest.conftest import LATENCY, QUIET, Sandbox, changed_study, sandboxed
+from tests.guest.conftest import (
+    LABCTL,
+    LATENCY,
+    QUIET,
+    Sandbox,
+    changed_study,
+    sandboxed,
+    wait_for,
+)
+from tools.browser import chromium
 
+DRAWN = "document.getElementById('frame').dataset.drawn === 'yes'"
 IN_TRACEFS = "mount -t tracefs nodev /sys/kernel/tracing && exec perf script -i"
 
 
@@ -92,6 +102,28 @@ def test_nothing_of_it_is_natively_there(traced: Traced) -> None:
     assert not traced.native.has(files.GUEST)
     assert not traced.native.has(files.CLOCKS)
     assert noted_problem(traced.native, COLLECTOR) is None
+
+
+def test_time_lines_of_both_sides_are_drawn_by_a_browser(traced: Traced, tmp_path: Path) -> None:
+    run = traced.guest.path.parents[1]
+    with chromium(tmp_path / "chromium") as browser:
+        for trial in (traced.native, traced.guest):
+            page, perfetto = tmp_path / "page.html", tmp_path / "perfetto"
+            argv = [*LABCTL, "timeline", str(run), str(int(trial.path.name)), "--json"]
+            done = subprocess.run(
+                [*argv, "-o", str(page), "--perfetto", str(perfetto)],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            late = json.loads(done.stdout)["late"]
+            assert late
+            assert all(one["latency_s"] > 0 for one in late)
+            assert b"cyclictest" in perfetto.read_bytes()
+            browser.open(page, width=1440)
+            wait_for(lambda: browser.evaluate(DRAWN), 60, "the picture")
+            assert browser.evaluate("document.querySelectorAll('#late-0').length") == 1
+            assert browser.trouble == []
 
 
 def test_a_guest_that_cannot_be_traced_says_why_and_its_trials_are_valid(

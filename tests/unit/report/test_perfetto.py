@@ -16,7 +16,8 @@ from tools.bench.timelines import made_up
 PACKET = 1
 TIMESTAMP, SEQUENCE, EVENT, DESCRIPTOR = 8, 10, 11, 60
 EVENT_NOTES, EVENT_TYPE, EVENT_TRACK, EVENT_NAME = 4, 9, 11, 23
-TRACK, TRACK_NAME, TRACK_PARENT = 1, 2, 5
+TRACK, TRACK_NAME, TRACK_PARENT, TRACK_ORDER, TRACK_RANK = 1, 2, 5, 11, 12
+BY_RANK = 3
 BEGIN, END = 1, 2
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
@@ -63,6 +64,8 @@ def written(timeline: Timeline) -> tuple[dict[int, tuple[str, int | None]], list
         assert packet[SEQUENCE] == [1]
         if DESCRIPTOR in packet:
             track = decoded(packet[DESCRIPTOR][0])
+            assert track[TRACK_ORDER] == [BY_RANK]
+            assert track[TRACK_RANK] == [len(tracks) + 1]
             parent = track[TRACK_PARENT][0] if track[TRACK_PARENT] else None
             tracks[track[TRACK][0]] = (track[TRACK_NAME][0].decode(), parent)
         else:

@@ -22,6 +22,8 @@ from labctl.report.timeline_json import timeline_json
 from labctl.report.timeline_overview import WIDTH, shares
 from labctl.trace.lanes import Lane, Late, State, Suspect, Timeline
 from labctl.trace.model import Gap
+from tests.unit.trace import test_nested as schedule
+from tests.unit.trace.recorded import PREEMPTED
 from tools.bench.timelines import lane, made_up
 
 ABOUT = About(
@@ -172,9 +174,15 @@ def test_shares_of_all_late_wake_ups_stand_where_not_all_are_listed() -> None:
 
 
 def test_a_trace_without_late_wake_ups_says_so() -> None:
-    none = replace(small(), late=())
+    none = replace(small(), late=(), figures={})
     assert words.answer(none) == ("This trace names no late wake-up.",)
     assert "This trace names no late wake-up." in page(none, ABOUT)
+
+
+def test_without_late_wake_ups_the_lead_says_how_long_vcpus_waited() -> None:
+    figures = {"vcpu0_preempted_share": 0.25, "vcpu1_preempted_share": 0.5, "vcpu1_exit_share": 1}
+    (lead,) = words.answer(replace(small(), late=(), figures=figures))
+    assert lead.endswith("Its vCPUs waited for a host CPU for 25.0 % to 50.0 % of the time.")
 
 
 def test_the_page_has_the_numbers_of_the_time_line() -> None:
@@ -305,7 +313,17 @@ def noisy(count: int) -> Lane:
 
 def test_more_spans_than_fit_are_joined_and_the_page_says_so() -> None:
     one = noisy(2_000_000)
-    timeline = Timeline(start_ns=0, end_ns=int(one.end_ns[-1]), lanes=(one,))
+    text = "cyclictest was given vCPU 0 while stress-ng-cpu had its CPU for the whole of it" * 2
+    timeline = Timeline(
+        start_ns=0,
+        end_ns=int(one.end_ns[-1]),
+        lanes=(one,),
+        late=tuple(late(n, 123_456_789, 23_456_789) for n in range(3_000)),
+        suspects=tuple(
+            Suspect(kind="wake-up chain", vcpu=0, start_ns=n * MS, end_ns=n * MS + 7, text=text)
+            for n in range(6_000)
+        ),
+    )
     spans = spans_of(timeline)
     data = packed(spans)
     assert data.grain_ns > 0
@@ -379,3 +397,27 @@ def test_the_json_counts_seconds_from_the_windows_start() -> None:
     assert found["clock_error_s"] == pytest.approx(35e-6)
     assert found["lost_events"][0]["count"] == 77
     assert json.loads(json.dumps(found)) == found
+
+
+def test_a_known_preemption_is_on_the_page_with_its_culprit_and_times() -> None:
+    """From events to the page: stress-ng has the vCPU's CPU for 20 ms while a timer is due."""
+    outside, inside = schedule.host(), schedule.guest()
+    outside.entry(10, 1, schedule.VCPU)
+    outside.switch(50_002, 1, schedule.VCPU, schedule.HOG, PREEMPTED)
+    outside.switch(70_002, 1, schedule.HOG, schedule.VCPU, PREEMPTED)
+    outside.entry(70_005, 1, schedule.VCPU)
+    schedule.wake_up(inside, due_us=55_000, woken_us=70_010, ran_us=70_030)
+    html = page(schedule.told(outside, inside), ABOUT)
+    assert "waiting for a host CPU (mostly stress-ng had it)" in html
+    assert "The worst came 15.0 ms late, 55.000 ms into the trace" in html
+    found = facts(html)
+    (one,) = found["late"]
+    assert (one["at"], one["end"]) == (55 * MS, 70_030_000)
+    assert sum(one["parts"]) == one["latency"] == 15_030_000
+    data = re.search(r'id="spans">([^<]*)<', html)
+    assert data
+    host = unpacked(data[1], tuple(one["count"] for one in found["lanes"]))[0]
+    waits = host["category"] == list(State).index(State.PREEMPTED)
+    assert host["start"][waits].tolist() == [50_002_000]
+    assert host["end"][waits].tolist() == [70_002_000]
+    assert found["lanes"][0]["details"][host["detail"][waits][0]] == "stress-ng"

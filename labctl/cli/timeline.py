@@ -1,0 +1,138 @@
+"""`labctl timeline`: host and guest scheduler of one trial, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from labctl.cli.common import console, print_json
+
+if TYPE_CHECKING:
+    from labctl.store.run_folder import RunFolder
+    from labctl.store.trial import TrialFolder
+
+_file = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("timeline")
+@click.argument("run_name", metavar="RUN")
+@click.argument("trial_name", metavar="[TRIAL]", required=False)
+@click.option("-o", "--output", type=_file, help="Write the page to FILE.", metavar="FILE")
+@click.option(
+    "--perfetto", type=_file, metavar="FILE", help="Write FILE in the format of ui.perfetto.dev."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print figures, late wake-ups and suspects.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of runs (default: results/ of the lab folder).",
+)
+def command(
+    run_name: str,
+    trial_name: str | None,
+    output: Path | None,
+    perfetto: Path | None,
+    as_json: bool,
+    results: Path | None,
+) -> None:
+    """Show where the time of a traced trial went, on its host and in its guest.
+
+    RUN is a run's name or its folder, TRIAL the number of a trial (12, or 12.2 for its second
+    attempt); without TRIAL, the trials that have a trace. The page goes into the run's folder
+    unless another form is asked for.
+    """
+    from labctl.base.places import results_folder
+    from labctl.store.run_folder import RunFolder
+
+    folder = RunFolder.find(results or results_folder(), run_name)
+    if trial_name is None:
+        if output is not None or perfetto is not None:
+            raise click.UsageError("which TRIAL? Without one, the traced trials are listed")
+        _list(folder, as_json=as_json)
+        return
+
+    from labctl.report.files import check_folder
+    from labctl.report.traced import find
+
+    trial = find(folder, trial_name)
+    for target in filter(None, (output, perfetto)):
+        check_folder(target)
+    if output is None and perfetto is None and not as_json:
+        output = folder.path / f"timeline-{trial.path.name}.html"
+    _show(folder, trial, output, perfetto, as_json=as_json)
+
+
+def _show(
+    folder: RunFolder,
+    trial: TrialFolder,
+    output: Path | None,
+    perfetto: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from labctl.base.wording import printable
+    from labctl.report.timeline_words import answer
+    from labctl.report.traced import about
+    from labctl.store.jsonfile import replacing, write_bytes
+    from labctl.trace.nested import read_timeline
+
+    what = about(folder, trial)
+    timeline = read_timeline(trial)
+    if as_json:
+        from labctl.report.timeline_json import timeline_json
+
+        print_json(timeline_json(timeline, what))
+    else:
+        for text in (*answer(timeline), *timeline.problems):
+            click.echo(printable(text))
+    if output is not None:
+        from labctl.report.timeline import page
+
+        write_bytes(output, page(timeline, what).encode())
+        click.echo(f"Wrote {output}", err=as_json)
+    if perfetto is not None:
+        from labctl.report.perfetto import write_perfetto
+
+        with replacing(perfetto) as file:
+            write_perfetto(timeline, file)
+        click.echo(f"Wrote {perfetto}", err=as_json)
+
+
+def _list(folder: RunFolder, *, as_json: bool) -> None:
+    """The traced trials, the one with the largest latency first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from labctl.base.units import Unit
+    from labctl.base.wording import printable, quantity
+    from labctl.report.traced import traced
+
+    found = traced(folder.load())
+    if as_json:
+        trials = [one.to_json() for one in found]
+        print_json({"schema": 1, "run": folder.name, "trials": trials})
+        return
+    if not found:
+        click.echo(
+            f"No trial of {folder.name} has a trace. 'labctl sweep STUDY --collect trace' records "
+            "them."
+        )
+        return
+    table = Table("trial", "tuning", "workload", "condition", "block", "status", "worst latency")
+    for one in found:
+        record = one.trial.record
+        names = (record.cell.get(name, "?") for name in ("tuning", "workload", "condition"))
+        table.add_row(
+            one.name,
+            *(escape(printable(name)) for name in names),
+            str(record.block),
+            str(record.status),
+            quantity(one.worst_s, Unit.SECONDS),
+        )
+    shown = console()
+    shown.print(table)
+    shown.print(
+        f"Have a look: labctl timeline {folder.name} {found[0].name}", soft_wrap=True, markup=False
+    )

@@ -1,0 +1,172 @@
+"""`labctl timeline` as a command: what it writes and prints, and what it says where it can't."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labctl.store.run_folder import RunFolder
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
+from labctl.trace.lanes import Timeline
+from tests.unit.report.test_timeline import small
+from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
+
+from .conftest import Labctl
+
+WORKLOAD = {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run `r1` whose trial 2 has a trace."""
+    run = write_run(tmp_path / "results" / "r1", synthetic_run(blocks=2, workloads=WORKLOAD))
+    run.trial(2).write_raw(files.HOST, b"PERFILE2")
+    monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[TrialFolder]:
+    """Traces are read as the small time line; the folders that were asked for."""
+    asked: list[TrialFolder] = []
+
+    def read_timeline(folder: TrialFolder) -> Timeline:
+        asked.append(folder)
+        return small()
+
+    monkeypatch.setattr("labctl.trace.nested.read_timeline", read_timeline)
+    return asked
+
+
+def test_the_page_goes_into_the_runs_folder(
+    labctl: Labctl, results: Path, read: list[TrialFolder]
+) -> None:
+    said = labctl("timeline", "r1", "2")
+    page = results / "r1" / "timeline-0002.html"
+    assert said.code == 0, said.err
+    assert said.out.splitlines()[-1] == f"Wrote {page}"
+    assert "67 % was waiting for a host CPU" in said.out
+    assert "Timeline of trial 2" in page.read_text()
+    assert read == [RunFolder(results / "r1").trial(2)]
+
+
+@pytest.mark.usefixtures("read")
+def test_output_and_perfetto_go_where_they_are_asked_to(
+    labctl: Labctl, results: Path, tmp_path: Path
+) -> None:
+    page, perfetto = tmp_path / "t.html", tmp_path / "t.pftrace"
+    said = labctl("timeline", "r1", "2", "-o", str(page), "--perfetto", str(perfetto))
+    assert said.code == 0, said.err
+    assert page.stat().st_size > 10_000
+    assert b"waiting for a CPU: stress-ng" in perfetto.read_bytes()
+    assert not (results / "r1" / "timeline-0002.html").exists()
+
+
+@pytest.mark.usefixtures("read")
+def test_json_is_all_that_is_printed_and_nothing_is_written(labctl: Labctl, results: Path) -> None:
+    said = labctl("timeline", "r1", "2", "--json")
+    found = json.loads(said.out)
+    assert found["trial"] == 2
+    assert [one["latency_s"] for one in found["late"]] == [0.005, 0.001]
+    assert not list((results / "r1").glob("timeline*"))
+
+
+def test_without_a_trial_those_with_a_trace_are_listed_and_one_is_proposed(
+    labctl: Labctl, results: Path
+) -> None:
+    RunFolder(results / "r1").trial(5).write_raw(files.GUEST, b"PERFILE2")
+    said = labctl("timeline", "r1")
+    rows = [line for line in said.out.splitlines() if line.startswith("│")]
+    assert len(rows) == 2
+    assert "Have a look: labctl timeline r1 " in said.out
+    listed = json.loads(labctl("timeline", "r1", "--json").out)
+    assert {one["trial"] for one in listed["trials"]} == {2, 5}
+    worst = [one["latency_max_s"] or 0 for one in listed["trials"]]
+    assert worst == sorted(worst, reverse=True)
+
+
+def test_a_run_without_any_trace_says_how_to_record_some(labctl: Labctl, results: Path) -> None:
+    (results / "r1" / "trials" / "0002" / files.HOST).unlink()
+    said = labctl("timeline", "r1")
+    assert said.code == 0
+    assert "--collect trace" in said.out
+
+
+def test_a_trial_without_a_trace_says_how_to_record_one(labctl: Labctl, results: Path) -> None:
+    said = labctl("timeline", "r1", "3")
+    assert said.code == 2
+    assert "trial 3 of r1 has no trace" in said.err
+    assert "--collect trace" in said.err
+
+
+def test_a_trial_whose_recorder_failed_says_why(labctl: Labctl, results: Path) -> None:
+    trial = RunFolder(results / "r1").trial(3)
+    trial.write_raw_json(files.PROBLEMS, {"host trace": "perf is too old"})
+    said = labctl("timeline", "r1", "3")
+    assert said.code == 2
+    assert "host trace: perf is too old" in said.err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("99", "r1 has no trial 99"),
+        ("2.2", "has 1 attempt, and no attempt 2"),
+        ("two", "'two' is no trial"),
+        ("2.0", "'2.0' is no trial"),
+    ],
+)
+def test_a_trial_that_is_not_there_is_refused(
+    labctl: Labctl, results: Path, name: str, told: str
+) -> None:
+    said = labctl("timeline", "r1", name)
+    assert said.code == 2
+    assert told in said.err
+
+
+def test_the_range_of_trials_is_named(labctl: Labctl, results: Path) -> None:
+    last = max(int(path.name) for path in (results / "r1" / "trials").iterdir())
+    assert f"Its trials: 1 to {last}." in labctl("timeline", "r1", "99").err
+
+
+def test_the_last_attempt_is_meant_unless_one_is_named(
+    labctl: Labctl, results: Path, read: list[TrialFolder]
+) -> None:
+    run = RunFolder(results / "r1")
+    again = run.trial(2, 2)
+    record = run.trial(2).read_record()
+    again.path.mkdir()
+    again.write_record(record)
+    again.write_raw(files.HOST, b"PERFILE2")
+    for name, folder in (("2", again), ("0002", again), ("2.2", again), ("2.1", run.trial(2))):
+        assert labctl("timeline", "r1", name).code == 0
+        assert read.pop() == folder
+    assert (results / "r1" / "timeline-0002.2.html").is_file()
+
+
+def test_a_folder_that_is_not_there_is_refused_before_anything_is_read(
+    labctl: Labctl, results: Path, read: list[TrialFolder], tmp_path: Path
+) -> None:
+    said = labctl("timeline", "r1", "2", "-o", str(tmp_path / "none" / "t.html"))
+    assert said.code == 2
+    assert "there is no folder" in said.err
+    assert read == []
+
+
+def test_files_without_a_trial_are_refused(labctl: Labctl, results: Path, tmp_path: Path) -> None:
+    said = labctl("timeline", "r1", "--perfetto", str(tmp_path / "t"))
+    assert said.code == 2
+    assert "which TRIAL?" in said.err
+
+
+def test_a_trace_that_no_reader_can_read_is_refused_with_its_name(
+    labctl: Labctl, results: Path
+) -> None:
+    said = labctl("timeline", "r1", "2")
+    assert said.code == 2
+    assert "trial 0002 has no trace to show" in said.err
+    assert "host.perf.data" in said.err
+    assert not list((results / "r1").glob("timeline*"))
