@@ -50,7 +50,8 @@ tracepoint:kvm:kvm_userspace_exit /@on == 1 && pid == $1/ {
 }
 """.replace("MARK", str(int(MARK)))
 
-_PROBE = "tracepoint:kvm:kvm_exit { @exits = count(); } BEGIN { exit(); }"
+_PROBE = "tracepoint:kvm:kvm_exit { @[args->isa] = count(); } BEGIN { exit(); }"
+"""Only x86's kvm_exit has an instruction set."""
 _PROBE_S = 30.0
 
 # It says this wherever it may not lock all memory, and goes on.
