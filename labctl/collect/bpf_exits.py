@@ -8,6 +8,7 @@ attaching and detaching take, some hundred milliseconds, is outside.
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,6 +84,8 @@ def command(qemu: int, labctl: int) -> tuple[str, ...]:
 def why_unavailable() -> str | None:
     """A sentence on why BPF can't count VM exits here, or None. Probed with a program that ends
     at once."""
+    if shutil.which("bpftrace") is None:
+        return "BPF can't be used: bpftrace is not installed."
     argv = with_tracefs(("bpftrace", "-e", _PROBE))
     try:
         done = run(argv, deadline=Deadline.after(_PROBE_S, "probing bpftrace"), check=False)

@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -157,17 +158,17 @@ def exit_names() -> ExitNames:
     return read_names(*texts)
 
 
+@dataclass(frozen=True, slots=True)
 class Window:
     """What a bpftrace that is attached counts: from the first mark to the second."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    process: subprocess.Popen[bytes]
 
     def mark(self) -> None:
         """Raises BrokenError when bpftrace has ended."""
-        if self._process.poll() is not None:
-            raise BrokenError(f"bpftrace ended by itself with status {self._process.returncode}")
-        self._process.send_signal(bpf_exits.MARK)
+        if self.process.poll() is not None:
+            raise BrokenError(f"bpftrace ended by itself with status {self.process.returncode}")
+        self.process.send_signal(bpf_exits.MARK)
 
 
 @contextmanager
