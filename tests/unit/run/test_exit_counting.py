@@ -78,6 +78,7 @@ def test_a_bpftrace_that_cannot_attach_is_an_error_in_its_own_words(
 ) -> None:
     _bpftrace(
         programs,
+        'trap "" USR1\n'
         'echo "ERROR: Unknown error -1: couldn\'t set RLIMIT_MEMLOCK for bpftrace." >&2\n'
         'cat "$0.started"; echo "ERROR: Error loading program: kvm_exit" >&2; exit 1',
     )
