@@ -12,6 +12,7 @@ import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from labctl.base.deadline import Deadline
@@ -55,6 +56,9 @@ _PROBE = "tracepoint:kvm:kvm_exit { @[args->isa] = count(); } BEGIN { exit(); }"
 """Only x86's kvm_exit has an instruction set."""
 _PROBE_S = 30.0
 
+_HOSTS_PIDS = 0xEFFFFFFC
+"""PID_NS_INIT_INO, the inode of the host's own PID namespace (include/linux/proc_ns.h)."""
+
 # It says this wherever it may not lock all memory, and goes on.
 _SAID_ANYWAY = "RLIMIT_MEMLOCK"
 _WORDS = 300
@@ -86,6 +90,8 @@ def why_unavailable() -> str | None:
     at once."""
     if shutil.which("bpftrace") is None:
         return "BPF can't be used: bpftrace is not installed."
+    if Path("/proc/self/ns/pid").stat().st_ino != _HOSTS_PIDS:
+        return "BPF can't be used: labctl runs in a container, where it has other process ids."
     argv = with_tracefs(("bpftrace", "-e", _PROBE))
     try:
         done = run(argv, deadline=Deadline.after(_PROBE_S, "probing bpftrace"), check=False)

@@ -14,12 +14,12 @@ from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.base.versions import is_older
 from labctl.collect import bpf_exits
-from labctl.collect.exit_names import ExitNames
 from labctl.collect.known import MissingReadingError
 from labctl.collect.perf_kvm_stat import read_reports
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.exit_names import VMX, exit_name, qemu_exit_name
 from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
 
@@ -124,7 +124,6 @@ def misses_fast_paths(kernel: str) -> bool:
 
 
 def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
-    names = ExitNames.from_json(data["names"])
     vcpus = {int(tid): int(index) for tid, index in data["vcpus"].items()}
     counted = bpf_exits.read_counts(raw.read_text(bpf_exits.RAW), str(raw.path / bpf_exits.RAW))
     if strangers := {tid for tid, _, _ in counted.exits} - vcpus.keys():
@@ -133,23 +132,28 @@ def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
     return Breakdown(
         seconds=counted.seconds,
         exits=_added(
-            ((vcpus[tid], names.exit(isa, code)), count)
+            ((vcpus[tid], _name(isa, code)), count)
             for (tid, isa, code), count in counted.exits.items()
         ),
         ns=_added(
-            ((vcpus[tid], names.exit(isa, code)), ns) for (tid, isa, code), ns in counted.ns.items()
+            ((vcpus[tid], _name(isa, code)), ns) for (tid, isa, code), ns in counted.ns.items()
         ),
         userspace=_added(
-            (names.userspace_exit(code, errno), count)
+            (qemu_exit_name(code, errno), count)
             for (_, code, errno), count in counted.userspace.items()
         ),
         source=bpf_exits.RAW,
     )
 
 
+def _name(isa: int, code: int) -> str:
+    """Above its 16 bits VMX says more, as that the entry failed (Intel's manual, volume 3, "Basic
+    VM-Exit Information")."""
+    return exit_name(isa, code & 0xFFFF if isa == VMX else code)
+
+
 def _by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
     """perf tells reasons of the whole guest; returns to QEMU are in what it recorded."""
-    names = ExitNames.from_json(data["names"])
     where = str(raw.path / PERF_REPORT)
     reports = read_reports(raw.read_text(PERF_REPORT), where)
     try:
@@ -168,7 +172,7 @@ def _by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
         exits=_added(((None, reason.name), reason.samples) for reason in reasons),
         ns=_added(((None, reason.name), round(reason.time_ns)) for reason in reasons),
         userspace=_added(
-            (names.userspace_exit(int(code), int(errno)), 1)
+            (qemu_exit_name(int(code), int(errno)), 1)
             for code, errno in zip(returns["reason"], returns["errno"], strict=True)
         ),
         source=PERF_REPORT,

@@ -20,12 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError, LabctlError
+from labctl.base.errors import BrokenError
 from labctl.base.process import run, running
-from labctl.base.tracefs import TRACEFS, with_tracefs
 from labctl.base.tuning import Kind
 from labctl.collect import bpf_exits, exits, kvm_stats
-from labctl.collect.exit_names import EXIT_FORMAT, USERSPACE_FORMAT, ExitNames, read_names
 from labctl.run.bench import Bench
 from labctl.run.lab import Lab
 from labctl.run.perf_record import recording
@@ -38,7 +36,6 @@ _ATTACH_S = 60.0
 """bpftrace compiles its program each time: about half a second on an idle CPU."""
 _END_S = 30.0
 _REPORT_S = 300.0
-_FORMAT_S = 10.0
 _POLL_S = 0.01
 
 
@@ -56,24 +53,13 @@ def exit_counting(lab: Lab, bench: Bench, folder: TrialFolder) -> Iterator[None]
         note_problem(folder, exits.COLLECTOR, exits.EMULATED)
         yield
         return
-    try:
-        names = exit_names()
-    except LabctlError as error:
-        note_problem(folder, exits.COLLECTOR, f"no exits by reason: {error.message}.")
-        yield
-        return
-    told = {"kernel": platform.release(), "names": names.to_json()}
     problem = why_no_bpf()
-    with (
-        _by_bpf(bench, folder, told)
-        if problem is None
-        else _by_perf(lab, bench, folder, told, problem)
-    ):
+    with _by_bpf(bench, folder) if problem is None else _by_perf(lab, bench, folder, problem):
         yield
 
 
 @contextmanager
-def _by_bpf(bench: Bench, folder: TrialFolder, told: Mapping[str, Any]) -> Iterator[None]:
+def _by_bpf(bench: Bench, folder: TrialFolder) -> Iterator[None]:
     qemu = bench.threads()[0].pid
     with bpf_counting(qemu, folder.path / bpf_exits.RAW) as window:
         total = _Total(bench)
@@ -82,16 +68,12 @@ def _by_bpf(bench: Bench, folder: TrialFolder, told: Mapping[str, Any]) -> Itera
         window.mark()
         total.read()
     vcpus = {str(tid): index for index, tid in enumerate(bench.vcpu_tids)}
-    total_told = total.to_json()
-    folder.write_raw_json(
-        files.EXITS, {"tool": exits.BPFTRACE, **told, "vcpus": vcpus, "total": total_told}
-    )
+    told = {"tool": exits.BPFTRACE, "vcpus": vcpus}
+    folder.write_raw_json(files.EXITS, {**told, **total.to_json()})
 
 
 @contextmanager
-def _by_perf(
-    lab: Lab, bench: Bench, folder: TrialFolder, told: Mapping[str, Any], no_bpf: str
-) -> Iterator[None]:
+def _by_perf(lab: Lab, bench: Bench, folder: TrialFolder, no_bpf: str) -> Iterator[None]:
     """Every exit recorded, which costs the guest more; its table is made after the window."""
     data = folder.path / exits.PERF_DATA
     housekeeping = lab.pin_plan_for(bench.tuning).housekeeping
@@ -109,11 +91,8 @@ def _by_perf(
     )
     # Some versions print it where others print their complaints.
     folder.write_raw(exits.PERF_REPORT, table.stdout if table.stdout.strip() else table.stderr)
-    total_told = total.to_json()
-    folder.write_raw_json(
-        files.EXITS,
-        {"tool": exits.PERF, **told, "seconds": total.seconds, "total": total_told, "bpf": no_bpf},
-    )
+    told = {"tool": exits.PERF, "no_bpf": no_bpf, "seconds": total.seconds}
+    folder.write_raw_json(files.EXITS, {**told, **total.to_json()})
 
 
 class _Total:
@@ -136,26 +115,15 @@ class _Total:
         return (self._ended_ns - self._began_ns) / 1e9
 
     def to_json(self) -> dict[str, Any]:
-        return {"before": self._before, "after": self._after, "seconds": self.seconds}
+        """With the kernel: which exits are in the total is a matter of its version."""
+        total = {"before": self._before, "after": self._after, "seconds": self.seconds}
+        return {"kernel": platform.release(), "total": total}
 
 
 @functools.cache
 def why_no_bpf() -> str | None:
     """Probed once per process: the answer is the host's."""
     return bpf_exits.why_unavailable()
-
-
-@functools.cache
-def exit_names() -> ExitNames:
-    """The running kernel's. Raises BrokenError where it has no such tracepoints."""
-    texts = [
-        run(
-            with_tracefs(("cat", f"{TRACEFS}/{path}")),
-            deadline=Deadline.after(_FORMAT_S, "reading a tracepoint's format"),
-        ).stdout
-        for path in (EXIT_FORMAT, USERSPACE_FORMAT)
-    ]
-    return read_names(*texts)
 
 
 @dataclass(frozen=True, slots=True)

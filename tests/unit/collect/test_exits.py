@@ -7,7 +7,6 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.collect import bpf_exits, exits
-from labctl.collect.exit_names import ExitNames, read_names
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
@@ -226,10 +225,9 @@ def test_other_output_is_an_error_that_names_the_file(tmp_path: Path, counts: st
     "change",
     [
         lambda data: data.pop("tool"),
-        lambda data: data.pop("names"),
+        lambda data: data.pop("kernel"),
         lambda data: data.update(vcpus=[1]),
         lambda data: data.update(total=7),
-        lambda data: data["names"].update(exits=3),
     ],
 )
 def test_other_facts_of_the_recording_are_an_error_that_names_the_file(
@@ -241,58 +239,6 @@ def test_other_facts_of_the_recording_are_an_error_that_names_the_file(
     raw.write_raw_json(files.EXITS, data)
     with pytest.raises(BrokenError, match=r"exits\.json"):
         _parse(raw)
-
-
-@pytest.fixture(scope="module")
-def names() -> ExitNames:
-    return read_names(
-        recorded("format-kvm_exit-linux-6.18.txt"),
-        recorded("format-kvm_userspace_exit-linux-6.18.txt"),
-    )
-
-
-@pytest.mark.parametrize(
-    ("isa", "code", "name"),
-    [
-        (1, 12, "HLT"),
-        (1, 48, "EPT_VIOLATION"),
-        (1, 0x80000021, "INVALID_STATE"),
-        (2, 0x78, "hlt"),
-        (2, 0x400, "npf"),
-        (2, 0x4D, "GP excp"),
-        (2, 0xFFFFFFFF, "invalid_guest_state"),
-        (1, 999, "code 999"),
-        (7, 12, "code 12"),
-    ],
-)
-def test_exits_have_the_kernels_own_names(names: ExitNames, isa: int, code: int, name: str) -> None:
-    assert names.exit(isa, code) == name
-
-
-@pytest.mark.parametrize(
-    ("code", "errno", "name"),
-    [
-        (2, 0, "IO"),
-        (6, 0, "MMIO"),
-        (33, 0, "X86_BUS_LOCK"),
-        (999, 0, "code 999"),
-        (2, -4, "restart"),
-        (39, -14, "error"),
-    ],
-)
-def test_returns_to_qemu_have_the_kernels_own_names(
-    names: ExitNames, code: int, errno: int, name: str
-) -> None:
-    assert names.userspace_exit(code, errno) == name
-
-
-def test_names_outlive_being_stored(names: ExitNames) -> None:
-    assert ExitNames.from_json(json.loads(json.dumps(names.to_json()))) == names
-
-
-def test_a_format_without_names_is_an_error() -> None:
-    with pytest.raises(BrokenError, match="kvm_userspace_exit"):
-        read_names(recorded("format-kvm_exit-linux-6.18.txt"), "")
 
 
 PERF_RECORDED = Path(__file__).parents[1] / "trace" / "fixtures" / "kvm-perf-6.1.data"

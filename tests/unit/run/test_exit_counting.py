@@ -27,6 +27,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         _program(folder, name, body)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    # Wherever the tests run, that is the host.
+    monkeypatch.setattr(bpf_exits, "_HOSTS_PIDS", os.stat("/proc/self/ns/pid").st_ino)
     return folder
 
 
@@ -129,3 +131,11 @@ def test_a_host_without_bpftrace_is_told_so(
 def test_a_bpftrace_that_runs_is_one_that_can_count(programs: Path) -> None:
     _bpftrace(programs, "exit 0")
     assert bpf_exits.why_unavailable() is None
+
+
+def test_a_container_with_process_ids_of_its_own_is_told_so(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _bpftrace(programs, "exit 0")
+    monkeypatch.setattr(bpf_exits, "_HOSTS_PIDS", 1)
+    assert "in a container" in str(bpf_exits.why_unavailable())
