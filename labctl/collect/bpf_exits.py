@@ -32,9 +32,8 @@ STARTED = '"attached_probes"'
 """It prints this before it attaches its probes, and from then on doesn't die of SHOW."""
 ATTACHED = '"@attached"'
 
-# $1: QEMU, $2: labctl. A VM exit's time ends with the entry after it, on the same vCPU thread. A
-# kernel that handles an exit without leaving its innermost loop may show no entry (before Linux
-# 6.9): that exit is counted, and has no time.
+# $1: QEMU, $2: labctl. A VM exit's time ends with the entry after it, on the same vCPU thread. An
+# exit that another one follows without an entry between them is counted, and has no time.
 _SCRIPT = """
 BEGIN { @attached = 1; }
 tracepoint:signal:signal_generate /pid == $2 && args->sig == MARK/ {
