@@ -8,9 +8,11 @@ attaching and detaching take, some hundred milliseconds, is outside.
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from labctl.base.deadline import Deadline
@@ -30,9 +32,8 @@ STARTED = '"attached_probes"'
 """It prints this before it attaches its probes, and from then on doesn't die of SHOW."""
 ATTACHED = '"@attached"'
 
-# $1: QEMU, $2: labctl. A VM exit's time ends with the entry after it, on the same vCPU thread. A
-# kernel that handles an exit without leaving its innermost loop may show no entry (before Linux
-# 6.9): that exit is counted, and has no time.
+# $1: QEMU, $2: labctl. A VM exit's time ends with the entry after it, on the same vCPU thread. An
+# exit that another one follows without an entry between them is counted, and has no time.
 _SCRIPT = """
 BEGIN { @attached = 1; }
 tracepoint:signal:signal_generate /pid == $2 && args->sig == MARK/ {
@@ -50,8 +51,12 @@ tracepoint:kvm:kvm_userspace_exit /@on == 1 && pid == $1/ {
 }
 """.replace("MARK", str(int(MARK)))
 
-_PROBE = "tracepoint:kvm:kvm_exit { @exits = count(); } BEGIN { exit(); }"
+_PROBE = "tracepoint:kvm:kvm_exit { @[args->isa] = count(); } BEGIN { exit(); }"
+"""Only x86's kvm_exit has an instruction set."""
 _PROBE_S = 30.0
+
+_HOSTS_PIDS = 0xEFFFFFFC
+"""PID_NS_INIT_INO, the inode of the host's own PID namespace (include/linux/proc_ns.h)."""
 
 # It says this wherever it may not lock all memory, and goes on.
 _SAID_ANYWAY = "RLIMIT_MEMLOCK"
@@ -82,6 +87,10 @@ def command(qemu: int, labctl: int) -> tuple[str, ...]:
 def why_unavailable() -> str | None:
     """A sentence on why BPF can't count VM exits here, or None. Probed with a program that ends
     at once."""
+    if shutil.which("bpftrace") is None:
+        return "BPF can't be used: bpftrace is not installed."
+    if Path("/proc/self/ns/pid").stat().st_ino != _HOSTS_PIDS:
+        return "BPF can't be used: labctl runs in a container, where it has other process ids."
     argv = with_tracefs(("bpftrace", "-e", _PROBE))
     try:
         done = run(argv, deadline=Deadline.after(_PROBE_S, "probing bpftrace"), check=False)

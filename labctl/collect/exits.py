@@ -14,19 +14,24 @@ from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.base.versions import is_older
 from labctl.collect import bpf_exits
-from labctl.collect.exit_names import ExitNames
 from labctl.collect.known import MissingReadingError
+from labctl.collect.perf_kvm_stat import read_reports
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.exit_names import VMX, exit_name, qemu_exit_name
+from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
 
 COLLECTOR = "exits"
 """Its name in PROBLEMS."""
 EMULATED = "emulated: no VM exits."
 
-BPFTRACE, NONE = "bpftrace", "none"
+BPFTRACE, PERF, NONE = "bpftrace", "perf", "none"
 """What counted, as EXITS says. None: natively."""
+PERF_DATA = "trace/perf.data.guest"
+PERF_REPORT = "trace/exits.perf-kvm-stat.txt"
+"""What `perf kvm stat report` made of PERF_DATA."""
 
 BY_REASON = ("exits{reason}", "exit_time", "userspace_exits")
 
@@ -34,6 +39,7 @@ HALTS = frozenset({"HLT", "hlt", "idle-halt", "WFx"})
 """Exits in which a vCPU waits for work: their time is idleness and halt polling, and no cost of an
 exit."""
 
+_USERSPACE = "kvm:kvm_userspace_exit"
 _AGREEMENT = 0.01
 
 _FAST_PATHS_COUNTED = ("5.15.116", "6.1.33", "6.3.7")
@@ -44,12 +50,12 @@ _K = TypeVar("_K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Of a window of `seconds`. By the vCPU's number and the reason: exits, and their time in ns;
-    by the reason: returns to QEMU. `source`: the file that says so."""
+    """Of a window of `seconds`. By the vCPU's number (None where it isn't told) and the reason:
+    exits, and their time in ns; by the reason: returns to QEMU. `source`: the file that says so."""
 
     seconds: float
-    exits: Mapping[tuple[int, str], int]
-    ns: Mapping[tuple[int, str], int]
+    exits: Mapping[tuple[int | None, str], int]
+    ns: Mapping[tuple[int | None, str], int]
     userspace: Mapping[str, int]
     source: str
 
@@ -85,7 +91,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
             return
         kernel = str(data["kernel"])
         total = _total(data["total"])
-        breakdown = _by_bpf(raw, data)
+        breakdown = (_by_perf if tool == PERF else _by_bpf)(raw, data)
     except MissingReadingError as error:
         yield from _unavailable(BY_REASON, str(error))
         return
@@ -118,7 +124,6 @@ def misses_fast_paths(kernel: str) -> bool:
 
 
 def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
-    names = ExitNames.from_json(data["names"])
     vcpus = {int(tid): int(index) for tid, index in data["vcpus"].items()}
     counted = bpf_exits.read_counts(raw.read_text(bpf_exits.RAW), str(raw.path / bpf_exits.RAW))
     if strangers := {tid for tid, _, _ in counted.exits} - vcpus.keys():
@@ -127,17 +132,50 @@ def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
     return Breakdown(
         seconds=counted.seconds,
         exits=_added(
-            ((vcpus[tid], names.exit(isa, code)), count)
+            ((vcpus[tid], _name(isa, code)), count)
             for (tid, isa, code), count in counted.exits.items()
         ),
         ns=_added(
-            ((vcpus[tid], names.exit(isa, code)), ns) for (tid, isa, code), ns in counted.ns.items()
+            ((vcpus[tid], _name(isa, code)), ns) for (tid, isa, code), ns in counted.ns.items()
         ),
         userspace=_added(
-            (names.userspace_exit(code, errno), count)
+            (qemu_exit_name(code, errno), count)
             for (_, code, errno), count in counted.userspace.items()
         ),
         source=bpf_exits.RAW,
+    )
+
+
+def _name(isa: int, code: int) -> str:
+    """Above its 16 bits VMX says more, as that the entry failed (Intel's manual, volume 3, "Basic
+    VM-Exit Information")."""
+    return exit_name(isa, code & 0xFFFF if isa == VMX else code)
+
+
+def _by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
+    """perf tells reasons of the whole guest; returns to QEMU are in what it recorded."""
+    where = str(raw.path / PERF_REPORT)
+    reports = read_reports(raw.read_text(PERF_REPORT), where)
+    try:
+        trace = read_trace(raw.path / PERF_DATA, {_USERSPACE: ("reason", "errno")})
+    except BrokenError as error:
+        reason = error.message.replace(str(raw.path / PERF_DATA), PERF_DATA)
+        raise MissingReadingError(f"{reason}.") from error
+    if lost := trace.lost + sum(report.lost for report in reports):
+        raise MissingReadingError(f"perf lost {lost} events: its buffers were full.")
+    if trace.problems:
+        raise MissingReadingError(trace.problems[0].replace(str(raw.path / PERF_DATA), PERF_DATA))
+    reasons = [reason for report in reports for reason in report.reasons]
+    returns = trace.events[_USERSPACE].fields
+    return Breakdown(
+        seconds=float(data["seconds"]),
+        exits=_added(((None, reason.name), reason.samples) for reason in reasons),
+        ns=_added(((None, reason.name), round(reason.time_ns)) for reason in reasons),
+        userspace=_added(
+            (qemu_exit_name(int(code), int(errno)), 1)
+            for code, errno in zip(returns["reason"], returns["errno"], strict=True)
+        ),
+        source=PERF_REPORT,
     )
 
 
@@ -149,7 +187,7 @@ def _total(data: Mapping[str, Any]) -> Total | None:
     changes = [int(count) - int(before[vcpu]) for vcpu, count in after.items()]
     if min(changes) < 0:
         return None
-    return Total(exits=sum(changes), seconds=int(data["ns"]) / 1e9)
+    return Total(exits=sum(changes), seconds=float(data["seconds"]))
 
 
 def _exit_readings(breakdown: Breakdown, total: Total | None, kernel: str) -> Iterator[Reading]:
@@ -192,8 +230,8 @@ def _why_none(total: Total | None) -> str:
 
 
 def _disagreement(counted: int, total: Total, seconds: float) -> str | None:
-    """A sentence, unless both agree to 1 %: KVM's total also holds what happened between its own
-    readings and the edges of the breakdown's window."""
+    """A sentence, unless both agree to 1 %. KVM's total may also hold what happened between its
+    own readings and the edges of the breakdown's window."""
     outside = max(0.0, 1 - seconds / total.seconds) * total.exits
     margin = _AGREEMENT * total.exits
     if total.exits - outside - margin <= counted <= total.exits + margin:
@@ -213,7 +251,8 @@ def _by_reason_and_vcpu(breakdown: Breakdown) -> Iterator[Sample]:
     yield _sample("exit_time", sum(timed.values()) / 1e9 / seconds, Unit.CPUS, {}, source)
     for reason, ns in _sums(timed, 1):
         yield _sample("exit_time", ns / 1e9 / seconds, Unit.CPUS, {"reason": reason}, source)
-    for vcpu, ns in _sums(timed, 0):
+    by_vcpu = {key: ns for key, ns in timed.items() if key[0] is not None}
+    for vcpu, ns in _sums(by_vcpu, 0):
         yield _sample("exit_time", ns / 1e9 / seconds, Unit.CPUS, {"vcpu": str(vcpu)}, source)
 
 
@@ -226,7 +265,7 @@ def _userspace_readings(breakdown: Breakdown) -> Iterator[Sample]:
         yield _sample("userspace_exits", count / seconds, Unit.PER_SECOND, labels, source)
 
 
-def _sums(counts: Mapping[tuple[int, str], int], by: int) -> list[tuple[Any, int]]:
+def _sums(counts: Mapping[tuple[int | None, str], int], by: int) -> list[tuple[Any, int]]:
     """Totals by one part of the key, in its order."""
     return sorted(_added((key[by], count) for key, count in counts.items()).items())
 

@@ -25,8 +25,11 @@ _ROW = re.compile(
 _TOTAL = re.compile(rf"Total Samples:\s*(\d+), Total events handled time:\s*{_TIME}\.?")
 _LOST = re.compile(r"Lost events:\s*(\d+)")
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d\.\d+")
-# A code that this perf has no name for: its row says UNKNOWN.
-_UNKNOWN = re.compile(r"unknown kvm exit code:\s*\d+ on \w+")
+# What perf says beside its tables: of codes that it has no name for (their row says UNKNOWN), of
+# events that were lost, of its own files.
+_BESIDE = re.compile(
+    r"unknown kvm exit code:.*|Warning:|Processed \d+ events.*|Check IO/CPU overload!|\[ perf .*"
+)
 
 _NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _HALF_DIGIT = 0.005
@@ -91,7 +94,7 @@ class _Lines:
             [
                 (number, line.strip())
                 for number, line in enumerate(text.splitlines(), 1)
-                if line.strip() and not _UNKNOWN.fullmatch(line.strip())
+                if line.strip() and not _BESIDE.fullmatch(line.strip())
             ]
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from labctl.guest.images import find
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import Requested, known_accelerator
 from labctl.run.counting import countable
+from labctl.run.exit_counting import why_no_bpf
 from labctl.run.perf_record import recording
 from labctl.trace.numbering import SWITCH
 
@@ -71,6 +72,14 @@ def _no_exits(at: Here) -> str | None:
     return _EMULATED if at.accelerator == "tcg" else None
 
 
+def _no_exit_reasons(at: Here) -> str | None:
+    """BPF or, where that is refused, perf must be able to count; KVM in software tells a trial."""
+    if (problem := _no_exits(at)) or (no_bpf := why_no_bpf()) is None:
+        return problem
+    no_perf = _no_recording(["-e", "kvm:kvm_exit"])
+    return f"{no_bpf} {no_perf}" if no_perf else None
+
+
 def _no_guest_pmu(at: Here) -> str | None:
     problem = countable(str(Kind.GUEST)).problem
     return problem or (_NO_GUEST_CODE if at.accelerator == "tcg" else None)
@@ -85,10 +94,14 @@ def _no_image(at: Here) -> str | None:
 
 
 def _no_host_trace(_: Here) -> str | None:
+    return _no_recording(["-e", SWITCH])
+
+
+def _no_recording(events: Sequence[str]) -> str | None:
     """Tried: what perf may record hangs on the kernel, its settings and the container."""
     with tempfile.TemporaryDirectory() as folder:
         cpus = frozenset(os.sched_getaffinity(0))
-        with recording(Path(folder, "perf.data"), ["-e", SWITCH], cpus=cpus) as recorded:
+        with recording(Path(folder, "perf.data"), events, cpus=cpus) as recorded:
             time.sleep(_LOOK_S)
     return recorded.problem
 
@@ -137,6 +150,12 @@ COLLECTORS = (
         level=Level.COUNTERS,
         gives="IPC without a PMU",
         why_unavailable=_no_image,
+    ),
+    KnownCollector(
+        name="exits",
+        level=Level.EXITS,
+        gives="VM exits by reason, and their time",
+        why_unavailable=_no_exit_reasons,
     ),
     KnownCollector(
         name="host-trace",

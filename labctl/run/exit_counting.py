@@ -1,7 +1,8 @@
 """VM exits by reason around a trial's measured window, from level `exits` on.
 
-The window that is counted is opened and closed by one signal each, next to the trial's own
-snapshots: attaching comes before, and is waited for; reading out comes after.
+By BPF where it works: the window that is counted is opened and closed by one signal each, next to
+the trial's own snapshots; attaching comes before, and is waited for, and reading out comes after.
+Elsewhere by perf, which records every exit.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import platform
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.process import run, running
-from labctl.base.tracefs import TRACEFS, with_tracefs
 from labctl.base.tuning import Kind
 from labctl.collect import bpf_exits, exits, kvm_stats
-from labctl.collect.exit_names import EXIT_FORMAT, USERSPACE_FORMAT, ExitNames, read_names
 from labctl.run.bench import Bench
 from labctl.run.lab import Lab
+from labctl.run.perf_record import recording
+from labctl.run.tracing import kvm_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.problems import note_problem
@@ -32,6 +35,7 @@ from labctl.trace.problems import note_problem
 _ATTACH_S = 60.0
 """bpftrace compiles its program each time: about half a second on an idle CPU."""
 _END_S = 30.0
+_REPORT_S = 300.0
 _POLL_S = 0.01
 
 
@@ -50,67 +54,89 @@ def exit_counting(lab: Lab, bench: Bench, folder: TrialFolder) -> Iterator[None]
         yield
         return
     problem = why_no_bpf()
-    if problem is not None:
-        note_problem(folder, exits.COLLECTOR, problem)
+    with _by_bpf(bench, folder) if problem is None else _by_perf(lab, bench, folder, problem):
         yield
-        return
+
+
+@contextmanager
+def _by_bpf(bench: Bench, folder: TrialFolder) -> Iterator[None]:
     qemu = bench.threads()[0].pid
     with bpf_counting(qemu, folder.path / bpf_exits.RAW) as window:
-        asked_ns = time.monotonic_ns()
-        before = kvm_stats.exits_by_vcpu(bench.counters())
+        total = _Total(bench)
         window.mark()
         yield
         window.mark()
-        after = kvm_stats.exits_by_vcpu(bench.counters())
-        answered_ns = time.monotonic_ns()
-    folder.write_raw_json(
-        files.EXITS,
-        {
-            "tool": exits.BPFTRACE,
-            "kernel": platform.release(),
-            "vcpus": {str(tid): index for index, tid in enumerate(bench.vcpu_tids)},
-            "names": exit_names().to_json(),
-            # The longest that its two readings may lie apart.
-            "total": {"before": before, "after": after, "ns": answered_ns - asked_ns},
-        },
+        total.read()
+    vcpus = {str(tid): index for index, tid in enumerate(bench.vcpu_tids)}
+    told = {"tool": exits.BPFTRACE, "vcpus": vcpus}
+    folder.write_raw_json(files.EXITS, {**told, **total.to_json()})
+
+
+@contextmanager
+def _by_perf(lab: Lab, bench: Bench, folder: TrialFolder, no_bpf: str) -> Iterator[None]:
+    """Every exit recorded, which costs the guest more; its table is made after the window."""
+    data = folder.path / exits.PERF_DATA
+    housekeeping = lab.pin_plan_for(bench.tuning).housekeeping
+    with recording(data, kvm_events(bench.vcpu_tids), cpus=housekeeping) as recorded:
+        total = _Total(bench)
+        yield
+        total.read()
+    if recorded.problem is not None:
+        note_problem(folder, exits.COLLECTOR, f"{no_bpf} {recorded.problem}")
+        return
+    table = run(
+        ("perf", "kvm", "-i", data, "stat", "report"),
+        deadline=Deadline.after(_REPORT_S, "perf kvm stat report"),
+        env={"LC_ALL": "C"},
     )
+    # Some versions print it where others print their complaints.
+    folder.write_raw(exits.PERF_REPORT, table.stdout if table.stdout.strip() else table.stderr)
+    told = {"tool": exits.PERF, "no_bpf": no_bpf, "seconds": total.seconds}
+    folder.write_raw_json(files.EXITS, {**told, **total.to_json()})
+
+
+class _Total:
+    """KVM's own count of exits by vCPU, read when this is made and once more."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._began_ns = time.monotonic_ns()
+        self._before = kvm_stats.exits_by_vcpu(bench.counters())
+        self._after: Mapping[str, int] | None = None
+        self._ended_ns = self._began_ns
+
+    def read(self) -> None:
+        self._after = kvm_stats.exits_by_vcpu(self._bench.counters())
+        self._ended_ns = time.monotonic_ns()
+
+    @property
+    def seconds(self) -> float:
+        """The longest that the two readings may lie apart."""
+        return (self._ended_ns - self._began_ns) / 1e9
+
+    def to_json(self) -> dict[str, Any]:
+        """With the kernel: which exits are in the total is a matter of its version."""
+        total = {"before": self._before, "after": self._after, "seconds": self.seconds}
+        return {"kernel": platform.release(), "total": total}
 
 
 @functools.cache
 def why_no_bpf() -> str | None:
     """Probed once per process: the answer is the host's."""
-    try:
-        exit_names()
-    except BrokenError as error:
-        return f"VM exits can't be counted by reason: {error.message}."
     return bpf_exits.why_unavailable()
 
 
-@functools.cache
-def exit_names() -> ExitNames:
-    """The running kernel's. Raises BrokenError where it has no such tracepoints."""
-    texts = [
-        run(
-            with_tracefs(("cat", f"{TRACEFS}/{path}")),
-            deadline=Deadline.after(10, "reading a tracepoint's format"),
-            hint="Load KVM's module, or boot a kernel with CONFIG_TRACING=y.",
-        ).stdout
-        for path in (EXIT_FORMAT, USERSPACE_FORMAT)
-    ]
-    return read_names(*texts)
-
-
+@dataclass(frozen=True, slots=True)
 class Window:
     """What a bpftrace that is attached counts: from the first mark to the second."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    process: subprocess.Popen[bytes]
 
     def mark(self) -> None:
         """Raises BrokenError when bpftrace has ended."""
-        if self._process.poll() is not None:
-            raise BrokenError(f"bpftrace ended by itself with status {self._process.returncode}")
-        self._process.send_signal(bpf_exits.MARK)
+        if self.process.poll() is not None:
+            raise BrokenError(f"bpftrace ended by itself with status {self.process.returncode}")
+        self.process.send_signal(bpf_exits.MARK)
 
 
 @contextmanager

@@ -134,6 +134,17 @@ _SVM = (
         0x401: "avic_incomplete_ipi",
         0x402: "avic_unaccelerated_access",
         0x403: "vmgexit",
+        0x80000001: "vmgexit_mmio_read",
+        0x80000002: "vmgexit_mmio_write",
+        0x80000003: "vmgexit_nmi_complete",
+        0x80000004: "vmgexit_ap_hlt_loop",
+        0x80000005: "vmgexit_ap_jump_table",
+        0x80000010: "vmgexit_page_state_change",
+        0x80000011: "vmgexit_guest_request",
+        0x80000012: "vmgexit_ext_guest_request",
+        0x80000013: "vmgexit_ap_creation",
+        0x8000FFFD: "vmgexit_hypervisor_feature",
+        0xFFFFFFFF: "invalid_guest_state",
     }
     | {
         0x40 + vector: f"{name} excp"
@@ -190,7 +201,16 @@ _TO_QEMU = {
     27: "HYPERV",
     29: "X86_RDMSR",
     30: "X86_WRMSR",
+    # Linux 6.18 has no names for those after it (include/uapi/linux/kvm.h).
+    31: "DIRTY_RING_FULL",
+    32: "AP_RESET_HOLD",
+    33: "X86_BUS_LOCK",
+    34: "XEN",
+    37: "NOTIFY",
+    39: "MEMORY_FAULT",
 }
+_RESTART = -4
+"""-EINTR: the thread got a signal."""
 
 HALTS = {VMX: (12, 36), SVM: (0x78, 0x8B, 0xA6)}
 """Exits of a guest that has nothing to do: HLT and MWAIT."""
@@ -204,6 +224,9 @@ def exit_name(isa: int, reason: int) -> str:
     return names.get(reason, f"reason {reason:#x}")
 
 
-def qemu_exit_name(reason: int) -> str:
-    """Why KVM returned to QEMU: KVM_EXIT_... without that prefix."""
+def qemu_exit_name(reason: int, errno: int = 0) -> str:
+    """Why KVM returned to QEMU: KVM_EXIT_... without that prefix; "restart" or "error", whatever
+    the reason, when it returned with an `errno` below 0."""
+    if errno < 0:
+        return "restart" if errno == _RESTART else "error"
     return _TO_QEMU.get(reason, f"reason {reason}")

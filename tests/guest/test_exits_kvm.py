@@ -21,8 +21,8 @@ from labctl.base.tracefs import with_tracefs
 from labctl.base.tuning import Kind
 from labctl.collect import exits, kvm_stats
 from labctl.collect.host_threads import ThreadRef
+from labctl.run import exit_counting
 from labctl.run.bench import Bench
-from labctl.run.exit_counting import exit_counting, why_no_bpf
 from labctl.run.lab import Lab
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
@@ -65,13 +65,20 @@ class Firmware:
         made = SimpleNamespace(
             kind=Kind.GUEST,
             vcpu_tids=self.vcpu_tids,
+            tuning=None,
             threads=lambda: [ThreadRef(pid=self.pid, tid=self.pid, role="emulator", index=0)],
             counters=self.counters,
         )
         return cast(Bench, made)
 
 
-LAB = cast(Lab, SimpleNamespace(accelerator=SimpleNamespace(name="kvm")))
+LAB = cast(
+    Lab,
+    SimpleNamespace(
+        accelerator=SimpleNamespace(name="kvm"),
+        pin_plan_for=lambda _: SimpleNamespace(housekeeping=os.sched_getaffinity(0)),
+    ),
+)
 
 
 @pytest.fixture
@@ -104,12 +111,6 @@ def firmware(tmp_path: Path) -> Iterator[Firmware]:
             yield Firmware(qemu.pid, tids, monitor)
         finally:
             qemu.kill()
-
-
-@pytest.fixture
-def bpf() -> None:
-    if problem := why_no_bpf():
-        pytest.skip(problem)
 
 
 @contextmanager
@@ -174,7 +175,18 @@ def test_kvms_own_statistics_tell_what_a_guest_without_a_kernel_does(
     assert found["kvm_stat{name=preemption_other}"] >= 0
 
 
-@pytest.mark.usefixtures("bpf")
+@pytest.fixture(params=["BPF", "perf"])
+def counter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What counts: BPF, or what there is without it."""
+    name: str = request.param
+    if name == "perf":
+        monkeypatch.setattr(exit_counting, "why_no_bpf", lambda: "BPF can't be used: a test.")
+    elif problem := exit_counting.why_no_bpf():
+        pytest.skip(problem)
+    return name
+
+
+@pytest.mark.usefixtures("counter")
 def test_returns_to_qemu_are_as_many_as_perf_counts_beside(
     firmware: Firmware, tmp_path: Path
 ) -> None:
@@ -183,7 +195,7 @@ def test_returns_to_qemu_are_as_many_as_perf_counts_beside(
     event = "kvm:kvm_userspace_exit"
     with (
         _perf_counts(event, firmware.pid) as around,
-        exit_counting(LAB, firmware.bench, raw),
+        exit_counting.exit_counting(LAB, firmware.bench, raw),
         _perf_counts(event, firmware.pid) as within,
     ):
         time.sleep(1)
@@ -196,14 +208,14 @@ def test_returns_to_qemu_are_as_many_as_perf_counts_beside(
     assert Path("/proc/mounts").read_text() == mounts
 
 
-@pytest.mark.usefixtures("bpf")
+@pytest.mark.usefixtures("counter")
 def test_reasons_add_up_to_kvms_total_or_are_unavailable_where_kvm_tells_none(
     firmware: Firmware, tmp_path: Path
 ) -> None:
     raw = TrialFolder(tmp_path / "trial")
     with (
         _perf_counts("kvm:kvm_exit", firmware.pid) as fired,
-        exit_counting(LAB, firmware.bench, raw),
+        exit_counting.exit_counting(LAB, firmware.bench, raw),
     ):
         time.sleep(1)
     readings = list(exits.parse(raw))
@@ -224,9 +236,9 @@ def test_emulated_there_are_none_and_natively_they_take_no_time(tmp_path: Path) 
     for folder in (emulated, native):
         folder.path.mkdir()
     tcg = cast(Lab, SimpleNamespace(accelerator=SimpleNamespace(name="tcg")))
-    with exit_counting(tcg, cast(Bench, SimpleNamespace(kind=Kind.GUEST)), emulated):
+    with exit_counting.exit_counting(tcg, cast(Bench, SimpleNamespace(kind=Kind.GUEST)), emulated):
         pass
-    with exit_counting(tcg, cast(Bench, SimpleNamespace(kind=Kind.NATIVE)), native):
+    with exit_counting.exit_counting(tcg, cast(Bench, SimpleNamespace(kind=Kind.NATIVE)), native):
         pass
     assert "emulated" in _reasons(list(exits.parse(emulated)))["exits{reason}"]
     assert _values(list(exits.parse(native)))["exit_time"] == 0

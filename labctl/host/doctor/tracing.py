@@ -98,6 +98,20 @@ def debugfs(reader: Reader, scope: Scope) -> Result:
     return warn("not mounted, or not to be read", "mount -t debugfs debugfs /sys/kernel/debug")
 
 
+def bpf(reader: Reader, scope: Scope) -> Result:
+    argv = ["bpftrace", "-e", "BEGIN { exit(); }"]
+    done = reader.run(argv)
+    if done is None:
+        return warn("bpftrace is not installed", "apt-get install bpftrace")
+    if done.returncode == 0:
+        return fine("a BPF program can be loaded", True)
+    return warn(
+        f"bpftrace said: {_last_line(done.text)}",
+        "Run labctl as root, on a kernel with CONFIG_BPF_SYSCALL that is not locked down.",
+        False,
+    )
+
+
 def watchdog(reader: Reader, scope: Scope) -> Result:
     nmi = reader.number("/proc/sys/kernel/nmi_watchdog")
     if nmi == 1:
@@ -131,6 +145,13 @@ CHECKS = (
         GROUP,
         "Where this can't be written trace-cmd refuses to record; perf does not need it.",
         ftrace,
+    ),
+    Check(
+        "bpf",
+        GROUP,
+        "VM exits by reason are counted by BPF in the kernel. Without it perf records each one, "
+        "which slows the guest more.",
+        bpf,
     ),
     Check("debugfs", GROUP, "Statistics of KVM and of the scheduler lie there.", debugfs),
     Check(

@@ -154,7 +154,9 @@ def watch(audit: Watch) -> Iterator[Watch]:
     audit.on = False
 
 
-_READING = {"perf", "systemd-detect-virt", "qemu-system-x86_64", "virsh", "irqbalance"}
+_READING = {
+    *("bpftrace", "perf", "systemd-detect-virt", "qemu-system-x86_64", "virsh", "irqbalance")
+}
 
 
 def test_checks_read_and_change_nothing(labctl: Labctl, places: StatePlaces, watch: Watch) -> None:

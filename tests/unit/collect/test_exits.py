@@ -7,7 +7,6 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.collect import bpf_exits, exits
-from labctl.collect.exit_names import ExitNames, read_names
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
@@ -56,7 +55,7 @@ def _trial(folder: Path, total: int | None, counts: str = WORKING, **changes: An
     data = json.loads(recorded(META))
     before = {"/machine/unattached/device[0]": 100} if total is not None else None
     after = {"/machine/unattached/device[0]": 100 + total} if total is not None else None
-    data["total"] = {"before": before, "after": after, "ns": SECONDS * 10**9}
+    data["total"] = {"before": before, "after": after, "seconds": SECONDS}
     raw.write_raw_json(files.EXITS, {**data, **changes})
     raw.write_raw(bpf_exits.RAW, counts)
     return raw
@@ -110,7 +109,7 @@ def test_reasons_that_do_not_add_up_to_kvms_total_are_unavailable(
 def test_kvms_total_may_hold_what_happened_around_the_window(tmp_path: Path) -> None:
     raw = _trial(tmp_path, total=11_000)
     data = raw.read_json(files.EXITS)
-    data["total"]["ns"] = 2_200_000_000
+    data["total"]["seconds"] = 2.2
     raw.write_raw_json(files.EXITS, data)
     assert values(_parse(raw))["exits_agreement"] == pytest.approx(10 / 11)
 
@@ -226,10 +225,9 @@ def test_other_output_is_an_error_that_names_the_file(tmp_path: Path, counts: st
     "change",
     [
         lambda data: data.pop("tool"),
-        lambda data: data.pop("names"),
+        lambda data: data.pop("kernel"),
         lambda data: data.update(vcpus=[1]),
         lambda data: data.update(total=7),
-        lambda data: data["names"].update(exits=3),
     ],
 )
 def test_other_facts_of_the_recording_are_an_error_that_names_the_file(
@@ -243,55 +241,45 @@ def test_other_facts_of_the_recording_are_an_error_that_names_the_file(
         _parse(raw)
 
 
-@pytest.fixture(scope="module")
-def names() -> ExitNames:
-    return read_names(
-        recorded("format-kvm_exit-linux-6.18.txt"),
-        recorded("format-kvm_userspace_exit-linux-6.18.txt"),
-    )
+PERF_RECORDED = Path(__file__).parents[1] / "trace" / "fixtures" / "kvm-perf-6.1.data"
+"""394 returns to QEMU, all for port I/O."""
 
 
-@pytest.mark.parametrize(
-    ("isa", "code", "name"),
-    [
-        (1, 12, "HLT"),
-        (1, 48, "EPT_VIOLATION"),
-        (1, 0x80000021, "INVALID_STATE"),
-        (2, 0x78, "hlt"),
-        (2, 0x400, "npf"),
-        (2, 0x4D, "GP excp"),
-        (2, 0xFFFFFFFF, "invalid_guest_state"),
-        (1, 999, "code 999"),
-        (7, 12, "code 12"),
-    ],
-)
-def test_exits_have_the_kernels_own_names(names: ExitNames, isa: int, code: int, name: str) -> None:
-    assert names.exit(isa, code) == name
+def _perf_trial(folder: Path, total: int, report: str, data: bytes | None = None) -> TrialFolder:
+    raw = _trial(folder, total, tool=exits.PERF, seconds=SECONDS)
+    raw.write_raw(exits.PERF_REPORT, report)
+    raw.write_raw(exits.PERF_DATA, PERF_RECORDED.read_bytes() if data is None else data)
+    return raw
 
 
-@pytest.mark.parametrize(
-    ("code", "errno", "name"),
-    [
-        (2, 0, "IO"),
-        (6, 0, "MMIO"),
-        (33, 0, "X86_BUS_LOCK"),
-        (999, 0, "code 999"),
-        (2, -4, "restart"),
-        (39, -14, "error"),
-    ],
-)
-def test_returns_to_qemu_have_the_kernels_own_names(
-    names: ExitNames, code: int, errno: int, name: str
-) -> None:
-    assert names.userspace_exit(code, errno) == name
+def test_what_perf_recorded_is_told_by_reason_too(tmp_path: Path) -> None:
+    report = recorded("perf-kvm-stat-intel-report-866-samples.txt")
+    found = values(_parse(_perf_trial(tmp_path, 866, report)))
+    assert found["exits{reason=MSR_WRITE}"] == 260
+    assert found["exits{reason=HLT}"] == 89.5
+    assert found["exits_agreement"] == 1
+    # 1362.40 us of writes, 1246.76 of interrupts, 671.94 of the rest: all but the halts.
+    assert found["exit_time"] == pytest.approx(3281e-6 / SECONDS, rel=1e-3)
+    assert found["userspace_exits"] == found["userspace_exits{reason=IO}"] == 394 / SECONDS
+    assert not [key for key in found if "vcpu" in key]
 
 
-def test_names_outlive_being_stored(names: ExitNames) -> None:
-    assert ExitNames.from_json(json.loads(json.dumps(names.to_json()))) == names
+def test_perf_without_samples_is_a_kvm_in_software_where_kvm_counted_some(tmp_path: Path) -> None:
+    report = recorded("perf-kvm-stat-no-samples.txt")
+    readings = _parse(_perf_trial(tmp_path, 500, report))
+    assert "never fired" in reasons(readings)["exits{reason}"]
+    assert values(readings)["userspace_exits"] > 0
 
 
-def test_a_format_without_names_is_an_error() -> None:
-    with pytest.raises(BrokenError, match="kvm_exit"):
-        read_names("print fmt: nothing", recorded("format-kvm_userspace_exit-linux-6.18.txt"))
-    with pytest.raises(BrokenError, match="kvm_userspace_exit"):
-        read_names(recorded("format-kvm_exit-linux-6.18.txt"), "")
+def test_events_that_perf_lost_make_the_reasons_unavailable(tmp_path: Path) -> None:
+    report = recorded("perf-kvm-stat-intel-report-866-samples.txt") + "\nLost events: 7\n"
+    readings = _parse(_perf_trial(tmp_path, 866, report))
+    assert values(readings) == {}
+    assert "lost 7 events" in reasons(readings)["exits{reason}"]
+
+
+def test_what_perf_did_not_write_to_its_end_makes_the_reasons_unavailable(tmp_path: Path) -> None:
+    report = recorded("perf-kvm-stat-intel-report-866-samples.txt")
+    whole = PERF_RECORDED.read_bytes()
+    readings = _parse(_perf_trial(tmp_path, 866, report, whole[: len(whole) // 2]))
+    assert "'trace/perf.data.guest'" in reasons(readings)["exits{reason}"]

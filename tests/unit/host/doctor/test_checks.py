@@ -114,6 +114,16 @@ def test_trace_cmd_needs_ftrace_enabled_to_be_writable(
     assert host.find("ftrace").status is status
 
 
+def test_bpf_is_usable_where_a_program_can_be_loaded(host: FakeHost) -> None:
+    assert host.find("bpf").remedy == "apt-get install bpftrace"
+    host.commands["bpftrace"] = Output(0, "ERROR: couldn't set RLIMIT_MEMLOCK for bpftrace.\n")
+    assert host.find("bpf").status is Status.OK
+    host.commands["bpftrace"] = Output(1, "ERROR: Kernel lockdown is enabled\n")
+    found = host.find("bpf")
+    assert (found.status, found.value) == (Status.WARN, False)
+    assert "lockdown" in found.found
+
+
 def test_a_locked_down_kernel_keeps_debugfs(host: FakeHost) -> None:
     host.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality")
     assert "locked down (integrity)" in host.find("debugfs").found

@@ -1,0 +1,141 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BrokenError, DeadlineError
+from labctl.collect import bpf_exits
+from labctl.run import exit_counting
+
+ATTACHES = """
+trap 'cat "$0.attached"' USR1
+trap 'cat "$0.counted"; exit 0' INT
+cat "$0.started"
+"""
+WAITS = "while :; do sleep 0.01; done\n"
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs in front of the host's, where namespaces and mounts cost no root."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, body in (
+        ("setpriv", 'shift 2; exec "$@"'),
+        ("unshare", 'shift 3; exec "$@"'),
+        ("mount", ""),
+    ):
+        _program(folder, name, body)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    # Wherever the tests run, that is the host.
+    monkeypatch.setattr(bpf_exits, "_HOSTS_PIDS", os.stat("/proc/self/ns/pid").st_ino)
+    return folder
+
+
+def _program(folder: Path, name: str, body: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def _bpftrace(folder: Path, body: str) -> None:
+    """One that says what the real one does, when it is asked to."""
+    _program(folder, "bpftrace", body)
+    for what, said in (
+        ("started", '{"type": "attached_probes", "data": {"probes": 5}}'),
+        ("attached", '{"type": "map", "data": {"@attached": 1}}'),
+        ("counted", '{"type": "map", "data": {"@opened": 5, "@closed": 1000000005}}'),
+    ):
+        (folder / f"bpftrace.{what}").write_text(f"{said}\n")
+
+
+def _end_within(window: exit_counting.Window) -> None:
+    window.mark()
+    window.process.wait(5)
+    window.mark()
+
+
+def test_what_bpftrace_counted_is_stored_once_it_has_ended(programs: Path, tmp_path: Path) -> None:
+    _bpftrace(programs, ATTACHES + WAITS)
+    output = tmp_path / "trial" / "counted.jsonl"
+    with exit_counting.bpf_counting(1, output) as window:
+        assert "@attached" in output.read_text()
+        window.mark()
+        window.mark()
+    assert bpf_exits.read_counts(output.read_text(), "").seconds == 1
+    assert [path.name for path in output.parent.iterdir()] == ["counted.jsonl"]
+
+
+def test_a_bpftrace_that_ends_within_the_window_is_an_error(programs: Path, tmp_path: Path) -> None:
+    _bpftrace(programs, ATTACHES + 'trap "exit 7" WINCH\n' + WAITS)
+    with (
+        pytest.raises(BrokenError, match="status 7"),
+        exit_counting.bpf_counting(1, tmp_path / "out.jsonl") as window,
+    ):
+        _end_within(window)
+
+
+def test_a_bpftrace_that_cannot_attach_is_an_error_in_its_own_words(
+    programs: Path, tmp_path: Path
+) -> None:
+    _bpftrace(
+        programs,
+        'trap "" USR1\n'
+        'echo "ERROR: Unknown error -1: couldn\'t set RLIMIT_MEMLOCK for bpftrace." >&2\n'
+        'cat "$0.started"; echo "ERROR: Error loading program: kvm_exit" >&2; exit 1',
+    )
+    with (
+        pytest.raises(BrokenError, match=r"status 1: ERROR: Error loading program: kvm_exit\.$"),
+        exit_counting.bpf_counting(1, tmp_path / "out.jsonl"),
+    ):
+        pass
+
+
+def test_a_bpftrace_that_never_attaches_is_given_up(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_counting, "_ATTACH_S", 0.3)
+    _bpftrace(programs, 'trap "" USR1\ncat "$0.started"\n' + WAITS)
+    with (
+        pytest.raises(DeadlineError, match="attaching bpftrace"),
+        exit_counting.bpf_counting(1, tmp_path / "out.jsonl"),
+    ):
+        pass
+
+
+def test_a_bpftrace_that_does_not_end_is_an_error(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_counting, "_END_S", 0.3)
+    _bpftrace(programs, ATTACHES + 'trap "" INT\n' + WAITS)
+    with (
+        pytest.raises(BrokenError, match="did not end"),
+        exit_counting.bpf_counting(1, tmp_path / "out.jsonl"),
+    ):
+        pass
+
+
+def test_a_host_where_bpf_is_locked_down_is_told_in_bpftraces_words(programs: Path) -> None:
+    _bpftrace(programs, "echo 'ERROR: Kernel lockdown is enabled' >&2; exit 1")
+    said = bpf_exits.why_unavailable()
+    assert said == "BPF can't be used: ERROR: Kernel lockdown is enabled."
+
+
+def test_a_host_without_bpftrace_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert bpf_exits.why_unavailable() == "BPF can't be used: bpftrace is not installed."
+
+
+def test_a_bpftrace_that_runs_is_one_that_can_count(programs: Path) -> None:
+    _bpftrace(programs, "exit 0")
+    assert bpf_exits.why_unavailable() is None
+
+
+def test_a_container_with_process_ids_of_its_own_is_told_so(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _bpftrace(programs, "exit 0")
+    monkeypatch.setattr(bpf_exits, "_HOSTS_PIDS", 1)
+    assert "in a container" in str(bpf_exits.why_unavailable())
