@@ -18,7 +18,7 @@ NOISE = "rtla-6.1-osnoise-rt-tcg-guest.txt"
 NOTHING = "rtla-6.1-osnoise-nothing.txt"
 
 
-def _parse(program: Workload, folder: Path, text: str) -> "list[Any]":
+def _parse(program: Workload, folder: Path, text: str) -> list[Any]:
     return list(program.parse(trial(folder, stdout_txt=text)))
 
 
@@ -30,7 +30,8 @@ def _summary(name: str, row: str) -> list[int]:
 def _noise(rows: str, over: int = 0, count: int = 0, longest: int = 0) -> str:
     return (
         "# RTLA osnoise histogram\n# Time unit is microseconds (us)\n# Duration:   0 00:00:10\n"
-        f"Index   CPU-000\n{rows}over:  {over}\ncount: {count}\nmin:   5\navg:   7\nmax:   {longest}\n"
+        f"Index   CPU-000\n{rows}over:  {over}\ncount: {count}\nmin:   5\navg:   7\n"
+        f"max:   {longest}\n"
     )
 
 
