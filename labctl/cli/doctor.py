@@ -23,6 +23,13 @@ SCHEMA = 1
     "--since", "run_name", metavar="RUN", help="Ask which of this run's verdicts still hold."
 )
 @click.option(
+    "--hwlat",
+    "hwlat_s",
+    type=click.IntRange(5, 3600),
+    metavar="SECONDS",
+    help="Also look for that long for what firmware does. It stops each CPU in turn.",
+)
+@click.option(
     "--results",
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder of runs (default: results/ of the lab folder).",
@@ -33,6 +40,7 @@ def command(
     context: click.Context,
     study: str | None,
     run_name: str | None,
+    hwlat_s: int | None,
     results: Path | None,
     as_json: bool,
 ) -> int:
@@ -44,17 +52,21 @@ def command(
         raise UsageError(
             "'--for' and '--since' ask two different questions", hint="Give one of them."
         )
+    if run_name and hwlat_s:
+        raise UsageError("'--since' asks about facts, '--hwlat' measures", hint="Give one of them.")
     started = time.monotonic()
     places = state_places(context)
     if run_name:
         return _since(places, run_name, results, as_json, started)
-    return _check(places, study, as_json, started)
+    return _check(places, study, hwlat_s, as_json, started)
 
 
-def _check(places: StatePlaces, study: str | None, as_json: bool, started: float) -> int:
+def _check(
+    places: StatePlaces, study: str | None, hwlat_s: int | None, as_json: bool, started: float
+) -> int:
     from labctl.run.checkup import checkup
 
-    found = checkup(places, study)
+    found = checkup(places, study, hwlat_s)
     seconds = time.monotonic() - started
     if as_json:
         print_json(

@@ -72,9 +72,12 @@ class Checkup:
         return any(finding.status is Status.BLOCK for finding in self.findings)
 
 
-def checkup(places: StatePlaces, study_name: str | None = None) -> Checkup:
+def checkup(
+    places: StatePlaces, study_name: str | None = None, hwlat_s: int | None = None
+) -> Checkup:
     """Every check of this host and what stands against each tuning of a study, or of the
-    catalogue. Only the boot probe's answer is written, to the cache.
+    catalogue. Only the boot probe's answer is written, to the cache. `hwlat_s`: for how long to
+    look for what firmware takes from the CPUs, None for not at all.
 
     Raises UsageError when there is no such study or one of its tunings is wrong.
     """
@@ -99,6 +102,7 @@ def checkup(places: StatePlaces, study_name: str | None = None) -> Checkup:
         disk_bytes=disk_bytes_needed(memory_mib * MIB, image_is_built=_is_built(image, places)),
         tunings=tunings,
         has_link=study is None or has_peers(study),
+        hwlat_s=hwlat_s,
     )
     findings = doctor.check(reader, scope)
     findings += [pinned, _image(image, places)]

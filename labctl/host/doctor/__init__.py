@@ -1,12 +1,14 @@
 """Doctor: what of this host bears on measuring virtualization, one finding per check.
 
-Checks read files and run commands that read; they change nothing.
+Checks read files and run commands that read; they change nothing, but for the one that looks for
+what firmware does: it has the kernel stop CPUs, and only when it is asked to.
 """
 
 from __future__ import annotations
 
 from labctl.host.doctor import (
     cpus,
+    firmware,
     interrupts,
     load,
     memory,
@@ -24,6 +26,7 @@ from labctl.host.doctor.reader import Reader
 CHECKS: tuple[Check, ...] = (
     *virtualization.CHECKS,
     *tracing.CHECKS,
+    *firmware.CHECKS,
     *cpus.CHECKS,
     *scheduling.CHECKS,
     *interrupts.CHECKS,

@@ -67,6 +67,8 @@ class Scope:
     tunings: Mapping[str, Tuning] = field(default_factory=dict)
     has_link: bool = True
     """Whether its guests send packets to a peer."""
+    hwlat_s: int | None = None
+    """For how long to look for what firmware does, which stops CPUs; None for not at all."""
 
     def requiring(self, wanted: Callable[[Requires], object]) -> list[str]:
         """The names of the tunings whose requirements hold something."""

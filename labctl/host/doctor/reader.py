@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from labctl.base import process
 from labctl.base.cpus import CpuSet, parse_cpus
@@ -33,12 +34,16 @@ class Access:
     mode: int
 
 
-def run_tool(argv: Sequence[str]) -> Output | None:
-    """What a command that only reads prints; None when it isn't installed."""
+class RunTool(Protocol):
+    def __call__(self, argv: Sequence[str], *, seconds: float = _COMMAND_S) -> Output | None: ...
+
+
+def run_tool(argv: Sequence[str], *, seconds: float = _COMMAND_S) -> Output | None:
+    """What a command prints; None when it isn't installed, or takes longer than that."""
     try:
         done = process.run(
             argv,
-            deadline=Deadline.after(_COMMAND_S, f"'{argv[0]}'"),
+            deadline=Deadline.after(seconds, f"'{argv[0]}'"),
             check=False,
             env={"LC_ALL": "C"},
         )
@@ -52,7 +57,7 @@ class Reader:
     """Reads below `root`; paths are those of the host. A file that can't be read is None."""
 
     root: Path = Path("/")
-    run: Callable[[Sequence[str]], Output | None] = run_tool
+    run: RunTool = run_tool
 
     def path(self, path: str | Path) -> Path:
         return self.root / str(path).lstrip("/")

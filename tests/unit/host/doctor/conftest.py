@@ -40,7 +40,7 @@ class FakeHost:
         for path, text in texts.items():
             self.write(path, text)
 
-    def run(self, argv: Sequence[str]) -> Output | None:
+    def run(self, argv: Sequence[str], *, seconds: float = 10.0) -> Output | None:
         self.asked.append(tuple(argv))
         return self.commands.get(argv[0])
 

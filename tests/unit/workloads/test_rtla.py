@@ -1,0 +1,117 @@
+"""rtla's histograms, recorded on Debian's PREEMPT_RT kernel in an emulated guest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base.errors import BrokenError
+from labctl.workloads.model import Setting, Workload
+from labctl.workloads.osnoise import OSNOISE
+from labctl.workloads.timerlat import TIMERLAT
+from tests.unit.workloads.trials import reasons, recorded, trial, values
+
+LATENCY = "rtla-6.1-timerlat-rt-tcg-guest.txt"
+NOISE = "rtla-6.1-osnoise-rt-tcg-guest.txt"
+NOTHING = "rtla-6.1-osnoise-nothing.txt"
+
+
+def _parse(program: Workload, folder: Path, text: str) -> list[Any]:
+    return list(program.parse(trial(folder, stdout_txt=text)))
+
+
+def _summary(name: str, row: str) -> list[int]:
+    (line,) = (line for line in recorded(name).splitlines() if line.startswith(f"{row}:"))
+    return [int(value) for value in line.split()[1:]]
+
+
+def _noise(rows: str, over: int = 0, count: int = 0, longest: int = 0) -> str:
+    return (
+        "# RTLA osnoise histogram\n# Time unit is microseconds (us)\n# Duration:   0 00:00:10\n"
+        f"Index   CPU-000\n{rows}over:  {over}\ncount: {count}\nmin:   5\navg:   7\n"
+        f"max:   {longest}\n"
+    )
+
+
+def test_a_thread_s_latencies_are_the_primary_ones_and_its_interrupt_s_stand_beside(
+    tmp_path: Path,
+) -> None:
+    found = values(_parse(TIMERLAT, tmp_path, recorded(LATENCY)))
+    irq0, thread0, irq1, thread1 = _summary(LATENCY, "count")
+    assert found["wakeups"] == thread0 + thread1
+    maxima = _summary(LATENCY, "max")
+    assert found["latency_max"] == pytest.approx(max(maxima[1], maxima[3]) / 1e6)
+    assert found["latency_max{part=irq}"] == pytest.approx(max(maxima[0], maxima[2]) / 1e6)
+    # A thread cannot run before the interrupt that wakes it.
+    for name in ("p50", "p95"):
+        assert found[f"latency_{name}"] > found[f"latency_{name}{{part=irq}}"] > 0
+    assert irq0 + irq1 == thread0 + thread1
+
+
+def test_a_percentile_with_too_few_wake_ups_beyond_it_is_unavailable(tmp_path: Path) -> None:
+    found = reasons(_parse(TIMERLAT, tmp_path, recorded(LATENCY)))
+    assert "p999 takes 20000" in found["latency_p999"]
+
+
+def test_noise_is_the_sum_of_all_stalls_over_the_time(tmp_path: Path) -> None:
+    text = _noise("5   100\n1000  3\n", over=1, count=104, longest=80_000)
+    found = values(_parse(OSNOISE, tmp_path, text))
+    assert found["noise"] == pytest.approx((5.5 * 100 + 1000.5 * 3 + 80_000) / 1e6 / 10)
+    assert found["stalls"] == 104
+    assert found["latency_max"] == pytest.approx(0.08)
+
+
+def test_several_stalls_beyond_the_histogram_have_no_known_sum(tmp_path: Path) -> None:
+    readings = _parse(OSNOISE, tmp_path, recorded(NOISE))
+    assert _summary(NOISE, "over")[0] > 1
+    assert "raise 'histogram_us'" in reasons(readings)["noise"]
+    found = values(readings)
+    assert found["stalls"] == sum(_summary(NOISE, "count"))
+    assert found["latency_max"] == pytest.approx(max(_summary(NOISE, "max")) / 1e6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [recorded(NOTHING), recorded(NOTHING).replace(":  \n", ":  0\n").replace(": \n", ": 0\n")],
+    ids=["6.1", "6.11"],
+)
+def test_a_cpu_that_nothing_disturbs_has_no_noise_and_no_longest_stall(
+    tmp_path: Path, text: str
+) -> None:
+    readings = _parse(OSNOISE, tmp_path, text)
+    assert values(readings) == {"noise": 0, "stalls": 0}
+    assert "nothing kept" in reasons(readings)["latency_max"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\0\1",
+        recorded(NOISE),
+        recorded(NOTHING).replace("osnoise", "timerlat"),
+        recorded(LATENCY)[:2000],
+        recorded(LATENCY)[: recorded(LATENCY).index("max:")],
+        recorded(LATENCY).replace("microseconds (us)", "nanoseconds (ns)"),
+        recorded(LATENCY).replace("count:     2275", "count:     2276"),
+        recorded(LATENCY).replace("over:         3", "over:          "),
+        recorded(LATENCY).replace("over:         3", "over:         x"),
+    ],
+)
+def test_output_that_is_not_whole_is_an_error_that_names_the_file(
+    tmp_path: Path, text: str
+) -> None:
+    with pytest.raises(BrokenError, match=r"stdout\.txt.*expected"):
+        _parse(TIMERLAT, tmp_path, text)
+
+
+@pytest.mark.parametrize("program", [TIMERLAT, OSNOISE])
+def test_it_is_told_which_cpus_to_measure(program: Workload) -> None:
+    setting = Setting(
+        parameters=program.check_parameters({}), vcpus=2, duration_s=5, cpus=frozenset({4, 6})
+    )
+    argv = program.command(setting).argv
+    assert argv[0] == "/usr/bin/rtla"
+    assert {"--cpus=4,6", "--duration=5", "--entries=60000"} <= set(argv)
