@@ -12,20 +12,21 @@ from pathlib import Path
 from labctl.base.levels import Level
 from labctl.base.places import StatePlaces
 from labctl.base.tuning import Kind
+from labctl.collect.exits import EMULATED
 from labctl.guest.images import find
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import Requested, known_accelerator
 from labctl.run.counting import countable
+from labctl.run.exit_counting import why_no_bpf
 from labctl.run.perf_record import recording
-from labctl.trace.spans import SWITCH
 
-_EMULATED = "emulated: no VM exits."
 _UNKNOWN = "nobody knows yet whether KVM works here: 'labctl host accel' finds out."
 _NO_GUEST_CODE = (
     "guests are emulated here: guest-only events count nothing, as to the host a guest is user "
     "code."
 )
-_LOOK_S = 0.05
+_TRIED = "sched:sched_switch"
+_TRIED_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,11 @@ def _no_schedstat(_: Here) -> str | None:
 def _no_exits(at: Here) -> str | None:
     if at.accelerator is None:
         return _UNKNOWN
-    return _EMULATED if at.accelerator == "tcg" else None
+    return EMULATED if at.accelerator == "tcg" else None
+
+
+def _no_exits_by_reason(at: Here) -> str | None:
+    return _no_exits(at) or why_no_bpf()
 
 
 def _no_guest_pmu(at: Here) -> str | None:
@@ -88,8 +93,8 @@ def _no_host_trace(_: Here) -> str | None:
     """Tried: what perf may record hangs on the kernel, its settings and the container."""
     with tempfile.TemporaryDirectory() as folder:
         cpus = frozenset(os.sched_getaffinity(0))
-        with recording(Path(folder, "perf.data"), ["-e", SWITCH], cpus=cpus) as recorded:
-            time.sleep(_LOOK_S)
+        with recording(Path(folder, "perf.data"), ["-e", _TRIED], cpus=cpus) as recorded:
+            time.sleep(_TRIED_S)
     return recorded.problem
 
 
@@ -137,6 +142,12 @@ COLLECTORS = (
         level=Level.COUNTERS,
         gives="IPC without a PMU",
         why_unavailable=_no_image,
+    ),
+    KnownCollector(
+        name="exits",
+        level=Level.EXITS,
+        gives="VM exits by reason, and their time",
+        why_unavailable=_no_exits_by_reason,
     ),
     KnownCollector(
         name="host-trace",
