@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from labctl.analysis.run_facts import OF_THE_RUN, fact_words
+from labctl.analysis.run_facts import OF_THE_RUN, fact_of_run, fact_words
 from labctl.analysis.words import listed
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.store.run_folder import LoadedRun
@@ -46,7 +46,7 @@ def hold_facts(names: Collection[str], run: LoadedRun, other: LoadedRun) -> tupl
 def _fact(run: LoadedRun, name: str) -> Any:
     """None where it isn't recorded, or could not be had."""
     if name in OF_THE_RUN:
-        found = run.run.get(name)
+        found = fact_of_run(run.run, name)
     elif name.startswith(GUEST):
         found = (run.run.get("guest") or {}).get(name.removeprefix(GUEST))
     else:

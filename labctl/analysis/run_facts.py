@@ -32,7 +32,7 @@ def fact_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Fac
                     b=fact_words(theirs.get(key)),
                 )
     for key, name in OF_THE_RUN.items():
-        ours, theirs = (run.get(key, _BEFORE_IT_WAS_SAID.get(key)) for run in (a, b))
+        ours, theirs = (fact_of_run(run, key) for run in (a, b))
         if ours != theirs:
             yield FactDifference(name=name, a=fact_words(ours), b=fact_words(theirs))
 
@@ -47,6 +47,11 @@ OF_THE_RUN = {
 }
 
 _BEFORE_IT_WAS_SAID = {"collect": LEAST}
+
+
+def fact_of_run(record: Mapping[str, Any], key: str) -> Any:
+    """One of OF_THE_RUN from a run.json; None where it isn't recorded."""
+    return record.get(key, _BEFORE_IT_WAS_SAID.get(key))
 
 
 def fact_words(value: Any) -> str | None:

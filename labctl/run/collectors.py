@@ -12,6 +12,7 @@ from pathlib import Path
 from labctl.base.levels import Level
 from labctl.base.places import StatePlaces
 from labctl.base.tuning import Kind
+from labctl.collect.exits import EMULATED
 from labctl.guest.images import find
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import Requested, known_accelerator
@@ -20,13 +21,12 @@ from labctl.run.exit_counting import why_no_bpf
 from labctl.run.perf_record import recording
 from labctl.trace.numbering import SWITCH
 
-_EMULATED = "emulated: no VM exits."
 _UNKNOWN = "nobody knows yet whether KVM works here: 'labctl host accel' finds out."
 _NO_GUEST_CODE = (
     "guests are emulated here: guest-only events count nothing, as to the host a guest is user "
     "code."
 )
-_LOOK_S = 0.05
+_TRIED_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def _no_schedstat(_: Here) -> str | None:
 def _no_exits(at: Here) -> str | None:
     if at.accelerator is None:
         return _UNKNOWN
-    return _EMULATED if at.accelerator == "tcg" else None
+    return EMULATED if at.accelerator == "tcg" else None
 
 
 def _no_exit_reasons(at: Here) -> str | None:
@@ -102,7 +102,7 @@ def _no_recording(events: Sequence[str]) -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         cpus = frozenset(os.sched_getaffinity(0))
         with recording(Path(folder, "perf.data"), events, cpus=cpus) as recorded:
-            time.sleep(_LOOK_S)
+            time.sleep(_TRIED_S)
     return recorded.problem
 
 
