@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from labctl.analysis.gate_facts import ALL, FACTS
 from labctl.base.yamlfile import FileModel, load, nearest
@@ -45,6 +45,10 @@ def _fact(name: str) -> str:
 _Fact = Annotated[str, AfterValidator(_fact)]
 
 
+def _listed(value: object) -> object:
+    return [value] if value == ALL else value
+
+
 class Rule(FileModel):
     """One demand. Patterns are those of a shell (fnmatch(3)).
 
@@ -66,7 +70,7 @@ class Rule(FileModel):
     within: _Share | _Number | None = None
     below: _Number | None = None
     above: _Number | None = None
-    facts: Annotated[list[_Fact], Field(min_length=1)] | None = None
+    facts: Annotated[list[_Fact], Field(min_length=1), BeforeValidator(_listed)] | None = None
     undecided: Undecided | None = Field(default=None, strict=False)
 
     @model_validator(mode="after")

@@ -16,6 +16,9 @@ from labctl.base.errors import UsageError
 
 Model = TypeVar("Model", bound="FileModel")
 
+_OF_KEYS = ("extra_forbidden", "missing")
+"""Pydantic's errors that are of a key, not of a value that the file has."""
+
 _MANY = 30
 """More choices than an error should list."""
 
@@ -55,8 +58,7 @@ def validate(model: type[Model], mapping: CommentedMap, path: Path) -> Model:
     try:
         return model.model_validate(plain(mapping))
     except ValidationError as error:
-        lines = [_explain(model, mapping, path, detail) for detail in error.errors()]
-        raise UsageError("\n".join(lines)) from error
+        raise UsageError("\n".join(_told(model, mapping, path, error))) from error
 
 
 def load(model: type[Model], path: Path) -> Model:
@@ -101,7 +103,35 @@ def plain(node: Any) -> Any:
     return node
 
 
-def _explain(model: type[FileModel], mapping: CommentedMap, path: Path, detail: Any) -> str:
+def _told(
+    model: type[FileModel], mapping: CommentedMap, path: Path, error: ValidationError
+) -> list[str]:
+    """A line for each value that is wrong, however many branches of a union it fits none of."""
+    by_place: dict[tuple[str | int, ...], list[Any]] = {}
+    for detail in error.errors():
+        keys = detail["loc"]
+        found = keys if detail["type"] in _OF_KEYS else keys[: len(_in_file(mapping, keys))]
+        by_place.setdefault(found, []).append(detail | {"loc": found})
+    return [_explain(model, mapping, path, details) for details in by_place.values()]
+
+
+def _in_file(mapping: Any, keys: Iterable[str | int]) -> list[str | int]:
+    """Those that lead to a value of the file; pydantic's own (a union's branch) do not."""
+    found: list[str | int] = []
+    node = mapping
+    for key in keys:
+        is_there = isinstance(node, CommentedMap) and key in node
+        if not is_there and not (
+            isinstance(node, CommentedSeq) and isinstance(key, int) and key < len(node)
+        ):
+            break
+        found.append(key)
+        node = node[key]
+    return found
+
+
+def _explain(model: type[FileModel], mapping: CommentedMap, path: Path, details: list[Any]) -> str:
+    detail = details[0]
     location: tuple[str | int, ...] = detail["loc"]
     line = line_of(mapping, location)
     place = f"{path}:{line}" if line else str(path)
@@ -113,8 +143,10 @@ def _explain(model: type[FileModel], mapping: CommentedMap, path: Path, detail: 
     if detail["type"] == "missing":
         return f"{place}: key '{key}' is missing."
     found = detail.get("input")
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    return f"{place}: '{key}' is {found!r}: {message[:1].lower()}{message[1:]}."
+    said = (str(one["msg"]).removeprefix("Value error, ") for one in details)
+    said = (message.removeprefix("Input should be ") for message in said)
+    messages = dict.fromkeys(f"{message[:1].lower()}{message[1:]}" for message in said)
+    return f"{place}: '{key}' is {found!r}: {', or '.join(messages)}."
 
 
 def _allowed_keys(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:

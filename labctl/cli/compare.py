@@ -28,7 +28,13 @@ def command(run_a: str, run_b: str, as_json: bool, force: bool, results: Path | 
     from labctl.store.run_folder import RunFolder
 
     folder = results or results_folder()
-    found = compare_runs(*(RunFolder.find(folder, name).load() for name in (run_a, run_b)))
+    a, b = (RunFolder.find(folder, name) for name in (run_a, run_b))
+    if a.path == b.path:
+        raise UsageError(
+            f"{run_a} and {run_b} are one run, and a run doesn't differ from itself",
+            hint=f"'labctl report {run_a}' shows it; 'labctl run list' has the others.",
+        )
+    found = compare_runs(a.load(), b.load())
     if found.refusals and not force:
         raise UsageError(
             f"{found.a} and {found.b} can't be compared: {'; '.join(found.refusals)}",

@@ -111,3 +111,30 @@ def test_what_cannot_be_compared_is_refused_until_forced(labctl: Labctl, results
     assert "Not comparable" in forced.out
     found = json.loads(labctl("compare", "one", "kvm", "--force", "--json").out)
     assert len(found["refusals"]) == 1
+
+
+def test_a_run_is_not_compared_with_itself(labctl: Labctl, results: Path) -> None:
+    refused = labctl("compare", "one", str(results / "one"))
+    assert refused.code == 2
+    assert "are one run" in refused.err
+    assert "labctl report one" in refused.err
+
+
+def test_a_wrong_amount_is_told_once_in_the_policys_own_words(
+    labctl: Labctl, results: Path
+) -> None:
+    path = results / "policy.yaml"
+    path.write_text(
+        "undecided: open\nrules:\n  - metric: iops\n    against: baseline\n    within: 5x\n"
+    )
+    result = labctl("gate", "one", "--policy", str(path))
+    assert result.code == 2
+    assert f"{path}:5: 'rules.0.within' is '5x': a share such as '5 %', or a valid number." in (
+        result.err
+    )
+
+
+def test_all_facts_may_stand_without_brackets(labctl: Labctl, results: Path) -> None:
+    path = results / "policy.yaml"
+    path.write_text("undecided: open\nrules:\n  - {like: two, facts: all}\n")
+    assert labctl("gate", "one", "--policy", str(path)).code in (0, 1)
