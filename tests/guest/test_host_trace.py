@@ -13,16 +13,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from labctl.collect import host_threads, host_trace
 from labctl.collect.host_threads import ThreadRef
+from labctl.run import perf_record
 from labctl.run.perf_record import recording
-from labctl.run.tracing import sched_events
+from labctl.run.tracing import kvm_events, sched_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.perfdata import read_trace
 from labctl.trace.sched import schedule
 from tests.guest.conftest import Sandbox, tiny, wait_for
+from tests.guest.test_exits_kvm import Firmware, firmware
+
+__all__ = ["firmware"]  # a fixture
 
 SPIN = "while True: pass"
 HOG = """
@@ -41,6 +47,8 @@ while True:
 
 CPU = max(os.sched_getaffinity(0))
 WINDOW_S = 3.0
+TO_QEMU = "kvm:kvm_userspace_exit"
+KVM_EXIT_IO = 2  # include/uapi/linux/kvm.h
 
 
 @contextmanager
@@ -147,6 +155,33 @@ def test_a_recorder_that_ends_early_is_told_of(tmp_path: Path) -> None:
                 os.kill(int(path.parent.name), signal.SIGKILL)
     assert recorded.problem is not None
     assert "ended before the trial did" in recorded.problem
+
+
+def test_a_file_that_grows_too_large_ends_the_recording_with_that_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perf_record, "LIMIT_MIB", 1)
+    cpus = frozenset(os.sched_getaffinity(0))
+    with recording(tmp_path / "x", sched_events(cpus), cpus=cpus) as recorded:
+        pipe = ["perf", "bench", "sched", "pipe", "-l", "100000"]
+        subprocess.run(pipe, stdout=subprocess.DEVNULL, check=True)
+    assert recorded.problem is not None
+    assert "size limit reached" in recorded.problem
+
+
+def test_kvms_events_are_those_of_the_trials_own_vcpus(firmware: Firmware, tmp_path: Path) -> None:
+    busy = firmware.vcpu_tids[0]
+    events = [*sched_events(frozenset({CPU})), *kvm_events([busy])]
+    with recording(tmp_path / "x", events, cpus=frozenset({CPU})) as recorded:
+        time.sleep(0.3)
+    assert recorded.problem is None
+    own = read_trace(tmp_path / "x", {TO_QEMU: ("reason",)}).events[TO_QEMU]
+    assert set(own.tid.tolist()) == {busy}
+    assert np.count_nonzero(own.fields["reason"] == KVM_EXIT_IO) > 100
+    with recording(tmp_path / "y", kvm_events([1]), cpus=frozenset({CPU})) as recorded:
+        time.sleep(0.1)
+    assert recorded.problem is None
+    assert not len(read_trace(tmp_path / "y", {TO_QEMU: ()}).events[TO_QEMU])
 
 
 def test_recording_leaves_no_mount_behind(tmp_path: Path) -> None:
