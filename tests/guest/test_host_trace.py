@@ -219,6 +219,9 @@ def test_a_sweep_at_level_trace_finds_who_takes_a_vcpus_cpu(sandbox: Sandbox) ->
             ["perf", "script", "-i", str(raw)], capture_output=True, text=True, check=True
         )
         assert shown.stdout.count("sched:sched_switch") > 100
+        # Its own time is labctl's, and not somebody else's.
+        counted = json.loads((folder / "host.json").read_text())["after"]["threads"]
+        assert ("perf", "labctl") in {(row["comm"], row["role"]) for row in counted}
         assert {row["role"] for row in json.loads((folder / files.THREADS).read_text())} >= (
             {"workload"} if record["cell"]["tuning"] == "native" else {"vcpu", "emulator"}
         )
