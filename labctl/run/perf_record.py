@@ -13,6 +13,7 @@ from pathlib import Path
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.process import running
+from labctl.base.tracefs import with_tracefs
 
 MIB = 1024 * 1024
 
@@ -71,13 +72,7 @@ def recording(output: Path, events: Sequence[str], *, cpus: CpuSet) -> Iterator[
 
 
 def _command(output: Path, events: Sequence[str], cpus: CpuSet, control: str) -> list[str]:
-    return [
-        # Nobody else could end it when labctl is killed.
-        *("setpriv", "--pdeathsig", "KILL"),
-        # Where tracefs isn't mounted perf mounts it (the kernel's tools/lib/api/fs/fs.c), and
-        # leaves it: here it goes with perf.
-        *("unshare", "--mount", "--propagation", "private"),
-        *("taskset", "--cpu-list", format_cpus(cpus)),
+    perf = (
         *("perf", "record", "--all-cpus", "--clockid=CLOCK_MONOTONIC", "--count=1"),
         # Events are off until it is told otherwise, and it says when they are on.
         *("--delay=-1", f"--control={control}"),
@@ -87,6 +82,12 @@ def _command(output: Path, events: Sequence[str], cpus: CpuSet, control: str) ->
         f"--max-size={LIMIT_MIB}M",
         f"--output={output}",
         *events,
+    )
+    return [
+        # Nobody else could end it when labctl is killed.
+        *("setpriv", "--pdeathsig", "KILL"),
+        *("taskset", "--cpu-list", format_cpus(cpus)),
+        *with_tracefs(perf),
     ]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labctl.base.process import thread_ids
 from labctl.collect.host_threads import ThreadRef
 from labctl.domain.readback import read_threads
+
+_RECORDERS = ("perf", "bpftrace")
 
 
 def guest_threads(
@@ -30,16 +32,30 @@ def process_threads(pid: int, role: str) -> list[ThreadRef]:
 def tree_threads(pid: int, role: str) -> list[ThreadRef]:
     """The threads of a process and of all its descendants (proc_pid_task_children(5))."""
     found = process_threads(pid, role)
-    for thread in list(found):
-        try:
-            children = Path(f"/proc/{pid}/task/{thread.tid}/children").read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            found += tree_threads(int(child), role)
+    for child in _children(found):
+        found += tree_threads(child, role)
     return found
 
 
 def labctl_threads() -> list[ThreadRef]:
-    """Our own: what measuring costs."""
-    return process_threads(os.getpid(), "labctl")
+    """What measuring costs: our own, and those of the tools that record for us."""
+    found = process_threads(os.getpid(), "labctl")
+    for child in _children(found):
+        try:
+            name = Path(f"/proc/{child}/comm").read_text().strip()
+        except OSError:
+            continue
+        if name in _RECORDERS:
+            found += process_threads(child, "labctl")
+    return found
+
+
+def _children(threads: Sequence[ThreadRef]) -> list[int]:
+    found: list[int] = []
+    for thread in threads:
+        try:
+            text = Path(f"/proc/{thread.pid}/task/{thread.tid}/children").read_text()
+        except OSError:
+            continue
+        found += map(int, text.split())
+    return found

@@ -13,16 +13,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from labctl.collect import host_threads, host_trace
 from labctl.collect.host_threads import ThreadRef
+from labctl.run import perf_record
 from labctl.run.perf_record import recording
-from labctl.run.tracing import sched_events
+from labctl.run.tracing import kvm_events, sched_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.perfdata import read_trace
 from labctl.trace.sched import schedule
 from tests.guest.conftest import Sandbox, tiny, wait_for
+from tests.guest.test_exits_kvm import Firmware, firmware
+
+__all__ = ["firmware"]  # a fixture
 
 SPIN = "while True: pass"
 HOG = """
@@ -41,6 +47,8 @@ while True:
 
 CPU = max(os.sched_getaffinity(0))
 WINDOW_S = 3.0
+TO_QEMU = "kvm:kvm_userspace_exit"
+KVM_EXIT_IO = 2  # include/uapi/linux/kvm.h
 
 
 @contextmanager
@@ -149,6 +157,33 @@ def test_a_recorder_that_ends_early_is_told_of(tmp_path: Path) -> None:
     assert "ended before the trial did" in recorded.problem
 
 
+def test_a_file_that_grows_too_large_ends_the_recording_with_that_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perf_record, "LIMIT_MIB", 1)
+    cpus = frozenset(os.sched_getaffinity(0))
+    with recording(tmp_path / "x", sched_events(cpus), cpus=cpus) as recorded:
+        pipe = ["perf", "bench", "sched", "pipe", "-l", "100000"]
+        subprocess.run(pipe, stdout=subprocess.DEVNULL, check=True)
+    assert recorded.problem is not None
+    assert "size limit reached" in recorded.problem
+
+
+def test_kvms_events_are_those_of_the_trials_own_vcpus(firmware: Firmware, tmp_path: Path) -> None:
+    busy = firmware.vcpu_tids[0]
+    events = [*sched_events(frozenset({CPU})), *kvm_events([busy])]
+    with recording(tmp_path / "x", events, cpus=frozenset({CPU})) as recorded:
+        time.sleep(0.3)
+    assert recorded.problem is None
+    own = read_trace(tmp_path / "x", {TO_QEMU: ("reason",)}).events[TO_QEMU]
+    assert set(own.tid.tolist()) == {busy}
+    assert np.count_nonzero(own.fields["reason"] == KVM_EXIT_IO) > 100
+    with recording(tmp_path / "y", kvm_events([1]), cpus=frozenset({CPU})) as recorded:
+        time.sleep(0.1)
+    assert recorded.problem is None
+    assert not len(read_trace(tmp_path / "y", {TO_QEMU: ()}).events[TO_QEMU])
+
+
 def test_recording_leaves_no_mount_behind(tmp_path: Path) -> None:
     before = Path("/proc/self/mounts").read_text()
     with recording(
@@ -184,6 +219,9 @@ def test_a_sweep_at_level_trace_finds_who_takes_a_vcpus_cpu(sandbox: Sandbox) ->
             ["perf", "script", "-i", str(raw)], capture_output=True, text=True, check=True
         )
         assert shown.stdout.count("sched:sched_switch") > 100
+        # Its own time is labctl's, and not somebody else's.
+        counted = json.loads((folder / "host.json").read_text())["after"]["threads"]
+        assert ("perf", "labctl") in {(row["comm"], row["role"]) for row in counted}
         assert {row["role"] for row in json.loads((folder / files.THREADS).read_text())} >= (
             {"workload"} if record["cell"]["tuning"] == "native" else {"vcpu", "emulator"}
         )
