@@ -14,6 +14,7 @@ import pytest
 from labctl.base.levels import Level
 from labctl.collect.guest_trace import COLLECTOR
 from labctl.guest.images import Image
+from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
@@ -47,6 +48,10 @@ def only(run: Path, tuning: str) -> TrialFolder:
     paths = run.glob("trials/*/trial.json")
     (found,) = (p for p in paths if json.loads(p.read_text())["cell"]["tuning"] == tuning)
     return TrialFolder(found.parent)
+
+
+def samples(trial: TrialFolder) -> dict[str, float]:
+    return {found.key: found.value for found in trial.read_readings() if isinstance(found, Sample)}
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +101,16 @@ def test_the_clocks_are_known_to_some_milliseconds(traced: Traced) -> None:
     found = stored_clock_map(traced.guest)
     assert isinstance(found, ClockMap)
     assert 0 < found.error_ns < 10_000_000
+    assert samples(traced.guest)["clock_error"] == found.error_ns / 1e9
+
+
+def test_the_workloads_waits_inside_the_guest_are_told(traced: Traced) -> None:
+    found = samples(traced.guest)
+    # A thousand wake-ups of one thread, each of which waits for the switch to it.
+    assert found["sched_delays{of=workload}"] > 100
+    assert 0 < found["sched_delay_p50{of=workload}"] <= found["sched_delay_max{of=workload}"]
+    assert found["ctx_switches{of=guest}"] > 100
+    assert found["lost_events{of=guest}"] == 0
 
 
 def test_nothing_of_it_is_natively_there(traced: Traced) -> None:
@@ -133,12 +148,14 @@ def test_a_guest_that_cannot_be_traced_says_why_and_its_trials_are_valid(
     command_line = f"{image.command_line} lockdown=confidentiality"
     sandbox.shadow_image(image, command_line=command_line)
     study = changed_study(tmp_path, LATENCY)
-    done = sandbox.labctl("sweep", study, *QUIET, f"--collect={Level.TRACE}", "--json")
+    done = sandbox.labctl("sweep", study, *QUIET, f"--collect={Level.TRACE}", "--quiet")
     assert done.returncode == 0, done.stderr
     (run,) = sandbox.runs()
     assert [trial["status"] for trial in sandbox.trials(run)] == ["done"] * 3
-    problem = noted_problem(only(run, "baseline"), COLLECTOR)
+    guest = only(run, "baseline")
+    problem = noted_problem(guest, COLLECTOR)
     assert problem == "perf can't record in the guest: no tracepoints in /sys/kernel/tracing"
-    reasons = {item["metric"]: item["reason"] for item in json.loads(done.stdout)["unavailable"]}
-    assert problem in reasons["sched_delay_p95{of=workload}"]
+    absent = {r.metric: r.reason for r in guest.read_readings() if isinstance(r, Unavailable)}
+    assert absent["sched_delay_p95{of=workload}"] == f"{problem}."
+    assert "clock_error" in samples(guest)
     assert sandbox.leftovers() == []
