@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from labctl.base.errors import UsageError
+from labctl.base.units import Unit
+from labctl.base.wording import counted, quantity
 from labctl.store.trial import TrialFolder
 from labctl.trace.clocks import ClockMap
 from labctl.trace.host_lanes import HostSide
@@ -100,7 +102,7 @@ def timeline_of(
     host, put_back = mended(host)
     if put_back:
         draft.problems.append(
-            f"{put_back} switches away from idle CPUs are missing in the host's trace: they are "
+            f"Switches away from idle CPUs that the host's trace lacks: {put_back:,}. They are "
             "taken to have been when the thread that ran next was woken."
         )
     _say_lost(draft, host, "host")
@@ -179,8 +181,8 @@ def _vcpu_lanes(
         lanes[vcpu], denied = side.vcpu_lane(tids, vcpu)
         if denied:
             draft.problems.append(
-                f"{denied} times an event of vCPU {vcpu}'s thread is missing that no lost record "
-                "accounts for: what it did around there is unknown."
+                f"Missing events of vCPU {vcpu}'s thread that no lost record accounts for: "
+                f"{denied:,}. What it did around there is unknown."
             )
         total = side.window_ns[1] - side.window_ns[0]
         for state, name in _SHARES.items():
@@ -273,14 +275,14 @@ def _watched(draft: _Draft, trace: Trace, workload: Workload) -> Wakeups:
         )
     if lost:
         draft.problems.append(
-            f"Of {lost} more wake-ups nothing is known: events were lost in between."
+            f"Wake-ups of which nothing is known, since events are missing in between: {lost:,}."
         )
     if workload.name == CYCLICTEST and found.timed.any():
         return found.take(found.timed)  # what else wakes it begins or ends it
     if len(found) and not found.timed.all():
         draft.problems.append(
-            f"Of {len(found)} wake-ups {int((~found.timed).sum())} were by no timer of the task's "
-            "own: their latency counts from the wake-up."
+            f"Of {len(found):,} wake-ups {int((~found.timed).sum()):,} were by no timer of the "
+            "task's own: their latency counts from the wake-up."
         )
     return found
 
@@ -292,7 +294,8 @@ def _say_of_late(draft: _Draft, found: Wakeups, parts: Shared, error_ns: int) ->
         )
     if len(parts) > MOST_LATE:
         draft.problems.append(
-            f"Of {len(parts)} late wake-ups the {MOST_LATE} longest are listed; shares are of all."
+            f"Of {len(parts):,} late wake-ups the {MOST_LATE:,} longest are listed; shares are "
+            "of all."
         )
     unknown = int(parts.unknown_ns.sum())
     if unknown:
@@ -304,9 +307,9 @@ def _say_of_late(draft: _Draft, found: Wakeups, parts: Shared, error_ns: int) ->
     unsure = np.any([(part > 0) & (part <= error_ns) for part in columns], axis=0)
     if error_ns and unsure.any():
         draft.problems.append(
-            f"{int(unsure.sum())} of {len(parts)} late wake-ups have a part that is no longer than "
-            f"the {error_ns / 1000:.1f} us by which the guest's clock may be off: it may be "
-            "another's."
+            "Late wake-ups with a part that is no longer than the "
+            f"{quantity(error_ns / 1e9, Unit.SECONDS)} by which the guest's clock may be off: "
+            f"{int(unsure.sum()):,} of {len(parts):,}. Such a part may be another's."
         )
 
 
@@ -316,7 +319,7 @@ def _say_found(draft: _Draft, sides: Sides, found: Sequence[Found]) -> None:
         draft.figures[f"{one.name}_s"] = one.total_ns / 1e9
         if one.count > len(one.kept):
             draft.problems.append(
-                f"Of {one.count} times '{one.kind}' the {len(one.kept)} longest are listed."
+                f"Of {one.count:,} times '{one.kind}' the {len(one.kept):,} longest are listed."
             )
     if len(sides.hosts) > 1 and not sides.host.has_exits:
         draft.problems.append(
@@ -343,8 +346,8 @@ def _say_covered(draft: _Draft, guest: Trace, workload: Workload) -> None:
 def _say_lost(draft: _Draft, trace: Trace, whose: str) -> None:
     if trace.gaps:
         draft.problems.append(
-            f"{trace.lost} of the {whose}'s events were lost, at {len(trace.gaps)} moments: what "
-            "went on over them is unknown, and nothing is counted that does."
+            f"Events that were lost on the {whose}'s side: {trace.lost:,}, in "
+            f"{counted(len(trace.gaps), 'place')}. What went on over one is unknown."
         )
 
 
