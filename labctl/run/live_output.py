@@ -1,6 +1,7 @@
 """What the host's tools print about a guest while it works: its VM exits by reason above all.
 
-No collector reads this yet, and nobody has it from a host whose KVM is the CPU's.
+Nobody has it yet from a host whose KVM is the CPU's. What it is to be read by is
+`collect.perf_kvm_stat` and `collect.perf_stat`.
 """
 
 from __future__ import annotations

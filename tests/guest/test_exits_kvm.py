@@ -19,7 +19,7 @@ import pytest
 
 from labctl.base.tracefs import with_tracefs
 from labctl.base.tuning import Kind
-from labctl.collect import exits, kvm_stats
+from labctl.collect import bpf_exits, exits, kvm_stats
 from labctl.collect.host_threads import ThreadRef
 from labctl.run import exit_counting
 from labctl.run.bench import Bench
@@ -242,3 +242,38 @@ def test_emulated_there_are_none_and_natively_they_take_no_time(tmp_path: Path) 
         pass
     assert "emulated" in _reasons(list(exits.parse(emulated)))["exits{reason}"]
     assert _values(list(exits.parse(native)))["exit_time"] == 0
+
+
+def test_the_program_adds_up_counts_and_times_by_thread_and_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With system calls for exits, as KVM in software has none that a tracepoint tells."""
+    if problem := exit_counting.why_no_bpf():
+        pytest.skip(problem)
+    script = bpf_exits._SCRIPT
+    for was, now in (
+        ("kvm:kvm_exit", "raw_syscalls:sys_enter"),
+        ("kvm:kvm_entry", "raw_syscalls:sys_exit"),
+        ("args->isa", "1"),
+        ("args->exit_reason", "args->id"),
+    ):
+        assert was in script
+        script = script.replace(was, now)
+    monkeypatch.setattr(bpf_exits, "_SCRIPT", script)
+    output = tmp_path / "counted.jsonl"
+    with subprocess.Popen(["perl", "-e", "select undef, undef, undef, 0.01 while 1"]) as sleeper:
+        try:
+            with exit_counting.bpf_counting(sleeper.pid, output) as window:
+                window.mark()
+                time.sleep(1)
+                window.mark()
+        finally:
+            sleeper.kill()
+    counted = bpf_exits.read_counts(output.read_text(), str(output))
+    (key,) = counted.exits
+    thread, isa, _ = key
+    assert (thread, isa) == (sleeper.pid, 1)
+    assert 10 < counted.exits[key] <= counted.seconds / 0.01 + 1
+    # Each of them slept for its 10 ms; the last one's end may be outside.
+    assert counted.ns[key] >= 10e6 * (counted.exits[key] - 1)
+    assert counted.ns[key] <= 1e9 * counted.seconds
