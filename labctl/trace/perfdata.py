@@ -41,9 +41,10 @@ def read_trace(path: Path, wanted: Mapping[str, Sequence[str]]) -> Trace:
     """Every event of the tracepoints in `wanted`, each with the integer fields that are named
     there: `{"sched:sched_switch": ("prev_pid", "next_pid")}`.
 
-    Fields of 8 bytes and unsigned ones of 4 are int64 (two's complement), others int32. A file
-    that ends within a record is read up to there, and `problems` says so. Raises BrokenError where
-    it is no perf.data, is broken, tells too little, or wasn't to record what is wanted.
+    Fields are int32, but unsigned ones of 4 bytes and all of 8 are int64 (two's complement); of
+    those the signed ones are int32 too where every value fits. A file that ends within a record is
+    read up to there, and `problems` says so. Raises BrokenError where it is no perf.data, is
+    broken, tells too little, or wasn't to record what is wanted.
     """
     problems: list[str] = []
     with _opened(path) as file:

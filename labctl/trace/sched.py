@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from labctl.trace.model import Nanoseconds, Trace
 from labctl.trace.numbering import SWITCH
 from labctl.trace.rivals import who_ran
 from labctl.trace.spans import MIGRATE, Kind, Spans, spans
+
+_PART = 30_000
+"""Waits that are put in order at a time: it bounds the memory."""
 
 _BEYOND = 20
 """So many values must lie beyond a percentile that is told (METHOD rule 16)."""
@@ -103,7 +107,8 @@ def schedule(
     unknown_ns: dict[int, int] = {}
     taken_up: dict[int, int] = {}
     seen: set[int] = set()
-    waits: list[Spans] = []
+    most = len(trace.events[SWITCH]) if SWITCH in trace.events else 0
+    waits = _Waits(most, with_cpus=rivals)
     for batch in spans(trace, tids):
         inside = np.minimum(batch.end_ns, end_ns) - np.maximum(batch.start_ns, start_ns)
         # One that lasts no time at all counts where it is.
@@ -116,8 +121,8 @@ def schedule(
         _add(unknown_ns, batch.tid, inside, is_unknown)
         _add(unknown, batch.tid, np.ones_like(inside), is_unknown)
         is_whole = (batch.start_ns >= start_ns) & (batch.end_ns <= end_ns)
-        waits.append(batch.where(batch.is_wait & is_whole))
-    found = _ordered(waits)
+        waits.add(batch.where(batch.is_wait & is_whole))
+    found = waits.ordered()
     by_rival = who_ran(trace, found) if rivals else {}
     moved = _migrations(trace, start_ns, end_ns)
     firsts = np.searchsorted(found.tid, sorted(seen), "left")
@@ -158,17 +163,62 @@ def _add(
         totals[one] = totals.get(one, 0) + int(total)
 
 
-def _ordered(batches: list[Spans]) -> Spans:
-    """All of them, by thread and time: batches follow one another in time."""
-    joined = Spans(
-        tid=np.concatenate([batch.tid for batch in batches] or [np.empty(0, np.int32)]),
-        start_ns=np.concatenate([batch.start_ns for batch in batches] or [np.empty(0, np.int64)]),
-        end_ns=np.concatenate([batch.end_ns for batch in batches] or [np.empty(0, np.int64)]),
-        cpu=np.concatenate([batch.cpu for batch in batches] or [np.empty(0, np.int32)]),
-        kind=np.concatenate([batch.kind for batch in batches] or [np.empty(0, np.int8)]),
-    )
-    order = np.argsort(joined.tid, kind="stable")
-    return joined.where(order)
+class _Waits:
+    """Columns that waits are gathered in: of all threads there may be millions. `most`: how many
+    there may be; each ends with a switch. Without `with_cpus` their CPUs are -1."""
+
+    def __init__(self, most: int, *, with_cpus: bool) -> None:
+        # Of these only what is written to takes memory.
+        self._columns: dict[str, NDArray[Any]] = {
+            "tid": np.empty(most, np.int32),
+            "start_ns": np.empty(most, np.int64),
+            "end_ns": np.empty(most, np.int64),
+            "kind": np.empty(most, np.int8),
+        }
+        if with_cpus:
+            self._columns["cpu"] = np.empty(most, np.int32)
+        self._count = 0
+
+    def add(self, batch: Spans) -> None:
+        new = slice(self._count, self._count + len(batch))
+        for name, column in self._columns.items():
+            column[new] = getattr(batch, name)
+        self._count = new.stop
+
+    def ordered(self) -> Spans:
+        """All of them, by thread and time: batches follow one another in time."""
+        tids = self._columns["tid"][: self._count]
+        highest = int(tids.max(initial=0))
+        counts = np.zeros(highest + 1, np.int64)
+        for part in self._parts():
+            counts += np.bincount(tids[part], minlength=len(counts))
+        for name in [name for name in self._columns if name != "tid"]:
+            # One column at a time is in memory twice.
+            column = self._columns[name]
+            self._columns[name] = np.empty_like(column[: self._count])
+            for part, places in self._places(tids, np.cumsum(counts) - counts):
+                self._columns[name][places] = column[part]
+        self._columns["tid"] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        nowhere = np.broadcast_to(np.int32(-1), self._count)
+        return Spans(**{"cpu": nowhere} | self._columns)
+
+    def _places(
+        self, tids: NDArray[np.int32], following: NDArray[np.int64]
+    ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+        """Where each part's rows belong; `following`: where the next row of each thread does."""
+        for part in self._parts():
+            order = np.argsort(tids[part], kind="stable")
+            found, firsts, counts = np.unique(
+                tids[part][order], return_index=True, return_counts=True
+            )
+            places = np.empty(len(order), np.int64)
+            places[order] = np.repeat(following[found] - firsts, counts) + np.arange(len(order))
+            following[found] += counts
+            yield part, places
+
+    def _parts(self) -> Iterator[slice]:
+        for first in range(0, self._count, _PART):
+            yield slice(first, min(first + _PART, self._count))
 
 
 def _migrations(trace: Trace, start_ns: int, end_ns: int) -> dict[int, int]:

@@ -25,7 +25,7 @@ MIGRATE = "sched:sched_migrate_task"
 # TASK_REPORT_MAX, "preempted" (include/trace/events/sched.h, __trace_sched_switch_state).
 _STOPPED = 0xFF
 
-_BATCH = 500_000
+_BATCH = 30_000
 """Switches that are worked on at a time: it bounds the memory."""
 
 _OUT, _OUT_RUNNABLE, _WAKE, _IN, _UNSEEN = range(5)
@@ -196,9 +196,11 @@ def _running_at_start(trace: Trace, numbering: Numbering) -> _Records:
 def _last_of_each(cpu: NDArray[np.int32]) -> NDArray[np.int32]:
     """The last index of each CPU from 0; -1 where there is none."""
     found = np.full(int(cpu.max()) + 1, -1, np.int32)
-    # The last value of an index that is repeated holds (NumPy's "Assigning values to indexed
-    # arrays").
-    found[cpu] = np.arange(len(cpu), dtype=np.int32)
+    for first in range(0, len(cpu), _BATCH):
+        part = cpu[first : first + _BATCH]
+        # The last value of an index that is repeated holds (NumPy's "Assigning values to indexed
+        # arrays").
+        found[part] = np.arange(first, first + len(part), dtype=np.int32)
     return found
 
 

@@ -74,10 +74,12 @@ def untold_wakeups(trace: Trace, wanted: Numbering) -> Wakeups:
     but the sched_waking. Empty where the trace has none of these."""
     switches = trace.events[SWITCH]
     left = switches.fields["prev_pid"]
-    ended = after_idle(switches.cpu, left, switches.fields["next_pid"], {})
-    ended = np.sort(ended[wanted.number_of[left[ended]] >= 0])
+    ended = np.empty(0, np.intp)
+    if WAKING in trace.events:
+        ended = after_idle(switches.cpu, left, switches.fields["next_pid"], {})
+        ended = np.sort(ended[wanted.number_of[left[ended]] >= 0])
     found: list[tuple[int, int, int]] = []
-    if len(ended) and WAKING in trace.events:
+    if len(ended):
         affected = Numbering.of(trace, np.unique(left[ended]).tolist())
         waking = trace.events[WAKING]
         outs = _Column.of(affected, left, switches.time_ns)
