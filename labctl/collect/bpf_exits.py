@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.process import run
@@ -74,12 +75,14 @@ class Counted:
     userspace: Mapping[tuple[int, int, int], int]
 
 
-def command(qemu: int, labctl: int) -> tuple[str, ...]:
-    """bpftrace until SIGINT; RAW is its standard output. Both are process ids of the host's own
-    PID namespace."""
+def command(qemu: int, labctl: int, cpus: CpuSet) -> tuple[str, ...]:
+    """bpftrace until SIGINT; RAW is its standard output. `qemu`, `labctl`: process ids of the
+    host's own PID namespace. `cpus`: where bpftrace itself runs, which looks round ten times a
+    second."""
     return (
         # Nobody else could end it when labctl is killed.
         *("setpriv", "--pdeathsig", "KILL"),
+        *("taskset", "--cpu-list", format_cpus(cpus)),
         *with_tracefs(("bpftrace", "-f", "json", "-e", _SCRIPT, str(qemu), str(labctl))),
     )
 

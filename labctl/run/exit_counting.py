@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.process import run, running
@@ -54,14 +55,17 @@ def exit_counting(lab: Lab, bench: Bench, folder: TrialFolder) -> Iterator[None]
         yield
         return
     problem = why_no_bpf()
-    with _by_bpf(bench, folder) if problem is None else _by_perf(lab, bench, folder, problem):
+    cpus = lab.pin_plan_for(bench.tuning).housekeeping
+    with (
+        _by_bpf(bench, folder, cpus) if problem is None else _by_perf(bench, folder, cpus, problem)
+    ):
         yield
 
 
 @contextmanager
-def _by_bpf(bench: Bench, folder: TrialFolder) -> Iterator[None]:
+def _by_bpf(bench: Bench, folder: TrialFolder, cpus: CpuSet) -> Iterator[None]:
     qemu = bench.threads()[0].pid
-    with bpf_counting(qemu, folder.path / bpf_exits.RAW) as window:
+    with bpf_counting(qemu, folder.path / bpf_exits.RAW, cpus=cpus) as window:
         total = _Total(bench)
         window.mark()
         yield
@@ -73,11 +77,10 @@ def _by_bpf(bench: Bench, folder: TrialFolder) -> Iterator[None]:
 
 
 @contextmanager
-def _by_perf(lab: Lab, bench: Bench, folder: TrialFolder, no_bpf: str) -> Iterator[None]:
+def _by_perf(bench: Bench, folder: TrialFolder, cpus: CpuSet, no_bpf: str) -> Iterator[None]:
     """Every exit recorded, which costs the guest more; its table is made after the window."""
     data = folder.path / exits.PERF_DATA
-    housekeeping = lab.pin_plan_for(bench.tuning).housekeeping
-    with recording(data, kvm_events(bench.vcpu_tids), cpus=housekeeping) as recorded:
+    with recording(data, kvm_events(bench.vcpu_tids), cpus=cpus) as recorded:
         total = _Total(bench)
         yield
         total.read()
@@ -140,16 +143,17 @@ class Window:
 
 
 @contextmanager
-def bpf_counting(qemu: int, output: Path) -> Iterator[Window]:
-    """bpftrace attached to the process `qemu`; what it counted is in `output` when the block is
-    over. Raises BrokenError, or DeadlineError, when it doesn't start or doesn't end."""
+def bpf_counting(qemu: int, output: Path, *, cpus: CpuSet) -> Iterator[Window]:
+    """bpftrace attached to the process `qemu`, running on `cpus`; what it counted is in `output`
+    when the block is over. Raises BrokenError, or DeadlineError, where it doesn't start or end.
+    """
     output.parent.mkdir(parents=True, exist_ok=True)
     errors = output.with_suffix(".stderr")
     with (
         open(output, "wb") as stdout,
         open(errors, "wb") as stderr,
         running(
-            bpf_exits.command(qemu, os.getpid()),
+            bpf_exits.command(qemu, os.getpid(), cpus),
             stdout=stdout,
             stderr=stderr,
             env={"LC_ALL": "C"},

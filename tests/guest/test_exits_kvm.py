@@ -28,6 +28,7 @@ from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 
 VCPUS = 2
+CPUS = frozenset(os.sched_getaffinity(0))
 
 
 def _firmware() -> bytes:
@@ -76,7 +77,7 @@ LAB = cast(
     Lab,
     SimpleNamespace(
         accelerator=SimpleNamespace(name="kvm"),
-        pin_plan_for=lambda _: SimpleNamespace(housekeeping=os.sched_getaffinity(0)),
+        pin_plan_for=lambda _: SimpleNamespace(housekeeping=CPUS),
     ),
 )
 
@@ -263,7 +264,7 @@ def test_the_program_adds_up_counts_and_times_by_thread_and_reason(
     output = tmp_path / "counted.jsonl"
     with subprocess.Popen(["perl", "-e", "select undef, undef, undef, 0.01 while 1"]) as sleeper:
         try:
-            with exit_counting.bpf_counting(sleeper.pid, output) as window:
+            with exit_counting.bpf_counting(sleeper.pid, output, cpus=CPUS) as window:
                 window.mark()
                 time.sleep(1)
                 window.mark()

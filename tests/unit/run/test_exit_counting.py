@@ -12,6 +12,7 @@ trap 'cat "$0.attached"' USR1
 trap 'cat "$0.counted"; exit 0' INT
 cat "$0.started"
 """
+CPUS = frozenset(os.sched_getaffinity(0))
 WAITS = "while :; do sleep 0.01; done\n"
 
 
@@ -58,7 +59,7 @@ def _end_within(window: exit_counting.Window) -> None:
 def test_what_bpftrace_counted_is_stored_once_it_has_ended(programs: Path, tmp_path: Path) -> None:
     _bpftrace(programs, ATTACHES + WAITS)
     output = tmp_path / "trial" / "counted.jsonl"
-    with exit_counting.bpf_counting(1, output) as window:
+    with exit_counting.bpf_counting(1, output, cpus=CPUS) as window:
         assert "@attached" in output.read_text()
         window.mark()
         window.mark()
@@ -70,7 +71,7 @@ def test_a_bpftrace_that_ends_within_the_window_is_an_error(programs: Path, tmp_
     _bpftrace(programs, ATTACHES + 'trap "exit 7" WINCH\n' + WAITS)
     with (
         pytest.raises(BrokenError, match="status 7"),
-        exit_counting.bpf_counting(1, tmp_path / "out.jsonl") as window,
+        exit_counting.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS) as window,
     ):
         _end_within(window)
 
@@ -86,7 +87,7 @@ def test_a_bpftrace_that_cannot_attach_is_an_error_in_its_own_words(
     )
     with (
         pytest.raises(BrokenError, match=r"status 1: ERROR: Error loading program: kvm_exit\.$"),
-        exit_counting.bpf_counting(1, tmp_path / "out.jsonl"),
+        exit_counting.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
     ):
         pass
 
@@ -98,7 +99,7 @@ def test_a_bpftrace_that_never_attaches_is_given_up(
     _bpftrace(programs, 'trap "" USR1\ncat "$0.started"\n' + WAITS)
     with (
         pytest.raises(DeadlineError, match="attaching bpftrace"),
-        exit_counting.bpf_counting(1, tmp_path / "out.jsonl"),
+        exit_counting.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
     ):
         pass
 
@@ -110,7 +111,7 @@ def test_a_bpftrace_that_does_not_end_is_an_error(
     _bpftrace(programs, ATTACHES + 'trap "" INT\n' + WAITS)
     with (
         pytest.raises(BrokenError, match="did not end"),
-        exit_counting.bpf_counting(1, tmp_path / "out.jsonl"),
+        exit_counting.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
     ):
         pass
 
