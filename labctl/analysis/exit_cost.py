@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.store.exit_prices import Price
-
-IDLE = frozenset({"HLT", "hlt"})
-"""Reasons whose time is idle time and polling, which no list can price (METHOD 14)."""
+from labctl.trace.exit_names import IDLE
 
 _TO_QEMU = {"io-qemu": "IO", "mmio-qemu": "MMIO"}
 """Kind of price to the reason with which KVM hands such an exit to QEMU (linux/kvm.h)."""

@@ -19,7 +19,7 @@ from labctl.collect.perf_kvm_stat import read_reports
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.exit_names import VMX, exit_name, qemu_exit_name
+from labctl.trace.exit_names import IDLE, VMX, exit_name, qemu_exit_name
 from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
 
@@ -34,10 +34,6 @@ PERF_REPORT = "trace/exits.perf-kvm-stat.txt"
 """What `perf kvm stat report` made of PERF_DATA."""
 
 BY_REASON = ("exits{reason}", "exit_time", "userspace_exits")
-
-HALTS = frozenset({"HLT", "hlt", "idle-halt", "WFx"})
-"""Exits in which a vCPU waits for work: their time is idleness and halt polling, and no cost of an
-exit."""
 
 _USERSPACE = "kvm:kvm_userspace_exit"
 _AGREEMENT = 0.01
@@ -247,7 +243,7 @@ def _by_reason_and_vcpu(breakdown: Breakdown) -> Iterator[Sample]:
     for reason, count in _sums(breakdown.exits, 1):
         yield _sample("exits", count / seconds, Unit.PER_SECOND, {"reason": reason}, source)
     # An exit that was counted may have ended after the window, or without an entry: no time yet.
-    timed = {key: breakdown.ns.get(key, 0) for key in breakdown.exits if key[1] not in HALTS}
+    timed = {key: breakdown.ns.get(key, 0) for key in breakdown.exits if key[1] not in IDLE}
     yield _sample("exit_time", sum(timed.values()) / 1e9 / seconds, Unit.CPUS, {}, source)
     for reason, ns in _sums(timed, 1):
         yield _sample("exit_time", ns / 1e9 / seconds, Unit.CPUS, {"reason": reason}, source)

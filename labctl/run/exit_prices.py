@@ -63,8 +63,8 @@ KINDS = (
     ExitKind(5, "io-qemu", "out to a port of QEMU", "IO_INSTRUCTION", "io", to_qemu=True),
     ExitKind(6, "mmio-kvm", "read of the I/O APIC, which is in KVM", "EPT_MISCONFIG", "npf"),
     ExitKind(7, "mmio-qemu", "read of the HPET, in QEMU", "EPT_MISCONFIG", "npf", to_qemu=True),
-    ExitKind(8, "hypercall", "vmcall", "VMCALL", "vmmcall"),
-    ExitKind(9, "hypercall", "vmmcall", "VMCALL", "vmmcall"),
+    ExitKind(8, "hypercall", "vmcall", "VMCALL", "hypercall"),
+    ExitKind(9, "hypercall", "vmmcall", "VMCALL", "hypercall"),
     ExitKind(10, "first-touch", "first write to a page of 4 KiB", "EPT_VIOLATION", "npf"),
     ExitKind(11, "apic-eoi", "end of interrupt, to the local APIC", "APIC_WRITE", "npf"),
 )
