@@ -17,7 +17,7 @@ from labctl.guest.recipe import RecipeFile, load_recipe
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
-from tools.bench import commands, figures, guests, sweeps
+from tools.bench import commands, figures, guests, sweeps, traces
 from tools.bench.__main__ import GROUPS, measure
 from tools.bench.benchmark import IMAGE, Benchmark
 
@@ -137,6 +137,29 @@ def test_what_cannot_be_measured_is_named_and_the_rest_is_measured(
     assert [figure.value for figure in lost] == [None] * 4
     assert all("this host is in use" in figure.note for figure in lost)
     assert helped.value == 0.2
+
+
+def reduced(wall_s: float, peak_mb: int) -> traces.Reduced:
+    return traces.Reduced(
+        wall_s=wall_s,
+        events=1_000_000,
+        lost=0,
+        import_s=0.1,
+        read_s=0.2,
+        reduce_s=0.3,
+        peak_bytes=peak_mb * 10**6,
+        waits={"7": (1_500_000_000, 10), "8": (500_000_000, 20)},
+    )
+
+
+def test_paces_are_of_medians_and_memory_is_of_the_worst() -> None:
+    ours = [reduced(1.0, 300), reduced(9.0, 510), reduced(2.0, 200)]
+    script, latency, memory = traces.trace_figures(ours, [1.0, 5.0, 0.5], 8.0, 2.1, 120 * 10**6)
+    assert (script.value, script.met) == (4.0, False)
+    assert "1,000,000 events" in script.note
+    assert "waits of 2.100 s against 2.000 s" in script.note
+    assert (latency.value, latency.met) == (0.5, True)
+    assert (memory.value, memory.met) == (510.0, False)
 
 
 def test_the_untrimmed_image_differs_by_nothing_but_trimming() -> None:
