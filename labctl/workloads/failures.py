@@ -12,7 +12,7 @@ _KNOWN = (
             r"Could not init (?:timerlat|osnoise) hist"
         ),
         "rtla needs a kernel with CONFIG_OSNOISE_TRACER=y and CONFIG_TIMERLAT_TRACER=y, which this "
-        "one seems to lack (of Debian's, linux-image-rt-amd64 has them).",
+        "one seems to lack (of Debian's, linux-image-rt-amd64 has both)",
     ),
 )
 
@@ -22,4 +22,4 @@ def last_words(stderr: bytes, lines: int = 1) -> str:
     text = stderr.decode(errors="replace").strip()
     said = text.splitlines()[-lines:]
     meant = [meaning for pattern, meaning in _KNOWN if pattern.search(text)]
-    return " ".join((*said, *meant))
+    return ". ".join(("; ".join(said), *meant)) if meant else "; ".join(said)
