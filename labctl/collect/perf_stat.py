@@ -8,7 +8,9 @@ threads) with user instructions natively (`:u`), kernel with kernel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.collect.perf_stat_text import counts, read_counters, totals
 from labctl.store.samples import Reading, Sample, Unavailable, sample_key
@@ -95,7 +97,7 @@ class _Counts:
 
     def __init__(self, raw: TrialFolder, kind: str) -> None:
         self._kind = kind
-        self._left_out: Mapping[str, str] = raw.read_json(LEFT_OUT) if raw.has(LEFT_OUT) else {}
+        self._left_out = _left_out(raw)
         self._totals = totals(read_counters(raw.read_text(RAW), str(raw.path / RAW)))
 
     def readings(self) -> Iterator[Reading]:
@@ -201,8 +203,15 @@ class _Counts:
     def _counts(self, events: Sequence[str]) -> list[float] | str:
         for event in events:
             if event not in self._totals and event in self._left_out:
-                return self._left_out[event]
+                return str(self._left_out[event])
         return counts(self._totals, events)
+
+
+def _left_out(raw: TrialFolder) -> dict[str, Any]:
+    found = raw.read_json(LEFT_OUT) if raw.has(LEFT_OUT) else {}
+    if not isinstance(found, dict):
+        raise BrokenError(f"{raw.path / LEFT_OUT}: expected a reason by event")
+    return found
 
 
 def _none_of(event: str) -> str:

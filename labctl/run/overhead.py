@@ -117,9 +117,7 @@ def measure_overheads(request: OverheadRequest, listener: Listener) -> Overheads
             "host": host_facts(request.places),
             "accelerator": chosen.name,
             "image": {"name": image.name, "digest": image.digest},
-            "domain": None,
             "vcpus": lab.vcpus,
-            "memory_mib": lab.memory_mib,
         },
     )
 

@@ -59,7 +59,7 @@ def _key(run: Mapping[str, Any]) -> str:
         "labctl": run.get("labctl"),
         "accelerator": run.get("accelerator"),
         "image": run.get("image"),
-        "guest": [run.get("vcpus"), run.get("memory_mib")],
+        "vcpus": run.get("vcpus"),
     }
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 

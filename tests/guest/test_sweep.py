@@ -79,6 +79,18 @@ def test_raw_files_alone_give_the_same_samples_again(swept: Swept) -> None:
     assert {path: path.read_text() for path in samples} == samples
 
 
+def test_instructions_were_counted_twice_and_the_counts_bound_each_other(swept: Swept) -> None:
+    (run,) = swept.sandbox.runs()
+    (row,) = json.loads((run / "run.json").read_text())["calibration"]
+    assert row["second_method"] in ("lackey", "perf")
+    assert row["second"] != row["native"]  # two tools, each with what it adds
+    # An operation is some 150,000 instructions: what else is counted is the program's own threads.
+    assert 0 < row["bound"] < 0.05
+    stored = [json.loads(path.read_text()) for path in run.glob("trials/*/calibration.json")]
+    assert stored
+    assert {count["bound"] for count in stored} == {row["bound"]}
+
+
 @dataclass(frozen=True)
 class Running:
     """A sweep in the measured trial of a guest with a FIFO vCPU, beside a neighbour; the guest's

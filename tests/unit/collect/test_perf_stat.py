@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from labctl.base.errors import BrokenError
 from labctl.collect import perf_stat
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
@@ -174,3 +175,9 @@ def test_what_was_left_out_says_why(tmp_path: Path) -> None:
     assert found["llc_misses"] == why
     assert found["llc_mpki"] == why
     assert "no count of branch-misses:uG" in found["branch_misses"]
+
+
+def test_reasons_that_are_none_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    TrialFolder(tmp_path).write_raw_json("perf-stat-left-out.json", ["cycles:k"])
+    with pytest.raises(BrokenError, match=r"perf-stat-left-out\.json"):
+        _parse(tmp_path, GUEST, "guest")

@@ -62,7 +62,7 @@ def test_another_host_or_version_knows_nothing_of_it(
 
 def test_a_fact_that_no_collector_hangs_on_changes_nothing(tmp_path: Path) -> None:
     remember(tmp_path / "costs.json", RUN, [COST])
-    other = {**RUN, "host": {**RUN["host"], "smt": "off"}}
+    other = {**RUN, "memory_mib": 512, "host": {**RUN["host"], "smt": "off"}}
     assert known(tmp_path / "costs.json", other) == [COST]
 
 
