@@ -13,7 +13,7 @@ from labctl.trace.model import Gap, Nanoseconds
 
 
 class State(StrEnum):
-    """Of a vCPU on its host: GUEST to HALTED. Of a vCPU as its guest sees it: TASK to STEAL."""
+    """Of a vCPU on its host: GUEST to HALTED. Of a vCPU as its guest sees it: TASK to IDLE."""
 
     GUEST = "running the guest"
     HOST = "running in the host"
@@ -46,8 +46,8 @@ class Lane:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
     """One wake-up that came late, and where its time went, in nanoseconds. Parts add up to
-    `latency_ns`: `host_ns` waiting in the host's run queue, `exit_ns` in exits, `queue_ns` behind
-    other tasks of the guest, `other_ns` the rest."""
+    `latency_ns`: `host_ns` with QEMU's threads in the host's run queue, `exit_ns` in exits,
+    `queue_ns` behind other tasks of the guest, `other_ns` the rest. `at_ns`: when it was due."""
 
     at_ns: int
     vcpu: int

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.keys import Keys
+from labctl.trace.lane_spans import Holes
 from labctl.trace.model import Events, Nanoseconds, Numbers, Trace
 from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.wakeups import WAKING
@@ -24,7 +25,7 @@ _NEVER = np.iinfo(np.int64).max
 def mended(trace: Trace) -> tuple[Trace, int]:
     """The trace with such switches, and how many: where a thread leaves a CPU that had gone idle,
     and was woken in between, it came when it was woken, or when the CPU went idle if that was
-    later. Where it wasn't seen to be woken nothing is known, and nothing put there."""
+    later. Where it wasn't seen to be woken, or events were lost, nothing is put."""
     switches = trace.events.get(SWITCH)
     if switches is None or len(switches) < 2:
         return trace, 0
@@ -45,6 +46,9 @@ def mended(trace: Trace) -> tuple[Trace, int]:
     asked_ns = _first_after(keys, tid, out_ns, [trace.events.get(WAKING[0])])
     woken_ns = np.where(woken_ns < until_ns, woken_ns, asked_ns)
     found = (in_ns <= out_ns) & (woken_ns < until_ns)
+    # What was lost may be that switch, or others.
+    since_ns = np.minimum(np.where(out_ns < 0, until_ns, out_ns), switches.time_ns[before])
+    found &= Holes.of(trace.gaps).of_spans(since_ns, until_ns)[0] == until_ns
     if not found.any():
         return trace, 0
     at_ns = np.maximum(woken_ns, switches.time_ns[before])[found]

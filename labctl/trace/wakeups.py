@@ -97,6 +97,8 @@ def wakeups(trace: Trace, tids: Sequence[int]) -> tuple[Wakeups, int]:
     kept = Holes.of(trace.gaps).of_spans(slept_ns, ran_ns)[0] == ran_ns
     # Who leaves before it came: the switch in between is missing.
     kept &= what[then] == _COMES
+    # Times so far apart that keys don't hold them are made up.
+    kept &= (slept_ns <= waking.time_ns[own]) & (waking.time_ns[own] <= ran_ns)
     own, slept_ns, ran_ns, then = own[kept], slept_ns[kept], ran_ns[kept], then[kept]
     tid, woken_ns = waking.fields["pid"][own].astype(np.int64), waking.time_ns[own]
     due_ns, timed = _due(trace, tid, woken_ns, waking.cpu[own], slept_ns)

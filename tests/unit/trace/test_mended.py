@@ -57,6 +57,12 @@ def test_where_nobody_woke_it_nothing_is_put() -> None:
     assert (len(switches(trace)), count) == (2, 0)
 
 
+def test_where_events_were_lost_nothing_is_put() -> None:
+    recorded = idle_then(30)
+    recorded.lose(35, 40, cpu=1)
+    assert mended(recorded.trace())[1] == 0
+
+
 def test_whole_traces_and_empty_ones_stay_as_they_are() -> None:
     recorded = idle_then(30)
     recorded.switch(33, 1, 0, THREAD)

@@ -503,3 +503,45 @@ def test_parts_are_those_of_each_microsecond_and_add_up(
         assert parts == parts_by_hand(timeline, late, woken_us[late.at_ns])
         assert min(*parts, late.other_ns) >= 0
         assert sum(parts) + late.other_ns == late.latency_ns
+
+
+ANY_TID = st.sampled_from([-(2**31), -1, 0, 1, CYCLICTEST, SHELL, 2**22, 2**31 - 1])
+ANY_LONG = st.sampled_from([-(2**63), -1, 0, 1, TIMER, 2**62, 2**63 - 1])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["switch", "wake", "start", "expire"]),
+            st.sampled_from([0, 1, 5, 10**6, 10**15]),
+            st.sampled_from([0, 1, 65535]),
+            st.tuples(ANY_TID, ANY_TID),
+            ANY_LONG,
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_whatever_a_guest_wrote_makes_a_time_line(
+    said: list[tuple[str, int, int, tuple[int, int], int]],
+) -> None:
+    outside, inside = host(), guest()
+    outside.switch(50_000, 1, VCPU, HOG, PREEMPTED)
+    outside.switch(54_000, 1, HOG, VCPU, PREEMPTED)
+    now = 0
+    for what, step, cpu, (tid, other), value in said:
+        now += step
+        if what == "switch":
+            inside.switch(now, cpu, tid, other, value)
+        elif what == "wake":
+            inside.wake(now, cpu, other, by=tid)
+        elif what == "start":
+            inside.add("timer:hrtimer_start", now, cpu, tid, hrtimer=other, expires=value)
+        else:
+            inside.add("timer:hrtimer_expire_entry", now, cpu, tid, hrtimer=other)
+    made_up = replace(inside.trace(), end_ns=max(now, 1) * 1000)
+    for late in timeline_of(outside.trace(), [vcpu()], made_up, clock(), WORKLOAD).late:
+        parts = (late.host_ns, late.exit_ns, late.queue_ns, late.other_ns)
+        assert min(parts) >= 0
+        assert sum(parts) == late.latency_ns
