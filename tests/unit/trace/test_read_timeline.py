@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -15,9 +16,16 @@ from labctl.trace import files
 from labctl.trace.lanes import State
 from labctl.trace.nested import read_timeline
 from labctl.trace.perfdata import read_trace
+from tests.unit.trace.recorded import spans
 
 RECORDED = Path(__file__).parent / "fixtures" / "sched-perf-6.1.data"
 SWITCH = "sched:sched_switch"
+
+
+COLLECTED = Path(__file__).parents[1] / "collect" / "fixtures"
+HOG = COLLECTED / "hog-perf-6.1.data"
+"""A FIFO thread takes 20 ms of every 100 ms from a thread that takes all it gets."""
+HOG_THREADS = COLLECTED / "hog-linux-6.18.json"
 
 
 @pytest.fixture
@@ -59,6 +67,22 @@ def test_a_recorded_trace_fills_its_vcpus_lane(trial: TrialFolder) -> None:
     assert {list(State).index(State.GUEST), list(State).index(State.HALTED)} <= states
     assert int((lane.end_ns - lane.start_ns).sum()) == timeline.end_ns - timeline.start_ns
     assert any("its clock was not read" in text or "not read" in text for text in timeline.problems)
+
+
+def test_a_recorded_hog_is_found_with_its_times(trial: TrialFolder) -> None:
+    shutil.copy(HOG, trial.path / files.HOST)
+    (thread,) = json.loads(HOG_THREADS.read_text())["before"]["threads"]
+    trial.write_raw_json(files.THREADS, [{**thread, "name": thread["comm"]}])
+    (lane,) = read_timeline(trial).lanes
+    found = [
+        (start, end)
+        for start, end, state, detail in spans(lane)
+        if (state, detail) == ("PREEMPTED", "sched-hog")
+    ]
+    assert len(found) >= 9
+    assert all(end - start == pytest.approx(20_000, rel=0.01) for start, end in found)
+    pauses = [then[0] - one[0] for one, then in itertools.pairwise(found)]
+    assert pauses == [pytest.approx(100_000, rel=0.01)] * len(pauses)
 
 
 def test_what_recorders_said_is_among_the_problems(trial: TrialFolder) -> None:
