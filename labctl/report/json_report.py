@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from labctl.analysis.collecting import level_of
 from labctl.analysis.model import (
     Added,
     Comparison,
@@ -42,6 +43,8 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "accelerator_reason": run.run.get("accelerator_reason"),
         "same_kernel": run.run.get("same_kernel"),
         "restored_state": run.run.get("restored_state"),
+        "collect": None if run.run.get("imported") else level_of(run),
+        "collecting_costs": list(run.run.get("collecting_costs") or ()),
         "answer": judgement.answer,
         "warnings": list(judgement.warnings),
         "problems": list(run.problems),

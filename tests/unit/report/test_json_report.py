@@ -184,6 +184,8 @@ class Report(Shape):
     accelerator_reason: str | None
     same_kernel: bool | None
     restored_state: bool | None
+    collect: str | None
+    collecting_costs: list[dict[str, Any]]
     answer: str
     warnings: list[str]
     problems: list[str]
