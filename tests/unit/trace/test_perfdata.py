@@ -37,7 +37,7 @@ fixed_events = st.fixed_dictionaries(
         "tid": st.integers(1, 2**22),
         "time": st.integers(0, 50),
         "cpu": st.integers(0, 3),
-        "pid": st.integers(-(2**31), 2**31 - 1),
+        "pid": st.integers(0, 2**22),
         "plain": st.integers(0, 2**32 - 1),
         "wide": st.integers(-(2**63), 2**63 - 1),
         "small": st.integers(-(2**15), 2**15 - 1),
@@ -225,6 +225,18 @@ def test_samples_of_events_that_the_file_does_not_name_are_told(tmp_path: Path) 
     assert "1 samples of events that it doesn't name" in trace.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("values", "kind"), [((0, -5, 2**31 - 1), np.int32), ((0, -5, 2**31), np.int64)]
+)
+def test_signed_fields_of_eight_bytes_take_four_where_that_is_enough(
+    tmp_path: Path, values: tuple[int, ...], kind: type
+) -> None:
+    trace = read(tmp_path, *(at(time, wide=wide) for time, wide in enumerate(values)))
+    wide = trace.events[made.FIXED].fields["wide"]
+    assert wide.dtype == kind
+    assert tuple(wide.tolist()) == values
+
+
 def test_a_trace_without_events_is_empty(tmp_path: Path) -> None:
     trace = read(tmp_path, made.FINISHED_ROUND)
     assert [len(events) for events in trace.events.values()] == [0, 0]
@@ -268,6 +280,8 @@ def test_a_recording_that_tells_too_little_is_refused_with_what_to_record(
         (at(5, tid=2**23), "of thread 8388608"),
         (at(5, cpu=2**20), "on CPU 1048576"),
         (at(2**63), "at -9223372036854775808 ns"),
+        (at(5, pid=2**23), "made:fixed tells of a thread 8388608"),
+        (at(5, pid=-1), "made:fixed tells of a thread -1"),
         (made.lost(2**20, 1), "no CPU 1048576"),
         (made.record(2, b""), "too short"),
         (made.record(3, b""), "too short"),
