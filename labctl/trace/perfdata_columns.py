@@ -16,8 +16,10 @@ from labctl.trace.perfdata_formats import Field, Format
 from labctl.trace.perfdata_head import broken
 from labctl.trace.perfdata_threads import COMM_BYTES, MAX_TID, Threads
 
-_NAMED = (("prev_comm", "prev_pid"), ("next_comm", "next_pid"), ("comm", "pid"))
-"""Fields of scheduler events that tell a thread's name, and whose it is."""
+_LEAVES = ("prev_comm", "prev_pid")
+_NAMED = (_LEAVES, ("next_comm", "next_pid"), ("comm", "pid"))
+"""Fields of scheduler events that tell a thread's name, and whose it is. A thread changes its name
+while it runs, so the one that leaves a CPU has its newest."""
 
 _PART = 1 << 18
 
@@ -40,11 +42,12 @@ class Columns:
         self.layout = layout
         self.fields = {name: _integer(where, layout, name) for name in fields}
         self.named = [
-            (layout.fields[comm], layout.fields[tid])
+            (layout.fields[comm], layout.fields[tid], (comm, tid) == _LEAVES)
             for comm, tid in _NAMED
             if _is_name(layout.fields.get(comm)) and _is_thread(layout.fields.get(tid))
         ]
-        used = [*self.fields.values(), *(field for pair in self.named for field in pair)]
+        used = [*self.fields.values()]
+        used += [field for comm, tid, _ in self.named for field in (comm, tid)]
         if layout.common_pid is not None:
             used.append(layout.common_pid)
         self.least_bytes = max((field.offset + field.size for field in used), default=0)
@@ -86,7 +89,7 @@ class Columns:
         self.tids[new] = tids
         read = {
             field: gathered(chunk, starts, raw_at, field)
-            for field in {*self.fields.values(), *(tid for _, tid in self.named)}
+            for field in {*self.fields.values(), *(tid for _, tid, _ in self.named)}
         }
         for field, values in read.items():
             if field.thread:
@@ -94,12 +97,13 @@ class Columns:
         for name, field in self.fields.items():
             self.columns[name][new] = read[field]
         places = chunk.offset + 8 * starts
-        for comm, tid in self.named:
+        for comm, tid, leaves in self.named:
             threads.are_called(
                 read[tid],
                 places,
                 chunk.words.view("<u4"),
                 2 * starts + (raw_at + comm.offset) // 4,
+                anew=leaves,
             )
 
     def _check(

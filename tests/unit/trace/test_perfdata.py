@@ -207,15 +207,19 @@ def test_a_thread_that_has_died_is_known_by_the_kernels_own_number(tmp_path: Pat
     assert trace.processes == {}
 
 
-def test_the_last_name_of_a_thread_holds(tmp_path: Path) -> None:
+def test_who_is_woken_has_the_name_that_is_known_and_else_the_one_that_is_told(
+    tmp_path: Path,
+) -> None:
     trace = read(
         tmp_path,
         made.comm(5, b"from comm"),
         made.fixed(tid=1, time=1, cpu=0, comm=b"from event", pid=5),
         made.fixed(tid=1, time=2, cpu=0, comm=b"sixth", pid=6),
+        made.fixed(tid=1, time=2, cpu=0, comm=b"seventh", pid=7),
         made.comm(6, b"sixth renamed"),
     )
-    assert trace.names == {0: "swapper", 5: "from event", 6: "sixth renamed"}
+    named = {5: "from comm", 6: "sixth renamed", 7: "seventh"}
+    assert trace.names == {0: "swapper", **named}
 
 
 def test_samples_of_events_that_the_file_does_not_name_are_told(tmp_path: Path) -> None:
