@@ -109,18 +109,18 @@ class _Reading:
             self._check(chunk, tids, times, cpus)
             self.start_ns = min(self.start_ns, int(times.min()))
             self.end_ns = max(self.end_ns, int(times.max()))
-        self.threads.run_in(tids, pids)
-        for index, attr in enumerate(self.head.attrs):
-            columns = self.columns.get(self.head.name(attr) or "")
-            if columns is not None:
-                own = np.flatnonzero(chunk.events == index)
-                columns.take(chunk, own, attr.raw_word, times, cpus, tids, self.threads)
         losses = []
         for record in chunk.others:
             if record.kind == _LOST:
                 losses.append(self._loss(chunk, record))
             else:
                 self._other(chunk, halves, record)
+        self.threads.run_in(tids, pids)
+        for index, attr in enumerate(self.head.attrs):
+            columns = self.columns.get(self.head.name(attr) or "")
+            if columns is not None:
+                own = np.flatnonzero(chunk.events == index)
+                columns.take(chunk, own, attr.raw_word, times, cpus, tids, self.threads)
         self.gaps.take(losses, chunk.samples, times, cpus)
 
     def _check(

@@ -14,10 +14,12 @@ from labctl.trace.model import Events, Nanoseconds, Numbers
 from labctl.trace.perfdata_chain import Chunk
 from labctl.trace.perfdata_formats import Field, Format
 from labctl.trace.perfdata_head import broken
-from labctl.trace.perfdata_threads import COMM_BYTES, Threads
+from labctl.trace.perfdata_threads import COMM_BYTES, MAX_TID, Threads
 
-_NAMED = (("prev_comm", "prev_pid"), ("next_comm", "next_pid"), ("comm", "pid"))
-"""Fields of scheduler events that tell a thread's name, and whose it is."""
+_LEAVES = ("prev_comm", "prev_pid")
+_NAMED = (_LEAVES, ("next_comm", "next_pid"), ("comm", "pid"))
+"""Fields of scheduler events that tell a thread's name, and whose it is. A thread changes its name
+while it runs, so the one that leaves a CPU has its newest."""
 
 _PART = 1 << 18
 
@@ -40,11 +42,12 @@ class Columns:
         self.layout = layout
         self.fields = {name: _integer(where, layout, name) for name in fields}
         self.named = [
-            (layout.fields[comm], layout.fields[tid])
+            (layout.fields[comm], layout.fields[tid], (comm, tid) == _LEAVES)
             for comm, tid in _NAMED
-            if _is_name(layout.fields.get(comm)) and _is_tid(layout.fields.get(tid))
+            if _is_name(layout.fields.get(comm)) and _is_thread(layout.fields.get(tid))
         ]
-        used = [*self.fields.values(), *(field for pair in self.named for field in pair)]
+        used = [*self.fields.values()]
+        used += [field for comm, tid, _ in self.named for field in (comm, tid)]
         if layout.common_pid is not None:
             used.append(layout.common_pid)
         self.least_bytes = max((field.offset + field.size for field in used), default=0)
@@ -70,7 +73,7 @@ class Columns:
         threads: Threads,
     ) -> None:
         """The chunk's samples `own` are of this tracepoint, and have its own bytes, after their
-        number, at `raw_word`. Raises BrokenError where those are too few."""
+        number, at `raw_word`. Raises BrokenError where those are too few, or garbage."""
         starts = chunk.samples[own]
         self._check(chunk, starts, chunk.ends[own], raw_word)
         raw_at = 8 * raw_word + _RAW_HEAD
@@ -78,20 +81,29 @@ class Columns:
         if self.layout.common_pid is not None and np.any(tids < 0):
             # A thread that has died has no number any more, by which perf would know it.
             tids = np.where(tids < 0, gathered(chunk, starts, raw_at, self.layout.common_pid), tids)
+            self._check_threads(chunk, starts, tids)
         new = slice(self.count, self.count + len(own))
         self.count = new.stop
         self.times[new] = times[own]
         self.cpus[new] = cpus[own]
         self.tids[new] = tids
+        read = {
+            field: gathered(chunk, starts, raw_at, field)
+            for field in {*self.fields.values(), *(tid for _, tid, _ in self.named)}
+        }
+        for field, values in read.items():
+            if field.thread:
+                self._check_threads(chunk, starts, values)
         for name, field in self.fields.items():
-            self.columns[name][new] = gathered(chunk, starts, raw_at, field)
+            self.columns[name][new] = read[field]
         places = chunk.offset + 8 * starts
-        for comm, tid in self.named:
+        for comm, tid, leaves in self.named:
             threads.are_called(
-                gathered(chunk, starts, raw_at, tid),
+                read[tid],
                 places,
                 chunk.words.view("<u4"),
                 2 * starts + (raw_at + comm.offset) // 4,
+                anew=leaves,
             )
 
     def _check(
@@ -106,6 +118,17 @@ class Columns:
                 self.where,
                 f"{self.layout.name} has {raw_bytes[first]} bytes of fields, "
                 f"of which {self.least_bytes} are needed and {room[first]} recorded",
+                chunk.byte(starts[first]),
+            )
+
+    def _check_threads(self, chunk: Chunk, starts: NDArray[np.int64], tids: Numbers) -> None:
+        # Whoever reads the columns looks threads up by number.
+        wrong = np.flatnonzero((tids < 0) | (tids > MAX_TID))
+        if len(wrong):
+            first = wrong[0]
+            broken(
+                self.where,
+                f"{self.layout.name} tells of a thread {tids[first]}",
                 chunk.byte(starts[first]),
             )
 
@@ -194,5 +217,5 @@ def _is_name(field: Field | None) -> bool:
     return field is not None and field.size == COMM_BYTES and field.offset % 4 == 0
 
 
-def _is_tid(field: Field | None) -> bool:
-    return field is not None and field.is_integer and field.size == 4 and field.signed
+def _is_thread(field: Field | None) -> bool:
+    return field is not None and field.thread

@@ -26,12 +26,14 @@ _NAME = re.compile(r"^name:\s*(\S+)", re.MULTILINE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """`offset` and `size` in bytes, from the start of the tracepoint's own bytes. `array`: also one
-    of which only the place is there (`__data_loc`, `__rel_loc`)."""
+    of which only the place is there (`__data_loc`, `__rel_loc`). `thread`: its values are ids of
+    threads."""
 
     offset: int
     size: int
     signed: bool
     array: bool
+    thread: bool
 
     @property
     def is_integer(self) -> bool:
@@ -117,6 +119,8 @@ def parse_format(system: str, text: str) -> Format:
             size=int(match["size"]),
             signed=match["signed"] == "1",
             array=match["array"] is not None or "_loc " in match["type"],
+            # System calls' own have 8 bytes, and -1 among their values.
+            thread=match["type"].strip() == "pid_t" and match["size"] == "4",
         )
         for match in _FIELD.finditer(text)
     }

@@ -47,18 +47,22 @@ class Threads:
         at: NDArray[np.int64],
         names: NDArray[np.uint32],
         starts: NDArray[np.int64],
+        *,
+        anew: bool,
     ) -> None:
         """Events at the bytes `at` of the file, ascending, name threads: `starts` are the places
-        of the names in `names`. The last name holds."""
+        of the names in `names`. The last name holds; without `anew` only threads get one that have
+        none yet, which costs less."""
+        if not anew:
+            nameless = np.flatnonzero(self._named_at[tids] == 0)
+            tids, at, starts = tids[nameless], at[nameless], starts[nameless]
         order = np.arange(len(tids), dtype=np.int32)
-        fit = (tids > 0) & (tids <= MAX_TID)
-        inside = tids if fit.all() else np.where(fit, tids, 0)
         # Where an index is repeated NumPy keeps the last value ("Assigning values to indexed
         # arrays" of its user guide).
-        self._end = max(self._end, 1 + int(inside.max(initial=0)))
-        self._order[inside] = order
-        last = np.flatnonzero((self._order[inside] == order) & fit)
+        self._order[tids] = order
+        last = np.flatnonzero(self._order[tids] == order)
         last = last[at[last] >= self._named_at[tids[last]]]
+        self._end = max(self._end, 1 + int(tids.max(initial=0)))
         self._named_at[tids[last]] = at[last]
         self._names[tids[last]] = names[starts[last, np.newaxis] + np.arange(COMM_BYTES // 4)]
 
@@ -77,7 +81,7 @@ class Threads:
             tid: self._names[tid].tobytes().split(b"\0")[0].decode(errors="replace")
             for tid in named
         }
-        return {0: _IDLE, **found}
+        return {**found, 0: _IDLE}
 
     @property
     def processes(self) -> dict[int, int]:

@@ -37,7 +37,7 @@ fixed_events = st.fixed_dictionaries(
         "tid": st.integers(1, 2**22),
         "time": st.integers(0, 50),
         "cpu": st.integers(0, 3),
-        "pid": st.integers(-(2**31), 2**31 - 1),
+        "pid": st.integers(0, 2**22),
         "plain": st.integers(0, 2**32 - 1),
         "wide": st.integers(-(2**63), 2**63 - 1),
         "small": st.integers(-(2**15), 2**15 - 1),
@@ -207,15 +207,19 @@ def test_a_thread_that_has_died_is_known_by_the_kernels_own_number(tmp_path: Pat
     assert trace.processes == {}
 
 
-def test_the_last_name_of_a_thread_holds(tmp_path: Path) -> None:
+def test_who_is_woken_has_the_name_that_is_known_and_else_the_one_that_is_told(
+    tmp_path: Path,
+) -> None:
     trace = read(
         tmp_path,
         made.comm(5, b"from comm"),
         made.fixed(tid=1, time=1, cpu=0, comm=b"from event", pid=5),
         made.fixed(tid=1, time=2, cpu=0, comm=b"sixth", pid=6),
+        made.fixed(tid=1, time=2, cpu=0, comm=b"seventh", pid=7),
         made.comm(6, b"sixth renamed"),
     )
-    assert trace.names == {0: "swapper", 5: "from event", 6: "sixth renamed"}
+    named = {5: "from comm", 6: "sixth renamed", 7: "seventh"}
+    assert trace.names == {0: "swapper", **named}
 
 
 def test_samples_of_events_that_the_file_does_not_name_are_told(tmp_path: Path) -> None:
@@ -223,6 +227,18 @@ def test_samples_of_events_that_the_file_does_not_name_are_told(tmp_path: Path) 
     trace = read(tmp_path, at(1), unknown, at(2))
     assert trace.events[made.FIXED].time_ns.tolist() == [1, 2]
     assert "1 samples of events that it doesn't name" in trace.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [((0, -5, 2**31 - 1), np.int32), ((0, -5, 2**31), np.int64)]
+)
+def test_signed_fields_of_eight_bytes_take_four_where_that_is_enough(
+    tmp_path: Path, values: tuple[int, ...], kind: type
+) -> None:
+    trace = read(tmp_path, *(at(time, wide=wide) for time, wide in enumerate(values)))
+    wide = trace.events[made.FIXED].fields["wide"]
+    assert wide.dtype == kind
+    assert tuple(wide.tolist()) == values
 
 
 def test_a_trace_without_events_is_empty(tmp_path: Path) -> None:
@@ -268,6 +284,8 @@ def test_a_recording_that_tells_too_little_is_refused_with_what_to_record(
         (at(5, tid=2**23), "of thread 8388608"),
         (at(5, cpu=2**20), "on CPU 1048576"),
         (at(2**63), "at -9223372036854775808 ns"),
+        (at(5, pid=2**23), "made:fixed tells of a thread 8388608"),
+        (at(5, pid=-1), "made:fixed tells of a thread -1"),
         (made.lost(2**20, 1), "no CPU 1048576"),
         (made.record(2, b""), "too short"),
         (made.record(3, b""), "too short"),
