@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from labctl.trace.model import Gap, Nanoseconds, Trace
 from labctl.trace.numbering import SWITCH, WAKEUPS, Mask, Numbering
-from labctl.trace.untold import after_idle, untold_wakeups
+from labctl.trace.untold import Missed, first_seen, missed_switches, untold_wakeups
 
 MIGRATE = "sched:sched_migrate_task"
 
@@ -28,7 +28,7 @@ _STOPPED = 0xFF
 _BATCH = 30_000
 """Switches that are worked on at a time: it bounds the memory."""
 
-_OUT, _OUT_RUNNABLE, _WAKE, _IN, _UNSEEN = range(5)
+_OUT, _OUT_RUNNABLE, _WAKE, _IN, _SEEN, _UNSEEN = range(6)
 
 
 class Kind(IntEnum):
@@ -133,7 +133,7 @@ def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
         if name in trace.events:
             events = trace.events[name]
             wakeups.append((events.time_ns, events.fields["pid"], events.fields["target_cpu"]))
-    went_to: dict[int, int] = {}
+    went_to: dict[int, tuple[int, int]] = {}
     ends = [*range(_BATCH, last, _BATCH), last]
     begin_ns: int | None = None
     for end in ends:
@@ -143,11 +143,13 @@ def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
         stopped = switches.fields["prev_state"][part] & _STOPPED
         out = np.where(stopped == 0, _OUT_RUNNABLE, _OUT).astype(np.int8)
         left, next_up = switches.fields["prev_pid"][part], switches.fields["next_pid"][part]
-        taken_up = after_idle(cpu, left, next_up, went_to)
+        missed = missed_switches(time_ns, cpu, left, next_up, went_to)
+        taken_up = missed.at[missed.before == 0]
         # In the order in which things happen that have the same time.
         columns = [
             _chosen(numbering, left[taken_up], time_ns[taken_up], _UNSEEN, cpu[taken_up]),
             _chosen(numbering, left, time_ns, out, cpu),
+            _seen(trace, numbering, missed, left, time_ns, cpu),
         ]
         for at_ns, pids, to in wakeups:
             of = _slice(at_ns, begin_ns, end_ns)
@@ -155,6 +157,26 @@ def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
         columns.append(_chosen(numbering, next_up, time_ns, _IN, cpu))
         yield _joined(*columns)
         begin_ns = end_ns
+
+
+def _seen(
+    trace: Trace,
+    numbering: Numbering,
+    missed: Missed,
+    left: NDArray[Any],
+    time_ns: Nanoseconds,
+    cpu: NDArray[np.int32],
+) -> _Records:
+    """Where a CPU went to a thread by a switch that is missing, and not from the idle task: that
+    it runs there is known from the first event that shows it."""
+    is_sought = (missed.before != 0) & (numbering.number_of[left[missed.at]] >= 0)
+    found = []
+    for at, since_ns in zip(missed.at[is_sought], missed.since_ns[is_sought], strict=True):
+        seen_ns = first_seen(trace, int(left[at]), int(cpu[at]), int(since_ns), int(time_ns[at]))
+        if seen_ns is not None:
+            found.append((seen_ns, int(left[at]), int(cpu[at])))
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    return _chosen(numbering, columns[:, 1], columns[:, 0], _SEEN, columns[:, 2])
 
 
 def _slice(time_ns: Nanoseconds, after_ns: int | None, until_ns: int | None) -> slice:
@@ -227,7 +249,7 @@ def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
     start_ns, end_ns, cpu = records.time_ns[at], records.time_ns[at + 1], records.cpu[at]
     kind = np.full(len(at), Kind.UNKNOWN, np.int8)
     stayed = cpu == records.cpu[at + 1]
-    ran = (first == _IN) & (then <= _OUT_RUNNABLE) & stayed
+    ran = ((first == _IN) | (first == _SEEN)) & (then <= _OUT_RUNNABLE) & stayed
     # What a CPU runs is for its own events to tell. Who waits may have run elsewhere in a gap.
     kind[ran & ~gaps.between_of(cpu, start_ns, end_ns)] = Kind.RAN
     bridged = gaps.between(start_ns, end_ns)

@@ -20,6 +20,9 @@ from labctl.trace.numbering import SWITCH, WAKEUPS, Numbering
 
 WAKING = "sched:sched_waking"
 
+_SOON = 1000
+"""Events that are looked through for each switch that is missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
@@ -49,23 +52,56 @@ class _Column:
         return self.time_ns[first:last]
 
 
-def after_idle(
-    cpu: NDArray[np.int32], left: NDArray[Any], next_up: NDArray[Any], went_to: dict[int, int]
-) -> NDArray[np.intp]:
-    """Which switches are away from a thread on a CPU that was last seen to go idle.
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Columns of one length: switches (`at`) away from a thread on a CPU that was last seen to go
+    to another one (`before`, at `since_ns`); 0 is the idle task."""
 
-    `went_to`: by CPU whom it was last seen to go to in the batch before; that of this one
-    afterwards.
+    at: NDArray[np.intp]
+    before: NDArray[np.int64]
+    since_ns: Nanoseconds
+
+
+def missed_switches(
+    time_ns: Nanoseconds,
+    cpu: NDArray[np.int32],
+    left: NDArray[Any],
+    next_up: NDArray[Any],
+    went_to: dict[int, tuple[int, int]],
+) -> Missed:
+    """Between which switches one is missing, but for switches to the idle task.
+
+    `went_to`: by CPU whom it was last seen to go to in the batch before, and when; that of this
+    one afterwards.
     """
     order = np.argsort(cpu.astype(np.int16), kind="stable")
     cpus, firsts = np.unique(cpu[order], return_index=True)
     before = np.empty(len(order), np.int64)
     before[1:] = next_up[order[:-1]]
+    since_ns = np.empty(len(order), np.int64)
+    since_ns[1:] = time_ns[order[:-1]]
     for number, first in zip(cpus.tolist(), firsts.tolist(), strict=True):
-        before[first] = went_to.get(number, -1)
+        nobody = int(left[order[first]]), 0
+        before[first], since_ns[first] = went_to.get(number, nobody)
     for number, end in zip(cpus.tolist(), [*firsts[1:].tolist(), len(order)], strict=True):
-        went_to[number] = int(next_up[order[end - 1]])
-    found: NDArray[np.intp] = order[(before == 0) & (left[order] != 0)]
+        last = order[end - 1]
+        went_to[number] = int(next_up[last]), int(time_ns[last])
+    found = np.flatnonzero((before != left[order]) & (left[order] != 0))
+    return Missed(order[found], before[found], since_ns[found])
+
+
+def first_seen(trace: Trace, tid: int, cpu: int, after_ns: int, before_ns: int) -> int | None:
+    """When an event first shows this thread on this CPU, in between; None where none does soon."""
+    found = None
+    for name, events in trace.events.items():
+        if name == SWITCH:
+            continue
+        first = int(np.searchsorted(events.time_ns, after_ns, "right"))
+        last = min(int(np.searchsorted(events.time_ns, before_ns)), first + _SOON)
+        such = (events.tid[first:last] == tid) & (events.cpu[first:last] == cpu)
+        if such.any():
+            at_ns = int(events.time_ns[first + int(np.argmax(such))])
+            found = at_ns if found is None else min(found, at_ns)
     return found
 
 
@@ -76,7 +112,9 @@ def untold_wakeups(trace: Trace, wanted: Numbering) -> Wakeups:
     left = switches.fields["prev_pid"]
     ended = np.empty(0, np.intp)
     if WAKING in trace.events:
-        ended = after_idle(switches.cpu, left, switches.fields["next_pid"], {})
+        next_up = switches.fields["next_pid"]
+        missed = missed_switches(switches.time_ns, switches.cpu, left, next_up, {})
+        ended = missed.at[missed.before == 0]
         ended = np.sort(ended[wanted.number_of[left[ended]] >= 0])
     found: list[tuple[int, int, int]] = []
     if len(ended):

@@ -25,17 +25,19 @@ def trace(
     migrations: list[Migration] = [],  # noqa: B006
     wakings: list[Wakeup] = [],  # noqa: B006
     forks: list[Fork] = [],  # noqa: B006
+    by: list[Wakeup] = [],  # noqa: B006
     *,
     end_ns: int,
     gaps: tuple[Gap, ...] = (),
     names: dict[int, str] | None = None,
 ) -> Trace:
-    """From 0 to `end_ns`."""
+    """From 0 to `end_ns`. `by`: events of threads on CPUs that say nothing else."""
     time, cpu, prev, state, then = _columns(switches, 5)
     woken_at, woken, target = _columns(wakeups, 3)
     moved_at, moved, to = _columns(migrations, 3)
     asked_at, asked, last = _columns(wakings, 3)
     forked_at, parent, child = _columns(forks, 3)
+    done_at, doer, where = _columns(by, 3)
     return Trace(
         where="made up",
         start_ns=0,
@@ -46,6 +48,7 @@ def trace(
             ),
             "sched:sched_wakeup": _events(woken_at, target, woken, pid=woken, target_cpu=target),
             "sched:sched_waking": _events(asked_at, last, asked, pid=asked, target_cpu=last),
+            "kvm:kvm_entry": _events(done_at, where, doer),
             "sched:sched_process_fork": _events(
                 forked_at, 0 * parent, parent, parent_pid=parent, child_pid=child
             ),

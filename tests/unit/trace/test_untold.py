@@ -109,6 +109,18 @@ def test_a_thread_that_is_never_seen_to_leave_makes_those_after_it_unknown() -> 
     assert hog.rivals_ns == {-1: 30}
 
 
+def test_who_follows_such_a_thread_runs_from_the_first_event_that_shows_it() -> None:
+    made = trace(
+        [(10, 1, VCPU, PREEMPTED, DAEMON), (90, 1, VCPU, SLEEPS, 0)],
+        # Of the first two one is on another CPU, and one is of another thread.
+        by=[(12, VCPU, 0), (14, HOG, 1), (15, VCPU, 1), (70, VCPU, 1)],
+        end_ns=100,
+    )
+    found = of(made)
+    assert found.on_cpu_ns == 10 + 75
+    assert (found.unknown, found.unknown_ns) == (1, 5)
+
+
 def test_a_thread_that_runs_to_the_end_has_its_time() -> None:
     made = trace([(10, 1, VCPU, RUNNABLE, HOG)], end_ns=100)
     assert of(made, HOG).on_cpu_ns == 90
