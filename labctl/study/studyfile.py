@@ -120,7 +120,8 @@ class StudyFile(FileModel):
     blocks_per_boot: _Blocks
     guest: GuestFile
     limits: LimitsFile
-    collect: Level = Level.COUNTERS
+    collect: Annotated[Level, Field(strict=False)] = Level.COUNTERS
+    """YAML has its name: strict, pydantic takes none but the member itself."""
     exercises: dict[_Name, _Names] = {}
     published: list[Annotated[str, Field(min_length=1)]] = []
     """Files of published results, relative to the study's own."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import UsageError
+from labctl.base.levels import Level
 from labctl.base.stopping import Looks, UntilWidth
 from labctl.study.study import Overrides, Study, load_study, study_names
 
@@ -163,6 +164,7 @@ def test_an_unknown_name_is_refused_with_line_and_nearest_name(
         ("duration_s: 10\n", "duration_s: .inf\n", "'workloads.cpu.duration_s' is inf"),
         ("vcpus: auto", "vcpus: all", "'all'"),
         ("attempts: 3", "attempts: true", "'limits.attempts' is True"),
+        ("blocks: 10", "collect: trac", "'collect' is 'trac': 'counters', 'exits' or 'trace'"),
         ("  duration_s: 2\n", "  duration: 2\n", "'quick.duration'. Did you mean 'duration_s'?"),
     ],
 )
@@ -172,6 +174,11 @@ def test_an_unknown_key_or_value_is_refused_with_its_line(
     line, error = refusal(make_study, old, new)
     assert f"small.yaml:{line}: " in error.message
     assert said in error.message
+
+
+def test_a_study_says_what_its_trials_collect(make_study: MakeStudy) -> None:
+    assert make_study().collect == Level.COUNTERS
+    assert make_study("blocks: 10", "collect: trace\nblocks: 10").collect == Level.TRACE
 
 
 def test_a_study_without_a_quick_selection_says_so(make_study: MakeStudy) -> None:
