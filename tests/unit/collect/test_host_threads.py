@@ -2,6 +2,7 @@ import copy
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,10 @@ def test_a_snapshot_holds_what_the_kernel_says_of_a_thread() -> None:
     both = host_threads.snapshot(refs)
     stop.set()
     started.join()
+    # Python's thread has ended before the kernel's has.
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/self/task/{started.native_id}").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
     one = host_threads.snapshot(refs)
     assert [row["tid"] for row in both["threads"]] == [ref.tid for ref in refs]
     assert [row["tid"] for row in one["threads"]] == [os.getpid()]
