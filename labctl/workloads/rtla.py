@@ -21,8 +21,8 @@ HISTOGRAM_US = IntegerParameter(
     maximum=1_000_000,
     description="the longest time that is told from longer ones",
 )
-"""Longer than the stalls of real-time throttling (50 ms), and no longer: rtla goes through a row for
-each microsecond at its end, inside of the measured window."""
+"""Longer than the stalls of real-time throttling (50 ms), and no longer: at its end rtla goes
+through a row for each microsecond, inside of the measured window."""
 
 _HEADER = re.compile(
     r"# RTLA (?P<tool>\w+) histogram\s*\n"
