@@ -93,7 +93,9 @@ $2 == "sched:sched_switch:" {
         if (delay > longest[tid]) longest[tid] = delay
         delete since[tid]
     }
-    if ($0 ~ / prev_state=R/) { tid = number("prev_pid"); if (tid) since[tid] = now }
+    tid = number("prev_pid")
+    if (tid && $0 ~ / prev_state=R/) since[tid] = now
+    else delete since[tid]  # it ran: the switch to it is missing
 }
 END { for (tid in total) printf "%d %.9f %.9f\n", tid, total[tid], longest[tid] }
 """
