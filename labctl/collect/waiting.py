@@ -19,8 +19,12 @@ _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _MOST_RIVALS = 5
 """That a trial names; the rest are one."""
 
-_MOST_UNKNOWN = 0.01
-"""Share of the threads' time; with more of it unknown there are no figures."""
+_MOST_UNKNOWN = 0.05
+"""Share of the threads' time; with more of it unknown there are no figures. With less, figures may
+be off by as much as `sched_unknown` says."""
+
+_MOST_MISSING = 0.01
+"""Share of the waits; with the lengths of more of them unknown there are no percentiles."""
 
 _UNFIT = re.compile(r"[^\w.:+-]+")
 
@@ -105,7 +109,7 @@ def _percentiles(
     for name, q in _PERCENTILES.items():
         metric = f"sched_delay_{name}"
         value = delays.percentile(q)
-        if missing > _MOST_UNKNOWN * (count + missing):
+        if missing > _MOST_MISSING * (count + missing):
             reason = (
                 f"the kernel kept back the ends of {missing:,} of {count + missing:,} waits, those "
                 "of threads that an idle CPU took up."
