@@ -1,7 +1,7 @@
 """Switches away from idle CPUs that a trace lacks, put back where they were. Pure.
 
-Linux 6.18 was seen to record no switch of one CPU's idle task, from boot on and for every reader:
-its guard against events within events, each thread's own since 6.11
+Linux 6.18 was seen to record no switch of one CPU's idle task, for no reader: likely, though not
+proven, its guard against events within events, each thread's own since 6.11
 (perf_swevent_get_recursion_context), had stuck in it. But who wakes on an idle CPU runs at once.
 """
 

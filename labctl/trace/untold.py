@@ -1,8 +1,8 @@
 """Wake-ups that a trace doesn't tell of, found by what happened before and after.
 
-Linux 6.18 was seen to tell nothing of what some threads do, one CPU's idle task among them, from
-boot on and to every reader: its guard against events within events is each thread's own since 6.11
-(perf_swevent_get_recursion_context), and had stuck. The switch away from that idle task is missing
+Linux 6.18 was seen to tell nothing of what some threads do, one CPU's idle task among them, to no
+reader: likely, though not proven, its guard against events within events, each thread's own since
+6.11 (perf_swevent_get_recursion_context), had stuck. The switch away from that idle task is missing
 then, and so is the wake-up that it carries out for another CPU. What asked for the wake-up,
 sched_waking, is there: it happens on the CPU that asks.
 """
