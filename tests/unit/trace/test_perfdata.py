@@ -382,3 +382,8 @@ def test_the_schedulers_threads_are_checked_whatever_their_type_is_said_to_be(
     file.write_bytes(data.replace(b"pid_t pid;", declared.ljust(5) + b" pid;"))
     with pytest.raises(BrokenError, match="a thread 2147483647"):
         read_trace(file, {"sched:fixed": ("pid",)})
+
+
+def test_events_that_are_years_apart_are_no_recording(tmp_path: Path) -> None:
+    with pytest.raises(BrokenError, match="more than a day"):
+        read(tmp_path, at(1), at(2**62))
