@@ -7,6 +7,7 @@ sched latency` has it the same).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -281,10 +282,10 @@ def _at_end(held: _Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) 
 class _Gaps:
     def __init__(self, gaps: Collection[Gap]) -> None:
         self._all = _merged(gaps)
-        self._by_cpu = {
-            cpu: _merged([gap for gap in gaps if gap.cpu == cpu])
-            for cpu in sorted({gap.cpu for gap in gaps})
-        }
+        by_cpu: dict[int, list[Gap]] = defaultdict(list)
+        for gap in gaps:
+            by_cpu[gap.cpu].append(gap)
+        self._by_cpu = {cpu: _merged(own) for cpu, own in by_cpu.items()}
 
     def between(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Mask:
         """Which of these spans a gap of any CPU touches."""
@@ -295,9 +296,10 @@ class _Gaps:
     ) -> Mask:
         """Which of these spans a gap of their own CPU touches."""
         found = np.zeros(len(cpu), dtype=bool)
-        for number, gaps in self._by_cpu.items():
-            at = np.flatnonzero(cpu == number)
-            found[at] = _touched(gaps, start_ns[at], end_ns[at])
+        for number in np.unique(cpu).tolist() if self._by_cpu else []:
+            if number in self._by_cpu:
+                at = np.flatnonzero(cpu == number)
+                found[at] = _touched(self._by_cpu[number], start_ns[at], end_ns[at])
         return found
 
 
