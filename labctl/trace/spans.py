@@ -245,9 +245,13 @@ def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
     first, then = records.what[:-1], records.what[1:]
     is_same = records.thread[1:] == records.thread[:-1]
     slept = (first == _OUT) & (then == _WAKE)
+    slept[slept] = ~gaps.between(records.time_ns[:-1][slept], records.time_ns[1:][slept])
     at = np.flatnonzero(is_same & ~slept & (first != _UNSEEN))
     first, then = first[at], then[at]
     start_ns, end_ns, cpu = records.time_ns[at], records.time_ns[at + 1], records.cpu[at]
+    # Who slept at both ends of a gap may have run in it, and nowhere else.
+    sleeps = (first == _OUT) & (then == _WAKE)
+    start_ns[sleeps], end_ns[sleeps] = gaps.within(start_ns[sleeps], end_ns[sleeps])
     kind = np.full(len(at), Kind.UNKNOWN, np.int8)
     stayed = cpu == records.cpu[at + 1]
     ran = ((first == _IN) | (first == _SEEN)) & (then <= _OUT_RUNNABLE) & stayed
@@ -290,6 +294,13 @@ class _Gaps:
     def between(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Mask:
         """Which of these spans a gap of any CPU touches."""
         return _touched(self._all, start_ns, end_ns)
+
+    def within(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
+        """From the first to the last gap in each of these spans, all of which have one."""
+        starts, ends = self._all
+        first = np.searchsorted(ends, start_ns, "right")
+        last = np.searchsorted(starts, end_ns, "left") - 1
+        return np.maximum(start_ns, starts[first]), np.minimum(end_ns, ends[last])
 
     def between_of(
         self, cpu: NDArray[np.int32], start_ns: Nanoseconds, end_ns: Nanoseconds
