@@ -17,15 +17,13 @@ from labctl.collect.waiting import key, no_waiting, sample, waiting, why_unknown
 from labctl.store.samples import Reading, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.family import FORK, family
+from labctl.trace.family import family
 from labctl.trace.model import Trace
-from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
 from labctl.trace.sched import Schedule, schedule
-from labctl.trace.spans import MIGRATE
 from labctl.trace.threads import Thread, stored_threads
-from labctl.trace.untold import WAKING
+from labctl.trace.tracepoints import FORK, MIGRATE, SWITCH, WAKEUPS, WAKING
 
 COLLECTOR = "host_trace"
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.model import Nanoseconds, Numbers, Trace
-from labctl.trace.numbering import SWITCH
-from labctl.trace.spans import MIGRATE, Spans
+from labctl.trace.spans import Spans
+from labctl.trace.tracepoints import MIGRATE, SWITCH
 
 _UNKNOWN = -1
 

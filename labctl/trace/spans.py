@@ -17,14 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.model import Gap, Nanoseconds, Trace
-from labctl.trace.numbering import SWITCH, WAKEUPS, Mask, Numbering
+from labctl.trace.numbering import Mask, Numbering
+from labctl.trace.tracepoints import STOPPED, SWITCH, WAKEUPS
 from labctl.trace.untold import Missed, first_seen, missed_switches, untold_wakeups
-
-MIGRATE = "sched:sched_migrate_task"
-
-# prev_state's lower bits tell why a thread stopped, none of them that it is runnable. Above them is
-# TASK_REPORT_MAX, "preempted" (include/trace/events/sched.h, __trace_sched_switch_state).
-_STOPPED = 0xFF
 
 _BATCH = 30_000
 """Switches that are worked on at a time: it bounds the memory."""
@@ -141,7 +136,7 @@ def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
         end_ns = int(switches.time_ns[end - 1]) if end < last else None
         part = _slice(switches.time_ns, begin_ns, end_ns)
         time_ns, cpu = switches.time_ns[part], switches.cpu[part]
-        stopped = switches.fields["prev_state"][part] & _STOPPED
+        stopped = switches.fields["prev_state"][part] & STOPPED
         out = np.where(stopped == 0, _OUT_RUNNABLE, _OUT).astype(np.int8)
         left, next_up = switches.fields["prev_pid"][part], switches.fields["next_pid"][part]
         missed = missed_switches(time_ns, cpu, left, next_up, went_to)
