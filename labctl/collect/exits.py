@@ -22,6 +22,7 @@ from labctl.trace import files
 from labctl.trace.exit_names import IDLE, VMX, exit_name, qemu_exit_name
 from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
+from labctl.trace.tracepoints import TO_QEMU
 
 COLLECTOR = "exits"
 """Its name in PROBLEMS."""
@@ -35,7 +36,6 @@ PERF_REPORT = "trace/exits.perf-kvm-stat.txt"
 
 BY_REASON = ("exits{reason}", "exit_time", "userspace_exits")
 
-_USERSPACE = "kvm:kvm_userspace_exit"
 _AGREEMENT = 0.01
 
 _FAST_PATHS_COUNTED = ("5.15.116", "6.1.33", "6.3.7")
@@ -153,7 +153,7 @@ def _by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
     where = str(raw.path / PERF_REPORT)
     reports = read_reports(raw.read_text(PERF_REPORT), where)
     try:
-        trace = read_trace(raw.path / PERF_DATA, {_USERSPACE: ("reason", "errno")})
+        trace = read_trace(raw.path / PERF_DATA, {TO_QEMU: ("reason", "errno")})
     except BrokenError as error:
         reason = error.message.replace(str(raw.path / PERF_DATA), PERF_DATA)
         raise MissingReadingError(f"{reason}.") from error
@@ -162,7 +162,7 @@ def _by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
     if trace.problems:
         raise MissingReadingError(trace.problems[0].replace(str(raw.path / PERF_DATA), PERF_DATA))
     reasons = [reason for report in reports for reason in report.reasons]
-    returns = trace.events[_USERSPACE].fields
+    returns = trace.events[TO_QEMU].fields
     return Breakdown(
         seconds=float(data["seconds"]),
         exits=_added(((None, reason.name), reason.samples) for reason in reasons),

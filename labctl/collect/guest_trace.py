@@ -16,15 +16,21 @@ from labctl.store.samples import Reading, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import stored_clock_map
-from labctl.trace.family import FORK, family
+from labctl.trace.family import family
 from labctl.trace.model import Trace
-from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
 from labctl.trace.sched import schedule
-from labctl.trace.spans import MIGRATE
 from labctl.trace.threads import Thread
-from labctl.trace.untold import WAKING
+from labctl.trace.tracepoints import (
+    FORK,
+    MIGRATE,
+    SWITCH,
+    TIMER_EXPIRE,
+    TIMER_START,
+    WAKEUPS,
+    WAKING,
+)
 
 COLLECTOR = "guest_trace"
 EVENTS = (
@@ -33,8 +39,8 @@ EVENTS = (
     *WAKEUPS,
     MIGRATE,
     FORK,
-    "timer:hrtimer_start",
-    "timer:hrtimer_expire_entry",
+    TIMER_START,
+    TIMER_EXPIRE,
 )
 """What perf records there: who runs, who waits, whose child that is, and when a timer was due."""
 

@@ -13,19 +13,17 @@ from dataclasses import replace
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.collect.snapshots import Snapshots, read_snapshots
-from labctl.collect.waiting import key, no_waiting, sample, waiting
+from labctl.collect.waiting import key, no_waiting, sample, waiting, why_unknown
 from labctl.store.samples import Reading, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.family import FORK, family
+from labctl.trace.family import family
 from labctl.trace.model import Trace
-from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
 from labctl.trace.sched import Schedule, schedule
-from labctl.trace.spans import MIGRATE
 from labctl.trace.threads import Thread, stored_threads
-from labctl.trace.untold import WAKING
+from labctl.trace.tracepoints import FORK, MIGRATE, SWITCH, WAKEUPS, WAKING
 
 COLLECTOR = "host_trace"
 
@@ -103,11 +101,11 @@ def _cpu_times(found: Schedule, threads: Sequence[Thread], seconds: float) -> It
         by_role[thread.role].append(thread)
     for role, ours in by_role.items():
         labels = {"thread": role}
-        seen = [found.threads[thread.tid] for thread in ours if thread.tid in found.threads]
-        if not seen:
-            reason = "the trace has no switch of such a thread: it ran all along, or slept."
-            yield Unavailable(metric=key("cpu_time", labels), reason=reason)
+        problem = why_unknown(found, ours, role, seconds)
+        if problem is not None:
+            yield Unavailable(metric=key("cpu_time", labels), reason=problem)
         else:
+            seen = [found.threads[thread.tid] for thread in ours if thread.tid in found.threads]
             value = sum(thread.on_cpu_ns for thread in seen) / 1e9 / seconds
             better = Better.NEITHER if role == "workload" else Better.LOWER
             yield sample(files.HOST, "cpu_time", value, Unit.CPUS, better, labels)

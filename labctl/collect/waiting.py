@@ -45,7 +45,7 @@ def waiting(
     """
     ours = [thread for thread in threads if thread.role == of]
     seen = {thread: found.threads[thread.tid] for thread in ours if thread.tid in found.threads}
-    problem = _why_unknown(found, ours, seen, of, seconds)
+    problem = why_unknown(found, ours, of, seconds)
     if problem is not None:
         yield from no_waiting(of, ours, problem)
         return
@@ -53,7 +53,8 @@ def waiting(
     unknown = sum(thread.unknown_ns for thread in seen.values()) / 1e9
     labels = {"of": of}
     yield sample(source, "sched_delay", waited / seconds, Unit.FRACTION, Better.LOWER, labels)
-    yield sample(source, "sched_unknown", unknown / seconds, Unit.FRACTION, Better.LOWER, labels)
+    # Of the recording: no tuning is better for it.
+    yield sample(source, "sched_unknown", unknown / seconds, Unit.FRACTION, Better.NEITHER, labels)
     for metric in ("preemptions", "migrations"):
         count = sum(getattr(thread, metric) for thread in seen.values())
         yield sample(source, metric, count / seconds, Unit.PER_SECOND, Better.LOWER, labels)
@@ -65,13 +66,9 @@ def waiting(
         yield from _percentiles(delays, missing, label, source)
 
 
-def _why_unknown(
-    found: Schedule,
-    ours: Sequence[Thread],
-    seen: Mapping[Thread, ThreadSchedule],
-    of: str,
-    seconds: float,
-) -> str | None:
+def why_unknown(found: Schedule, ours: Sequence[Thread], of: str, seconds: float) -> str | None:
+    """Why the trace doesn't tell what threads of this role did; None where it does."""
+    seen = {thread: found.threads[thread.tid] for thread in ours if thread.tid in found.threads}
     if not seen or (of == "vcpu" and len(seen) < len(ours)):
         missing = sorted(thread.index for thread in ours if thread not in seen)
         names = ", ".join(f"{of} {index}" for index in missing) or f"a {of} thread"

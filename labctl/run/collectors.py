@@ -19,7 +19,7 @@ from labctl.host.accelerator import Requested, known_accelerator
 from labctl.run.counting import countable
 from labctl.run.exit_counting import why_no_bpf
 from labctl.run.perf_record import recording
-from labctl.trace.numbering import SWITCH
+from labctl.trace.tracepoints import EXIT, SWITCH
 
 _UNKNOWN = "nobody knows yet whether KVM works here: 'labctl host accel' finds out."
 _NO_GUEST_CODE = (
@@ -76,7 +76,7 @@ def _no_exit_reasons(at: Here) -> str | None:
     """BPF or, where that is refused, perf must be able to count; KVM in software tells a trial."""
     if (problem := _no_exits(at)) or (no_bpf := why_no_bpf()) is None:
         return problem
-    no_perf = _no_recording(["-e", "kvm:kvm_exit"])
+    no_perf = _no_recording(["-e", EXIT])
     return f"{no_bpf} {no_perf}" if no_perf else None
 
 

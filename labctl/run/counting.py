@@ -55,8 +55,12 @@ def pmu_counting(bench: Bench, pid: int, folder: TrialFolder) -> Iterator[None]:
 def perf_attached(command: Sequence[str]) -> Iterator[Printed]:
     """perf stat beside the block. Raises BrokenError when it ends before it is asked to."""
     printed = Printed()
+    # Nobody else could end it when labctl is killed.
     with running(
-        command, stderr=subprocess.PIPE, env=perf_stat.ENVIRONMENT, stop_signal=signal.SIGINT
+        ("setpriv", "--pdeathsig", "KILL", *command),
+        stderr=subprocess.PIPE,
+        env=perf_stat.ENVIRONMENT,
+        stop_signal=signal.SIGINT,
     ) as perf:
         # perf says nothing when it has attached; its own start takes a few milliseconds.
         time.sleep(_ATTACH_S)

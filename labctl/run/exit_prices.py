@@ -209,6 +209,8 @@ class _Guest:
         self._output.unlink(missing_ok=True)
         ours, qemus = socket.socketpair()
         argv: list[str | Path] = [
+            # Nobody else could end it when labctl is killed.
+            *("setpriv", "--pdeathsig", "KILL"),
             *(QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-S"),
             *("-machine", "pc", "-accel", "kvm", "-cpu", self.cpu_model, "-m", str(_MEMORY_MIB)),
             *("-bios", image, "-mon", "chardev=qmp,mode=control"),

@@ -24,6 +24,17 @@ from labctl.run.threads import process_threads
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.problems import note_problem
+from labctl.trace.tracepoints import (
+    ENTRY,
+    EXIT,
+    FORK,
+    HALT_POLL,
+    MIGRATE,
+    SWITCH,
+    TO_QEMU,
+    WAKEUPS,
+    WAKING,
+)
 
 
 @contextmanager
@@ -51,21 +62,18 @@ def host_tracing(lab: Lab, bench: Bench, pid: int, folder: TrialFolder) -> Itera
 def sched_events(cpus: CpuSet) -> list[str]:
     """perf's arguments for all that concerns these CPUs."""
     filters = {
-        "sched:sched_switch": among("CPU", cpus),
-        "sched:sched_waking": among("target_cpu", cpus),
-        "sched:sched_wakeup": among("target_cpu", cpus),
-        "sched:sched_wakeup_new": among("target_cpu", cpus),
-        "sched:sched_migrate_task": f"{among('orig_cpu', cpus)}||{among('dest_cpu', cpus)}",
+        SWITCH: among("CPU", cpus),
+        **dict.fromkeys((WAKING, *WAKEUPS), among("target_cpu", cpus)),
+        MIGRATE: f"{among('orig_cpu', cpus)}||{among('dest_cpu', cpus)}",
     }
     # Rare, and what tells whose children a workload's processes are.
-    return [*_chosen(filters), "-e", "sched:sched_process_fork"]
+    return [*_chosen(filters), "-e", FORK]
 
 
 def kvm_events(vcpu_tids: Sequence[int]) -> list[str]:
     """perf's arguments for what KVM does in these threads; other guests may be on the same CPUs."""
     own = among("common_pid", vcpu_tids)
-    names = ("kvm_entry", "kvm_exit", "kvm_userspace_exit", "kvm_halt_poll_ns")
-    return _chosen({f"kvm:{name}": own for name in names})
+    return _chosen(dict.fromkeys((ENTRY, EXIT, TO_QEMU, HALT_POLL), own))
 
 
 def _chosen(filters: dict[str, str]) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from labctl.trace.model import Trace
-
-FORK = "sched:sched_process_fork"
+from labctl.trace.tracepoints import FORK
 
 
 def family(trace: Trace, root: int) -> frozenset[int]:

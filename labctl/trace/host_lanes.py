@@ -18,15 +18,9 @@ from labctl.trace.exit_names import HALTS, VMX, exit_name, qemu_exit_name
 from labctl.trace.lane_spans import NUMBER_OF, Flags, Holes, LaneSpans, among, stacked
 from labctl.trace.lanes import Lane, State
 from labctl.trace.model import Nanoseconds, Trace
-from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.runners import Runners
-from labctl.trace.spans import MIGRATE
+from labctl.trace.tracepoints import ENTRY, EXIT, MIGRATE, STOPPED, SWITCH, TO_QEMU, WAKEUPS
 
-ENTRY, EXIT, TO_QEMU = "kvm:kvm_entry", "kvm:kvm_exit", "kvm:kvm_userspace_exit"
-
-STOPPED = 0xFF
-"""prev_state's bits for why a thread stopped; with none of them it is runnable (TASK_REPORT_MAX,
-above them, is "preempted": include/trace/events/sched.h, __trace_sched_switch_state)."""
 _DEAD = 0x30  # EXIT_DEAD and EXIT_ZOMBIE
 _NO_REASON = 0xFFFFFFFF
 _VMX_REASON = 0xFFFF  # above it: flags such as FAILED_VMENTRY

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from labctl.trace.keys import Keys
 from labctl.trace.lane_spans import Holes
 from labctl.trace.model import Events, Nanoseconds, Numbers, Trace
-from labctl.trace.numbering import SWITCH, WAKEUPS
-from labctl.trace.wakeups import WAKING
+from labctl.trace.tracepoints import SWITCH, WAKEUPS, WAKING
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -43,7 +42,7 @@ def mended(trace: Trace) -> tuple[Trace, int]:
     out_ns = _last_before(keys, wanted, left, switches.time_ns)
     in_ns = _last_before(keys, wanted, came, switches.time_ns)
     woken_ns = _first_after(keys, tid, out_ns, [trace.events.get(name) for name in WAKEUPS])
-    asked_ns = _first_after(keys, tid, out_ns, [trace.events.get(WAKING[0])])
+    asked_ns = _first_after(keys, tid, out_ns, [trace.events.get(WAKING)])
     woken_ns = np.where(woken_ns < until_ns, woken_ns, asked_ns)
     found = (in_ns <= out_ns) & (woken_ns < until_ns)
     # What was lost may be that switch, or others.

@@ -10,11 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.model import Trace
-
-SWITCH = "sched:sched_switch"
-WAKEUPS = ("sched:sched_wakeup", "sched:sched_wakeup_new")
-"""Not sched_waking: where a CPU wakes a thread of another one, it comes before the thread is on a
-run queue, and may come before it was switched out."""
+from labctl.trace.tracepoints import SWITCH, WAKEUPS
 
 Mask = NDArray[np.bool_]
 

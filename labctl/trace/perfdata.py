@@ -27,6 +27,9 @@ _MMAP, _LOST, _COMM, _FORK, _MMAP2, _LOST_SAMPLES, _ID_INDEX = 1, 2, 3, 7, 10, 1
 _OF_PROCESSES = {_MMAP: (2, 3), _MMAP2: (2, 3), _COMM: (2, 3), _FORK: (2, 4)}
 """Where these records have a pid and its tid, in 4-byte words from their start."""
 
+_LONGEST_NS = 24 * 3600 * 10**9
+"""Of a trace: by what is made of its times. A guest may write any."""
+
 _BY_BPF = 1 << 15  # PERF_RECORD_MISC_LOST_SAMPLES_BPF: filtered out, not lost
 
 
@@ -190,6 +193,11 @@ class _Reading:
                 "doesn't name."
             )
         start_ns = min(self.start_ns, self.end_ns)
+        if self.end_ns - start_ns > _LONGEST_NS:
+            broken(
+                self.head.where,
+                f"its events are {(self.end_ns - start_ns) / 1e9:,.0f} s apart, more than a day",
+            )
         return Trace(
             where=self.head.where,
             start_ns=start_ns,

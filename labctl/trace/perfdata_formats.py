@@ -14,13 +14,18 @@ from dataclasses import dataclass
 from labctl.base.errors import BrokenError
 
 _MAGIC = b"\x17\x08\x44tracing"
+# What a guest wrote may be anything: neither expression may try a stretch of text twice.
 _FIELD = re.compile(
-    r"^\s*field:(?P<type>[^;]*?)(?P<name>\w+)(?P<array>\[[^;]*\])?;\s*offset:(?P<offset>\d+);"
-    r"\s*size:(?P<size>\d+);(?:\s*signed:(?P<signed>\d+);)?",
-    re.MULTILINE,
+    r"\s*field:(?P<declared>[^;]*);\s*offset:(?P<offset>\d+);"
+    r"\s*size:(?P<size>\d+);(?:\s*signed:(?P<signed>\d+);)?"
 )
-_ID = re.compile(r"^ID:\s*(\d+)", re.MULTILINE)
-_NAME = re.compile(r"^name:\s*(\S+)", re.MULTILINE)
+_ID = re.compile(r"^ID:[ \t]*(\d+)", re.MULTILINE)
+_NAME = re.compile(r"^name:[ \t]*(\S+)", re.MULTILINE)
+
+_MOST = 4096
+"""Systems, or events of one: a kernel has some thousand, and perf writes those it recorded."""
+_MOST_BYTES = 1 << 20
+"""Of one format: the longest of Linux's have some thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,12 @@ class _Reader:
     def number(self, size: int) -> int:
         return int.from_bytes(self.take(size), "little")
 
+    def count(self) -> int:
+        found = self.number(4)
+        if found > _MOST:
+            raise ValueError(f"{found:,} of them were to follow")
+        return found
+
     def string(self) -> str:
         end = self.text.find(b"\0", self.at)
         if end < 0:
@@ -97,14 +108,16 @@ def _formats(reader: _Reader) -> list[Format]:
     for _ in ("header_page", "header_event"):
         reader.string()
         reader.take(reader.number(8))
-    for _ in range(reader.number(4)):
+    for _ in range(reader.count()):
         reader.take(reader.number(8))  # formats of ftrace's own events
     formats = []
-    for _ in range(reader.number(4)):
+    for _ in range(reader.count()):
         system = reader.string()
-        for _ in range(reader.number(4)):
+        for _ in range(reader.count()):
             text = reader.take(reader.number(8)).decode(errors="replace")
             formats.append(parse_format(system, text))
+            if len(formats) > _MOST:
+                raise ValueError(f"they are more than {_MOST:,}")
     return formats
 
 
@@ -113,20 +126,31 @@ def parse_format(system: str, text: str) -> Format:
     name, number = _NAME.search(text), _ID.search(text)
     if name is None or number is None:
         raise ValueError(f"an event of '{system}' has no name or no ID")
-    fields = {
-        match["name"]: Field(
-            offset=int(match["offset"]),
-            size=int(match["size"]),
-            signed=match["signed"] == "1",
-            array=match["array"] is not None or "_loc " in match["type"],
-            # System calls' own have 8 bytes, and -1 among their values.
-            thread=match["type"].strip() == "pid_t" and match["size"] == "4",
-        )
-        for match in _FIELD.finditer(text)
-    }
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"the format of '{name[1][:40]}' has {len(text):,} bytes")
+    matches = (_FIELD.match(line) for line in text.splitlines())
+    fields = dict(_field(system, match) for match in matches if match)
     return Format(
         name=f"{system}:{name[1]}",
         id=int(number[1]),
         fields={n: field for n, field in fields.items() if not n.startswith("common_")},
         common_pid=fields.get("common_pid"),
+    )
+
+
+def _field(system: str, match: re.Match[str]) -> tuple[str, Field]:
+    """Declared as in C: `char comm[16]`, `__data_loc char[] text`."""
+    declared = match["declared"].rstrip()
+    is_array = declared.endswith("]")
+    before = declared[: declared.rfind("[")] if is_array else declared
+    name = re.split(r"\W", before)[-1]
+    return name, Field(
+        offset=int(match["offset"]),
+        size=int(match["size"]),
+        signed=match["signed"] == "1",
+        array=is_array or "_loc " in before,
+        # System calls' own have 8 bytes, and -1 among their values. What the scheduler's are looked
+        # up by isn't for a guest to declare as something else.
+        thread=(before.split() == ["pid_t", name] and match["size"] == "4")
+        or (system == "sched" and name.endswith("pid")),
     )

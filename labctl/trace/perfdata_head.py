@@ -38,6 +38,9 @@ _ATTR_BYTES = 96
 _TRACING_DATA = 1
 _COMPRESSED = 27
 _MAX_ATTRS = 4096
+_MAX_ID_BYTES = 1 << 24
+"""Of all events together: 64 events on 32,768 CPUs. Attrs may share a place in the file, so that
+its size doesn't bound them."""
 
 _TRACEPOINT = 2  # PERF_TYPE_TRACEPOINT
 _FREQUENCY, _ID_ALL, _USE_CLOCK = 1 << 10, 1 << 18, 1 << 25
@@ -224,12 +227,14 @@ def _attrs(
     if not 0 < total_bytes // each_bytes <= _MAX_ATTRS:
         broken(where, f"it says that it has {total_bytes // each_bytes} events", at)
     attrs = []
+    left = _MAX_ID_BYTES
     for start in range(at, at + total_bytes, each_bytes):
         attr = _read(file, where, start, each_bytes)
         kind, _, config, period, sample_type, read_format, flags = _ATTR.unpack_from(attr)
         ids_at, ids_bytes = _SECTION.unpack(attr[-_SECTION.size :])
-        if ids_bytes % 8 or ids_bytes > 1 << 24:
+        if ids_bytes % 8 or ids_bytes > left:
             broken(where, f"an event has {ids_bytes} bytes of ids", start)
+        left -= ids_bytes
         attrs.append(
             Attr(
                 kind=kind,

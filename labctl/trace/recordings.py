@@ -9,21 +9,28 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
-from labctl.trace.family import FORK
-from labctl.trace.host_lanes import ENTRY, EXIT, TO_QEMU
 from labctl.trace.model import Trace
-from labctl.trace.numbering import SWITCH, WAKEUPS
 from labctl.trace.perfdata import read_trace, tracepoints
 from labctl.trace.problems import noted_problem
-from labctl.trace.spans import MIGRATE
 from labctl.trace.threads import Thread, Workload, stored_threads, stored_workload
-from labctl.trace.wakeups import TIMER_EXPIRE, TIMER_START, WAKING
+from labctl.trace.tracepoints import (
+    ENTRY,
+    EXIT,
+    FORK,
+    MIGRATE,
+    SWITCH,
+    TIMER_EXPIRE,
+    TIMER_START,
+    TO_QEMU,
+    WAKEUPS,
+    WAKING,
+)
 
 _RECORDERS = ("host_trace", "guest_trace")
 _SCHEDULER: Mapping[str, Sequence[str]] = {
     SWITCH: ("prev_pid", "prev_state", "next_pid"),
     **dict.fromkeys(WAKEUPS, ("pid", "target_cpu")),
-    **dict.fromkeys(WAKING, ("pid", "target_cpu")),
+    WAKING: ("pid", "target_cpu"),
     MIGRATE: ("pid", "dest_cpu"),
     FORK: ("parent_pid", "child_pid"),
     TIMER_START: ("hrtimer", "expires"),

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.model import Nanoseconds, Numbers, Trace
-from labctl.trace.numbering import SWITCH
-from labctl.trace.spans import MIGRATE, Spans
+from labctl.trace.spans import Spans
+from labctl.trace.tracepoints import MIGRATE, SWITCH
 
 _UNKNOWN = -1
 
@@ -44,15 +44,16 @@ def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
     totals: dict[tuple[int, int], int] = {}
     for cpu in np.unique(stretches.cpu).tolist():
         at = np.flatnonzero(switches.cpu == cpu)
-        if not len(at):
-            continue
         times = switches.time_ns[at]
         ran = _between_switches(switches.fields["prev_pid"][at], switches.fields["next_pid"][at])
+        edges = np.append(times, trace.end_ns)
         here = stretches.take(np.flatnonzero(stretches.cpu == cpu))
         first = np.searchsorted(times, here.start_ns, "right")
         last = np.searchsorted(times, here.end_ns, "left")
+        # Of a wait that lasts no time, any number of switches may be at its moment.
+        last = np.maximum(last, first)
         for part in _parts(last - first + 1):
-            _add_slices(totals, here.take(part), first[part], last[part], times, ran)
+            _add_slices(totals, here.take(part), first[part], last[part], edges, ran)
     found: dict[int, dict[int, int]] = {}
     for (tid, rival), length_ns in totals.items():
         found.setdefault(tid, {})[rival] = length_ns
@@ -60,11 +61,14 @@ def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
 
 
 def _between_switches(left: Numbers, next_up: Numbers) -> NDArray[np.int64]:
-    """Who ran on a CPU before its first switch, after each, and after the last.
+    """Who ran on a CPU before its first switch, after each, and after the last: of one without a
+    switch that isn't known.
 
     Where the next switch is away from another thread one is missing. An idle CPU goes to it at once
     when there is somebody who waits; from any other the moment isn't known: -1.
     """
+    if not len(left):
+        return np.array([_UNKNOWN])
     ran = np.concatenate([left[:1], next_up]).astype(np.int64)
     missed = np.flatnonzero(ran[:-1] != left)
     ran[missed] = np.where(ran[missed] == 0, left[missed], _UNKNOWN)
@@ -94,7 +98,7 @@ def _add_slices(
     slot = np.repeat(first, count) + nth
     begin = np.where(nth == 0, waits.start_ns[wait], times[np.maximum(slot - 1, 0)])
     is_last = nth == count[wait] - 1
-    end = np.where(is_last, waits.end_ns[wait], times[np.minimum(slot, len(times) - 1)])
+    end = np.where(is_last, waits.end_ns[wait], times[slot])
     # No number of a pair is negative.
     pair = (waits.tid[wait].astype(np.int64) << 32) | (ran[slot] - _UNKNOWN)
     pairs, number = np.unique(pair, return_inverse=True)

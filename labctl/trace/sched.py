@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.model import Nanoseconds, Trace
-from labctl.trace.numbering import SWITCH
 from labctl.trace.rivals import who_ran
-from labctl.trace.spans import MIGRATE, Kind, Spans, spans
+from labctl.trace.spans import Kind, Spans, spans
+from labctl.trace.tracepoints import MIGRATE, SWITCH
 
 _PART = 30_000
 """Waits that are put in order at a time: it bounds the memory."""

@@ -7,6 +7,7 @@ sched latency` has it the same).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,14 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.model import Gap, Nanoseconds, Trace
-from labctl.trace.numbering import SWITCH, WAKEUPS, Mask, Numbering
+from labctl.trace.numbering import Mask, Numbering
+from labctl.trace.tracepoints import STOPPED, SWITCH, WAKEUPS
 from labctl.trace.untold import Missed, first_seen, missed_switches, untold_wakeups
-
-MIGRATE = "sched:sched_migrate_task"
-
-# prev_state's lower bits tell why a thread stopped, none of them that it is runnable. Above them is
-# TASK_REPORT_MAX, "preempted" (include/trace/events/sched.h, __trace_sched_switch_state).
-_STOPPED = 0xFF
 
 _BATCH = 30_000
 """Switches that are worked on at a time: it bounds the memory."""
@@ -140,7 +136,7 @@ def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
         end_ns = int(switches.time_ns[end - 1]) if end < last else None
         part = _slice(switches.time_ns, begin_ns, end_ns)
         time_ns, cpu = switches.time_ns[part], switches.cpu[part]
-        stopped = switches.fields["prev_state"][part] & _STOPPED
+        stopped = switches.fields["prev_state"][part] & STOPPED
         out = np.where(stopped == 0, _OUT_RUNNABLE, _OUT).astype(np.int8)
         left, next_up = switches.fields["prev_pid"][part], switches.fields["next_pid"][part]
         missed = missed_switches(time_ns, cpu, left, next_up, went_to)
@@ -244,9 +240,13 @@ def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
     first, then = records.what[:-1], records.what[1:]
     is_same = records.thread[1:] == records.thread[:-1]
     slept = (first == _OUT) & (then == _WAKE)
+    slept[slept] = ~gaps.between(records.time_ns[:-1][slept], records.time_ns[1:][slept])
     at = np.flatnonzero(is_same & ~slept & (first != _UNSEEN))
     first, then = first[at], then[at]
     start_ns, end_ns, cpu = records.time_ns[at], records.time_ns[at + 1], records.cpu[at]
+    # Who slept at both ends of a gap may have run in it, and nowhere else.
+    sleeps = (first == _OUT) & (then == _WAKE)
+    start_ns[sleeps], end_ns[sleeps] = gaps.within(start_ns[sleeps], end_ns[sleeps])
     kind = np.full(len(at), Kind.UNKNOWN, np.int8)
     stayed = cpu == records.cpu[at + 1]
     ran = ((first == _IN) | (first == _SEEN)) & (then <= _OUT_RUNNABLE) & stayed
@@ -281,23 +281,31 @@ def _at_end(held: _Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) 
 class _Gaps:
     def __init__(self, gaps: Collection[Gap]) -> None:
         self._all = _merged(gaps)
-        self._by_cpu = {
-            cpu: _merged([gap for gap in gaps if gap.cpu == cpu])
-            for cpu in sorted({gap.cpu for gap in gaps})
-        }
+        by_cpu: dict[int, list[Gap]] = defaultdict(list)
+        for gap in gaps:
+            by_cpu[gap.cpu].append(gap)
+        self._by_cpu = {cpu: _merged(own) for cpu, own in by_cpu.items()}
 
     def between(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Mask:
         """Which of these spans a gap of any CPU touches."""
         return _touched(self._all, start_ns, end_ns)
+
+    def within(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
+        """From the first to the last gap in each of these spans, all of which have one."""
+        starts, ends = self._all
+        first = np.searchsorted(ends, start_ns, "right")
+        last = np.searchsorted(starts, end_ns, "left") - 1
+        return np.maximum(start_ns, starts[first]), np.minimum(end_ns, ends[last])
 
     def between_of(
         self, cpu: NDArray[np.int32], start_ns: Nanoseconds, end_ns: Nanoseconds
     ) -> Mask:
         """Which of these spans a gap of their own CPU touches."""
         found = np.zeros(len(cpu), dtype=bool)
-        for number, gaps in self._by_cpu.items():
-            at = np.flatnonzero(cpu == number)
-            found[at] = _touched(gaps, start_ns[at], end_ns[at])
+        for number in np.unique(cpu).tolist() if self._by_cpu else []:
+            if number in self._by_cpu:
+                at = np.flatnonzero(cpu == number)
+                found[at] = _touched(self._by_cpu[number], start_ns[at], end_ns[at])
         return found
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.exit_names import SPINS
-from labctl.trace.host_lanes import EXIT, HostSide
+from labctl.trace.host_lanes import HostSide
 from labctl.trace.lane_spans import Flags, in_states, meter, overlaps
 from labctl.trace.lanes import Lane, State, Suspect
 from labctl.trace.model import Nanoseconds
-from labctl.trace.numbering import WAKEUPS
+from labctl.trace.tracepoints import EXIT, WAKEUPS
 
 DOUBLE = "double scheduling", "double_scheduling"
 LOCK_HOLDER = "lock holder preempted", "lock_holder"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from labctl.trace.lane_spans import NUMBER_OF, Holes, LaneSpans, stacked
 from labctl.trace.lanes import Lane, State
 from labctl.trace.model import Nanoseconds, Trace
-from labctl.trace.numbering import SWITCH
+from labctl.trace.tracepoints import SWITCH
 
 Mapped = Callable[[Nanoseconds], Nanoseconds]
 """From a machine's clock to that of the time line."""

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.model import Nanoseconds, Trace
-from labctl.trace.numbering import SWITCH, WAKEUPS, Numbering
-
-WAKING = "sched:sched_waking"
+from labctl.trace.numbering import Numbering
+from labctl.trace.tracepoints import SWITCH, WAKEUPS, WAKING
 
 _SOON = 1000
 """Events that are looked through for each switch that is missing."""

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.host_lanes import STOPPED
 from labctl.trace.keys import Keys, last
 from labctl.trace.lane_spans import Flags, Holes
 from labctl.trace.model import Nanoseconds, Numbers, Trace
-from labctl.trace.numbering import SWITCH
+from labctl.trace.tracepoints import STOPPED, SWITCH, TIMER_EXPIRE, TIMER_START, WAKEUP, WAKING
 
-WAKING = ("sched:sched_waking", "sched:sched_wakeup")
-"""The earlier one first: sched_wakeup comes when the task is on a run queue."""
-TIMER_START, TIMER_EXPIRE = "timer:hrtimer_start", "timer:hrtimer_expire_entry"
+_WOKEN = (WAKING, WAKEUP)
+"""The earlier one first."""
 
 _LONGEST_LATENESS_NS = 60_000_000_000
 """Of a timer. Beyond it `expires` is no time of CLOCK_MONOTONIC, but of another clock."""
@@ -60,7 +58,7 @@ def wakeups(trace: Trace, tids: Sequence[int]) -> tuple[Wakeups, int]:
     """Of some tasks, from the sleep before to the switch-in after; and how many more there were
     with events missing in between, of which nothing is known."""
     switches = trace.events.get(SWITCH)
-    waking = next((trace.events[name] for name in WAKING if name in trace.events), None)
+    waking = next((trace.events[name] for name in _WOKEN if name in trace.events), None)
     if switches is None or waking is None or not len(switches) or not len(tids):
         return _none(), 0
     keys = Keys.of(tids, trace)

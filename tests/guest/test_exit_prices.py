@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,32 @@ def test_without_kvm_there_is_no_price_list_and_the_reason(
     assert done.returncode == 3
     assert "failed to initialize kvm" in done.stderr
     assert not (sandbox.state / "exit-prices.json").exists()
+
+
+_WAITS = """
+import sys
+from pathlib import Path
+from labctl.run.exit_prices import NOTHING, _assembled, _command, _Guest
+folder = Path(sys.argv[1])
+with _Guest(folder, _assembled(folder), "host", None).stopped(NOTHING, 1, 1) as monitor:
+    print(_command(monitor, "query-cpus-fast")[0]["thread-id"], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_its_guest_ends_when_labctl_is_killed(tmp_path: Path) -> None:
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        pytest.skip("this host has no /dev/kvm that opens")
+    with subprocess.Popen(
+        [sys.executable, "-c", _WAITS, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as killed:
+        assert killed.stdout is not None
+        vcpu = Path(f"/proc/{int(killed.stdout.readline())}")
+        assert vcpu.exists()
+        killed.kill()
+    until = time.monotonic() + 10
+    while vcpu.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not vcpu.exists()

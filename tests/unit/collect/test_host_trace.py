@@ -176,6 +176,7 @@ def test_with_more_than_a_twentieth_of_the_time_unknown_there_are_no_figures(
     else:
         assert "sched_delay{of=vcpu}" not in found
         assert "perf lost 1,234 events" in missing["preempted_time{of=vcpu}"]
+        assert "perf lost 1,234 events" in missing["cpu_time{thread=vcpu}"]
 
 
 def test_a_vcpu_without_a_switch_is_not_taken_for_one_that_slept(
@@ -185,4 +186,5 @@ def test_a_vcpu_without_a_switch_is_not_taken_for_one_that_slept(
     found, missing = read(made_up(tmp_path, monkeypatch, turns(), "guest", *threads))
     assert "no switch of vcpu 1" in missing["sched_delay{of=vcpu}"]
     assert "cpu_time{thread=vhost}" in missing
+    assert "no switch of vcpu 1" in missing["cpu_time{thread=vcpu}"]
     assert "sched_delay_max{vcpu=0}" not in found

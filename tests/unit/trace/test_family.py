@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from labctl.trace.family import FORK, family
+from labctl.trace.family import family
 from labctl.trace.model import Events, Trace
+from labctl.trace.tracepoints import FORK
 
 
 def trace(*forks: tuple[int, int], processes: dict[int, int] | None = None) -> Trace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labctl.trace.mended import mended
 from labctl.trace.model import Trace
-from labctl.trace.numbering import SWITCH
+from labctl.trace.tracepoints import SWITCH
 from tests.unit.trace.recorded import RUNNABLE, SLEEPING, Recorded
 
 THREAD, OTHER = 100, 200

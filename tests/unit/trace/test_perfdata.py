@@ -15,6 +15,7 @@ from labctl.base.errors import BrokenError
 from labctl.trace import perfdata_chain, perfdata_columns
 from labctl.trace.model import Gap, Trace
 from labctl.trace.perfdata import read_trace, tracepoints
+from labctl.trace.perfdata_formats import parse_format
 from tests.unit.trace import perfdata_writer as made
 
 FIELDS = ("pid", "plain", "wide", "small", "tiny", "least")
@@ -330,3 +331,59 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         tracepoints(tmp_path / "missing")
     with pytest.raises(BrokenError, match="Is a directory"):
         tracepoints(tmp_path)
+
+
+def test_a_layout_of_any_length_is_read_in_no_time(tmp_path: Path) -> None:
+    # What an expression tries again and again would take hours here.
+    long = "field:" + "a" * 500_000
+    found = parse_format(
+        "sched", f"name: made\nID: 7\n{long}\n\tfield:int pid;\toffset:8;\tsize:4;"
+    )
+    assert (found.name, list(found.fields)) == ("sched:made", ["pid"])
+
+
+def test_fields_are_known_by_their_name_however_they_are_declared() -> None:
+    lines = (
+        "field:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;",
+        "field:__data_loc char[] text;\toffset:24;\tsize:4;\tsigned:0;",
+        "field:__rel_loc char[] last;\toffset:28;\tsize:4;\tsigned:0;",
+        "field:const char * where;\toffset:32;\tsize:8;\tsigned:0;",
+        "field:long prev_state;\toffset:40;\tsize:8;\tsigned:1;",
+    )
+    text = "name: made\nID: 7\nformat:\n" + "".join(f"\t{line}\n" for line in lines)
+    fields = parse_format("sched", text).fields
+    assert [name for name, field in fields.items() if field.is_integer] == ["where", "prev_state"]
+    assert (fields["prev_comm"].array, fields["text"].array, fields["last"].array) == (True,) * 3
+    assert (fields["prev_state"].offset, fields["prev_state"].signed) == (40, True)
+
+
+def test_a_layout_longer_than_any_is_refused() -> None:
+    with pytest.raises(ValueError, match="1,048,5.. bytes|1,048,6.. bytes"):
+        parse_format("sched", "name: made\nID: 7\n" + "\n" * (1 << 20))
+
+
+def test_ids_that_events_share_are_no_way_to_fill_the_memory(tmp_path: Path) -> None:
+    size = 1 << 23
+    attrs = b"".join(made.attr(70) + struct.pack("<QQ", 104, size) for _ in range(3))
+    header = struct.pack("<8s9Q", b"PERFILE2", 104, 144, 104 + size, len(attrs), 104, 8, 0, 0, 2)
+    file = tmp_path / "perf.data"
+    file.write_bytes(header.ljust(104, b"\0") + bytes(size) + attrs)
+    with pytest.raises(BrokenError, match=f"{size} bytes of ids"):
+        tracepoints(file)
+
+
+@pytest.mark.parametrize("declared", [b"int", b"u32"])
+def test_the_schedulers_threads_are_checked_whatever_their_type_is_said_to_be(
+    tmp_path: Path, declared: bytes
+) -> None:
+    file = tmp_path / "perf.data"
+    data = made.perfdata([at(1, pid=2**31 - 1)]).replace(b"made\0", b"sched\0")
+    # As long as before: the file says elsewhere how long it is.
+    file.write_bytes(data.replace(b"pid_t pid;", declared.ljust(5) + b" pid;"))
+    with pytest.raises(BrokenError, match="a thread 2147483647"):
+        read_trace(file, {"sched:fixed": ("pid",)})
+
+
+def test_events_that_are_years_apart_are_no_recording(tmp_path: Path) -> None:
+    with pytest.raises(BrokenError, match="more than a day"):
+        read(tmp_path, at(1), at(2**62))

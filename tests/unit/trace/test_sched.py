@@ -312,3 +312,30 @@ def test_columns_tell_the_same_as_going_from_moment_to_moment(
         tid: expected[tid] for tid in found.threads
     }
     assert all(thread.unknown == 0 for thread in found.threads.values())
+
+
+def test_who_ran_on_a_cpu_without_a_switch_is_unknown_and_not_left_out() -> None:
+    # 7 is queued on CPU 5, moved, and runs on CPU 1.
+    found = schedule(
+        trace(
+            [(0, 1, 7, SLEEPS, 0), (30, 1, 0, RUNNABLE, 7)], [(10, 7, 5)], [(25, 7, 1)], end_ns=40
+        )
+    ).threads[7]
+    assert found.delays.total_ns == 20
+    assert found.rivals_ns == {-1: 15, 0: 5}
+
+
+def test_switches_of_one_moment_cut_a_wait_that_lasts_no_time_into_nothing() -> None:
+    switches = [(10, 0, 7, PREEMPTED, 8), (10, 0, 8, SLEEPS, 9), (10, 0, 9, SLEEPS, 7)]
+    found = schedule(trace(switches, end_ns=20)).threads[7]
+    assert (found.delays.total_ns, sum(found.rivals_ns.values())) == (0, 0)
+
+
+def test_who_slept_before_and_after_a_gap_may_have_run_in_it() -> None:
+    switches = [(10, 0, 7, SLEEPS, 0), (91, 0, 0, RUNNABLE, 7), (95, 0, 7, SLEEPS, 0)]
+    lost = (
+        Gap(cpu=1, start_ns=20, end_ns=30, count=9),
+        Gap(cpu=1, start_ns=60, end_ns=80, count=9),
+    )
+    found = schedule(trace(switches, [(90, 7, 0)], end_ns=100, gaps=lost)).threads[7]
+    assert (found.on_cpu_ns, found.delays.total_ns, found.unknown_ns) == (10 + 4, 1, 60)
