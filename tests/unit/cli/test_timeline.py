@@ -79,9 +79,13 @@ def test_without_a_trial_those_with_a_trace_are_listed_and_one_is_proposed(
 ) -> None:
     RunFolder(results / "r1").trial(5).write_raw(files.GUEST, b"PERFILE2")
     said = labctl("timeline", "r1")
-    rows = [line for line in said.out.splitlines() if line.startswith("│")]
-    assert len(rows) == 2
+    heading, *lines = said.out.splitlines()
+    assert heading.startswith("trial")
+    assert {line[:1] for line in lines[: lines.index("")]} == {"2", "5"}
+    assert all(len(line) <= 80 for line in lines)
     assert "Have a look: labctl timeline r1 " in said.out
+    elsewhere = labctl("timeline", str(results / "r1")).out
+    assert f"Have a look: labctl timeline {results / 'r1'} " in elsewhere
     listed = json.loads(labctl("timeline", "r1", "--json").out)
     assert {one["trial"] for one in listed["trials"]} == {2, 5}
     worst = [one["latency_max_s"] or 0 for one in listed["trials"]]
