@@ -174,11 +174,11 @@ COLLECTORS = (
 
 
 def lacking(level: Level, at: Here) -> list[str]:
-    """A sentence for each collector that this level adds to counters and that can't work here."""
+    """A sentence for each collector that `level` adds to counters and that can't work here."""
     added = (known for known in COLLECTORS if known.level != Level.COUNTERS)
     reasons = {known: known.why_unavailable(at) for known in added if level.holds(known.level)}
     return [
-        f"level '{level}' records nothing of {known.gives.partition(':')[0]}: {reason}"
+        f"'{known.name}' ({known.gives.partition(':')[0]}) collects nothing here: {reason}"
         for known, reason in reasons.items()
         if reason is not None
     ]

@@ -13,14 +13,16 @@ EMULATED = Here(accelerator="tcg", tree=None)
 def test_exits_of_an_emulated_guest_are_lacking_with_the_reason() -> None:
     (said,) = lacking(Level.EXITS, EMULATED)
     assert said == (
-        "level 'exits' records nothing of VM exits by reason, and their time: emulated: no VM "
-        "exits."
+        "'exits' (VM exits by reason, and their time) collects nothing here: emulated: no VM exits."
     )
 
 
 def test_a_guest_whose_image_has_no_perf_has_no_trace(tmp_path: Path) -> None:
     said = lacking(Level.TRACE, Here(accelerator="tcg", tree=tmp_path))
-    assert any("the guest's scheduler: the guest image has no perf." in text for text in said)
+    assert any(
+        "(the guest's scheduler) collects nothing here: the guest image has no perf." in text
+        for text in said
+    )
 
 
 def test_level_counters_adds_nothing_that_could_be_lacking() -> None:
