@@ -83,7 +83,13 @@ def find(folder: RunFolder, name: str) -> TrialFolder:
 
 
 def about(folder: RunFolder, trial: TrialFolder) -> About:
-    """Raises BrokenError when the trial's record can't be read."""
+    """Raises UsageError for a trial that was not finished, BrokenError when its record can't be
+    read."""
+    if not trial.has("trial.json"):
+        raise UsageError(
+            f"trial {trial.path.name.lstrip('0')} of {folder.name} was not finished",
+            hint=f"'labctl sweep --resume {folder.name}' makes it again.",
+        )
     record = trial.read_record()
     cell = record.cell
     name = trial_name(record.number, record.attempt)

@@ -131,6 +131,14 @@ def test_a_trial_that_is_not_there_is_refused(
     assert told in said.err
 
 
+def test_a_trial_that_was_cut_off_says_how_to_make_it_again(labctl: Labctl, results: Path) -> None:
+    (RunFolder(results / "r1").trial(2).path / "trial.json").unlink()
+    said = labctl("timeline", "r1", "2")
+    assert said.code == 2
+    assert "trial 2 of r1 was not finished" in said.err
+    assert "labctl sweep --resume r1" in said.err
+
+
 def test_the_range_of_trials_is_named(labctl: Labctl, results: Path) -> None:
     last = max(int(path.name) for path in (results / "r1" / "trials").iterdir())
     assert f"Its trials: 1 to {last}." in labctl("timeline", "r1", "99").err
