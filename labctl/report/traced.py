@@ -16,6 +16,9 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 
 _WORST = "latency_max"
+_RECORDERS = {"host_trace": "the host's side", "guest_trace": "the guest's side"}
+_NO_RECORDER = "exits"
+"""The collector whose problem is no reason why there is no trace."""
 _NAME = re.compile(r"0*(\d+)(?:\.([1-9]\d*))?")
 
 
@@ -136,7 +139,11 @@ def _no_trace(folder: RunFolder, trial: TrialFolder, name: str) -> UsageError:
         except BrokenError as error:
             problems = {files.PROBLEMS: error.message}
         if isinstance(problems, dict):
-            told = [f"{who}: {why}" for who, why in problems.items()]
+            told = [
+                f"{_RECORDERS.get(who, who)}: {why}"
+                for who, why in problems.items()
+                if who != _NO_RECORDER
+            ]
     message = f"trial {name} of {folder.name} has no trace"
     if told:
         return UsageError(

@@ -108,10 +108,20 @@ def test_a_trial_without_a_trace_says_how_to_record_one(labctl: Labctl, results:
 
 def test_a_trial_whose_recorder_failed_says_why(labctl: Labctl, results: Path) -> None:
     trial = RunFolder(results / "r1").trial(3)
-    trial.write_raw_json(files.PROBLEMS, {"host trace": "perf is too old"})
+    trial.write_raw_json(files.PROBLEMS, {"host_trace": "perf is too old"})
     said = labctl("timeline", "r1", "3")
     assert said.code == 2
-    assert "host trace: perf is too old" in said.err
+    assert "the host's side: perf is too old" in said.err
+
+
+def test_that_exits_were_not_counted_is_no_reason_for_a_missing_trace(
+    labctl: Labctl, results: Path
+) -> None:
+    trial = RunFolder(results / "r1").trial(3)
+    trial.write_raw_json(files.PROBLEMS, {"exits": "emulated: no VM exits."})
+    said = labctl("timeline", "r1", "3")
+    assert "emulated" not in said.err
+    assert "--collect trace" in said.err
 
 
 @pytest.mark.parametrize(
