@@ -99,6 +99,8 @@ def _no_host_trace(_: Here) -> str | None:
 
 def _no_recording(events: Sequence[str]) -> str | None:
     """Tried: what perf may record hangs on the kernel, its settings and the container."""
+    if os.geteuid() != 0:
+        return "only root can record."
     with tempfile.TemporaryDirectory() as folder:
         cpus = frozenset(os.sched_getaffinity(0))
         with recording(Path(folder, "perf.data"), events, cpus=cpus) as recorded:
