@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
@@ -89,14 +90,25 @@ def command(
             accel=accel,
         )
         document["overhead"] = _measured(request, quiet=quiet)
-    elif any((levels, seconds is not None, workload)):
-        raise UsageError("--level, --seconds and --workload are for measuring", hint="--overhead")
+    else:
+        _refuse_alone(context)
     if as_json:
         print_json(document)
         return
     _print_collectors(document["collectors"])
     if overhead:
         _print_costs(document["overhead"])
+
+
+def _refuse_alone(context: click.Context) -> None:
+    """Raises UsageError for options that say how to measure, where nothing is to be measured."""
+    for option in ("level", "pairs", "seconds", "workload", "seed"):
+        name = "levels" if option == "level" else option
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(
+                f"--{option} says how a level's cost is measured, and none is",
+                hint="Add --overhead, which measures, or leave it out.",
+            )
 
 
 def _listed(places: StatePlaces, accel: Requested, study: str) -> list[dict[str, Any]]:

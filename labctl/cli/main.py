@@ -124,8 +124,9 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(ExitCode.USAGE)
-    except (KeyboardInterrupt, click.Abort):
-        _say("interrupted", None)
+    except (KeyboardInterrupt, click.Abort) as stopped:
+        notes = getattr(stopped.__cause__ or stopped, "__notes__", ())  # click makes it an Abort
+        _say("interrupted", "\n".join(notes) or None)
         sys.exit(128 + 2)
     except Exception as error:
         if debug:

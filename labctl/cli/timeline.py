@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,8 @@ def command(
     if trial_name is None:
         if output is not None or perfetto is not None:
             raise click.UsageError("which TRIAL? Without one, the traced trials are listed")
-        _list(folder, as_json=as_json)
+        where = shlex.join((run_name, *(("--results", str(results)) if results else ())))
+        _list(folder, where, as_json=as_json)
         return
 
     from labctl.report.files import check_folder
@@ -100,10 +102,10 @@ def _show(
         click.echo(f"Wrote {perfetto}", err=as_json)
 
 
-def _list(folder: RunFolder, *, as_json: bool) -> None:
-    """The traced trials, the one with the largest latency first."""
-    from rich.markup import escape
+def _list(folder: RunFolder, where: str, *, as_json: bool) -> None:
+    """The traced trials, the one with the largest latency first. `where`: the run, as asked for."""
     from rich.table import Table
+    from rich.text import Text
 
     from labctl.base.units import Unit
     from labctl.base.wording import printable, quantity
@@ -120,13 +122,17 @@ def _list(folder: RunFolder, *, as_json: bool) -> None:
             "them."
         )
         return
-    table = Table("trial", "tuning", "workload", "condition", "block", "status", "worst latency")
+    titles = ("trial", "arm", "workload", "block", "status", "worst latency")
+    table = Table(*titles, box=None, pad_edge=False)
     for one in found:
         record = one.trial.record
-        names = (record.cell.get(name, "?") for name in ("tuning", "workload", "condition"))
+        tuning, workload, condition = (
+            printable(record.cell.get(name, "?")) for name in ("tuning", "workload", "condition")
+        )
         table.add_row(
             one.name,
-            *(escape(printable(name)) for name in names),
+            Text(tuning, overflow="fold"),
+            Text(f"{workload} under {condition}", overflow="fold"),
             str(record.block),
             str(record.status),
             quantity(one.worst_s, Unit.SECONDS),
@@ -134,5 +140,5 @@ def _list(folder: RunFolder, *, as_json: bool) -> None:
     shown = console()
     shown.print(table)
     shown.print(
-        f"Have a look: labctl timeline {folder.name} {found[0].name}", soft_wrap=True, markup=False
+        f"\nHave a look: labctl timeline {where} {found[0].name}", soft_wrap=True, markup=False
     )

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.analysis.collecting import costs_said
+from labctl.analysis.collecting import costs_said, level_of
 from labctl.analysis.model import MissingMetric
 from labctl.base.errors import BrokenError
+from labctl.base.levels import Level
 from labctl.report.view import mapping, sequence
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
@@ -83,6 +84,10 @@ def versions(run: LoadedRun) -> list[tuple[str, str]]:
         ("image", image.get("name")),
         ("image, SHA-256", image.get("digest")),
         ("collectors", costs_said(run) if "collect" in run.plan else None),
+        (
+            "each trial's time line",
+            f"labctl timeline {run.name}" if level_of(run) == Level.TRACE else None,
+        ),
     )
     return [(name, _short(str(value))) for name, value in named if value is not None]
 

@@ -27,6 +27,7 @@ def plan_table(plan: Mapping[str, Any]) -> RenderableType:
         f"{counted(len(plan['conditions']), 'condition')} ({', '.join(plan['conditions'])})",
         *_rule(plan),
         f"guest: image {guest['image']}, {guest['vcpus']} vCPU(s), {guest['memory_mib']} MiB",
+        *([f"collects: {plan['collect']}"] if "collect" in plan else []),
         f"seed {plan['seed']}, plan {plan['digest'][:12]}",
     ]
     measured = sum(plan["workloads"][trial["cell"]["workload"]]["duration_s"] for trial in trials)

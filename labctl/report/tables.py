@@ -10,8 +10,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from labctl.analysis.collecting import level_of
 from labctl.analysis.model import Added, Comparison, Judgement, Verdict
 from labctl.analysis.words import effect_text, interval_text
+from labctl.base.levels import Level
 from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
 from labctl.report import sentences
 from labctl.report.bill import bill
@@ -68,6 +70,8 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     parts += _skipped(mapping(run.run.get("skipped")))
     parts.append(Text())
     parts += [text(line, style="dim") for line in notes.lines()]
+    if level_of(run) == Level.TRACE:
+        parts.append(text(f"\nEach trial's time line: labctl timeline {run.name}"))
     if html is not None:
         parts.append(Text(f"\nEverything in pictures: {printable(str(html))}", overflow="fold"))
     else:

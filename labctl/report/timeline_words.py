@@ -59,6 +59,11 @@ def is_native(timeline: Timeline) -> bool:
     )
 
 
+def is_blind(timeline: Timeline) -> bool:
+    """Whether the guest's side alone is known: what its tasks waited for isn't, then."""
+    return bool(timeline.lanes) and all(lane.side == "guest" for lane in timeline.lanes)
+
+
 def part_words(timeline: Timeline) -> tuple[tuple[str, str], ...]:
     return NATIVE_PARTS if is_native(timeline) else PARTS
 
@@ -78,13 +83,18 @@ def parts_of(late: Late) -> tuple[int, ...]:
 
 
 def late_shares(timeline: Timeline) -> dict[str, float]:
-    """Of all the time that late wake-ups waited, the share of each of PARTS; {} when they didn't.
+    """Of all the time that late wake-ups waited, the share of each of PARTS; {} when they didn't,
+    or when only the guest's side is known, which can't tell.
 
-    Of all of them, also where the longest alone are listed.
+    Of all of them, also where the longest alone are listed. A part that can't be told of (exits
+    under emulation, say) is among the others, and 0 itself.
     """
+    if is_blind(timeline):
+        return {}
     told = {name: timeline.figures.get(f"late_{name}_share") for name, _ in PARTS}
-    whole = {name: share for name, share in told.items() if share is not None}
-    return whole if len(whole) == len(PARTS) else _shares(timeline.late)
+    if told["other"] is None:
+        return _shares(timeline.late)
+    return {name: share or 0.0 for name, share in told.items()}
 
 
 def _shares(lates: Sequence[Late]) -> dict[str, float]:
@@ -104,9 +114,15 @@ def answer(timeline: Timeline) -> tuple[str, ...]:
     found = late_shares(timeline)
     if not timeline.late:
         return (f"This trace names no late wake-up.{_waited(timeline)}",)
+    worst, parts = worst_first(timeline.late)[0], part_words(timeline)
+    if is_blind(timeline):
+        return (
+            "What late wake-ups waited for can't be told without the host's side of the trace.",
+            f"{_late_words(timeline)} The worst came {nanoseconds(worst.latency_ns)} late, "
+            f"{moment(timeline, worst.at_ns)} into the trace.",
+        )
     if not found:
         return (f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late.",)
-    worst, parts = worst_first(timeline.late)[0], part_words(timeline)
     return (
         f"Of the time that the slowest 5 % of wake-ups waited, "
         f"{_share_words(found, parts, _culprit(timeline.late))}.",
@@ -188,8 +204,8 @@ def late_rows(timeline: Timeline, most: int) -> list[LateRow]:
             vcpu=late.vcpu,
             task=late.task,
             latency=nanoseconds(late.latency_ns),
-            split=_split(late),
-            parts=_parts_text(late),
+            split=() if is_blind(timeline) else _split(late),
+            parts="unknown" if is_blind(timeline) else _parts_text(late),
             culprit=late.culprit,
         )
         for number, late in enumerate(worst_first(timeline.late)[:most])

@@ -16,6 +16,9 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 
 _WORST = "latency_max"
+_RECORDERS = {"host_trace": "the host's side", "guest_trace": "the guest's side"}
+_NO_RECORDER = "exits"
+"""The collector whose problem is no reason why there is no trace."""
 _NAME = re.compile(r"0*(\d+)(?:\.([1-9]\d*))?")
 
 
@@ -83,7 +86,13 @@ def find(folder: RunFolder, name: str) -> TrialFolder:
 
 
 def about(folder: RunFolder, trial: TrialFolder) -> About:
-    """Raises BrokenError when the trial's record can't be read."""
+    """Raises UsageError for a trial that was not finished, BrokenError when its record can't be
+    read."""
+    if not trial.has("trial.json"):
+        raise UsageError(
+            f"trial {trial.path.name.lstrip('0')} of {folder.name} was not finished",
+            hint=f"'labctl sweep --resume {folder.name}' makes it again.",
+        )
     record = trial.read_record()
     cell = record.cell
     name = trial_name(record.number, record.attempt)
@@ -130,7 +139,11 @@ def _no_trace(folder: RunFolder, trial: TrialFolder, name: str) -> UsageError:
         except BrokenError as error:
             problems = {files.PROBLEMS: error.message}
         if isinstance(problems, dict):
-            told = [f"{who}: {why}" for who, why in problems.items()]
+            told = [
+                f"{_RECORDERS.get(who, who)}: {why}"
+                for who, why in problems.items()
+                if who != _NO_RECORDER
+            ]
     message = f"trial {name} of {folder.name} has no trace"
     if told:
         return UsageError(

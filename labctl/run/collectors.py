@@ -99,6 +99,8 @@ def _no_host_trace(_: Here) -> str | None:
 
 def _no_recording(events: Sequence[str]) -> str | None:
     """Tried: what perf may record hangs on the kernel, its settings and the container."""
+    if os.geteuid() != 0:
+        return "only root can record."
     with tempfile.TemporaryDirectory() as folder:
         cpus = frozenset(os.sched_getaffinity(0))
         with recording(Path(folder, "perf.data"), events, cpus=cpus) as recorded:
@@ -171,3 +173,14 @@ COLLECTORS = (
     ),
 )
 """By level. A collector that works here may still be refused in a trial, which says so then."""
+
+
+def lacking(level: Level, at: Here) -> list[str]:
+    """A sentence for each collector that `level` adds to counters and that can't work here."""
+    added = (known for known in COLLECTORS if known.level != Level.COUNTERS)
+    reasons = {known: known.why_unavailable(at) for known in added if level.holds(known.level)}
+    return [
+        f"'{known.name}' ({known.gives.partition(':')[0]}) collects nothing here: {reason}"
+        for known, reason in reasons.items()
+        if reason is not None
+    ]

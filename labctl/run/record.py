@@ -38,8 +38,10 @@ def recorded(
     try:
         yield record
         record["status"] = "done"
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         record["status"] = "interrupted"
+        if _has_begun(folder, planned):
+            stopped.add_note(f"Go on with: labctl sweep --resume {shlex.quote(str(folder.path))}")
         raise
     except BaseException as error:
         record["status"] = "failed"

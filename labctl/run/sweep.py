@@ -23,6 +23,7 @@ from labctl.host.facts import host_facts
 from labctl.host.lock import host_locked
 from labctl.run.boots import Boots
 from labctl.run.calibrate import Calibrations
+from labctl.run.collectors import Here, lacking
 from labctl.run.disks import Disks, disk_bytes_needed
 from labctl.run.engine import Engine, WhyEnd, never
 from labctl.run.guest_image import built_image
@@ -173,7 +174,8 @@ def _carry_out(
             hint=f"Resume it with '--accel {record['accelerator']}', or start a new run.",
         )
     listener(Note(text=chosen.reason))
-    for warning in planned.warnings:
+    at = Here(accelerator=chosen.name, tree=image.tree)
+    for warning in (*planned.warnings, *lacking(plan.collect, at)):
         listener(Warned(text=warning))
     with ExitStack() as stack:
         lab = stack.enter_context(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -32,9 +33,9 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
         os.replace(aside, path)
     except OSError as error:
         aside.unlink(missing_ok=True)
-        raise HostError(
-            f"cannot write {path}: {error.strerror}", hint="Free some space, then resume the run."
-        ) from error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "Free some space, then resume the run." if is_full else None
+        raise HostError(f"cannot write {path}: {error.strerror}", hint=hint) from error
     except BaseException:
         aside.unlink(missing_ok=True)
         raise

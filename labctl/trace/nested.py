@@ -107,7 +107,7 @@ def timeline_of(
         )
     _say_lost(draft, host, "host")
     # Of several guests' threads that are called the same, these are this one's.
-    names = {thread.tid: f"own {thread.name}" for thread in threads if thread.name}
+    names = {thread.tid: f"this guest's {thread.name}" for thread in threads if thread.name}
     side = HostSide.of(host, names, window)
     hosts = _vcpu_lanes(draft, side, tids)
     main_loop = _helper_lanes(draft, side, threads)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.cli import main
 from labctl.run import collectors, overhead
@@ -129,13 +130,24 @@ def test_fewer_than_ten_pairs_are_shown_and_not_kept(
     assert not (tmp_path / "collecting-costs.json").exists()
 
 
-@pytest.mark.parametrize("words", [("--level", "trace"), ("--seconds", "2"), ("--workload", "fio")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--level", "trace"),
+        ("--pairs", "9"),
+        ("--seconds", "2"),
+        ("--workload", "fio"),
+        ("--seed", "2"),
+    ],
+)
 def test_what_is_for_measuring_alone_names_the_option_that_measures(
     tmp_path: Path, words: tuple[str, str]
 ) -> None:
     result = _labctl(tmp_path, *words)
     assert result.exit_code != 0
-    assert "--level, --seconds and --workload" in str(result.exception)
+    assert f"{words[0]} says how" in str(result.exception)
+    assert isinstance(result.exception, UsageError)
+    assert "--overhead" in str(result.exception.hint)
 
 
 def test_one_pair_is_no_pair(tmp_path: Path) -> None:

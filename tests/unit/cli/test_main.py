@@ -146,6 +146,15 @@ def test_an_interrupted_command_says_so(
     assert said.err.strip() == "labctl: interrupted"
 
 
+def test_an_interrupted_sweep_says_how_to_go_on(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = KeyboardInterrupt("SIGINT")
+    stopped.add_note("Go on with: labctl sweep --resume r1")
+    fail_with(monkeypatch, stopped)
+    assert labctl("pin").err.splitlines()[-1].strip() == "Go on with: labctl sweep --resume r1"
+
+
 def test_an_error_cannot_drive_the_terminal(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:

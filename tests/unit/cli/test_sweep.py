@@ -69,6 +69,12 @@ def test_the_plan_is_shown_in_80_columns_with_what_it_takes_and_leaves_out(labct
     assert "threshold" in said
 
 
+def test_the_plan_shows_what_is_collected_where_it_is_more_than_counters(labctl: Labctl) -> None:
+    asked = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only")
+    assert "\ncollects: trace\n" in labctl(*asked, "--collect", "trace").out
+    assert "collects" not in labctl(*asked).out
+
+
 def test_options_change_what_is_planned(labctl: Labctl) -> None:
     said = labctl(
         *(

@@ -79,9 +79,13 @@ def test_without_a_trial_those_with_a_trace_are_listed_and_one_is_proposed(
 ) -> None:
     RunFolder(results / "r1").trial(5).write_raw(files.GUEST, b"PERFILE2")
     said = labctl("timeline", "r1")
-    rows = [line for line in said.out.splitlines() if line.startswith("│")]
-    assert len(rows) == 2
+    heading, *lines = said.out.splitlines()
+    assert heading.startswith("trial")
+    assert {line[:1] for line in lines[: lines.index("")]} == {"2", "5"}
+    assert all(len(line) <= 80 for line in lines)
     assert "Have a look: labctl timeline r1 " in said.out
+    elsewhere = labctl("timeline", str(results / "r1")).out
+    assert f"Have a look: labctl timeline {results / 'r1'} " in elsewhere
     listed = json.loads(labctl("timeline", "r1", "--json").out)
     assert {one["trial"] for one in listed["trials"]} == {2, 5}
     worst = [one["latency_max_s"] or 0 for one in listed["trials"]]
@@ -104,10 +108,20 @@ def test_a_trial_without_a_trace_says_how_to_record_one(labctl: Labctl, results:
 
 def test_a_trial_whose_recorder_failed_says_why(labctl: Labctl, results: Path) -> None:
     trial = RunFolder(results / "r1").trial(3)
-    trial.write_raw_json(files.PROBLEMS, {"host trace": "perf is too old"})
+    trial.write_raw_json(files.PROBLEMS, {"host_trace": "perf is too old"})
     said = labctl("timeline", "r1", "3")
     assert said.code == 2
-    assert "host trace: perf is too old" in said.err
+    assert "the host's side: perf is too old" in said.err
+
+
+def test_that_exits_were_not_counted_is_no_reason_for_a_missing_trace(
+    labctl: Labctl, results: Path
+) -> None:
+    trial = RunFolder(results / "r1").trial(3)
+    trial.write_raw_json(files.PROBLEMS, {"exits": "emulated: no VM exits."})
+    said = labctl("timeline", "r1", "3")
+    assert "emulated" not in said.err
+    assert "--collect trace" in said.err
 
 
 @pytest.mark.parametrize(
@@ -125,6 +139,14 @@ def test_a_trial_that_is_not_there_is_refused(
     said = labctl("timeline", "r1", name)
     assert said.code == 2
     assert told in said.err
+
+
+def test_a_trial_that_was_cut_off_says_how_to_make_it_again(labctl: Labctl, results: Path) -> None:
+    (RunFolder(results / "r1").trial(2).path / "trial.json").unlink()
+    said = labctl("timeline", "r1", "2")
+    assert said.code == 2
+    assert "trial 2 of r1 was not finished" in said.err
+    assert "labctl sweep --resume r1" in said.err
 
 
 def test_the_range_of_trials_is_named(labctl: Labctl, results: Path) -> None:

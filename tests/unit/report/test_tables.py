@@ -48,6 +48,13 @@ def test_the_answer_and_the_warnings_come_before_the_first_table(judged: Judged)
         assert text.index(one_line(f"Warning: {warning}")) < first_table
 
 
+def test_a_traced_run_says_where_its_time_lines_are(judged: Judged) -> None:
+    run, judgement = judged
+    traced = replace(run, plan={**run.plan, "collect": "trace"})
+    assert f"labctl timeline {run.name}" in printed(traced, judgement)
+    assert "labctl timeline" not in printed(run, judgement)
+
+
 def test_every_arm_has_its_values_and_every_guest_its_change(judged: Judged) -> None:
     scene = printed(*judged).split("== ")[1]
     levels, _, changes = scene.partition("Change against baseline")

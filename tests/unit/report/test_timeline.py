@@ -173,6 +173,24 @@ def test_shares_of_all_late_wake_ups_stand_where_not_all_are_listed() -> None:
     assert "3,000 of 60,000 wake-ups" in rest
 
 
+def test_a_part_that_cannot_be_told_of_does_not_make_the_listed_ones_all() -> None:
+    # Under emulation there are no exits to have a share.
+    figures = {"late_host_share": 0.5, "late_queue_share": 0.25, "late_other_share": 0.25}
+    lead, _ = words.answer(replace(small(), figures=figures))
+    assert "50 % was waiting for a host CPU" in lead
+
+
+def test_the_guests_side_alone_gives_no_share_of_any_cause() -> None:
+    guests = tuple(one for one in small().lanes if one.side == "guest")
+    blind = replace(small(), lanes=guests)
+    lead, worst = words.answer(blind)
+    assert lead.startswith("What late wake-ups waited for can't be told without the host's side")
+    assert "%" not in lead + worst
+    assert "5.00 ms late, 4.000 ms into" in worst
+    assert words.late_shares(blind) == {}
+    assert "<td>unknown</td>" in page(blind, ABOUT)
+
+
 def test_a_trace_without_late_wake_ups_says_so() -> None:
     none = replace(small(), late=(), figures={})
     assert words.answer(none) == ("This trace names no late wake-up.",)

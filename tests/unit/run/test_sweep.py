@@ -79,11 +79,13 @@ def test_a_run_that_ends_early_says_how_and_can_be_resumed(
         raise raised
 
     carried_out(monkeypatch, end)
-    with pytest.raises(type(raised)):
+    with pytest.raises(type(raised)) as caught:
         sweep(request(tmp_path), lambda event: None)
     (folder,) = RunFolder.all(tmp_path / "results")
     run = folder.read_run()
     assert run["status"] == status
+    if status == "interrupted":
+        assert caught.value.__notes__ == [f"Go on with: labctl sweep --resume {folder.path}"]
     assert run["ended_at"]
     assert run.get("failure") == ("it broke" if status == "failed" else None)
     carried_out(monkeypatch, lambda folder, record: None)

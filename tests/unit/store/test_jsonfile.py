@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.store.jsonfile import canonical, read_json, write_bytes, write_json
+from labctl.store.jsonfile import canonical, read_json, replacing, write_bytes, write_json
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
@@ -72,3 +72,10 @@ def test_a_file_that_was_cut_off_is_named(tmp_path: Path, text: bytes) -> None:
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(BrokenError, match=r"a\.json is missing"):
         read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(("number", "is_full"), [(errno.ENOSPC, True), (errno.EACCES, False)])
+def test_only_a_full_disk_asks_for_space(tmp_path: Path, number: int, is_full: bool) -> None:
+    with pytest.raises(HostError) as caught, replacing(tmp_path / "x"):
+        raise OSError(number, os.strerror(number))
+    assert ("space" in str(caught.value.hint)) == is_full

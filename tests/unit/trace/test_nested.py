@@ -437,7 +437,7 @@ def test_threads_of_the_guests_own_qemu_are_told_from_those_of_others() -> None:
     outside.switch(14_000, 1, NEIGHBOUR, VCPU, PREEMPTED)
     timeline = timeline_of(outside.trace(), [vcpu(), own], inside.trace(), clock(), WORKLOAD)
     details = [detail for _, _, state, detail in spans(timeline.lanes[0]) if state == "PREEMPTED"]
-    assert details == ["own qemu-system-x86", "qemu-system-x86"]
+    assert details == ["this guest's qemu-system-x86", "qemu-system-x86"]
 
 
 def test_more_late_ones_than_a_page_needs_are_cut_and_said_to_be() -> None:
