@@ -16,11 +16,8 @@ from labctl.workloads.histogram import Bin, histogram, latency_readings
 from labctl.workloads.model import (
     IntegerParameter,
     Parameter,
-    Parameters,
-    Peer,
     Setting,
-    check_parameters,
-    check_whole_seconds,
+    WorkloadBase,
     integer,
 )
 
@@ -40,8 +37,8 @@ class Thread:
     max_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cyclictest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cyclictest(WorkloadBase):
     name: str = "cyclictest"
     description: str = "cyclictest: wake-up latency of one SCHED_FIFO thread per vCPU"
     parameters: tuple[Parameter, ...] = (
@@ -71,21 +68,6 @@ class Cyclictest:
     )
     binaries: tuple[str, ...] = (BINARY,)
     primary: str = "latency_p95"
-    rate_metric: str | None = None
-    calibratable: bool = False
-    uses_data_disk: bool = False
-
-    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
-        return check_parameters(self.name, self.parameters, given)
-
-    def check_duration(self, duration_s: float) -> None:
-        check_whole_seconds(self.name, duration_s)
-
-    def writes_data_disk(self, parameters: Parameters) -> bool:
-        return False
-
-    def peer(self, parameters: Parameters) -> Peer | None:
-        return None
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
@@ -96,9 +78,6 @@ class Cyclictest:
         warmup_s = WARMUP_WINDOWS * window_s
         loops = round(warmup_s / MICROSECOND_S / integer(setting.parameters, "interval_us"))
         return _command(setting, f"--loops={max(1, loops)}")
-
-    def exact_command(self, setting: Setting, operations: int) -> Command | None:
-        return None
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
         return []

@@ -16,12 +16,12 @@ from labctl.workloads.model import (
     IntegerParameter,
     Parameters,
     Setting,
-    Standalone,
+    WorkloadBase,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FioFsync(Standalone):
+class FioFsync(WorkloadBase):
     def check_duration(self, duration_s: float) -> None:
         fio.check_duration(self.name, duration_s)
 

@@ -16,8 +16,8 @@ from labctl.workloads.model import (
     IntegerParameter,
     Parameter,
     Parameters,
-    Peer,
     Setting,
+    WorkloadBase,
     check_parameters,
     integer,
 )
@@ -25,8 +25,8 @@ from labctl.workloads.model import (
 DIRECTIONS = {"randread": ("read",), "randwrite": ("write",), "randrw": ("read", "write")}
 
 
-@dataclass(frozen=True, slots=True)
-class FioRandom:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FioRandom(WorkloadBase):
     name: str = "fio-random"
     description: str = "fio, random 4 KiB reads or writes with O_DIRECT on the data disk"
     parameters: tuple[Parameter, ...] = (
@@ -69,7 +69,6 @@ class FioRandom:
     binaries: tuple[str, ...] = (fio.BINARY,)
     primary: str = "iops"
     rate_metric: str | None = "iops"
-    calibratable: bool = False
     uses_data_disk: bool = True
 
     def check_parameters(self, given: Mapping[str, object]) -> Parameters:
@@ -94,9 +93,6 @@ class FioRandom:
     def writes_data_disk(self, parameters: Parameters) -> bool:
         return "write" in DIRECTIONS[str(parameters["mode"])]
 
-    def peer(self, parameters: Parameters) -> Peer | None:
-        return None
-
     def command(self, setting: Setting) -> Command:
         job = _job(setting.parameters, integer(setting.parameters, "seed"))
         return fio.command(setting, self.name, setting.duration_s, job)
@@ -106,9 +102,6 @@ class FioRandom:
         # would have the host's page cache answer the trial.
         job = _job(setting.parameters, integer(setting.parameters, "seed") + 1)
         return fio.warmup_command(setting, self.name, window_s, job)
-
-    def exact_command(self, setting: Setting, operations: int) -> Command | None:
-        return None
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
         return fio.window_rates(files)

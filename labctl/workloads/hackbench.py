@@ -15,7 +15,7 @@ from labctl.workloads.model import (
     ChoiceParameter,
     IntegerParameter,
     Setting,
-    Standalone,
+    WorkloadBase,
 )
 from labctl.workloads.repeated import SHELL, for_seconds, times
 
@@ -32,7 +32,7 @@ _RUN = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hackbench(Standalone):
+class Hackbench(WorkloadBase):
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
         return Command(argv=for_seconds(_argv(setting), setting.duration_s))

@@ -19,8 +19,7 @@ from labctl.workloads.model import (
     Parameters,
     Peer,
     Setting,
-    check_parameters,
-    check_whole_seconds,
+    WorkloadBase,
     peer_of,
 )
 
@@ -31,8 +30,8 @@ SHORTEST_S = 1
 BITS_PER_BYTE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Iperf3:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iperf3(WorkloadBase):
     name: str = "iperf3"
     description: str = "iperf3: TCP to a peer, or from it, as fast as it goes"
     parameters: tuple[Parameter, ...] = (
@@ -56,17 +55,6 @@ class Iperf3:
     binaries: tuple[str, ...] = (BINARY,)
     primary: str = "bandwidth"
     rate_metric: str | None = "bandwidth"
-    calibratable: bool = False
-    uses_data_disk: bool = False
-
-    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
-        return check_parameters(self.name, self.parameters, given)
-
-    def check_duration(self, duration_s: float) -> None:
-        check_whole_seconds(self.name, duration_s)
-
-    def writes_data_disk(self, parameters: Parameters) -> bool:
-        return False
 
     def peer(self, parameters: Parameters) -> Peer | None:
         command = (BINARY, "--server", "--version4", f"--port={PORT}")
@@ -80,9 +68,6 @@ class Iperf3:
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
         # Several windows in one process, which iperf3 tells apart; it takes whole seconds.
         return _command(setting, SHORTEST_S, interval_s=max(window_s, 0.1))
-
-    def exact_command(self, setting: Setting, operations: int) -> Command | None:
-        return None
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
         report = _report(stdout, STDOUT)

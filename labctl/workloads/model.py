@@ -163,9 +163,9 @@ class Workload(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standalone:
-    """What most workloads have in common: they use no data disk and no peer, take whole seconds,
-    and their instructions per operation are no constant to be counted."""
+class WorkloadBase:
+    """What most workloads have in common, and the others override: they use no data disk and no
+    peer, take whole seconds, and their instructions per operation are no constant."""
 
     name: str
     description: str

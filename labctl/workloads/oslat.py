@@ -12,7 +12,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import IntegerParameter, Setting, Standalone, integer
+from labctl.workloads.model import IntegerParameter, Setting, WorkloadBase, integer
 
 BINARY = "/usr/bin/oslat"
 OUTPUT = "oslat.json"
@@ -39,7 +39,7 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Oslat(Standalone):
+class Oslat(WorkloadBase):
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
         return _command(setting, int(setting.duration_s))

@@ -11,14 +11,14 @@ from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.workloads import rtla
-from labctl.workloads.model import Setting, Standalone
+from labctl.workloads.model import Setting, WorkloadBase
 
 THRESHOLD_US = 5
 """What is shorter is no noise: the tracer's own default, told to be the same everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Osnoise(Standalone):
+class Osnoise(WorkloadBase):
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
         return _command(setting, int(setting.duration_s))

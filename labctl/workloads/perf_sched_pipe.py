@@ -11,7 +11,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import ChoiceParameter, IntegerParameter, Setting, Standalone
+from labctl.workloads.model import ChoiceParameter, IntegerParameter, Setting, WorkloadBase
 from labctl.workloads.repeated import SHELL, for_seconds, times
 
 BINARY = "/usr/bin/perf"
@@ -28,7 +28,7 @@ _RUN = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerfSchedPipe(Standalone):
+class PerfSchedPipe(WorkloadBase):
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
         return Command(argv=for_seconds(_argv(setting), setting.duration_s))

@@ -14,7 +14,7 @@ from labctl.workloads.model import (
     IntegerParameter,
     Parameters,
     Setting,
-    Standalone,
+    WorkloadBase,
     integer,
 )
 from labctl.workloads.repeated import SHELL
@@ -59,9 +59,9 @@ SLOW_RATE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomAccess(Standalone):
+class RandomAccess(WorkloadBase):
     def check_parameters(self, given: Mapping[str, object]) -> Parameters:
-        checked = Standalone.check_parameters(self, given)
+        checked = WorkloadBase.check_parameters(self, given)
         mib = integer(checked, "set_mib")
         if mib & (mib - 1):
             raise UsageError(

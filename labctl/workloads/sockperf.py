@@ -20,8 +20,7 @@ from labctl.workloads.model import (
     Parameters,
     Peer,
     Setting,
-    check_parameters,
-    check_whole_seconds,
+    WorkloadBase,
     peer_of,
 )
 
@@ -51,8 +50,8 @@ _WRONG = re.compile(
 _ROW = re.compile(r"^(\d+), [\d.]+, [\d.]+, (\d+)\.(\d{3})$")
 
 
-@dataclass(frozen=True, slots=True)
-class Sockperf:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sockperf(WorkloadBase):
     name: str = "sockperf"
     description: str = "sockperf ping-pong: round trips to a peer, one request at a time"
     parameters: tuple[Parameter, ...] = (
@@ -78,18 +77,6 @@ class Sockperf:
     )
     binaries: tuple[str, ...] = (BINARY,)
     primary: str = "latency_p95"
-    rate_metric: str | None = None
-    calibratable: bool = False
-    uses_data_disk: bool = False
-
-    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
-        return check_parameters(self.name, self.parameters, given)
-
-    def check_duration(self, duration_s: float) -> None:
-        check_whole_seconds(self.name, duration_s)
-
-    def writes_data_disk(self, parameters: Parameters) -> bool:
-        return False
 
     def peer(self, parameters: Parameters) -> Peer | None:
         command = (BINARY, "server", "--ip=0.0.0.0", f"--port={PORT}", *_transport(parameters))
@@ -103,9 +90,6 @@ class Sockperf:
         # Of a fixed pace, so there is no rate to compare: all windows are one, and as short as
         # sockperf can.
         return _command(setting, SHORTEST_S)
-
-    def exact_command(self, setting: Setting, operations: int) -> Command | None:
-        return None
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
         return []

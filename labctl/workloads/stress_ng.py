@@ -14,14 +14,14 @@ from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import IntegerParameter, Setting, Standalone
+from labctl.workloads.model import IntegerParameter, Setting, WorkloadBase
 
 BINARY = "/usr/bin/stress-ng"
 OUTPUT = "stress-ng.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StressNg(Standalone):
+class StressNg(WorkloadBase):
     """`stressor`: as stress-ng names it. `first_window`: operations of each worker before the
     machine's rate is known: what an emulated guest does in a tenth of a second."""
 

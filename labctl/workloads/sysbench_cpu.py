@@ -12,11 +12,8 @@ from labctl.store.trial import TrialFolder
 from labctl.workloads.model import (
     IntegerParameter,
     Parameter,
-    Parameters,
-    Peer,
     Setting,
-    check_parameters,
-    check_whole_seconds,
+    WorkloadBase,
     integer,
 )
 from labctl.workloads.sysbench import BINARY, STDOUT, number, readings
@@ -30,8 +27,8 @@ _RATE_LINE = "a line 'events per second:'"
 _RATE = re.compile(r"^\s*events per second:\s+([\d.]+)\s*$", re.M)
 
 
-@dataclass(frozen=True, slots=True)
-class SysbenchCpu:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SysbenchCpu(WorkloadBase):
     name: str = "sysbench-cpu"
     description: str = "sysbench cpu on all vCPUs: arithmetic, no memory, no I/O"
     parameters: tuple[Parameter, ...] = (
@@ -49,19 +46,6 @@ class SysbenchCpu:
     primary: str = "events_per_s"
     rate_metric: str | None = "events_per_s"
     calibratable: bool = True
-    uses_data_disk: bool = False
-
-    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
-        return check_parameters(self.name, self.parameters, given)
-
-    def check_duration(self, duration_s: float) -> None:
-        check_whole_seconds(self.name, duration_s)
-
-    def writes_data_disk(self, parameters: Parameters) -> bool:
-        return False
-
-    def peer(self, parameters: Parameters) -> Peer | None:
-        return None
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)

@@ -12,11 +12,8 @@ from labctl.workloads.model import (
     ChoiceParameter,
     IntegerParameter,
     Parameter,
-    Parameters,
-    Peer,
     Setting,
-    check_parameters,
-    check_whole_seconds,
+    WorkloadBase,
     integer,
 )
 from labctl.workloads.sysbench import BINARY, STDOUT, event_rate, readings
@@ -27,8 +24,8 @@ SLOW_RATE = 1
 SLOW_RATE_BLOCK_MIB = 16
 
 
-@dataclass(frozen=True, slots=True)
-class SysbenchMemory:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SysbenchMemory(WorkloadBase):
     name: str = "sysbench-memory"
     description: str = "sysbench memory on all vCPUs: words of a large block at random"
     parameters: tuple[Parameter, ...] = (
@@ -55,19 +52,6 @@ class SysbenchMemory:
     rate_metric: str | None = "events_per_s"
     # An event is millions of instructions: counting them would take hours under callgrind.
     calibratable: bool = False
-    uses_data_disk: bool = False
-
-    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
-        return check_parameters(self.name, self.parameters, given)
-
-    def check_duration(self, duration_s: float) -> None:
-        check_whole_seconds(self.name, duration_s)
-
-    def writes_data_disk(self, parameters: Parameters) -> bool:
-        return False
-
-    def peer(self, parameters: Parameters) -> Peer | None:
-        return None
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
@@ -82,9 +66,6 @@ class SysbenchMemory:
         events = setting.vcpus * max(1, round(rate * window_s / setting.vcpus))
         block_mib = integer(setting.parameters, "block_mib")
         return _command(setting, time_s=0, total=f"{events * block_mib}M")
-
-    def exact_command(self, setting: Setting, operations: int) -> Command | None:
-        return None
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
         return [event_rate(stdout, STDOUT)]

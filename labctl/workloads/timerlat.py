@@ -12,11 +12,11 @@ from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import rtla
 from labctl.workloads.histogram import latency_readings
-from labctl.workloads.model import IntegerParameter, Setting, Standalone
+from labctl.workloads.model import IntegerParameter, Setting, WorkloadBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timerlat(Standalone):
+class Timerlat(WorkloadBase):
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
         return _command(setting, int(setting.duration_s))
