@@ -26,6 +26,9 @@ be off by as much as `sched_unknown` says."""
 _MOST_MISSING = 0.01
 """Share of the waits; with the lengths of more of them unknown there are no percentiles."""
 
+_OURS = frozenset({"idle", "others", "vcpu", "emulator", "iothread", "vhost", "workload"})
+"""What is no thread's own name. A thread may be called so all the same."""
+
 _UNFIT = re.compile(r"[^\w.:+-]+")
 
 
@@ -147,7 +150,8 @@ def _name(tid: int, names: Mapping[int, str], roles: Mapping[int, str]) -> str:
     if tid in roles:
         return roles[tid]
     # The kernel's own are named by CPU and work: "kworker/1:2-events".
-    return _UNFIT.sub("_", names.get(tid, "").partition("/")[0]) or "unknown"
+    found = _UNFIT.sub("_", names.get(tid, "").partition("/")[0]) or "unknown"
+    return f"thread:{found}" if found in _OURS else found
 
 
 def no_waiting(of: str, ours: Sequence[Thread], reason: str) -> Iterator[Unavailable]:

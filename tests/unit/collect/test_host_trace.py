@@ -188,3 +188,17 @@ def test_a_vcpu_without_a_switch_is_not_taken_for_one_that_slept(
     assert "cpu_time{thread=vhost}" in missing
     assert "no switch of vcpu 1" in missing["cpu_time{thread=vcpu}"]
     assert "sched_delay_max{vcpu=0}" not in found
+
+
+def test_a_thread_that_is_called_as_we_call_the_rest_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {tid: f"t{tid}" for tid in range(11, 18)} | {11: "others", 12: "vcpu"}
+    raw = made_up(tmp_path, monkeypatch, turns(names=names), "guest", (10, "vcpu"))
+    by = [one.key for one in host_trace.parse(raw) if one.metric == "preempted_time"]
+    assert len(by) == len(set(by))
+    assert {
+        "preempted_time{by=thread:others,of=vcpu}",
+        "preempted_time{by=thread:vcpu,of=vcpu}",
+    } < {*by}
+    assert "preempted_time{by=others,of=vcpu}" in by
