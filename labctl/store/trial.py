@@ -119,6 +119,11 @@ class TrialFolder:
     def read_record(self) -> TrialRecord:
         """Raises BrokenError naming the place where trial.json isn't what was written."""
         path = self.path / "trial.json"
+        if not path.exists():
+            raise BrokenError(
+                f"{self.path} is of a trial that was cut off: it has no trial.json",
+                hint="A resumed run does the trial again.",
+            )
         hint = f"Remove the folder {self.path}: a resumed run does the trial again."
         data = _whole(path, _current(path), TRIAL, hint)
         try:

@@ -298,3 +298,9 @@ def test_a_folder_of_trials_without_a_record_is_named(run: RunFolder) -> None:
     (run.path / "run.json").unlink()
     with pytest.raises(UsageError, match=r"holds trials and no run\.json"):
         RunFolder.find(run.path.parent, run.name)
+
+
+def test_a_trial_that_was_cut_off_is_told_from_one_that_is_damaged(tmp_path: Path) -> None:
+    with pytest.raises(BrokenError, match="cut off") as caught:
+        TrialFolder(tmp_path / "0002").read_record()
+    assert "resumed" in str(caught.value.hint)
