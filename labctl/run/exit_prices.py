@@ -54,7 +54,7 @@ class ExitKind:
     to_qemu: bool = False
 
 
-NOTHING = ExitKind(0, "nothing", "the loop alone", "", "")
+NOTHING = ExitKind(0, "the loop alone", "", "", "")
 KINDS = (
     ExitKind(1, "cpuid", "cpuid", "CPUID", "cpuid"),
     ExitKind(2, "msr-read", "rdmsr of IA32_APIC_BASE", "MSR_READ", "msr"),
