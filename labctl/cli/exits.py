@@ -47,7 +47,7 @@ def price(context: click.Context, as_json: bool) -> None:
         from labctl.report.exit_prices import price_table
 
         console().print(price_table(prices))
-        click.echo("Kept: reports of later runs on this host hold their exits against it.", err=True)
+        click.echo("Kept: reports of later runs on this host use it.", err=True)
 
 
 def measured(tell: Callable[[str], None]) -> list[Price]:
