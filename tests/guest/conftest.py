@@ -30,6 +30,11 @@ TINY = STUDY.with_name("tiny.yaml")
 QUIET = ("--condition=quiet", "--accel=tcg")
 
 
+DISTURBED = pytest.mark.flaky(reruns=2)
+"""Of tests that find on a real schedule what was put there: a host may be disturbed, and the hosts
+of other guests below it more so, but not three times running."""
+
+
 def tiny(first: str = "native") -> tuple[str, ...]:
     """A sweep of the least study, a boot and three trials, whose block begins with that arm."""
     arms = YAML(typ="safe").load(TINY)["tunings"]

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.guest.conftest import Sandbox
+from tests.guest.conftest import DISTURBED, Sandbox
+
+pytestmark = DISTURBED
 
 
 def test_exits_to_qemu_have_a_price_and_what_makes_no_exit_has_a_reason(sandbox: Sandbox) -> None:

@@ -26,6 +26,9 @@ from labctl.run.bench import Bench
 from labctl.run.lab import Lab
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
+from tests.guest.conftest import DISTURBED
+
+pytestmark = DISTURBED
 
 VCPUS = 2
 CPUS = frozenset(os.sched_getaffinity(0))

@@ -25,10 +25,12 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.perfdata import read_trace
 from labctl.trace.sched import schedule
-from tests.guest.conftest import Sandbox, tiny, wait_for
+from tests.guest.conftest import DISTURBED, Sandbox, tiny, wait_for
 from tests.guest.test_exits_kvm import Firmware, firmware
 
 __all__ = ["firmware"]  # a fixture
+
+pytestmark = DISTURBED
 
 SPIN = "while True: pass"
 HOG = """
@@ -106,7 +108,8 @@ def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> Non
         if not isinstance(reading, host_trace.Unavailable)
     }
     assert values["lost_events"] == 0
-    assert values["preempted_time{by=hog,of=vcpu}"] == pytest.approx(0.2, abs=0.02)
+    # A fifth of the time, less what others of this host had the CPU for at the same moments.
+    assert 0.12 < values["preempted_time{by=hog,of=vcpu}"] < 0.22
     assert max(values, key=lambda key: values[key] if "preempted_time" in key else 0) == (
         "preempted_time{by=hog,of=vcpu}"
     )
@@ -115,7 +118,7 @@ def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> Non
     delays = found.threads[pid].delays
     long = delays.length_ns >= 15e6
     gaps = [b - a for a, b in zip(delays.start_ns[long], delays.start_ns[long][1:], strict=False)]
-    assert 27 <= long.sum() <= 32
+    assert 20 <= long.sum() <= 32
     assert statistics.median(gaps) == pytest.approx(100e6, rel=0.02)
     assert statistics.median(delays.length_ns[long]) == pytest.approx(20e6, rel=0.1)
     assert found.threads[hog].on_cpu_ns / (found.end_ns - found.start_ns) == pytest.approx(

@@ -12,8 +12,18 @@ from labctl.store.trial import TrialFolder
 from labctl.trace.lane_spans import in_states
 from labctl.trace.lanes import State, Timeline
 from labctl.trace.nested import read_timeline
-from tests.guest.conftest import LATENCY, QUIET, Sandbox, changed_study, seed_for, wait_for
+from tests.guest.conftest import (
+    DISTURBED,
+    LATENCY,
+    QUIET,
+    Sandbox,
+    changed_study,
+    seed_for,
+    wait_for,
+)
 from tests.guest.test_host_trace import HOG, on_cpu
+
+pytestmark = DISTURBED
 
 ARM = "pinned+fifo"
 LONGER = {"duration_s: 1": "duration_s: 3", "sysbench-cpu:": "cyclictest:"}
