@@ -54,6 +54,25 @@ KVM_EXIT_IO = 2  # include/uapi/linux/kvm.h
 
 
 @contextmanager
+def hogged(cpu: int = CPU) -> Iterator[int]:
+    """The hog's process id, from when it has its schedule: until then it may be kept waiting."""
+    with on_cpu(HOG, cpu) as pid:
+        give_up = time.monotonic() + 10
+        while os.sched_getscheduler(pid) != os.SCHED_FIFO:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        yield pid
+
+
+def stolen_s(cpu: int = CPU) -> float:
+    """What a hypervisor below this host took of a CPU since boot (proc(5)): a thread that was on
+    the CPU meanwhile ran to a trace, and not to schedstat."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(f"cpu{cpu} "))
+    return int(line.split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
 def on_cpu(program: str, cpu: int = CPU, *, is_favoured: bool = False) -> Iterator[int]:
     """`is_favoured`: whatever else this host does, only FIFO threads take much of its time."""
     process = subprocess.Popen(
@@ -99,7 +118,7 @@ def traced(folder: Path, pid: int) -> TrialFolder:
 
 
 def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> None:
-    with on_cpu(SPIN, is_favoured=True) as pid, on_cpu(HOG) as hog:
+    with hogged() as hog, on_cpu(SPIN, is_favoured=True) as pid:
         time.sleep(0.5)
         raw = traced(tmp_path, pid)
     values = {
@@ -108,8 +127,7 @@ def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> Non
         if not isinstance(reading, host_trace.Unavailable)
     }
     assert values["lost_events"] == 0
-    # A fifth of the time, less what others of this host had the CPU for at the same moments.
-    assert 0.12 < values["preempted_time{by=hog,of=vcpu}"] < 0.22
+    assert values["preempted_time{by=hog,of=vcpu}"] == pytest.approx(0.2, abs=0.02)
     assert max(values, key=lambda key: values[key] if "preempted_time" in key else 0) == (
         "preempted_time{by=hog,of=vcpu}"
     )
@@ -118,25 +136,28 @@ def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> Non
     delays = found.threads[pid].delays
     long = delays.length_ns >= 15e6
     gaps = [b - a for a, b in zip(delays.start_ns[long], delays.start_ns[long][1:], strict=False)]
-    assert 20 <= long.sum() <= 32
+    assert 27 <= long.sum() <= 32
     assert statistics.median(gaps) == pytest.approx(100e6, rel=0.02)
     assert statistics.median(delays.length_ns[long]) == pytest.approx(20e6, rel=0.1)
     assert found.threads[hog].on_cpu_ns / (found.end_ns - found.start_ns) == pytest.approx(
-        0.2, abs=0.03
+        0.2, abs=0.02
     )
 
 
 def test_the_traces_run_delay_is_schedstats(tmp_path: Path) -> None:
-    with on_cpu(SPIN) as pid, on_cpu(SPIN), on_cpu(HOG):
+    with hogged(), on_cpu(SPIN) as pid, on_cpu(SPIN):
         time.sleep(0.5)
+        stolen = -stolen_s()
         raw = traced(tmp_path, pid)
+        stolen += stolen_s()
     snapshots = raw.read_json("host.json")
     rows = [snapshots[when]["threads"][0]["schedstat"].split() for when in ("before", "after")]
     ran, waited = (int(rows[1][column]) - int(rows[0][column]) for column in (0, 1))
     values = {reading.metric: getattr(reading, "value", None) for reading in host_trace.parse(raw)}
     # A wait on an edge of the window is in one of them; it is no longer than the hog and a slice.
     assert values["sched_delay"] == pytest.approx(waited / 1e9 / WINDOW_S, abs=0.02)
-    assert values["cpu_time"] == pytest.approx(ran / 1e9 / WINDOW_S, abs=0.02)
+    share = ran / 1e9 / WINDOW_S
+    assert share - 0.02 < values["cpu_time"] < share + stolen / WINDOW_S + 0.02
     assert waited > 1e9
 
 
@@ -202,7 +223,7 @@ def test_a_sweep_at_level_trace_finds_who_takes_a_vcpus_cpu(sandbox: Sandbox) ->
     try:
         (path,) = wait_for(lambda: list(sandbox.results.glob("*/run.json")), 300, "a run", process)
         (cpu,) = json.loads(path.read_text())["pin_plan"]["data"]["vcpus"].values()
-        with on_cpu(HOG, cpu):
+        with hogged(cpu):
             out, _ = process.communicate(timeout=600)
     finally:
         process.kill()
@@ -230,9 +251,9 @@ def test_a_sweep_at_level_trace_finds_who_takes_a_vcpus_cpu(sandbox: Sandbox) ->
         )
     assert found["native"]["cpu_time", "workload"] > 0
     for arm in ("baseline", "pinned+fifo"):
-        assert found[arm]["cpu_time", "vcpu"] == pytest.approx(
-            found[arm]["host_cpu", "vcpu"], abs=0.05
-        )
+        stolen = found[arm]["host_steal",] * (os.cpu_count() or 1)
+        counted_cpu = found[arm]["host_cpu", "vcpu"]
+        assert counted_cpu - 0.05 < found[arm]["cpu_time", "vcpu"] < counted_cpu + stolen + 0.05
         assert found[arm]["sched_delay", "vcpu"] == pytest.approx(
             found[arm]["run_delay",], abs=0.05
         )

@@ -21,7 +21,7 @@ from tests.guest.conftest import (
     seed_for,
     wait_for,
 )
-from tests.guest.test_host_trace import HOG, on_cpu
+from tests.guest.test_host_trace import hogged
 
 pytestmark = DISTURBED
 
@@ -56,7 +56,7 @@ def test_late_wake_ups_of_a_guest_are_laid_to_who_took_its_vcpus_cpu(
     try:
         (path,) = wait_for(lambda: list(sandbox.results.glob("*/run.json")), 300, "a run", process)
         (cpu,) = json.loads(path.read_text())["pin_plan"]["data"]["vcpus"].values()
-        with on_cpu(HOG, cpu):  # 20 ms of every 100 ms
+        with hogged(cpu):  # 20 ms of every 100 ms
             out, _ = process.communicate(timeout=600)
     finally:
         process.kill()
