@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -21,6 +22,7 @@ from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
 _FEW_SKIPPED = 3
+_NUMBER = re.compile(r"\d[\d.]*")
 
 _TWO_KERNELS = (
     "host and guest run different kernels: the native-versus-guest ratio is a stack difference, "
@@ -190,8 +192,16 @@ def _invalid(run: LoadedRun) -> Iterator[str]:
     invalid = [t.record for t in run.trials if t.record.status is TrialStatus.INVALID]
     if not invalid:
         return
-    reasons = Counter(reason for record in invalid for reason in record.reasons)
-    named = [f"{reason.rstrip('.')} ({count}×)" for reason, count in reasons.most_common()]
+    # The same reason with other figures is one reason.
+    reasons = Counter(reason.rstrip(".") for record in invalid for reason in record.reasons)
+    alike: dict[str, list[str]] = {}
+    for reason, _ in reasons.most_common():
+        alike.setdefault(_NUMBER.sub("", reason), []).append(reason)
+    counts = {kind: sum(reasons[one] for one in own) for kind, own in alike.items()}
+    named = [
+        f"{own[0]}{' and the like' if len(own) > 1 else ''} ({counts[kind]}×)"
+        for kind, own in sorted(alike.items(), key=lambda item: -counts[item[0]])
+    ]
     why = "; ".join(few(named)) or "no reason given"
     yield f"{counted(len(invalid), 'invalid trial')}: {why}."
 

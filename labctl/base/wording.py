@@ -39,7 +39,7 @@ _SCALE_AND_SYMBOL: dict[Unit, tuple[float, str]] = {
 def change(ratio: float | None) -> str:
     """A ratio as a change: 0.77 is "−23 %", 2.73 is "×2.73", None or no number is "n/a".
 
-    From −90 % to +100 % it is a percentage, beyond that a factor: "+173 %" and "×2.73" say the
+    From −99 % to +100 % it is a percentage, beyond that a factor: "+173 %" and "×2.73" say the
     same, but only the second is read right at a glance.
     """
     if ratio is None or not math.isfinite(ratio) or ratio < 0:
@@ -48,7 +48,7 @@ def change(ratio: float | None) -> str:
         return f">{TIMES}{_LARGEST_RATIO:.0f}"
     if ratio < 1 / _LARGEST_RATIO:
         return f"<{TIMES}{1 / _LARGEST_RATIO:g}"
-    if not 0.1 <= ratio <= 2:
+    if not 0.01 <= ratio <= 2:
         return f"{TIMES}{significant(ratio)}"
     return f"{_percent(ratio)} %"
 
@@ -197,7 +197,9 @@ _TITLES = {
 
 def _percent(ratio: float) -> str:
     percent = 100 * (ratio - 1)
-    text = f"{percent:+.1f}" if round(abs(percent), 1) < 10 else f"{percent:+.0f}"
+    # What is left of a value has as many digits as the change of one: 99.0 and 98.1 differ by half.
+    is_fine = round(abs(percent), 1) < 10 or round(100 * ratio, 1) < 10
+    text = f"{percent:+.1f}" if is_fine else f"{percent:+.0f}"
     if text.lstrip("+-") == "0.0":
         return "±0"
     return text.replace("-", MINUS)

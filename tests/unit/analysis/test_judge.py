@@ -247,6 +247,19 @@ def test_every_trial_invalid() -> None:
     assert any("160 invalid trials: it slept (160×)" in w for w in judgement.warnings)
 
 
+def test_invalid_trials_of_one_reason_with_other_figures_are_told_of_once() -> None:
+    run = synthetic_run()
+    reasons = {0: "others took 0.14 CPUs.", 1: "others took 0.20 CPUs.", 2: "it slept."}
+    trials = tuple(
+        replace(
+            t, record=replace(t.record, status=TrialStatus.INVALID, reasons=(reasons[index % 3],))
+        )
+        for index, t in enumerate(run.trials[:6])
+    )
+    (said,) = (w for w in judge(replace(run, trials=trials)).warnings if "invalid trials" in w)
+    assert said == "6 invalid trials: others took 0.14 CPUs and the like (4×); it slept (2×)."
+
+
 def test_no_plan() -> None:
     run = replace(synthetic_run(), plan={}, problems=("plan.json is missing",))
     judgement = judge(run)

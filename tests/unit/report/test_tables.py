@@ -144,10 +144,10 @@ def test_wide_differences_and_long_names_still_fit(judged: Judged) -> None:
 
 def test_an_interval_that_is_too_wide_breaks_between_its_ends(judged: Judged) -> None:
     run, judgement = judged
-    wide = tuple(replace(item, low=0.0982, high=10.1) for item in judgement.comparisons)
+    wide = tuple(replace(item, low=0.00982, high=10.1) for item in judgement.comparisons)
     rows = printed(run, replace(judgement, comparisons=wide))
-    assert "×0.0982…×10.1" not in rows
-    assert "×0.0982… " in rows
+    assert "×0.00982…×10.1" not in rows
+    assert "×0.00982… " in rows
     assert "×10.1 " in rows
 
 
