@@ -10,6 +10,7 @@ from labctl.analysis.cells import Cell, Cells, Place, done_trials, planned_trial
 from labctl.analysis.checks import Checked
 from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
+from labctl.analysis.layers import layers
 from labctl.analysis.model import Comparison, Role, RunCheck, Sign, Verdict
 from labctl.analysis.stopping import lacks_trials, last_block, rule_of
 from labctl.analysis.verdicts import FEWEST_BLOCKS
@@ -61,6 +62,7 @@ def caveats(
     yield from _skipped(run)
     yield from (f"{str(text).rstrip('.')}." for text in run.run.get("warnings") or [])
     yield from _promises(design)
+    yield from layers(run, design)
     yield from _left_out(design, cells)
     yield from _unjudgeable(primaries)
     yield from _twins(design)
