@@ -10,19 +10,25 @@ from labctl.analysis.cells import Cell, Cells, Place, done_trials, planned_trial
 from labctl.analysis.checks import Checked
 from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
+from labctl.analysis.layers import layers
 from labctl.analysis.model import Comparison, Role, RunCheck, Sign, Verdict
 from labctl.analysis.stopping import lacks_trials, last_block, rule_of
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import few, listed, sentence
 from labctl.base import verified
 from labctl.base.stopping import Looks
-from labctl.base.units import Better
-from labctl.base.wording import counted
+from labctl.base.units import Better, Unit
+from labctl.base.wording import counted, quantity
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
 _FEW_SKIPPED = 3
 _NUMBER = re.compile(r"\d[\d.]*")
+
+LATENCY_LIMIT = "cpu_latency_limit"
+"""The metric that has a value where somebody limits it."""
+LATENCY_KNOB = "cpu-dma-latency"
+"""The setting of the host by which a tuning asks for that."""
 
 _TWO_KERNELS = (
     "host and guest run different kernels: the native-versus-guest ratio is a stack difference, "
@@ -50,11 +56,13 @@ def caveats(
     yield from _signs(signs)
     yield from _setting(run, design)
     yield from _collecting(run)
+    yield from _kept_awake(run, cells)
     yield from _restored(run, design, restored)
     yield from _invalid(run)
     yield from _skipped(run)
     yield from (f"{str(text).rstrip('.')}." for text in run.run.get("warnings") or [])
     yield from _promises(design)
+    yield from layers(run, design)
     yield from _left_out(design, cells)
     yield from _unjudgeable(primaries)
     yield from _twins(design)
@@ -157,6 +165,25 @@ def _collecting(run: LoadedRun) -> Iterator[str]:
     """That more ran inside the measured windows than the workload, where it did."""
     if run.plan and level_of(run) != LEAST:
         yield costs_said(run)
+
+
+def _kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:
+    """That somebody else limited how deep the host's CPUs slept (METHOD 9)."""
+    tunings = run.run.get("tunings") or {}
+    found: list[float] = []
+    tried = 0
+    for cell, blocks in cells.tried.items():
+        if LATENCY_KNOB not in (tunings.get(cell.tuning, {}).get("host") or {}):
+            tried += len(blocks)
+            limits = cells.at(cell.tuning, cell.place).get(LATENCY_LIMIT)
+            found += limits.values.values() if limits else ()
+    if found:
+        least = quantity(min(found), Unit.SECONDS)
+        yield (
+            f"In {len(found)} of {tried} trials a program other than labctl had idle CPUs of the "
+            f"host wake up within a limit ({least} at the least): waking up cost less there than "
+            "by the host's own settings."
+        )
 
 
 def _restored(run: LoadedRun, design: Design, restored: Sequence[RunCheck]) -> Iterator[str]:

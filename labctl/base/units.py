@@ -16,6 +16,7 @@ class Unit(StrEnum):
     """CPU seconds per wall second: 1.0 is one CPU fully busy."""
     INSTRUCTIONS_PER_CYCLE = "instructions/cycle"
     PER_1000_INSTRUCTIONS = "1/1000 instructions"
+    HERTZ = "Hz"
     FRACTION = "1"
     COUNT = "count"
 

@@ -31,6 +31,7 @@ _SCALE_AND_SYMBOL: dict[Unit, tuple[float, str]] = {
     Unit.CPUS: (1.0, "CPU"),
     Unit.INSTRUCTIONS_PER_CYCLE: (1.0, ""),
     Unit.PER_1000_INSTRUCTIONS: (1.0, "/1000 instr"),
+    Unit.HERTZ: (1.0, "Hz"),
     Unit.FRACTION: (100.0, "%"),
     Unit.COUNT: (1.0, ""),
 }

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.base.cpus import parse_cpus
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.collect import side
-from labctl.collect.proc_stat import cpu_ticks
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
@@ -83,7 +81,7 @@ def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> d
     for thread in threads:
         folder = proc_root / str(thread.pid) / "task" / str(thread.tid)
         try:
-            texts = {name: (folder / name).read_text() for name in ("schedstat", "status", "comm")}
+            texts = {name: (folder / name).read_text() for name in _files(thread)}
         except (FileNotFoundError, ProcessLookupError):
             continue
         rows.append(
@@ -95,6 +93,7 @@ def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> d
                 "comm": texts["comm"].strip(),
                 "schedstat": texts["schedstat"],
                 "status": _kept(texts["status"], _STATUS_LINES),
+                **({"stat": texts["stat"]} if "stat" in texts else {}),
             }
         )
     taken["threads"] = rows
@@ -191,22 +190,12 @@ def _workload_cpu(raw: TrialFolder) -> Sample:
 
 
 def _other_cpu(snapshots: Snapshots, known: Sequence[Reading]) -> Reading:
-    """CPU time on the trial's CPUs that none of the known threads used.
-
-    Busy is what isn't idle: the kernel measures idle time exactly and samples the rest at its
-    tick (kernel/sched/cputime.c). It includes what a hypervisor below this host took.
-    """
+    """CPU time on the trial's CPUs that none of the known threads used."""
     if any(isinstance(reading, Unavailable) for reading in known):
         reason = "what threads that ended during the trial had used is not known."
         return Unavailable(metric=_cpu_key("other"), reason=reason)
-    try:
-        cpus = parse_cpus(snapshots.trial_cpus)
-    except ValueError as error:
-        raise BrokenError(f"{snapshots.where}: 'trial_cpus': {error}") from error
-    idle = sum(_tick_change(snapshots, f"cpu{cpu}", "idle") for cpu in cpus)
-    busy = len(cpus) - idle / snapshots.clk_tck / snapshots.seconds
     used = sum(reading.value for reading in known if isinstance(reading, Sample))
-    return _cpu("other", max(0.0, busy - used), RAW)
+    return _cpu("other", max(0.0, snapshots.busy(snapshots.trial_cpus) - used), RAW)
 
 
 def _vcpu_readings(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
@@ -243,26 +232,16 @@ def _vcpu_readings(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
 
 def _host_steal(snapshots: Snapshots) -> Sample:
     """Share of all CPU time that a hypervisor below this host took (0 on bare metal)."""
-    total = _tick_change(snapshots, "cpu", "total")
+    total = snapshots.tick_change("cpu", "total")
     if total <= 0:
         raise BrokenError(f"{snapshots.where}: /proc/stat did not advance between the snapshots")
     return Sample(
         metric="host_steal",
-        value=max(0, _tick_change(snapshots, "cpu", "steal")) / total,
+        value=max(0, snapshots.tick_change("cpu", "steal")) / total,
         unit=Unit.FRACTION,
         better=Better.LOWER,
         source=RAW,
     )
-
-
-def _tick_change(snapshots: Snapshots, line: str, field: str) -> int:
-    changes: list[int] = []
-    for taken in _both(snapshots):
-        text = taken.get("proc_stat")
-        if not isinstance(text, str):
-            raise BrokenError(f"{snapshots.where}: expected the text of /proc/stat, found none")
-        changes.append(int(getattr(cpu_ticks(text, line, snapshots.where), field)))
-    return changes[1] - changes[0]
 
 
 def _both(snapshots: Snapshots) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -290,6 +269,11 @@ def _process_stats(pids: Iterable[int], proc_root: Path) -> dict[str, str]:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
+
+
+def _files(thread: ThreadRef) -> tuple[str, ...]:
+    more = ("stat",) if thread.role == "vcpu" else ()  # its page faults
+    return ("schedstat", "status", "comm", *more)
 
 
 def _rows(taken: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:

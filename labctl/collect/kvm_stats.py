@@ -84,6 +84,15 @@ def exits_by_vcpu(counters: Mapping[str, Any]) -> Mapping[str, int] | None:
     return {vcpu: stats[vcpu]["exits"] for vcpu in vcpus}
 
 
+def page_faults(counters: Mapping[str, Any]) -> int | None:
+    """Faults on the guest's memory that KVM has fixed so far, over all vCPUs; None where it tells
+    none."""
+    stats = _stats(counters.get(KEY, []), KEY)
+    by_vcpu = [stats[vcpu].get("pf_fixed") for vcpu in _vcpus(stats)]
+    known = [count for count in by_vcpu if count is not None]
+    return sum(known) if known and len(known) == len(by_vcpu) else None
+
+
 def _vcpus(stats: Stats) -> list[str]:
     """In the order of their numbers: device[2] comes before device[10]."""
     return sorted(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.process import run
 from labctl.base.versions import is_older
+from labctl.collect import host_cpus
 from labctl.collect.perf_stat import ENVIRONMENT, user_events, wanted_events
 from labctl.collect.perf_stat_text import Counter, counts, read_counters, totals
 
 _JSON_SINCE = "6.0"
 """perf stat's --json-output came with commit df936cadfb58 (August 2022)."""
 _PROBING_S = 20.0
+_MSR = Path("/sys/bus/event_source/devices/msr/events")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,25 @@ def countable(kind: str) -> Countable:
     if isinstance(why := counts(found, needed), str):
         return Countable(problem=f"the PMU has too few counters: {why}")
     return _with_wanted(kind, needed, output)
+
+
+def frequency_countable(msr: Path = _MSR) -> Countable:
+    """Whether perf can read the registers that tell the CPUs' true frequency, on all of them."""
+    if not (msr / "aperf").exists():
+        return Countable(
+            problem="the kernel offers no APERF and MPERF (perf's 'msr' events), as in most "
+            "virtual machines."
+        )
+    try:
+        output = output_options()
+        found = _tried(host_cpus.EVENTS, output, "--all-cpus")
+    except LabctlError as error:
+        return Countable(problem=f"perf can't be used: {error.message}.")
+    if isinstance(found, str):
+        return Countable(problem=found)
+    if isinstance(why := counts(found, host_cpus.EVENTS), str):
+        return Countable(problem=why)
+    return Countable(events=host_cpus.EVENTS, output=output)
 
 
 def output_options() -> tuple[str, ...]:
@@ -93,9 +115,11 @@ def _why_not(events: tuple[str, ...], choice: tuple[str, ...], output: Sequence[
     return None
 
 
-def _tried(events: Sequence[str], output: Sequence[str]) -> Mapping[str, Counter] | str:
+def _tried(
+    events: Sequence[str], output: Sequence[str], *options: str
+) -> Mapping[str, Counter] | str:
     """What perf counts of a short process; a sentence when it refuses."""
-    argv = ("perf", "stat", *output, "--event", ",".join(events), "true")
+    argv = ("perf", "stat", *output, *options, "--event", ",".join(events), "true")
     deadline = Deadline.after(_PROBING_S, "probing perf")
     done = run(argv, deadline=deadline, check=False, env=ENVIRONMENT)
     if done.returncode != 0:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import BrokenError
+from labctl.collect.proc_stat import cpu_ticks
 from labctl.store.trial import TrialFolder
 
 RAW = "host.json"
@@ -14,12 +16,17 @@ RAW = "host.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshots:
-    """`before` and `after` as written; `seconds` of CLOCK_MONOTONIC between the two."""
+    """`before` and `after` as written; `seconds` of CLOCK_MONOTONIC between the two.
+
+    `siblings`: the hardware threads that share a core with one of `trial_cpus`; None where a
+    labctl that didn't ask has written them.
+    """
 
     where: str
     kind: str
     clk_tck: int
-    trial_cpus: str
+    trial_cpus: CpuSet
+    siblings: CpuSet | None
     before: Mapping[str, Any]
     after: Mapping[str, Any]
     seconds: float
@@ -27,6 +34,27 @@ class Snapshots:
     @property
     def is_native(self) -> bool:
         return self.kind == "native"
+
+    def tick_change(self, line: str, field: str) -> int:
+        """By how much a count of a line of /proc/stat ("cpu", "cpu1") grew; `field` of CpuTicks.
+
+        Raises BrokenError when it isn't there."""
+        changes: list[int] = []
+        for taken in (self.before, self.after):
+            text = taken.get("proc_stat")
+            if not isinstance(text, str):
+                raise BrokenError(f"{self.where}: expected the text of /proc/stat, found none")
+            changes.append(int(getattr(cpu_ticks(text, line, self.where), field)))
+        return changes[1] - changes[0]
+
+    def busy(self, cpus: CpuSet) -> float:
+        """CPU seconds per second that were not idle on these CPUs.
+
+        Idle time is what the kernel measures exactly; it samples the rest at its tick
+        (kernel/sched/cputime.c). It includes what a hypervisor below this host took.
+        """
+        idle = sum(self.tick_change(f"cpu{cpu}", "idle") for cpu in cpus)
+        return len(cpus) - idle / self.clk_tck / self.seconds
 
 
 def read_snapshots(raw: TrialFolder) -> Snapshots:
@@ -36,18 +64,21 @@ def read_snapshots(raw: TrialFolder) -> Snapshots:
     try:
         before, after = data["before"], data["after"]
         seconds = (after["monotonic_ns"] - before["monotonic_ns"]) / 1e9
+        siblings = data.get("siblings")
         found = Snapshots(
             where=where,
             kind=str(data["kind"]),
             clk_tck=int(data["clk_tck"]),
-            trial_cpus=str(data["trial_cpus"]),
+            trial_cpus=parse_cpus(str(data["trial_cpus"])),
+            siblings=None if siblings is None else parse_cpus(str(siblings)),
             before=before,
             after=after,
             seconds=seconds,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BrokenError(
-            f"{where}: expected two snapshots with 'monotonic_ns', found something else ({error!r})"
+            f"{where}: expected two snapshots with 'monotonic_ns' and the trial's CPUs, found "
+            f"something else ({error!r})"
         ) from error
     if not seconds > 0 or found.clk_tck <= 0:
         raise BrokenError(f"{where}: expected a window of more than 0 s, found {seconds:g} s")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.cpus import CpuSet
+from labctl.base.latency_qos import Held
 from labctl.host.journal import Change, Changes
 from labctl.host.tunables import FileValue
 
@@ -51,6 +53,8 @@ class Knob:
     `changes`: what has to be changed for a value; raises Impossible where this host can't have it.
     `now`: its value in a word or a few; None where this host doesn't have it. `turned`: gives it a
     value where a tool does that, and returns what is left as it was; else `changes` are made.
+    `held`: of a setting that the kernel keeps for as long as a descriptor is open, its value inside
+    the block.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Knob:
     changes: Callable[[str, Place], Sequence[Change]]
     now: Callable[[Place], str | None]
     turned: Callable[[str, Place, Changes], list[str]] | None = None
+    held: Callable[[str, Place], AbstractContextManager[Held]] | None = None
 
 
 def file_change(path: Path, value: str, *, optional: bool = False) -> Change:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from labctl.base.cpus import format_cpus, parse_cpus
+from labctl.base.latency_qos import DEVICE, in_words, limit_us, limited
 from labctl.host import tuned
 from labctl.host.journal import Change
 from labctl.host.knob import (
@@ -130,6 +131,24 @@ def _c_states_now(place: Place) -> str | None:
 
 def _latency_us(disable: Path, place: Place) -> int:
     return int(place.text(f"{disable.relative_to(place.root).parent}/latency") or 0)
+
+
+def _latency(value: str, place: Place) -> list[Change]:
+    """Nothing that could be put back; raises Impossible where it can't be held."""
+    try:
+        limit_us(place.root)
+    except FileNotFoundError:
+        raise Impossible(f"this kernel has no {place.root / DEVICE} (CONFIG_CPU_IDLE)") from None
+    except OSError as error:
+        raise Impossible(f"{place.root / DEVICE} can't be opened: {error.strerror}") from error
+    return []
+
+
+def _latency_now(place: Place) -> str | None:
+    try:
+        return in_words(limit_us(place.root))
+    except OSError:
+        return None
 
 
 def _thp(value: str, place: Place) -> list[Change]:
@@ -317,5 +336,15 @@ TABLE: tuple[Knob, ...] = (
         accepts=lambda value: value == HOUSEKEEPING,
         changes=_irq_affinity,
         now=lambda place: _together(_interrupts(place)),
+    ),
+    # Held: nothing of it may outlast what is turned and turned back.
+    Knob(
+        name="cpu-dma-latency",
+        what="how long an idle CPU may take to wake up, in microseconds, while labctl holds it",
+        values="a number from 0 to 1000000",
+        accepts=lambda value: between(value, 0, 1_000_000),
+        changes=_latency,
+        now=_latency_now,
+        held=lambda value, place: limited(int(value), place.root),
     ),
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import HostError, UsageError
+from labctl.base.latency_qos import Held
 from labctl.base.yamlfile import nearest
 from labctl.host.journal import Changes, Journal
 from labctl.host.knob import Impossible, Knob, Place
@@ -25,6 +26,15 @@ class KnobState:
     values: str
     now: str | None
     problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turned:
+    """`refused`: what the kernel left as it was, as sentences. `held`: what is in force for as long
+    as we hold it, and is in no journal."""
+
+    refused: list[str]
+    held: list[Held]
 
 
 def knob_names() -> list[str]:
@@ -53,6 +63,11 @@ def problems(host: Mapping[str, str], place: Place | None = None) -> list[str]:
     return found
 
 
+def held_by(host: Mapping[str, str]) -> list[str]:
+    """Those of the knobs that end with the process that turned them."""
+    return [knob.name for knob, _ in _in_order(host) if knob.held is not None]
+
+
 def states(place: Place | None = None) -> list[KnobState]:
     """Every knob as it is now. Only reads."""
     return [_state(knob, place or Place()) for knob in TABLE]
@@ -79,15 +94,21 @@ def turn(host: Mapping[str, str], place: Place, changes: Changes) -> list[str]:
 @contextmanager
 def host_changed(
     host: Mapping[str, str], journal: Journal, housekeeping: CpuSet, isolated: CpuSet
-) -> Iterator[list[str]]:
+) -> Iterator[Turned]:
     """The knobs have these values inside the block, and their old ones after it, in reverse.
 
-    `isolated`: the CPUs of the guest's vCPUs, `housekeeping`: the host's own. Yields what the
-    kernel refused of it. Raises HostError when a knob can't be turned (then none is), BrokenError
-    when one can't be turned back.
+    `isolated`: the CPUs of the guest's vCPUs, `housekeeping`: the host's own. Raises HostError when
+    a knob can't be turned (then none is), BrokenError when one can't be turned back.
     """
-    with journal.changing() as changes:
-        yield turn(host, Place(housekeeping=housekeeping, isolated=isolated), changes)
+    place = Place(housekeeping=housekeeping, isolated=isolated)
+    with journal.changing() as changes, ExitStack() as stack:
+        refused = turn(host, place, changes)
+        held = [
+            stack.enter_context(knob.held(value, place))
+            for knob, value in _in_order(host)
+            if knob.held is not None
+        ]
+        yield Turned(refused=refused, held=held)
 
 
 def _in_order(host: Mapping[str, str]) -> list[tuple[Knob, str]]:

@@ -103,6 +103,11 @@ class Topology:
                 left -= cores[-1]
         return tuple(cores)
 
+    def siblings(self, cpus: CpuSet) -> CpuSet:
+        """The other online threads of the cores of `cpus`, some of which may be in `cpus` too."""
+        others = (self.cpu(number).siblings - {number} for number in cpus)
+        return frozenset().union(*others) & self.online
+
     def usable_cores(self) -> tuple[CpuSet, ...]:
         """The usable threads of each core that has any, ordered by their lowest CPU."""
         return self.cores(self.usable)

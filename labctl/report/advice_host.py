@@ -45,7 +45,8 @@ _SYSFS = {
 _BOOT = ("mitigations", "isolcpus", "nohz_full", "rcu_nocbs")
 """Knobs that are words of the kernel's command line."""
 
-_SPECIAL = ("tuned", "c-states", "workqueues", "irq-affinity")
+_LATENCY = "cpu-dma-latency"
+_SPECIAL = ("tuned", "c-states", _LATENCY, "workqueues", "irq-affinity")
 KNOBS = (*_SYSCTL, *_SYSFS, *_BOOT, *_SPECIAL)
 """The knobs that can be made to last; a test holds this list to labctl.host's."""
 
@@ -104,6 +105,8 @@ def host_steps(
         )
     if "c-states" in host:
         yield _idle_states(tuning, host["c-states"])
+    if _LATENCY in host:
+        yield _held_latency(tuning, host[_LATENCY])
 
 
 def not_lasting(host: Mapping[str, str], cpus: Cpus) -> list[str]:
@@ -111,8 +114,9 @@ def not_lasting(host: Mapping[str, str], cpus: Cpus) -> list[str]:
     unknown = {name for name in host if name not in KNOBS}
     if not cpus.online:
         unknown |= {"workqueues", "irq-affinity"}
-    if not re.fullmatch(r"all|\d+", host.get("c-states", "all")):
-        unknown.add("c-states")
+    for name, values in (("c-states", r"all|\d+"), (_LATENCY, r"\d+")):
+        if name in host and not re.fullmatch(values, host[name]):
+            unknown.add(name)
     return [name for name in host if name in unknown]
 
 
@@ -191,17 +195,37 @@ def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
 def _idle_states(tuning: str, value: str) -> Step:
     """cpupower-idle-set(1): -D switches off what takes its number of microseconds or more."""
     action = "--enable-all" if value == "all" else f"--disable-by-latency {int(value) + 1}"
-    unit = f"labctl-{tuning}.service"
-    return Step(
+    return _service(
         title="Allow all idle states" if value == "all" else f"Allow idle states up to {value} µs",
+        tuning=tuning,
+        unit=f"labctl-{tuning}.service",
+        service="Type=oneshot\nRemainAfterExit=yes\n"
+        f"ExecStart=/usr/bin/cpupower idle-set {action}\n",
+    )
+
+
+def _held_latency(tuning: str, value: str) -> Step:
+    """The kernel keeps it for as long as a program has the device open, so one stays. As text it is
+    hexadecimal, and longer than the four bytes that are taken for a number (kernel/power/qos.c)."""
+    hold = f"exec 3>/dev/cpu_dma_latency && echo 0x{int(value):08x} >&3 && exec sleep infinity"
+    return _service(
+        title=f"Let idle CPUs take {value} µs at most to wake up",
+        tuning=tuning,
+        # Beside the idle states': one tuning may set both.
+        unit=f"labctl-{tuning}-latency.service",
+        service=f"ExecStart=/bin/sh -c '{hold}'\n",
+    )
+
+
+def _service(*, title: str, tuning: str, unit: str, service: str) -> Step:
+    return Step(
+        title=title,
         place=Place.HOST,
         in_force=InForce.AT_ONCE,
         file=TextFile(
             f"/etc/systemd/system/{unit}",
             _HEAD.format(tuning=tuning)
-            + "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
-            + f"ExecStart=/usr/bin/cpupower idle-set {action}\n"
-            + "[Install]\nWantedBy=multi-user.target\n",
+            + f"[Service]\n{service}[Install]\nWantedBy=multi-user.target\n",
         ),
         commands=(
             Command(argv=("systemctl", "daemon-reload")),

@@ -31,6 +31,7 @@ _UNITS: Mapping[Unit, tuple[str, float, tuple[str, ...]]] = {
     Unit.CPUS: ("cpus", 1.0, ("_cpu",)),
     Unit.INSTRUCTIONS_PER_CYCLE: ("instructions_per_cycle", 1.0, ()),
     Unit.PER_1000_INSTRUCTIONS: ("per_1000_instructions", 1.0, ()),
+    Unit.HERTZ: ("hertz", 1.0, ()),
     Unit.FRACTION: ("ratio", 1.0, ()),
     Unit.COUNT: ("", 1.0, ()),
 }

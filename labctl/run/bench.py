@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,17 @@ class Bench:
     channel: Channel
     data_path: str
     trial_cpus: CpuSet
+    siblings: CpuSet
+    """Hardware threads that share a core with one of `trial_cpus`."""
     threads: Callable[[], list[ThreadRef]]
     counters: Callable[[], dict[str, Any]]
     """What is counted beside threads: QEMU's statistics, out-of-memory kills."""
     first_clock: ClockReading | None = None
     """A guest's clock when it was resumed."""
     vcpu_tids: tuple[int, ...] = ()
+    waits_for_faults: bool = False
+    """Whether a warm-up goes on until faults on the guest's memory are flat: why under KVM alone is
+    in docs/decisions/warm-up.md."""
     peer: str | None = None
     """The address at which it finds the peers of workloads that have one."""
     cpus: CpuSet | None = None
@@ -113,16 +118,19 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
                 ]
             }
 
+        trial_cpus = frozenset(cpu for thread in expected for cpu in thread.cpus)
         yield Bench(
             tuning=tuning,
             kind=Kind.GUEST,
             channel=channel,
             data_path=guest_data_path(tuning.disk),
-            trial_cpus=frozenset(cpu for thread in expected for cpu in thread.cpus),
+            trial_cpus=trial_cpus,
+            siblings=lab.topology.siblings(trial_cpus),
             threads=threads,
             counters=counters,
             first_clock=first_clock,
             vcpu_tids=tuple(vcpus.values()),
+            waits_for_faults=lab.accelerator.name == "kvm",
             peer=lab.link.guest.peer if lab.link else None,
             problems=(*problems, *inside.problems, *card.problems),
             evidence={
@@ -164,6 +172,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             channel=channel,
             data_path=f"{DATA_FOLDER}/{lab.data.path.name}",
             trial_cpus=cpus,
+            siblings=lab.topology.siblings(cpus),
             threads=list,
             counters=lambda: {"oom_kills": session.oom_kills()},
             problems=tuple(placement_problems(lab.layout, session.placement())),
@@ -188,7 +197,7 @@ def _host_changed(lab: Lab, tuning: Tuning) -> Iterator[dict[str, Any]]:
     before = {entry.id for entry in lab.journal.pending()}
     with ExitStack() as stack:
         try:
-            refused = stack.enter_context(
+            turned = stack.enter_context(
                 knobs.host_changed(tuning.host, lab.journal, plan.housekeeping, plan.vcpu_cpus)
             )
         except HostError as error:
@@ -198,7 +207,8 @@ def _host_changed(lab: Lab, tuning: Tuning) -> Iterator[dict[str, Any]]:
             "host-knobs.json": {
                 "asked": dict(tuning.host),
                 "changed": [{"name": e.name, "before": e.old, "now": e.new} for e in changed],
-                "refused": refused,
+                "held": [asdict(held) for held in turned.held],
+                "refused": turned.refused,
             }
         }
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from labctl.base.levels import Level
 from labctl.run.bench import Bench
-from labctl.run.counting import pmu_counting
+from labctl.run.counting import frequency_counting, pmu_counting
 from labctl.run.exit_counting import exit_counting
 from labctl.run.lab import Lab
 from labctl.run.tracing import host_tracing
@@ -21,6 +21,7 @@ def collecting(
     """Collectors attached, their raw files stored at the end. `pid`: natively the process that
     waits to become the workload. Raises BrokenError when a collector ends before it is asked to."""
     with ExitStack() as stack:
+        stack.enter_context(frequency_counting(bench, folder))
         stack.enter_context(pmu_counting(bench, pid, folder))
         if level.holds(Level.TRACE):
             stack.enter_context(host_tracing(lab, bench, pid, folder))

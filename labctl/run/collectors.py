@@ -16,7 +16,7 @@ from labctl.collect.exits import EMULATED
 from labctl.guest.images import find
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import Requested, known_accelerator
-from labctl.run.counting import countable
+from labctl.run.counting import countable, frequency_countable
 from labctl.run.exit_counting import why_no_bpf
 from labctl.run.perf_record import recording
 from labctl.trace.tracepoints import EXIT, SWITCH
@@ -89,6 +89,10 @@ def _no_native_pmu(_: Here) -> str | None:
     return countable(str(Kind.NATIVE)).problem
 
 
+def _no_frequency(_: Here) -> str | None:
+    return frequency_countable().problem
+
+
 def _no_image(at: Here) -> str | None:
     return None if at.tree else "no guest image is built yet: 'labctl image build'."
 
@@ -146,6 +150,12 @@ COLLECTORS = (
         level=Level.COUNTERS,
         gives="IPC, cache and branch misses, stalls",
         why_unavailable=_no_native_pmu,
+    ),
+    KnownCollector(
+        name="frequency",
+        level=Level.COUNTERS,
+        gives="the CPUs' true frequency",
+        why_unavailable=_no_frequency,
     ),
     KnownCollector(
         name="calibrated",

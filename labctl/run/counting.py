@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from labctl.base.errors import BrokenError
 from labctl.base.process import running
 from labctl.base.tuning import Kind
-from labctl.collect import perf_stat, perf_stat_probe
+from labctl.collect import host_cpus, perf_stat, perf_stat_probe
 from labctl.collect.perf_stat_probe import Countable
 from labctl.run.bench import Bench
 from labctl.store.trial import TrialFolder
@@ -26,6 +26,12 @@ _GRACE_S = 5.0
 def countable(kind: str) -> Countable:
     """Probed once per process: the answer is the host's."""
     return perf_stat_probe.countable(kind)
+
+
+@functools.cache
+def frequency_countable() -> Countable:
+    """Probed once per process: the answer is the host's."""
+    return perf_stat_probe.frequency_countable()
 
 
 class Printed:
@@ -49,6 +55,20 @@ def pmu_counting(bench: Bench, pid: int, folder: TrialFolder) -> Iterator[None]:
     with perf_attached(perf_stat.command(kind, ids, can.events, can.output)) as printed:
         yield
     folder.write_raw(perf_stat.RAW, printed.text)
+
+
+@contextmanager
+def frequency_counting(bench: Bench, folder: TrialFolder) -> Iterator[None]:
+    """How fast the trial's CPUs are meanwhile; or the reason why not, stored in its place. Raises
+    BrokenError when perf ends before it is asked to."""
+    can = frequency_countable()
+    if can.problem is not None:
+        folder.write_raw(host_cpus.FREQUENCY_PROBLEM, can.problem)
+        yield
+        return
+    with perf_attached(host_cpus.command(bench.trial_cpus, can.output)) as printed:
+        yield
+    folder.write_raw(host_cpus.FREQUENCY, printed.text)
 
 
 @contextmanager

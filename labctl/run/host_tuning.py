@@ -48,8 +48,9 @@ def asked_for(names: Sequence[str], vcpus: int | None = None) -> Asked:
     """What tunings ask of the host; a name that is none is a profile of tuned.
 
     `vcpus` of the guest that CPUs are kept free for; None takes what a sweep would. Only reads.
-    Raises UsageError for a name that is neither, for two that contradict each other, and for one
-    that asks nothing of the host; HostError when this host can't have it.
+    Raises UsageError for a name that is neither, for two that contradict each other, for one that
+    asks nothing of the host, and for one that ends with this process; HostError when this host
+    can't have it.
     """
     host: dict[str, str] = {}
     words: list[str] = []
@@ -68,6 +69,14 @@ def asked_for(names: Sequence[str], vcpus: int | None = None) -> Asked:
         risks += tuning.risks
     place = _place(tunings, vcpus)
     knobs.check_knobs(host)
+    if held := knobs.held_by(host):
+        raise UsageError(
+            f"'{by[held[0]]}' can't be kept by a command that ends: the kernel has '{held[0]}' in "
+            "force only while a program holds it",
+            hint="A sweep holds it around its own trials. Beyond that a program must stay: tuned's "
+            "daemon ('force_latency' in [cpu] of a profile), or the service that 'labctl advise' "
+            "writes.",
+        )
     if problems := knobs.problems(host, place):
         raise HostError(
             f"this host can't have that: {'; '.join(problems)}",

@@ -8,10 +8,12 @@ from labctl.collect import (
     derived,
     exits,
     guest_trace,
+    host_cpus,
     host_threads,
     host_trace,
     kvm_stats,
     nested,
+    page_faults,
     perf_stat,
     side,
 )
@@ -35,6 +37,8 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     readings: list[Reading] = list(program.parse(folder))
     host = list(host_threads.parse(folder))
     readings += host
+    readings += host_cpus.parse(folder)
+    readings += page_faults.parse(folder)
     readings += side.parse(folder, kind=kind, accelerator=accelerator)
     readings += kvm_stats.parse(folder, accelerator=accelerator)
     readings += host_trace.parse(folder)

@@ -14,6 +14,7 @@ from labctl.base.signals import cleaning_up
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.tuning import Strategy
 from labctl.domain.pinpicture import layout_json, picture
+from labctl.run.disks import DATA_SIZE_BYTES
 from labctl.run.planning import Planned, SweepRequest
 from labctl.store.run_folder import RunFolder
 from labctl.study.plan import Plan, tuning_json
@@ -78,6 +79,7 @@ def _first_record(request: SweepRequest, planned: Planned) -> dict[str, Any]:
         "collect": str(plan.collect),
         "vcpus": plan.guest.vcpus,
         "memory_mib": plan.guest.memory_mib,
+        "data_disk_bytes": DATA_SIZE_BYTES,
         "skipped": dict(plan.skipped),
         "warnings": list(planned.warnings),
         "notes": [],

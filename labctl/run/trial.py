@@ -15,24 +15,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from labctl.base import latency_qos
 from labctl.base.command import CommandResult
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind, Sched
-from labctl.collect import host_threads
+from labctl.collect import host_cpus, host_threads
 from labctl.domain import readback
 from labctl.run import clock
 from labctl.run.bench import Bench
 from labctl.run.calibrate import Calibrations
 from labctl.run.collecting import collecting
+from labctl.run.first_touch import change, faults_so_far
 from labctl.run.guest_tracing import guest_tracing
 from labctl.run.lab import Lab
 from labctl.run.neighbours import Neighbours, neighbours
 from labctl.run.peer import RAW, RunningPeer, serving
 from labctl.run.threads import labctl_threads, tree_threads
-from labctl.run.warmup import WINDOWS, is_settled
+from labctl.run.warmup import WINDOWS, is_flat, is_settled
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.study.plan import PlannedTrial
 from labctl.study.study import Limits, StudyWorkload
@@ -155,7 +157,7 @@ def _measure(
             f"{workload.binaries[-1]} ended with status {result.returncode}: "
             f"{last_words(result.stderr)}"
         )
-    return reasons + _oom_reasons(folder) + _clock_reasons(bench, folder)
+    return [*reasons, *_host_reasons(folder), *_clock_reasons(bench, folder)]
 
 
 def measured_window(
@@ -195,6 +197,7 @@ def measured_window(
             "clk_tck": os.sysconf("SC_CLK_TCK"),
             "vcpus": lab.vcpus,
             "trial_cpus": format_cpus(bench.trial_cpus),
+            "siblings": format_cpus(bench.siblings),
             "before": before,
             "after": after,
         },
@@ -206,13 +209,15 @@ def _snapshot(lab: Lab, bench: Bench, hogs: Neighbours, peer: RunningPeer | None
     threads = [*bench.threads(), *labctl_threads(), *(peer.threads() if peer else ())]
     for pid in hogs.pids:
         threads += tree_threads(pid, "neighbour")
-    return {**host_threads.snapshot(threads), **bench.counters()}
+    limit = {host_cpus.LIMIT: latency_qos.limit_or_reason()}
+    return {**host_threads.snapshot(threads), **limit, **bench.counters()}
 
 
 def warm_up(
     bench: Bench, workload: Workload, setting: Setting, request: TrialRequest
 ) -> dict[str, Any]:
-    """Windows of the same workload until their rates show no trend (METHOD rule 6).
+    """Windows of the same workload until their rates show no trend, nor under KVM the faults on
+    memory that is touched for the first time (METHOD rule 6).
 
     A workload that only computes does the same operations in each window, as many as the run's
     first one tells, and is rated by the CPU time that they take: what others on the host take away
@@ -220,10 +225,16 @@ def warm_up(
     """
     windows: list[dict[str, Any]] = []
     rates: list[float] = []
+    touches: list[int] = []
     started = time.monotonic()
     cap_s = request.limits.warmup_cap_s
     size = (str(bench.kind), request.planned.cell["workload"])
-    while not is_settled(rates) and (len(rates) < WINDOWS or time.monotonic() - started < cap_s):
+    fault_counts = faults_so_far(bench)
+
+    def is_warm() -> bool:
+        return is_settled(rates) and (not bench.waits_for_faults or is_flat(touches))
+
+    while not is_warm() and (len(rates) < WINDOWS or time.monotonic() - started < cap_s):
         sizing = request.window_rates.get(size)
         busy = _busy_s(bench)
         command = workload.warmup_command(setting, WINDOW_S, sizing)
@@ -235,7 +246,17 @@ def warm_up(
             raise BrokenError(f"the warm-up of {workload.name} failed: {said}")
         cpu_s = _busy_s(bench) - busy if bench.kind is Kind.GUEST else _rusage_s(result.side)
         found = workload.window_rates(result.stdout.decode(errors="replace"), result.files)
-        windows.append({"duration_s": result.duration_s, "rates": found, "cpu_s": cpu_s})
+        before, fault_counts = fault_counts, faults_so_far(bench)
+        touched = change(before, fault_counts)
+        touches.append(sum(touched.values()))
+        windows.append(
+            {
+                "duration_s": result.duration_s,
+                "rates": found,
+                "cpu_s": cpu_s,
+                "faults": touched,
+            }
+        )
         if not workload.calibratable:
             # A load of fixed pace has no rate that could show a trend.
             rates += found or [1.0] * WINDOWS
@@ -244,7 +265,8 @@ def warm_up(
         else:
             request.window_rates[size] = found[-1]
     return {
-        "settled": is_settled(rates),
+        "settled": is_warm(),
+        "rates_settled": is_settled(rates),
         "seconds": time.monotonic() - started,
         "windows": windows,
     }
@@ -293,10 +315,16 @@ def _clock_reasons(bench: Bench, folder: TrialFolder) -> list[str]:
     return [found] if found else []
 
 
-def _oom_reasons(folder: TrialFolder) -> list[str]:
-    """A kill in the native cgroup: stress-ng calls itself successful after four of them."""
+def _host_reasons(folder: TrialFolder) -> list[str]:
     host = folder.read_json("host.json")
-    if "oom_kills" not in host["before"]:
-        return []
-    killed = host["after"]["oom_kills"] - host["before"]["oom_kills"]
-    return [f"{killed} processes were killed: the guest's memory did not suffice"] if killed else []
+    before, after = host["before"], host["after"]
+    reasons = []
+    # In the native cgroup: stress-ng calls itself successful after four kills.
+    if "oom_kills" in before and (killed := after["oom_kills"] - before["oom_kills"]):
+        reasons.append(f"{killed} processes were killed: the guest's memory did not suffice")
+    if (then := before[host_cpus.LIMIT]) != (now := after[host_cpus.LIMIT]):
+        reasons.append(
+            f"somebody changed how deep the host's CPUs may sleep: /{latency_qos.DEVICE} went from "
+            f"{then} to {now}"
+        )
+    return reasons

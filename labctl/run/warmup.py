@@ -51,3 +51,29 @@ def is_settled(rates: Sequence[float]) -> bool:
     return any(
         abs(slope(end)) < max(SLOPE_LIMIT, SCATTER_LIMIT * standard_error(end)) for end in ends
     )
+
+
+def is_flat(counts: Sequence[int]) -> bool:
+    """Whether counts of faults, window by window, show no trend any more: by the same rule as
+    rates, but for the scatter that a count has by itself (a variance as large as the count).
+
+    0 is a usual count and has no logarithm, so all are taken as one larger.
+    """
+    if len(counts) < WINDOWS:
+        return False
+    larger = [1.0 + count for count in counts]
+    ends = (larger[-count:] for count in range(WINDOWS, len(larger) + 1))
+    return any(
+        abs(slope(end))
+        < max(SLOPE_LIMIT, SCATTER_LIMIT * max(standard_error(end), _counting_error(end)))
+        for end in ends
+    )
+
+
+def _counting_error(larger: Sequence[float]) -> float:
+    """Standard error of `slope` of counts that come at random: the variance of ln(count) is
+    1 / count."""
+    middle = (len(larger) - 1) / 2
+    below = sum((number - middle) ** 2 for number in range(len(larger)))
+    above = sum((number - middle) ** 2 / value for number, value in enumerate(larger))
+    return math.sqrt(above) / below

@@ -142,6 +142,7 @@ RUN = Fields(
         "quick": FLAG,
         "vcpus": WHOLE,
         "memory_mib": WHOLE,
+        "data_disk_bytes": WHOLE,
         "accelerator": TEXT,
         "accelerator_reason": TEXT,
         "connection": TEXT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
+from labctl.base.latency_qos import DEVICE, NO_LIMIT_US, limit_us
 from labctl.host.doctor.model import Check, Result, Scope, fine, some, unknown, warn
 from labctl.host.doctor.reader import Reader
 
@@ -110,6 +111,19 @@ def idle_states(reader: Reader, scope: Scope) -> Result:
     if latency <= _SHALLOW_US:
         return fine(shown, value)
     return warn(shown, f"cpupower idle-set --disable-by-latency {_SHALLOW_US}", value)
+
+
+def latency_limit(reader: Reader, scope: Scope) -> Result:
+    try:
+        limit = limit_us(reader.root)
+    except OSError as error:
+        return unknown(f"/{DEVICE} can't be read: {error.strerror}")
+    if limit >= NO_LIMIT_US:
+        return fine("nobody limits how long an idle CPU may take to wake up")
+    shown = f"a program has idle CPUs wake up within {limit} µs"
+    if reader.text(f"{_CPU}/cpuidle/current_driver") in (None, "none"):
+        return fine(f"{shown}, and without cpuidle that changes nothing", limit)
+    return warn(shown, f"fuser -v /{DEVICE}  # who it is", limit)
 
 
 def mitigations(reader: Reader, scope: Scope) -> Result:
@@ -228,6 +242,13 @@ CHECKS = (
         GROUP,
         "Each wake-up from a deep idle state adds its latency, most of all to a guest that idles.",
         idle_states,
+    ),
+    Check(
+        "latency-limit",
+        GROUP,
+        "Programs may keep CPUs out of deep idle states for as long as they run: baseline then has "
+        "what a tuning would be measured for.",
+        latency_limit,
     ),
     Check(
         "mitigations",

@@ -213,3 +213,11 @@ def test_the_cpus_of_the_guest_are_those_of_the_pin_plan(monkeypatch: pytest.Mon
     place = host_tuning.asked_for(["irq-affinity"]).place
     assert place.isolated == {1}
     assert place.housekeeping == {0}
+
+
+def test_what_ends_with_the_command_cannot_be_kept(host: Host) -> None:
+    said = host("host", "tune", "cpu-dma-latency-0", "swappiness-10")
+    assert said.code == 2
+    assert "'cpu-dma-latency-0' can't be kept by a command that ends" in said.err
+    assert "force_latency" in said.err
+    assert host.swappiness.read_text() == "60\n", "all of them, or none"

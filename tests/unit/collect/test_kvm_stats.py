@@ -140,3 +140,14 @@ def test_exits_so_far_are_told_by_vcpu() -> None:
     assert sorted(kvm_stats.exits_by_vcpu(counters).values()) == [0, 438]
     assert kvm_stats.exits_by_vcpu({}) is None
     assert kvm_stats.exits_by_vcpu({"query_stats": [[], []]}) is None
+
+
+def test_page_faults_that_kvm_fixed_so_far_are_told_over_all_vcpus() -> None:
+    counters = json.loads(recorded(KVM))["before"]
+    for vcpu, count in ((0, 11), (1, 22)):
+        _stat(counters, vcpu, "pf_fixed")["value"] = count
+    assert kvm_stats.page_faults(counters) == 33
+    assert kvm_stats.page_faults({}) is None, "not under KVM"
+    for vcpu in counters["query_stats"][0]:
+        vcpu["stats"] = [s for s in vcpu["stats"] if s["name"] != "pf_fixed"]
+    assert kvm_stats.page_faults(counters) is None, "a KVM that doesn't count them"

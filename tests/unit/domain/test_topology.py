@@ -213,3 +213,10 @@ def test_the_real_time_limit_is_read_and_absent_means_none(tmp_path: Path) -> No
     assert read_rt_runtime_us(tmp_path) == -1
     write(tmp_path / "sys/kernel/sched_rt_runtime_us", "950000")
     assert read_rt_runtime_us(tmp_path) == 950000
+
+
+def test_the_siblings_of_cpus_are_the_other_online_threads_of_their_cores(tmp_path: Path) -> None:
+    machine = read_topology(sysfs(tmp_path / "two", 4, threads=2))
+    assert machine.siblings(frozenset({0})) == {1}
+    assert machine.siblings(frozenset({0, 1, 2})) == {0, 1, 3}
+    assert read_topology(sysfs(tmp_path / "one", 2)).siblings(frozenset({0})) == frozenset()

@@ -167,6 +167,7 @@ def _for_each(pattern: str, act: Callable[[Path], object]) -> Callable[[Path], o
             {"halt-poll-ns": "0"},
             "this kernel lets nobody change",
         ),
+        (lambda root: None, {"cpu-dma-latency": "0"}, "cpu_dma_latency (CONFIG_CPU_IDLE)"),
         (_write("proc/7/comm", "irqbalance"), {"irq-affinity": "housekeeping"}, "irqbalance runs"),
     ],
 )
@@ -206,7 +207,10 @@ def test_every_knob_says_what_it_is_now_and_what_it_takes(place: Place) -> None:
     assert found["hugepages-1G"].now is None
     assert "this kernel has no" in (found["hugepages-1G"].problem or "")
     # Whether this machine has tuned is no matter of the files.
-    assert [s.name for s in found.values() if s.problem and s.name != "tuned"] == ["hugepages-1G"]
+    assert [s.name for s in found.values() if s.problem and s.name != "tuned"] == [
+        "hugepages-1G",
+        "cpu-dma-latency",
+    ]
 
 
 def test_a_host_without_any_of_it_is_no_fault(tmp_path: Path) -> None:

@@ -165,3 +165,15 @@ def test_all_commands_are_shell() -> None:
     steps = [*host_steps("t", HOST, {}, CPUS), *guest_steps("t", GUEST, ["idle=poll"])]
     lines = "\n".join(line for step in steps for line in shell(step))
     subprocess.run(["sh", "-n"], input=lines, text=True, check=True)
+
+
+def test_a_limit_that_must_be_held_gets_a_service_that_stays() -> None:
+    idle, held = host(c_states="10", cpu_dma_latency="0")
+    assert idle.file is not None
+    assert held.file is not None
+    assert idle.file.path == "/etc/systemd/system/labctl-t.service"
+    assert held.file.path == "/etc/systemd/system/labctl-t-latency.service"
+    # Four bytes would be taken for a number.
+    assert "echo 0x00000000 >&3 && exec sleep infinity" in text(held)
+    assert "systemctl restart labctl-t-latency.service" in shell(held)
+    assert not_lasting({"cpu-dma-latency": "0; reboot"}, CPUS) == ["cpu-dma-latency"]

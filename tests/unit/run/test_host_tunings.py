@@ -39,7 +39,9 @@ def test_what_this_host_cannot_have_is_left_out_with_the_reason(tmp_path: Path) 
     # Whether this machine has tuned is no matter of the files.
     found = {name for name in skipped(tmp_path) if not name.startswith("tuned-")}
     assert found <= {
-        *("isolcpus", "nohz-full", "numa-balancing-off", "halt-poll-off", "halt-poll-1ms")
+        *("isolcpus", "nohz-full", "numa-balancing-off", "halt-poll-off", "halt-poll-1ms"),
+        # By paths of this machine.
+        "cpu-dma-latency-0",
     }
 
 

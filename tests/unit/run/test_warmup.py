@@ -6,7 +6,14 @@ import math
 
 import pytest
 
-from labctl.run.warmup import SLOPE_LIMIT, WINDOWS, is_settled, slope, standard_error
+from labctl.run.warmup import (
+    SLOPE_LIMIT,
+    WINDOWS,
+    is_flat,
+    is_settled,
+    slope,
+    standard_error,
+)
 
 
 @pytest.mark.parametrize("count", range(WINDOWS))
@@ -71,3 +78,24 @@ def test_the_standard_error_is_that_of_a_least_squares_fit() -> None:
     # By hand: ln rates 0, 1, 0 around their mean leave 2/3 of squares, 1 degree, Sxx = 2.
     assert standard_error([1.0, math.e, 1.0]) == pytest.approx(math.sqrt(2 / 3 / 1 / 2))
     assert standard_error([1.0, 2.0, 4.0]) == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [0, 0, 0],
+        [5000, 30, 28, 33],
+        [1000, 990, 985],
+        [5, 3, 1],  # no less than counts that come at random differ
+        [3000, 200, 3, 0, 1],
+    ],
+)
+def test_counts_of_faults_that_only_scatter_are_flat(counts: list[int]) -> None:
+    assert is_flat(counts)
+
+
+@pytest.mark.parametrize(
+    "counts", [[], [0, 0], [3000, 200, 20], [3000, 200, 20, 3], [20, 3, 0], [10, 100, 1000]]
+)
+def test_counts_of_faults_that_still_fall_or_rise_are_not_flat(counts: list[int]) -> None:
+    assert not is_flat(counts)

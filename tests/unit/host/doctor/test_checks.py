@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -310,3 +311,24 @@ def test_a_finding_is_plain_json(host: FakeHost) -> None:
 
     data: dict[str, Any] = json.loads(json.dumps(host.find("memory").to_json()))
     assert set(data) == {"name", "group", "status", "found", "why", "remedy", "value"}
+
+
+@pytest.mark.parametrize(
+    ("limit_us", "driver", "status"),
+    [
+        (2_000_000_000, "intel_idle", Status.OK),
+        (20, "intel_idle", Status.WARN),
+        (20, "none", Status.OK),
+    ],
+)
+def test_a_program_that_keeps_cpus_awake_is_found(
+    host: FakeHost, limit_us: int, driver: str, status: Status
+) -> None:
+    host.write("/sys/devices/system/cpu/cpuidle/current_driver", f"{driver}\n")
+    host.write("/dev/cpu_dma_latency")
+    (host.root / "dev/cpu_dma_latency").write_bytes(limit_us.to_bytes(4, sys.byteorder))
+    found = host.find("latency-limit")
+    assert found.status is status
+    if status is Status.WARN:
+        assert "within 20 µs" in found.found
+        assert found.remedy.startswith("fuser -v /dev/cpu_dma_latency")

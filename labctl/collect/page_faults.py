@@ -1,0 +1,81 @@
+"""Page faults of a guest's vCPU threads: memory that the host gives them when it is first touched.
+
+A vCPU's touch of a page that the host has yet to give counts as its thread's, also when KVM takes
+the fault for it (mm_account_fault in mm/memory.c, since Linux 5.9). What KVM alone had to map, as
+the host had the page already, is `kvm_stat{name=pf_fixed}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
+from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+from labctl.store.trial import TrialFolder
+
+_FIELDS = {"minor": 7, "major": 9}
+"""Of what follows the name: minflt and majflt, fields 10 and 12 of proc_pid_stat(5)."""
+
+
+def faults(stat: str, where: str) -> dict[str, int]:
+    """Minor and major faults so far, from the text of /proc/PID/task/TID/stat.
+
+    Raises BrokenError when it is something else.
+    """
+    # The name in parentheses may hold spaces and parentheses itself.
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) <= max(_FIELDS.values()) or not all(
+        fields[at].isdecimal() for at in _FIELDS.values()
+    ):
+        raise BrokenError(f"{where}: expected a thread's stat of /proc, found {stat[:120]!r}")
+    return {kind: int(fields[at]) for kind, at in _FIELDS.items()}
+
+
+def parse(raw: TrialFolder) -> Iterator[Reading]:
+    """page_faults{kind=minor|major,of=vcpu} per second, over all vCPU threads.
+
+    Raises BrokenError when host.json isn't whole.
+    """
+    snapshots = read_snapshots(raw)
+    counted = _counted(snapshots)
+    for kind in _FIELDS:
+        labels = {"of": "vcpu", "kind": kind}
+        if isinstance(counted, str):
+            yield Unavailable(metric=sample_key("page_faults", labels), reason=counted)
+        else:
+            yield Sample(
+                metric="page_faults",
+                value=counted[kind] / snapshots.seconds,
+                unit=Unit.PER_SECOND,
+                better=Better.LOWER,
+                labels=labels,
+                source=RAW,
+            )
+
+
+def _counted(snapshots: Snapshots) -> Mapping[str, int] | str:
+    """Faults in the window by kind, or a sentence on why they can't be told."""
+    if snapshots.is_native:
+        return "natively there is no vCPU thread."
+    before, after = (
+        {row["tid"]: row for row in taken.get("threads", ()) if row.get("role") == "vcpu"}
+        for taken in (snapshots.before, snapshots.after)
+    )
+    if not after or before.keys() != after.keys():
+        return "no vCPU thread was there all of the time."
+    if not all("stat" in row for rows in (before, after) for row in rows.values()):
+        return "the labctl that measured this did not look."
+    return {
+        kind: sum(
+            _faults(after[tid], snapshots)[kind] - _faults(before[tid], snapshots)[kind]
+            for tid in after
+        )
+        for kind in _FIELDS
+    }
+
+
+def _faults(row: Mapping[str, Any], snapshots: Snapshots) -> dict[str, int]:
+    return faults(str(row["stat"]), snapshots.where)
