@@ -7,6 +7,7 @@ trace-cmd's lib/trace-cmd/trace-input.c for its options.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import struct
@@ -65,7 +66,7 @@ def write_tracedat(
     # Once for names and losses, which come before or anywhere among the events.
     named = {SWITCH: ()} if SWITCH in tracepoints(source) else {}
     trace = read_trace(source, named)
-    trace_id = max(1, trace.start_ns)  # no two of a machine's begin at the same nanosecond
+    trace_id = _id(f"{source.name} {trace.start_ns}")
     with replacing(target) as file, tempfile.TemporaryFile(dir=target.parent) as spool:
         events = _Events(trace, to_host)
         pages = Pages(spool)
@@ -191,6 +192,11 @@ def _head(
     ends = data_at + PAGE_BYTES * np.cumsum(pages)
     table = np.stack([ends - PAGE_BYTES * pages, PAGE_BYTES * pages], axis=1)
     return b"".join([*parts, table.astype("<u8").tobytes(), bytes(data_at - size)])
+
+
+def _id(text: str) -> int:
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 def _file(name: str, content: str) -> bytes:

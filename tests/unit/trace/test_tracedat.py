@@ -146,10 +146,11 @@ def test_clock_and_ids_join_a_guest_to_its_host(tmp_path: Path) -> None:
     source, target = tmp_path / "perf.data", tmp_path / "trace.dat"
     source.write_bytes(made.perfdata([at(77)]))
     guest = Guest(trace_id=2**40, vcpu_tids={0: 500, 2: 502})
-    assert write_tracedat(source, target, guest=guest) == 77
+    own_id = write_tracedat(source, target, guest=guest)
     options = parsed(target.read_bytes()).options
     assert options[TRACECLOCK] == [b"[mono]\0"]
-    assert options[TRACEID] == [struct.pack("<Q", 77)]
+    assert options[TRACEID] == [struct.pack("<Q", own_id)]
+    assert write_tracedat(shutil.copy(source, tmp_path / "other.data"), target) != own_id
     cpus = struct.pack("<6I", 0, 500, 1, 0, 2, 502)
     assert options[GUEST] == [b"guest\0" + struct.pack("<QI", 2**40, 3) + cpus]
 
