@@ -155,7 +155,7 @@ def test_trace_cmd_merges_a_guests_events_into_its_hosts(traced: Traced, tmp_pat
     times = {name: times_of(text for file, text in lines if file == name) for name in SIDES}
     for name, path in SIDES.items():
         assert len(times[name]) == events_in(traced.guest.path / path)
-    # The guest's recorder was at work before the host's, and after it.
+    # Both recorded between the first reading of the guest's clock and the last.
     found = stored_clock_map(traced.guest)
     assert isinstance(found, ClockMap)
     first, last = (found.to_host(np.array([at])).item() for at in (found.at_ns, found.until_ns))
