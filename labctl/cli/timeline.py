@@ -24,6 +24,12 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--perfetto", type=_file, metavar="FILE", help="Write FILE in the format of ui.perfetto.dev."
 )
+@click.option(
+    "--trace-dat",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write FOLDER/host.dat and FOLDER/guest.dat for trace-cmd and KernelShark.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print figures, late wake-ups and suspects.")
 @click.option(
     "--results",
@@ -35,6 +41,7 @@ def command(
     trial_name: str | None,
     output: Path | None,
     perfetto: Path | None,
+    trace_dat: Path | None,
     as_json: bool,
     results: Path | None,
 ) -> None:
@@ -49,7 +56,7 @@ def command(
 
     folder = RunFolder.find(results or results_folder(), run_name)
     if trial_name is None:
-        if output is not None or perfetto is not None:
+        if any((output, perfetto, trace_dat)):
             raise click.UsageError("which TRIAL? Without one, the traced trials are listed")
         where = shlex.join((run_name, *(("--results", str(results)) if results else ())))
         _list(folder, where, as_json=as_json)
@@ -59,11 +66,11 @@ def command(
     from labctl.report.traced import find
 
     trial = find(folder, trial_name)
-    for target in filter(None, (output, perfetto)):
+    for target in filter(None, (output, perfetto, trace_dat)):
         check_folder(target)
-    if output is None and perfetto is None and not as_json:
+    if not any((output, perfetto, trace_dat, as_json)):
         output = folder.path / f"timeline-{trial.path.name}.html"
-    _show(folder, trial, output, perfetto, as_json=as_json)
+    _show(folder, trial, output, perfetto, trace_dat, as_json=as_json)
 
 
 def _show(
@@ -71,6 +78,7 @@ def _show(
     trial: TrialFolder,
     output: Path | None,
     perfetto: Path | None,
+    trace_dat: Path | None,
     *,
     as_json: bool,
 ) -> None:
@@ -100,6 +108,11 @@ def _show(
         with replacing(perfetto) as file:
             write_perfetto(timeline, file)
         click.echo(f"Wrote {perfetto}", err=as_json)
+    if trace_dat is not None:
+        from labctl.report.trace_cmd import write_trace_dat
+
+        for text in write_trace_dat(trial, trace_dat):
+            click.echo(printable(text), err=as_json)
 
 
 def _list(folder: RunFolder, where: str, *, as_json: bool) -> None:

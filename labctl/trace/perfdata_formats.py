@@ -8,7 +8,8 @@ perf.data's section HEADER_TRACING_DATA is what tools/perf/util/trace-event-info
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from labctl.base.errors import BrokenError
@@ -88,8 +89,30 @@ def read_formats(section: bytes, where: str, at: int) -> list[Format]:
     """The formats of every tracepoint in the section, which lies at byte `at` of the file.
     Raises BrokenError where it isn't what perf writes."""
     reader = _Reader(section)
-    try:
+    with _explained(reader, where, at):
+        _skip_header(reader)
         return _formats(reader)
+
+
+def event_layouts(section: bytes, where: str, at: int) -> bytes:
+    """What of a section that was read lies between the header of the ring buffer and the names of
+    threads: layouts of ftrace's own events and of the others, symbols of the kernel, formats of
+    trace_printk. trace.dat has the very same there (trace-cmd.dat.v6(5)). Raises BrokenError where
+    the section ends too early."""
+    reader = _Reader(section)
+    with _explained(reader, where, at):
+        _skip_header(reader)
+        start = reader.at
+        _formats(reader)
+        for _ in ("kallsyms", "printk_formats"):
+            reader.take(reader.number(4))
+    return section[start : reader.at]
+
+
+@contextmanager
+def _explained(reader: _Reader, where: str, at: int) -> Iterator[None]:
+    try:
+        yield
     except ValueError as error:
         raise BrokenError(
             f"'{where}' can't be read as perf.data at byte {at + reader.at:,}, "
@@ -98,7 +121,7 @@ def read_formats(section: bytes, where: str, at: int) -> list[Format]:
         ) from None
 
 
-def _formats(reader: _Reader) -> list[Format]:
+def _skip_header(reader: _Reader) -> None:
     if reader.take(len(_MAGIC)) != _MAGIC:
         raise ValueError("they don't begin with 'tracing'")
     reader.string()  # the version, of which all have what we read
@@ -108,6 +131,9 @@ def _formats(reader: _Reader) -> list[Format]:
     for _ in ("header_page", "header_event"):
         reader.string()
         reader.take(reader.number(8))
+
+
+def _formats(reader: _Reader) -> list[Format]:
     for _ in range(reader.count()):
         reader.take(reader.number(8))  # formats of ftrace's own events
     formats = []

@@ -93,13 +93,16 @@ class Attr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """`data_start` to `data_end`: the records, in bytes of the file. `formats`: by `config`."""
+    """`data_start` to `data_end`: the records, in bytes of the file. `formats`: by `config`.
+    `layouts`: the section that they were read from, which lies at `layouts_at`."""
 
     where: str
     data_start: int
     data_end: int
     attrs: tuple[Attr, ...]
     formats: Mapping[int, Format]
+    layouts: bytes
+    layouts_at: int
 
     def name(self, attr: Attr) -> str | None:
         """`sched:sched_switch`; None for what is no tracepoint, or one without a format."""
@@ -185,13 +188,15 @@ def read_head(file: io.FileIO, where: str, file_bytes: int) -> Head:
         refused(where, "holds no tracepoints")
     # The first of the sections that the flags announce: bit 0 is none.
     at, size = _SECTION.unpack(_read(file, where, features_at, _SECTION.size))
-    formats = read_formats(_read(file, where, at, min(size, file_bytes)), where, at)
+    layouts = _read(file, where, at, min(size, file_bytes))
     head = Head(
         where=where,
         data_start=data_start,
         data_end=features_at,
         attrs=attrs,
-        formats={found.id: found for found in formats},
+        formats={found.id: found for found in read_formats(layouts, where, at)},
+        layouts=layouts,
+        layouts_at=at,
     )
     _check(head)
     return head

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from labctl.base.levels import Level
@@ -18,6 +20,7 @@ from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
+from labctl.trace.perfdata import read_trace, tracepoints
 from labctl.trace.problems import noted_problem
 from tests.guest.conftest import (
     LABCTL,
@@ -139,6 +142,38 @@ def test_time_lines_of_both_sides_are_drawn_by_a_browser(traced: Traced, tmp_pat
             wait_for(lambda: browser.evaluate(DRAWN), 60, "the picture")
             assert browser.evaluate("document.querySelectorAll('#late-0').length") == 1
             assert browser.trouble == []
+
+
+def test_trace_cmd_merges_a_guests_events_into_its_hosts(traced: Traced, tmp_path: Path) -> None:
+    run, number = traced.guest.path.parents[1], str(int(traced.guest.path.name))
+    argv = [*LABCTL, "timeline", str(run), number, "--trace-dat", str(tmp_path)]
+    subprocess.run(argv, capture_output=True, check=True)
+    files_of = [f"-i{tmp_path / name}" for name in ("host.dat", "guest.dat")]
+    argv = ["trace-cmd", "report", "-N", "-t", *files_of]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    lines = [line.split(maxsplit=1) for line in said.splitlines() if "] " in line]
+    times = {name: times_of(text for file, text in lines if file == name) for name in SIDES}
+    for name, path in SIDES.items():
+        assert len(times[name]) == events_in(traced.guest.path / path)
+    # Both recorded between the first reading of the guest's clock and the last.
+    found = stored_clock_map(traced.guest)
+    assert isinstance(found, ClockMap)
+    first, last = (found.to_host(np.array([at])).item() for at in (found.at_ns, found.until_ns))
+    for own in times.values():
+        assert first <= own[0] <= own[-1] <= last
+        assert own == sorted(own)
+
+
+SIDES = {"host.dat:": files.HOST, "guest.dat:": files.GUEST}
+
+
+def times_of(lines: Iterable[str]) -> list[int]:
+    found = (re.search(r"\] +(\d+)\.(\d{9}): ", line) for line in lines)
+    return [int(match[1] + match[2]) for match in found if match]
+
+
+def events_in(path: Path) -> int:
+    return sum(map(len, read_trace(path, dict.fromkeys(tracepoints(path), ())).events.values()))
 
 
 def test_a_guest_that_cannot_be_traced_says_why_and_its_trials_are_valid(

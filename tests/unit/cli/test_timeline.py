@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from labctl.trace import files
 from labctl.trace.lanes import Timeline
 from tests.unit.report.test_timeline import small
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
+from tests.unit.trace.test_perfdata_recorded import FIXTURES
 
 from .conftest import Labctl
 
@@ -62,6 +64,22 @@ def test_output_and_perfetto_go_where_they_are_asked_to(
     assert said.code == 0, said.err
     assert page.stat().st_size > 10_000
     assert b"waiting for a CPU: stress-ng" in perfetto.read_bytes()
+    assert not (results / "r1" / "timeline-0002.html").exists()
+
+
+@pytest.mark.usefixtures("read")
+def test_traces_for_trace_cmd_go_into_the_folder_that_is_asked_for(
+    labctl: Labctl, results: Path, tmp_path: Path
+) -> None:
+    trial = RunFolder(results / "r1").trial(2)
+    shutil.copy(FIXTURES / "sched-perf-6.1.data", trial.path / files.HOST)
+    trial.write_raw_json(files.THREADS, [])
+    for arguments in ((), ("--json",)):
+        said = labctl("timeline", "r1", "2", "--trace-dat", str(tmp_path / "t"), *arguments)
+        assert said.code == 0, said.err
+        told = said.err if arguments else said.out
+        assert told.splitlines()[-1] == f"Wrote {tmp_path / 't' / 'host.dat'}"
+    assert json.loads(said.out)["trial"] == 2
     assert not (results / "r1" / "timeline-0002.html").exists()
 
 
@@ -172,16 +190,18 @@ def test_the_last_attempt_is_meant_unless_one_is_named(
 def test_a_folder_that_is_not_there_is_refused_before_anything_is_read(
     labctl: Labctl, results: Path, read: list[TrialFolder], tmp_path: Path
 ) -> None:
-    said = labctl("timeline", "r1", "2", "-o", str(tmp_path / "none" / "t.html"))
-    assert said.code == 2
-    assert "there is no folder" in said.err
+    for option in ("-o", "--trace-dat"):
+        said = labctl("timeline", "r1", "2", option, str(tmp_path / "none" / "t"))
+        assert said.code == 2
+        assert "there is no folder" in said.err
     assert read == []
 
 
 def test_files_without_a_trial_are_refused(labctl: Labctl, results: Path, tmp_path: Path) -> None:
-    said = labctl("timeline", "r1", "--perfetto", str(tmp_path / "t"))
-    assert said.code == 2
-    assert "which TRIAL?" in said.err
+    for option in ("--perfetto", "--trace-dat"):
+        said = labctl("timeline", "r1", option, str(tmp_path / "t"))
+        assert said.code == 2
+        assert "which TRIAL?" in said.err
 
 
 def test_a_trace_that_no_reader_can_read_is_refused_with_its_name(
