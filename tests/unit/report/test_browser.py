@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from labctl.analysis.history import Choice, history
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Added, Role
+from labctl.report.history_page import history_page
 from labctl.report.html import page
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan
+from tests.unit.analysis.test_history import regressed
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run, write_run
 from tools.browser import Browser, chromium
@@ -129,6 +132,26 @@ def hostile(tmp: Path) -> str:
     return of(replace(run, name=LONG, run=said, plan={**run.plan, "title": LONG}), tmp)
 
 
+def over_runs(tmp: Path) -> str:
+    """Of several series one that changed, with what else did."""
+    later = {"kernel_release": "6.6", "microcode": LONG}
+    found = history(regressed(8, days=14, host=later), Choice(metric="events_per_s"))
+    assert any(series.changes for series in found.series)
+    return history_page(found)
+
+
+def over_hostile_runs(tmp: Path) -> str:
+    runs = list(regressed(4, days=8, host={"qemu": HOSTILE, "cpu_model": LONG}))
+    runs[-1] = replace(runs[-1], name=HOSTILE)
+    runs[0] = replace(runs[0], name=LONG)
+    found = history(runs, Choice(metric="events_per_s", tuning="pinned"))
+    return history_page(replace(found, metric=HOSTILE, left_out=(LONG, HOSTILE)))
+
+
+def over_one_run(tmp: Path) -> str:
+    return history_page(history(regressed(9, days=1), Choice(metric="events_per_s")))
+
+
 RUNS: dict[str, Callable[[Path], str]] = {
     made.__name__: made
     for made in (
@@ -143,6 +166,9 @@ RUNS: dict[str, Callable[[Path], str]] = {
         all_invalid,
         nothing_left,
         hostile,
+        over_runs,
+        over_hostile_runs,
+        over_one_run,
     )
 }
 
