@@ -200,6 +200,28 @@ def test_the_page_fits_is_silent_and_readable(browser: Browser, file: Path, widt
     assert browser.trouble == []
 
 
+MATRICES = "[...document.querySelectorAll('table.matrix')]"
+
+
+@pytest.mark.parametrize("made", [example, emulated, many_arms, hostile])
+def test_verdicts_need_no_scrolling_on_a_narrow_screen_and_say_their_workload(
+    browser: Browser, tmp_path: Path, made: Callable[[Path], str]
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(made(tmp_path), encoding="utf-8")
+    browser.open(file, width=360)
+    assert browser.evaluate(f"{MATRICES}.length") >= 1
+    boxes = f"{MATRICES}.map(t => t.parentElement)"
+    assert browser.evaluate(f"{boxes}.filter(e => e.scrollWidth > e.clientWidth).length") == 0
+    cells = f"{MATRICES}.flatMap(t => [...t.querySelectorAll('td')])"
+    named = f"{cells}.filter(e => e.querySelector('.place').checkVisibility()).length"
+    assert browser.evaluate(named) == browser.evaluate(f"{cells}.length") > 0
+    assert not browser.evaluate(f"{MATRICES}[0].tHead.checkVisibility()")
+    browser.open(file, width=1440)
+    assert browser.evaluate(named) == 0
+    assert browser.evaluate(f"{MATRICES}[0].tHead.checkVisibility()")
+
+
 def test_paper_shows_what_is_folded_and_cuts_nothing_off(browser: Browser, file: Path) -> None:
     browser.open(file, width=PAPER_PX, media="print")
     assert check(browser, "folded") == []
