@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.checks import Checked, check
-from labctl.analysis.design import ALPHA, Design, read_design
+from labctl.analysis.design import ALPHA, Design, joint_level, read_design
 from labctl.analysis.effects import Effects, alone, by_ratio, natural, paired, ratio_of
 from labctl.analysis.intervals import Spread, welch_interval
 from labctl.analysis.model import EffectKind
@@ -116,7 +116,7 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     if spots and not measured:
         left_out.append("No tuning has a primary metric measured in both runs.")
     judged = [spot for spot in measured if spot.tuning in ours.design.candidates]
-    alpha = min(ours.design.level, theirs.design.level) / max(1, len(judged))
+    alpha = joint_level(ours.design, theirs.design) / max(1, len(judged))
     effects = (_effect(ours, theirs, spot, alpha) for spot in judged)
     return RunComparison(
         a=a.name,

@@ -27,6 +27,9 @@ from labctl.store.trial import TrialStatus
 BIN_WIDTH = "bin_width"
 """No metric of its own: how coarsely a percentile was read (METHOD 16)."""
 
+BATCH_ERROR = "batch_error"
+"""Nor this one: how sure each trial is of a rate, by batch means (METHOD 21)."""
+
 
 class Place(NamedTuple):
     """Where arms are compared: one workload under one condition."""
@@ -51,6 +54,7 @@ class Series:
     """The values of one metric in one cell by block; `sample` is one of them, for its names.
 
     `bin_widths`: of a percentile, the width of its histogram's bin over its middle, by block.
+    `batch_errors`: of a rate, by the number of batches, each trial's standard error over its value.
     `boots`: by block the boot that a guest came from, and `seconds` what was measured; both are
     the cell's."""
 
@@ -59,6 +63,7 @@ class Series:
     bin_widths: Mapping[int, float] = field(default_factory=dict)
     boots: Mapping[int, int] = field(default_factory=dict)
     seconds: Mapping[int, float] = field(default_factory=dict)
+    batch_errors: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -217,12 +222,12 @@ def _choose(trials: Iterable[LoadedTrial]) -> tuple[_Chosen, dict[Cell, frozense
 
 @dataclass(slots=True)
 class _Gathered:
-    """What one kind of sample gave in one cell, of a metric or of the width of a percentile's bin.
-    `refusal`: why it isn't usable, beside values that are no finite number."""
+    """What one kind of sample gave in one cell. `aside`: what it tells of the metric `key` where
+    it is none itself. `refusal`: why it isn't usable, beside values that are no finite number."""
 
     kind: Kind
     key: str
-    is_width: bool
+    aside: str
     refusal: str | None
     pieces: list[ByBlock] = field(default_factory=list)
 
@@ -248,7 +253,7 @@ class _Gathered:
         return ByBlock.of(merged)
 
 
-_Slots = dict[tuple[bool, str], _Gathered]
+_Slots = dict[tuple[str, str], _Gathered]
 
 
 def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str]]:
@@ -294,28 +299,32 @@ def _gather(
             continue
         slot = _slot(kind, slots, first)
         unusable = slot.add(blocks, values)
-        if unusable and not slot.is_width:
+        if unusable and not slot.aside:
             refused[f"{slot.key} in {cell} {slot.refusal or 'is no finite number'}"] += unusable
 
 
 def _slot(kind: Kind, slots: _Slots, first: dict[str, Kind]) -> _Gathered:
     """Where the values of a kind go in a cell."""
-    if (of := _percentile_of(kind)) is not None:
-        return slots.setdefault((True, of), _Gathered(kind, of, True, None))
+    if (of := _beside(kind)) is not None:
+        return slots.setdefault(of, _Gathered(kind, of[1], of[0], None))
     like = first.setdefault(kind.key, kind)
     if (kind.unit, kind.better) != (like.unit, like.better):
         why = "has another unit or direction than elsewhere"
-        return _Gathered(kind, kind.key, False, why)
-    return slots.setdefault((False, kind.key), _Gathered(kind, kind.key, False, None))
+        return _Gathered(kind, kind.key, "", why)
+    return slots.setdefault(("", kind.key), _Gathered(kind, kind.key, "", None))
 
 
 def _by_key(
     slots: _Slots, boots: Mapping[int, int], seconds: Mapping[int, float]
 ) -> dict[str, Series]:
     found = {}
-    for (is_width, key), slot in slots.items():
-        if not is_width and slot.pieces:
-            widths = slots.get((True, key))
+    errors: defaultdict[str, dict[int, ByBlock]] = defaultdict(dict)
+    for (aside, key), slot in slots.items():
+        if aside.startswith(BATCH_ERROR) and slot.pieces:
+            errors[key][int(aside.removeprefix(BATCH_ERROR))] = slot.values()
+    for (aside, key), slot in slots.items():
+        if not aside and slot.pieces:
+            widths = slots.get((BIN_WIDTH, key))
             values = slot.values()
             found[key] = Series(
                 slot.kind.sample(float(values.array[0])),
@@ -323,16 +332,21 @@ def _by_key(
                 widths.values() if widths is not None else {},
                 boots,
                 seconds,
+                errors.get(key, {}),
             )
     return found
 
 
-def _percentile_of(kind: Kind) -> str | None:
-    """The key of the metric whose bin's width this is; None of anything else."""
-    if kind.metric != BIN_WIDTH or "of" not in kind.labels:
+def _beside(kind: Kind) -> tuple[str, str] | None:
+    """What it tells of a metric, and of which one by its key; None of what is a metric itself."""
+    if kind.metric not in (BIN_WIDTH, BATCH_ERROR) or "of" not in kind.labels:
         return None
-    others = {name: value for name, value in kind.labels.items() if name != "of"}
-    return replace(kind.sample(0.0), metric=kind.labels["of"], labels=others).key
+    batches = kind.labels.get("batches", "") if kind.metric == BATCH_ERROR else ""
+    if kind.metric == BATCH_ERROR and not (batches.isdecimal() and len(batches) < 4):
+        return None
+    others = {n: value for n, value in kind.labels.items() if n not in ("of", "batches")}
+    of = replace(kind.sample(0.0), metric=kind.labels["of"], labels=others)
+    return f"{kind.metric}{batches}", of.key
 
 
 @dataclass(slots=True)

@@ -77,6 +77,10 @@ class Design:
         """Whether a tuning may be judged there: faster is not better where a completed write means
         something else. What ignores flushes is never better than what doesn't."""
         ours, theirs = self.promises.get(tuning), self.promises.get(self.baseline or "")
+        return self.may_compare(ours, theirs, place)
+
+    def may_compare(self, ours: str | None, theirs: str | None, place: Place) -> bool:
+        """The same of two promises; None is one that nobody made, as of a native arm."""
         if ours is None or theirs is None or ours == theirs:
             return True
         return place.workload not in self.on_disk and ours != UNSAFE
@@ -90,6 +94,12 @@ class Design:
     def alpha(self) -> float:
         """Of one primary comparison: level / m (Bonferroni; METHOD 19)."""
         return self.level / max(1, self.family)
+
+
+def joint_level(a: Design, b: Design) -> float:
+    """What may be used of ALPHA where two runs are compared, each of which a rule may have ended:
+    the shares multiply, since each look of one may meet each look of the other."""
+    return ALPHA * a.share * b.share
 
 
 def read_design(run: LoadedRun) -> Design:

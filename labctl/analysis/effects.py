@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,6 +44,9 @@ class Effects:
     boots: Sequence[Mapping[int, int]] = ()
     floor: float = 0.0
     """The least standard deviation that histograms this coarse allow to believe in."""
+    of_trials: Mapping[int, float] = field(default_factory=dict)
+    """By the number of batches: the variance that trials' own errors put into an effect (mean over
+    blocks); empty where a side has no batches, and of differences."""
 
     def shown(self, value: float) -> float:
         """A value of this scale as reports show it: a ratio, or a difference."""
@@ -112,7 +115,25 @@ def _effects(
         spread=spread_over(by_block, boots, resolution, floor),
         boots=boots,
         floor=floor,
+        of_trials=_of_trials(sides, blocks) if kind is EffectKind.RATIO else {},
     )
+
+
+def _of_trials(sides: Sequence[Series], blocks: tuple[int, ...]) -> dict[int, float]:
+    """Trials of a block have nothing in common within their windows, so their variances add as
+    their values do: the first side's, and the others' over the square of how many they are. A
+    relative error is one of the logarithm."""
+    if not all(side.batch_errors for side in sides):
+        return {}
+    found = {}
+    for count in set.intersection(*(set(side.batch_errors) for side in sides)):
+        shares = []
+        for side in sides:
+            errors = dict(side.batch_errors[count].items())
+            squares = [errors[block] * errors[block] for block in blocks if block in errors]
+            shares.append(sum(squares) / len(squares) if squares else math.nan)
+        found[count] = shares[0] + sum(shares[1:]) / (len(sides) - 1) ** 2
+    return {count: variance for count, variance in found.items() if math.isfinite(variance)}
 
 
 def _common(sides: Sequence[Series]) -> tuple[int, ...]:

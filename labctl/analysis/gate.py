@@ -10,7 +10,6 @@ handicap don't let it say; the policy says what that counts as. Pure.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,15 +18,9 @@ from labctl.analysis.across import refusals, same_tuning, workload_differences
 from labctl.analysis.added import confirmatory
 from labctl.analysis.caveats import imported
 from labctl.analysis.cells import Cells, Place, Series, read_cells
-from labctl.analysis.design import Design, read_design
-from labctl.analysis.effects import (
-    alone,
-    by_ratio,
-    on_scale,
-    paired,
-    ratio_of,
-    towards_better,
-)
+from labctl.analysis.design import ALPHA, Design, joint_level, read_design
+from labctl.analysis.effects import alone, by_ratio, paired, ratio_of
+from labctl.analysis.gate_claims import decide
 from labctl.analysis.gate_facts import hold_facts
 from labctl.analysis.gate_licence import Leave, leave
 from labctl.analysis.gate_scope import TWIN, Spot, scope
@@ -116,10 +109,10 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
     if not run.plan:
         unplanned = "no plan tells the run's arms, so nothing tells its control"
         asked = [replace(test, values=None, why=test.why or unplanned) for test in asked]
-    alpha = design.level / max(1, sum(test.values is not None for test in asked))
+    decidable = max(1, sum(test.values is not None for test in asked))
     by_rule: dict[int, list[Finding]] = {}
     for test in asked:
-        found = _finding(test, policy.counts_as(test.rule), design.level, alpha)
+        found = _finding(test, policy.counts_as(test.rule), decidable)
         by_rule.setdefault(id(test.rule), []).append(found)
     findings: list[Finding] = []
     for rule in policy.rules:
@@ -160,12 +153,13 @@ class _Other:
 
     us: LoadedRun
     run: LoadedRun
+    design: Design
     cells: Cells
     refused: str
 
     @classmethod
     def of(cls, us: LoadedRun, run: LoadedRun) -> _Other:
-        return cls(us, run, read_cells(run), "; ".join(refusals(us, run)))
+        return cls(us, run, read_design(run), read_cells(run), "; ".join(refusals(us, run)))
 
     def why_not(self, tuning: str, workload: str) -> str:
         """Why a cell of this run can't be compared with the same of that one; "" if it can."""
@@ -211,6 +205,8 @@ class _Test:
     leave: Leave = _FREE
     why: str = ""
     faulty: bool = False
+    level: float = ALPHA
+    """The error of calling the rule kept."""
     before_look: bool = False
     """Of a run that it rests on no declared look was reached, so it decides nothing yet."""
 
@@ -222,6 +218,7 @@ def _test(
         return _Test(rule=rule, spot=spot, why=spot.why, faulty=spot.nothing)
     (tuning, place), key, series = spot.cell, spot.key, spot.series
     against, references, why = _references(rule, design, cells, others, tuning, place, key)
+    other = None if rule.like is None else others[rule.like]
     values: _Values | None = None
     may = _FREE
     if not why and rule.like is not None:
@@ -234,10 +231,12 @@ def _test(
         else:
             values = _of_spread(effects.spread, effects.kind, effects.kind is EffectKind.RATIO)
             if against in (design.baseline, design.control):
-                may = leave(design, cells, place, tuning, key, effects, series.sample.unit)
+                may = leave(rule, design, cells, spot.cell, key, effects, series.sample.unit)
     elif not why:
         values = _of_itself(series)
     mismatch = "" if values is None else _mismatch(rule, values, series)
+    if values is not None and not mismatch:
+        mismatch = _promise(design, other, tuning, place, against)
     why = mismatch or why
     return _Test(
         rule=rule,
@@ -248,8 +247,8 @@ def _test(
         why=why,
         # Named so, and not met by a pattern.
         faulty=bool(mismatch) or (rule.against is not None and rule.tuning == rule.against),
-        before_look=design.before_look
-        or (rule.like is not None and before_first_look(others[rule.like].run)),
+        before_look=design.before_look or (other is not None and before_first_look(other.run)),
+        level=design.level if other is None else joint_level(design, other.design),
     )
 
 
@@ -325,12 +324,27 @@ def _mismatch(rule: Rule, values: _Values, series: Series) -> str:
     return ""
 
 
-def _finding(test: _Test, counts_as: Undecided, level: float, alpha: float) -> Finding:
-    """`level`: the error of calling the rule kept; `alpha`: of calling it violated."""
+def _promise(
+    design: Design, other: _Other | None, tuning: str, place: Place, against: str | None
+) -> str:
+    """Why a comparison says nothing because a completed write means something else on its other
+    side (METHOD 10)."""
+    ours = design.promises.get(tuning)
+    theirs = other.design.promises.get(tuning) if other else design.promises.get(against or "")
+    if design.may_compare(ours, theirs, place):
+        return ""
+    return (
+        f"the disk of {tuning} promises something else of a completed write ({ours}) than "
+        f"{against}'s ({theirs})"
+    )
+
+
+def _finding(test: _Test, counts_as: Undecided, decidable: int) -> Finding:
+    """`decidable`: the tests of the gate, which share the error of calling a rule violated."""
     rule, spot, values, series = test.rule, test.spot, test.values, test.spot.series
     outcome, why, interval = Outcome.UNDECIDED, test.why, None
     if values is not None and series is not None:
-        interval = values.interval(2 * level)
+        interval = values.interval(2 * test.level)
         if series.is_maximum:
             outcome, why = _of_maximum(rule, series)
             interval = None
@@ -343,10 +357,19 @@ def _finding(test: _Test, counts_as: Undecided, level: float, alpha: float) -> F
         elif interval is None:
             why = "the same number in every block, too coarse to judge by"
         else:
-            sure = values.interval(2 * alpha)
-            claim = _decide(rule, values, series.sample.better, interval, sure or interval)
-            why = _why_not(claim, test.leave)
-            outcome = Outcome.UNDECIDED if why else claim.outcome
+            sure = values.interval(2 * test.level / decidable)
+            claim = decide(
+                rule,
+                values.mean,
+                values.kind,
+                series.sample.better,
+                interval,
+                sure or interval,
+                logs=values.logs,
+            )
+            why = "the interval holds both" if claim.kept is None else test.leave.why_not(claim)
+            if not why:
+                outcome = Outcome.HOLDS if claim.kept else Outcome.VIOLATED
     return Finding(
         rule=rule.title,
         limit=rule.demand,
@@ -373,56 +396,3 @@ def _of_maximum(rule: Rule, series: Series) -> tuple[Outcome, str]:
     if series.typical >= rule.amount:
         return Outcome.VIOLATED, ""
     return Outcome.UNDECIDED, "no maximum reached it, which doesn't prove that none will"
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """`bias`: the least bias that makes it by itself; None where it says that there is no effect
-    beyond the limit, which no size speaks for."""
-
-    outcome: Outcome
-    bias: float | None = None
-
-
-def _why_not(claim: _Claim, may: Leave) -> str:
-    if claim.outcome is Outcome.UNDECIDED:
-        return "the interval holds both"
-    return may.of_absence() if claim.bias is None else may.of_effect(claim.bias)
-
-
-def _decide(
-    rule: Rule, values: _Values, better: Better, holds: Interval, violated: Interval
-) -> _Claim:
-    """`holds` is the interval to show the demand by, `violated` the one for its contrary."""
-    size = abs(values.mean)
-    kept = _Claim(Outcome.HOLDS, size)
-    if rule.limit in ("below", "above"):
-        limit = _logged(rule.amount) if values.logs else rule.amount
-        shift, turned = limit, rule.limit == "below"
-    else:
-        margin = on_scale(rule.amount, values.kind or EffectKind.DIFFERENCE)
-        if rule.limit == "within":
-            if holds.within(margin):
-                return _Claim(Outcome.HOLDS)
-            outside = violated.low > margin or violated.high < -margin
-            return _Claim(Outcome.VIOLATED, size - margin) if outside else _UNDECIDED
-        # Towards better, the effect must lie above a bound: -margin, or +margin.
-        turned = better is Better.LOWER
-        bound = margin if rule.limit == "better_by_at_least" else -margin
-        shift = -bound if turned else bound
-        # What is shown to be better is an effect; what is only not much worse is the lack of one.
-        if bound < 0 and towards_better(holds, better).low <= 0:
-            kept = _Claim(Outcome.HOLDS)
-    bias = abs(values.mean - shift)
-    if turned:
-        holds, violated, shift = holds.mirrored(), violated.mirrored(), -shift
-    if holds.low > shift:
-        return kept
-    return _Claim(Outcome.VIOLATED, bias) if violated.high < shift else _UNDECIDED
-
-
-_UNDECIDED = _Claim(Outcome.UNDECIDED)
-
-
-def _logged(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf

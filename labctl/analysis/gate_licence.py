@@ -1,19 +1,22 @@
 """What a run's control and handicap let a gate say of a rule against baseline.
 
-A rule about a primary metric is a claim as a verdict is one, so the run's licence binds it as
-`verdicts.decide` has it (METHOD 5, 18, 20). Other metrics have no check of their own: of them
-nothing is decided where the place's control failed, and the rest is theirs to show. Pure.
+A rule about a primary metric is a claim as a verdict is one, so the run's licence binds it as it
+does those (METHOD 5, 18, 20), but by the rule's own limit. Other metrics have no check of their
+own: of them nothing is decided where the place's control failed, and the rest is theirs to show.
+Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labctl.analysis.cells import Cells, Place
+from labctl.analysis.cells import Cell, Cells
 from labctl.analysis.checks import CONTROL_FAILED, Checked, check
 from labctl.analysis.design import Design
 from labctl.analysis.effects import Effects, on_scale, ratio_of
+from labctl.analysis.gate_claims import Claim, tolerance
 from labctl.analysis.model import EffectKind
+from labctl.analysis.policy import Rule
 from labctl.analysis.words import size_text
 from labctl.base.units import Unit
 
@@ -23,8 +26,8 @@ class Leave:
     """Reasons to leave a rule undecided; by default none.
 
     `refused`: nothing may be said. `blind`: no absence of an effect, since the handicap wasn't
-    found. `open`: the control leaves a difference as large as `reach` (on the scale of effects)
-    between equal arms, beyond the threshold; no reach where it keeps to the threshold.
+    found. `open`: the control leaves a bias as large as `reach` (on the scale of effects) between
+    equal arms, which is more than may be neglected; no reach where it is less.
     """
 
     refused: str = ""
@@ -32,23 +35,32 @@ class Leave:
     open: str = ""
     reach: float = 0.0
 
-    def of_absence(self) -> str:
-        """Why "no effect beyond the limit" can't be called kept; "" if it can."""
-        return self.blind or self.open
-
-    def of_effect(self, size: float) -> str:
-        """Why a claim that a bias of `size` makes by itself can't stand; "" if it can."""
-        return self.open if size <= self.reach else ""
+    def why_not(self, claim: Claim) -> str:
+        """Why a claim can't stand; "" if it can. It can't where such a bias may have brought the
+        estimate across the rule's own limit."""
+        if claim.of_absence and self.blind:
+            return self.blind
+        return self.open if claim.slack <= self.reach else ""
 
 
 def leave(
-    design: Design, cells: Cells, place: Place, tuning: str, key: str, effects: Effects, unit: Unit
+    rule: Rule,
+    design: Design,
+    cells: Cells,
+    cell: Cell,
+    key: str,
+    effects: Effects,
+    unit: Unit,
 ) -> Leave:
-    """What may be said of a tuning's effects against baseline, or against the control.
+    """What a rule may say of a tuning's effects against baseline, or against the control.
+
+    A bias may be neglected up to the workload's threshold, as verdicts do, but not where the rule
+    itself asks for less: what is small to the study need not be to the rule.
 
     Of baseline and control themselves the control's check is not asked: the rule is about that
     very difference.
     """
+    tuning, place = cell
     primary = design.primaries.get(place.workload)
     if primary is None:
         return Leave()
@@ -65,18 +77,16 @@ def leave(
         return Leave(blind=blind)
     if not checked.licence.judges:
         return Leave(refused=_refusal(checked))
-    reach, margin = checked.licence.reach, on_scale(primary.margin, effects.kind)
-    if reach <= margin:
+    reach = checked.licence.reach
+    small = min(on_scale(primary.margin, effects.kind), tolerance(rule, effects.kind))
+    if reach <= small:
         return Leave(blind=blind)
-    beyond, threshold = (
-        size_text(ratio_of(v) - 1 if effects.kind is EffectKind.RATIO else v, effects.kind, unit)
-        for v in (reach, margin)
-    )
+    size = ratio_of(reach) - 1 if effects.kind is EffectKind.RATIO else reach
     return Leave(
         blind=blind,
         open=(
-            f"the control leaves up to {beyond} between baseline and itself open, more than the "
-            f"threshold of {threshold}"
+            f"the control leaves up to {size_text(size, effects.kind, unit)} between baseline and "
+            "itself open, and so much may have brought it across the limit"
         ),
         reach=reach,
     )

@@ -5,16 +5,19 @@ form of its T_i^2. Their levels are here, from the highest: boots, blocks within
 happens within a trial. S_i^2 is the variance of the means of level i, and
 T_i^2 = S_i^2 - S_(i-1)^2 / r_(i-1) what that level itself adds (unbiased, so below 0 at times).
 
-A trial gives one value per metric, so the lowest level can't be told from the one above it: what
-longer trials would buy stays open, and the proposal keeps their seconds.
+Of the lowest level a trial tells where its program printed the rate of windows: the variance of
+batch means (labctl/workloads/windows.py). Batches of a trial are no independent draws either, but
+less alike the longer they are. So it is taken from the longest ones, and believed only where those
+half as long tell nearly the same. Elsewhere a trial gives one value, the level can't be told from
+the one above it, and the proposal keeps the seconds of a trial.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from statistics import median
@@ -40,22 +43,44 @@ _NARROWER = 2.0
 _MOST_BOOTS = 500
 _MOST_BLOCKS_PER_BOOT = 20
 
+_LONG, _SHORT = 4, 8
+"""Batches of a trial that its own variance is taken from, and those half as long."""
+_TOLERANCE = 1.25
+"""As much larger the variance by long batches may be than by short ones. Where batches are longer
+than what correlates them, what is missing is inverse to their length (Schmeiser 1982): it then is
+no more than a quarter again, an eighth of a standard deviation."""
+_LENGTHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600)
+"""Seconds of a trial that a proposal chooses from. None is shorter than the batches looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """T^2 of boots and of blocks, on the scale of effects. `boots` is None where they can't be
-    told apart: one boot, or a boot to each block."""
+    """T^2 of boots, of blocks and of trials of one second, on the scale of effects. `boots` is None
+    where they can't be told apart: one boot, or a boot to each block. `second` is None where what
+    happens within a trial isn't known; it is in `blocks` then."""
 
     boots: float | None
     blocks: float
+    second: float | None = None
+
+    def of_block(self, trial_s: float) -> float:
+        """The variance of a block's effect, within its boot, with trials of that length."""
+        return self.blocks if self.second is None else self.blocks + self.second / trial_s
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds that a boot and a block took."""
+    """Seconds that a boot and a block took. `trial`: those that a trial of the workload measured,
+    and `trials` how many of them a block has."""
 
     boot: float
     block: float
+    trial: float = 0.0
+    trials: int = 0
+
+    def of_block(self, trial_s: float) -> float:
+        """What a block takes with trials of another length: all else of it stays."""
+        return self.block + self.trials * (trial_s - self.trial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +89,8 @@ class Proposal:
     blocks_per_boot: int
     seconds: float
     """What it would take."""
+    trial_s: float
+    """How long a trial would be: as long as it was where longer ones may buy nothing."""
 
 
 def components(found: MeanSquares) -> Components:
@@ -85,23 +112,40 @@ def optimal_repetitions(
 
 
 def propose(of: Components, costs: Costs, half_width: float, alpha: float) -> Proposal | None:
-    """The cheapest boots and blocks per boot whose t interval reaches no further than `half_width`
-    from its middle; None where none up to 500 boots of 20 blocks does.
+    """The cheapest boots, blocks per boot and seconds per trial whose t interval reaches no further
+    than `half_width` from its middle; None where none up to 500 boots of 20 blocks does.
 
-    It minimizes Kalibera and Jones' cost, boots * (c_boot + blocks * c_block), over whole numbers,
-    with the degrees of freedom that few boots leave: their closed form has none, and boots are the
-    unit of the interval. Where boots can't be told from blocks, each block gets a boot.
+    It minimizes Kalibera and Jones' cost, boots * (c_boot + blocks * (c_block + c_second *
+    seconds)), over whole numbers, with the degrees of freedom that few boots leave: their closed
+    form (`optimal_repetitions`) has none, and boots are the unit of the interval. Where boots
+    can't be told from blocks, each block gets a boot.
     """
     boots, per_boot, quantiles = _designs(alpha)
     if of.boots is None:
         per_boot = per_boot[:, :1]
-    variance = max(0.0, of.boots or 0.0) / boots + of.blocks / (boots * per_boot)
-    reaches = (quantiles * np.sqrt(variance) <= half_width) & (boots * per_boot >= FEWEST_BLOCKS)
-    if not reaches.any():
-        return None
-    seconds = np.where(reaches, boots * (costs.boot + per_boot * costs.block), np.inf)
-    row, column = np.unravel_index(int(seconds.argmin()), seconds.shape)
-    return Proposal(int(boots[row, 0]), int(per_boot[0, column]), float(seconds[row, column]))
+    best: Proposal | None = None
+    for trial_s in _lengths(of, costs):
+        variance = max(0.0, of.boots or 0.0) / boots + of.of_block(trial_s) / (boots * per_boot)
+        reaches = (quantiles * np.sqrt(variance) <= half_width) & (
+            boots * per_boot >= FEWEST_BLOCKS
+        )
+        if not reaches.any():
+            continue
+        each = costs.boot + per_boot * costs.of_block(trial_s)
+        seconds = np.where(reaches, boots * each, np.inf)
+        row, column = np.unravel_index(int(seconds.argmin()), seconds.shape)
+        least = float(seconds[row, column])
+        if best is None or least < best.seconds:
+            best = Proposal(int(boots[row, 0]), int(per_boot[0, column]), least, trial_s)
+    return best
+
+
+def _lengths(of: Components, costs: Costs) -> Iterator[float]:
+    """First the seconds that a trial had: others must be cheaper. Where nothing tells what else a
+    block takes, nothing tells what they would cost."""
+    yield costs.trial
+    if of.second is not None and costs.block > costs.trials * costs.trial > 0:
+        yield from (float(s) for s in _LENGTHS if s >= costs.trial / _LONG and s != costs.trial)
 
 
 @lru_cache(maxsize=8)
@@ -123,6 +167,19 @@ def costs_of(run: LoadedRun) -> Costs:
         boot=median(boots) if boots else 0.0,
         block=median(_seconds(records) for records in trials.values()) if trials else 0.0,
     )
+
+
+def _trials_in_a_block(run: LoadedRun) -> dict[str, int]:
+    """How often a block runs each workload: under each tuning and condition."""
+    planned = Counter(
+        (trial.get("block"), (trial.get("cell") or {}).get("workload"))
+        for trial in run.plan.get("trials") or ()
+    )
+    most: dict[str, int] = {}
+    for (_, workload), count in planned.items():
+        if workload is not None:
+            most[workload] = max(count, most.get(workload, 0))
+    return most
 
 
 def _seconds(records: Sequence[TrialRecord]) -> float:
@@ -158,17 +215,18 @@ def precision(run: LoadedRun, made: Sequence[Compared]) -> Iterator[Precision]:
             judged[one.place].append(one)
     if not judged:
         return
-    costs = costs_of(run)
+    costs, trials = costs_of(run), _trials_in_a_block(run)
     workloads = run.plan.get("workloads") or {}
     for place, those in judged.items():
-        seconds = _time(workloads[place.workload].get("duration_s"))
-        yield _precision(place, those, costs, seconds or None)
+        trial_s = _time(workloads[place.workload].get("duration_s"))
+        here = replace(costs, trial=trial_s, trials=trials.get(place.workload, 0))
+        yield _precision(place, those, here)
 
 
-def _precision(
-    place: Place, made: Sequence[Compared], costs: Costs, seconds: float | None
-) -> Precision:
-    found = _typical([one.effects for one in made])
+def _precision(place: Place, made: Sequence[Compared], costs: Costs) -> Precision:
+    effects = [one.effects for one in made]
+    within = _within(effects) if costs.trial else _Within()
+    found = _typical(effects, within.variance, costs.trial)
     alpha = 1 - made[0].comparison.confidence
     now = median(_half_width(one.effects.spread, alpha) for one in made)
     proposed = propose(found, costs, now / _NARROWER, alpha)
@@ -179,22 +237,43 @@ def _precision(
         metric=comparison.metric,
         between_boots=None if found.boots is None else math.sqrt(max(0.0, found.boots)),
         between_blocks=math.sqrt(found.blocks),
-        within_trials=None,
+        within_trials=None if within.variance is None else math.sqrt(within.variance),
         boots=None if proposed is None else proposed.boots,
         blocks_per_boot=None if proposed is None else proposed.blocks_per_boot,
-        seconds=None if proposed is None else seconds,
-        sentence=" ".join(_sentences(comparison, found, proposed, costs, seconds)),
+        seconds=(proposed.trial_s or None) if proposed is not None else None,
+        sentence=" ".join(_sentences(comparison, found, within, proposed, costs)),
     )
 
 
-def _typical(effects: Sequence[Effects]) -> Components:
+@dataclass(frozen=True, slots=True)
+class _Within:
+    """The variance that trials' own errors put into effects, at the length that trials had; None
+    where it can't be told, and `why` as a clause."""
+
+    variance: float | None = None
+    why: str = "a trial gives one value"
+
+
+def _within(effects: Sequence[Effects]) -> _Within:
+    """The median over tunings; known where long batches tell no more than short ones."""
+    known = [one.of_trials for one in effects if {_LONG, _SHORT} <= one.of_trials.keys()]
+    if not known:
+        return _Within()
+    by_long, by_short = (sum(found[count] for found in known) for count in (_LONG, _SHORT))
+    if by_long > _TOLERANCE * by_short:
+        return _Within(None, "its quarters still resemble each other")
+    return _Within(median(found[_LONG] for found in known))
+
+
+def _typical(effects: Sequence[Effects], within: float | None, trial_s: float) -> Components:
     """Medians over tunings, of T^2 and not of deviations: a T^2 below 0 counts as such."""
     found = [_components(one) for one in effects]
     told = [one.boots for one in found if one.boots is not None]
-    return Components(
-        median(told) if told else None,
-        median(one.blocks for one in found if (one.boots is None) == (not told)),
-    )
+    boots = median(told) if told else None
+    blocks = median(one.blocks for one in found if (one.boots is None) == (not told))
+    if within is None:
+        return Components(boots, blocks)
+    return Components(boots, max(0.0, blocks - within), within * trial_s)
 
 
 def _components(effects: Effects) -> Components:
@@ -212,9 +291,9 @@ def _half_width(of: Spread, alpha: float) -> float:
 def _sentences(
     of: Comparison,
     found: Components,
+    within: _Within,
     proposed: Proposal | None,
     costs: Costs,
-    seconds: float | None,
 ) -> Iterator[str]:
     def spread(variance: float) -> str:
         deviation = math.sqrt(max(0.0, variance))
@@ -234,16 +313,27 @@ def _sentences(
             "each block had a boot of its own."
         )
     else:
-        most = "boots" if found.boots > found.blocks else "blocks"
+        levels = {
+            "boots": found.boots,
+            "blocks": found.blocks,
+            "what happens within trials": within.variance or 0.0,
+        }
+        most = max(levels, key=lambda level: levels[level])
         yield (
             f"The spread of {what} comes mostly from {most}: {spread(found.boots)} between boots, "
             f"{spread(found.blocks)} between blocks of one boot."
         )
-    yield "What longer trials would add can't be told: a trial gives one value."
+    if within.variance is None:
+        yield f"What longer trials would add can't be told: {within.why}."
+    else:
+        yield (
+            f"What happens within trials of {duration(costs.trial)} spreads them by "
+            f"{spread(within.variance)}, which longer ones would lower."
+        )
     if proposed is None:
         yield "No number of boots and blocks that anyone would run halves the interval."
         return
-    trials = f" with trials of {duration(seconds)}" if seconds is not None else ""
+    trials = f" with trials of {duration(proposed.trial_s)}" if proposed.trial_s else ""
     yield (
         f"{counted(proposed.boots, 'boot')} × {counted(proposed.blocks_per_boot, 'block')}"
         f"{trials} would halve the interval{_in_time(proposed.seconds, costs)}."

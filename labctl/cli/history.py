@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 @click.option("--study", metavar="NAME", help="In runs of this study alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/history.md).")
 @click.option(
+    "--html",
+    "html_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write one self-contained page.",
+)
+@click.option(
     "--results",
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder of runs (default: results/ of the lab folder).",
@@ -39,6 +46,7 @@ def command(
     condition: str | None,
     study: str | None,
     as_json: bool,
+    html_file: Path | None,
     results: Path | None,
 ) -> None:
     """Draw a metric over all runs, and mark where it changed."""
@@ -46,8 +54,11 @@ def command(
 
     from labctl.analysis.history import Choice, history
     from labctl.base.places import results_folder
+    from labctl.report.files import check_folder
     from labctl.report.history import history_json, history_table, nothing
 
+    if html_file is not None:
+        check_folder(html_file)
     unread: list[str] = []
     choice = Choice(
         metric=metric, tuning=tuning, workload=workload, condition=condition, study=study
@@ -56,12 +67,20 @@ def command(
     found = replace(found, left_out=(*found.left_out, *unread))
     if as_json:
         print_json(history_json(found))
-    elif not found.series:
+    if not found.series:
+        if as_json and html_file is None:
+            return
         raise UsageError(
             nothing(found),
             hint="'labctl run list' shows the runs, 'labctl report RUN' what they measured.",
         )
-    else:
+    if html_file is not None:
+        from labctl.report.history_page import history_page
+        from labctl.store.jsonfile import write_bytes
+
+        write_bytes(html_file, history_page(found).encode())
+        click.echo(f"Wrote {html_file}", err=as_json)
+    elif not as_json:
         console().print(history_table(found))
 
 

@@ -22,8 +22,15 @@ WIDTH = 76
 """Marks in a line; of more runs than that, neighbours share one."""
 
 _BARS = "▁▂▃▄▅▆▇█"
-_CHANGE = "▲"
+CHANGE = "▲"
 _MOST_FACTS = 6
+
+NO_FACT = "no recorded fact of host, guest or run differs"
+LEGEND = (
+    f"{CHANGE}: a new level begins (E-divisive; over all series together, the chance of any "
+    "mark where nothing changed is 5 %). Beside it stands what else differs from the run "
+    "before; what differs need not be the cause."
+)
 
 
 def history_table(found: History) -> RenderableType:
@@ -32,7 +39,7 @@ def history_table(found: History) -> RenderableType:
     for series in found.series:
         parts += [*_series(series, alone=len(found.series) == 1), Text()]
     if found.series:
-        parts.append(small(_legend()))
+        parts.append(small(LEGEND))
     else:
         parts.append(text(nothing(found), style="bold"))
     parts += marked("Left out", found.left_out)
@@ -49,11 +56,7 @@ def nothing(found: History) -> str:
 
 
 def _series(series: RunSeries, *, alone: bool) -> Iterator[RenderableType]:
-    title = (
-        f"{metric_title(series.metric)} of '{series.tuning}', {series.workload} under "
-        f"{series.condition}, {series.accelerator}"
-    )
-    yield text(title, style="bold")
+    yield text(title(series), style="bold")
     if series.apart:
         yield small(series.apart)
     values = [point.value for point in series.points]
@@ -62,20 +65,27 @@ def _series(series: RunSeries, *, alone: bool) -> Iterator[RenderableType]:
         yield small(bars)
         if marks.strip():
             yield small(marks)
-    yield small(_ends(series))
+    yield small(ends(series))
     for change in series.changes:
-        yield small(_change(series, change))
+        yield small(f"{CHANGE} {change_words(series, change)}")
         for fact in change.facts[:_MOST_FACTS]:
             before, after = differing_words(fact.a, fact.b)
             yield small(f"  {fact.name}: {before} → {after}")
         if len(change.facts) > _MOST_FACTS:
             yield small(f"  and {len(change.facts) - _MOST_FACTS} more facts (--json has them)")
         if not change.facts:
-            yield small("  no recorded fact of host, guest or run differs")
+            yield small(f"  {NO_FACT}")
     if series.unmarked:
-        yield small(f"no change looked for: {series.unmarked}")
+        yield small(unmarked(series))
     if alone:
         yield _points(series)
+
+
+def title(series: RunSeries) -> str:
+    return (
+        f"{metric_title(series.metric)} of '{series.tuning}', {series.workload} under "
+        f"{series.condition}, {series.accelerator}"
+    )
 
 
 def _picture(values: Sequence[float], changes: Sequence[int]) -> tuple[str, str]:
@@ -90,22 +100,24 @@ def _picture(values: Sequence[float], changes: Sequence[int]) -> tuple[str, str]
         for mean in means
     )
     places = {index // per_bar for index in changes}
-    return bars, "".join(_CHANGE if place in places else " " for place in range(len(groups)))
+    return bars, "".join(CHANGE if place in places else " " for place in range(len(groups)))
 
 
-def _ends(series: RunSeries) -> str:
+def ends(series: RunSeries) -> str:
+    """Where a series begins and ends, and how far it reaches, in words."""
     first, last = series.points[0], series.points[-1]
     if first is last:
-        return f"{quantity(first.value, series.unit)}, one run ({_day(first.at)})"
+        return f"{quantity(first.value, series.unit)}, one run ({day(first.at)})"
     values = [point.value for point in series.points]
     return (
-        f"{quantity(first.value, series.unit)} ({_day(first.at)}) to "
-        f"{quantity(last.value, series.unit)} ({_day(last.at)}), {len(values)} runs, "
+        f"{quantity(first.value, series.unit)} ({day(first.at)}) to "
+        f"{quantity(last.value, series.unit)} ({day(last.at)}), {len(values)} runs, "
         f"lowest {quantity(min(values), series.unit)}, highest {quantity(max(values), series.unit)}"
     )
 
 
-def _change(series: RunSeries, change: Change) -> str:
+def change_words(series: RunSeries, change: Change) -> str:
+    """When a level changed, from what to what, and how sure that is."""
     point = series.points[change.index]
     size = (
         ratio_text(change.after / change.before)
@@ -113,7 +125,7 @@ def _change(series: RunSeries, change: Change) -> str:
         else difference(change.after - change.before, series.unit)
     )
     return (
-        f"{_CHANGE} {_day(point.at)}, from {change.run} on: "
+        f"{day(point.at)}, from {change.run} on: "
         f"{quantity(change.before, series.unit)} → {quantity(change.after, series.unit)} "
         f"({size}{_direction(series.better, change)}, p = {change.p:.2g})"
     )
@@ -126,7 +138,11 @@ def _direction(better: Better, change: Change) -> str:
     return ", better" if is_better else ", worse"
 
 
-def _day(moment: str) -> str:
+def unmarked(series: RunSeries) -> str:
+    return f"no change looked for: {series.unmarked}"
+
+
+def day(moment: str) -> str:
     return moment[:10]
 
 
@@ -141,17 +157,9 @@ def _points(series: RunSeries) -> RenderableType:
             text(point.at[:16].replace("T", " ")),
             text(quantity(point.value, series.unit)),
             text(str(point.blocks)),
-            text(_CHANGE if index in new else ""),
+            text(CHANGE if index in new else ""),
         )
     return table
-
-
-def _legend() -> str:
-    return (
-        f"{_CHANGE}: a new level begins (E-divisive; over all series together, the chance of any "
-        "mark where nothing changed is 5 %). Beside it stands what else differs from the run "
-        "before; what differs need not be the cause."
-    )
 
 
 def history_json(found: History) -> dict[str, Any]:

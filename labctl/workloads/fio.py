@@ -9,16 +9,21 @@ from typing import Any
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError, UsageError
 from labctl.store.samples import Reading
+from labctl.store.trial import TrialFolder
 from labctl.workloads.histogram import Bin, histogram, latency_readings
 from labctl.workloads.model import Setting
+from labctl.workloads.windows import WANTED, Window, batch_errors
 
 BINARY = "/usr/bin/fio"
 OUTPUT = "fio.json"
 SHORTEST_S = 0.1
-WARMUP_LOG = "warmup"
-LOG = f"{WARMUP_LOG}_iops.log"
+_LOG_NAME = "windows"
+LOG = f"{_LOG_NAME}_iops.log"
 _WARMUP_WINDOWS = 3
+_REST = 0.5
+"""Of a window: fio logs one when the next has begun."""
 _SAME_WINDOW_MS = 20
+_SHORTEST_WINDOW_S = 0.05
 
 # fio's latency bins: 64 per power of two from 128 ns on, 1 ns below; JSON+ names a bin by its
 # middle (FIO_IO_U_PLAT_BITS in stat.h, plat_idx_to_val in stat.c).
@@ -34,9 +39,16 @@ def check_duration(program: str, duration_s: float) -> None:
         )
 
 
-def command(setting: Setting, program: str, runtime_s: float, job: tuple[str, ...]) -> Command:
-    """fio on the data disk for that long, past the machine's own page cache; `job`: what it does
-    there. Raises UsageError without a data disk."""
+def command(setting: Setting, program: str, job: tuple[str, ...]) -> Command:
+    """fio on the data disk, past the machine's own page cache; `job`: what it does there. Raises
+    UsageError without a data disk."""
+    window_s = max(_SHORTEST_WINDOW_S, setting.duration_s / (WANTED + _REST))
+    return _command(setting, program, setting.duration_s, window_s, job)
+
+
+def _command(
+    setting: Setting, program: str, runtime_s: float, window_s: float, job: tuple[str, ...]
+) -> Command:
     if setting.data_path is None:
         raise UsageError(f"workload '{program}' needs a data disk and was given none")
     path = setting.data_path.replace(":", r"\:")  # a colon would part two file names
@@ -57,9 +69,12 @@ def command(setting: Setting, program: str, runtime_s: float, job: tuple[str, ..
             "--eta=never",
             "--output-format=json+",
             f"--output={OUTPUT}",
+            f"--write_iops_log={_LOG_NAME}",
+            f"--log_avg_msec={round(window_s * 1000)}",
+            "--per_job_logs=0",
             *job,
         ),
-        files=(OUTPUT,),
+        files=(LOG, OUTPUT),
     )
 
 
@@ -69,32 +84,41 @@ def warmup_command(
     """Several windows in one process, told apart by fio's own log: under TCG fio takes longer to
     start than a window lasts."""
     window_s = max(window_s, SHORTEST_S)
-    # fio logs a window when the next one has begun.
-    made = command(setting, program, (_WARMUP_WINDOWS + 0.5) * window_s, job)
-    return Command(
-        argv=(
-            *made.argv,
-            f"--write_iops_log={WARMUP_LOG}",
-            f"--log_avg_msec={round(window_s * 1000)}",
-            "--per_job_logs=0",
-        ),
-        files=(LOG, OUTPUT),
-    )
+    return _command(setting, program, (_WARMUP_WINDOWS + _REST) * window_s, window_s, job)
 
 
 def window_rates(files: Mapping[str, bytes]) -> list[float]:
-    """Requests per second of each window of a warm-up. fio(1), "LOG FILE FORMATS": time (ms),
+    """Requests per second of each window of a warm-up."""
+    logged = _logged(files.get(LOG, b"").decode(errors="replace"))
+    return list(logged.values()) or [_whole_rate(files)]
+
+
+def errors(raw: TrialFolder) -> Iterator[Reading]:
+    """How sure a trial is of its `iops`, where fio logged windows enough."""
+    source = f"files/{LOG}"
+    if not raw.has(source):
+        return
+    windows, begun_ms = [], 0
+    for end_ms, rate in _logged(raw.read_text(source)).items():
+        seconds = (end_ms - begun_ms) / 1000
+        windows.append(Window(seconds, rate * seconds))
+        begun_ms = end_ms
+    yield from batch_errors(windows, "iops", source)
+
+
+def _logged(text: str) -> dict[int, float]:
+    """Requests per second of each window by its end in ms. fio(1), "LOG FILE FORMATS": time (ms),
     value, direction, …, a line for each direction and window."""
     rates: dict[int, float] = {}
-    for line in files.get(LOG, b"").decode(errors="replace").splitlines():
+    for line in text.splitlines():
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) < 3 or not all(field.isdecimal() for field in fields[:3]):
+        if len(fields) < 3 or not all(f.isdecimal() and len(f) < 16 for f in fields[:3]):
             raise BrokenError(f"{LOG}: expected 'time, value, direction' of fio, found {line!r}")
         time_ms, rate = int(fields[0]), float(fields[1])
         # The directions of one window end within a millisecond or two of each other.
         window = next((t for t in rates if abs(t - time_ms) < _SAME_WINDOW_MS), time_ms)
         rates[window] = rates.get(window, 0.0) + rate
-    return list(rates.values()) or [_whole_rate(files)]
+    return rates
 
 
 def _whole_rate(files: Mapping[str, bytes]) -> float:

@@ -29,7 +29,7 @@ class FioFsync(WorkloadBase):
         return True
 
     def command(self, setting: Setting) -> Command:
-        return fio.command(setting, self.name, setting.duration_s, _job(setting.parameters))
+        return fio.command(setting, self.name, _job(setting.parameters))
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
         return fio.warmup_command(setting, self.name, window_s, _job(setting.parameters))
@@ -52,6 +52,7 @@ class FioFsync(WorkloadBase):
             yield Sample(metric=metric, value=value, unit=unit, better=better, source=source)
         yield from fio.latency(job, where, "sync", "lat_ns", {}, source)
         yield from fio.latency(job, where, "write", "clat_ns", {"op": "write"}, source)
+        yield from fio.errors(raw)
 
 
 def _job(parameters: Parameters) -> tuple[str, ...]:

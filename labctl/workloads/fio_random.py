@@ -95,7 +95,7 @@ class FioRandom(WorkloadBase):
 
     def command(self, setting: Setting) -> Command:
         job = _job(setting.parameters, integer(setting.parameters, "seed"))
-        return fio.command(setting, self.name, setting.duration_s, job)
+        return fio.command(setting, self.name, job)
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
         # Other offsets than the trial's: under a cached mode a warm-up with the trial's own ones
@@ -135,6 +135,7 @@ class FioRandom(WorkloadBase):
             yield from fio.latency(job, where, direction, "clat_ns", labels, source)
         if fio.number(job, where, "sync", "total_ios") > 0:
             yield from fio.latency(job, where, "sync", "lat_ns", {"op": "fsync"}, source)
+        yield from fio.errors(raw)
 
 
 def _job(parameters: Parameters, seed: int) -> tuple[str, ...]:

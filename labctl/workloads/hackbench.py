@@ -18,6 +18,7 @@ from labctl.workloads.model import (
     WorkloadBase,
 )
 from labctl.workloads.repeated import SHELL, for_seconds, times
+from labctl.workloads.windows import Window, batch_errors
 
 BINARY = "/usr/bin/hackbench"
 STDOUT = "stdout.txt"
@@ -52,6 +53,8 @@ class Hackbench(WorkloadBase):
             ("operations", messages, Unit.COUNT, Better.NEITHER),
         ):
             yield Sample(metric=metric, value=value, unit=unit, better=better, source=STDOUT)
+        windows = [Window(seconds, count) for count, seconds in runs]
+        yield from batch_errors(windows, "messages_per_s", STDOUT)
 
 
 def _argv(setting: Setting) -> tuple[str, ...]:

@@ -22,11 +22,13 @@ from labctl.workloads.model import (
     WorkloadBase,
     peer_of,
 )
+from labctl.workloads.windows import WANTED, Window, batch_errors
 
 BINARY = "/usr/bin/iperf3"
 STDOUT = "stdout.txt"
 PORT = 5201
 SHORTEST_S = 1
+SHORTEST_INTERVAL_S = 0.1
 BITS_PER_BYTE = 8
 
 
@@ -62,12 +64,12 @@ class Iperf3(WorkloadBase):
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
-        # Intervals would only cost time: nothing reads them.
-        return _command(setting, int(setting.duration_s), interval_s=0)
+        interval_s = max(SHORTEST_INTERVAL_S, setting.duration_s / WANTED)
+        return _command(setting, int(setting.duration_s), interval_s=interval_s)
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
         # Several windows in one process, which iperf3 tells apart; it takes whole seconds.
-        return _command(setting, SHORTEST_S, interval_s=max(window_s, 0.1))
+        return _command(setting, SHORTEST_S, interval_s=max(window_s, SHORTEST_INTERVAL_S))
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
         report = _report(stdout, STDOUT)
@@ -108,6 +110,7 @@ class Iperf3(WorkloadBase):
             better=Better.LOWER,
             source=STDOUT,
         )
+        yield from batch_errors(_windows(report, where), "bandwidth", STDOUT)
 
 
 def _command(setting: Setting, seconds: int, *, interval_s: float) -> Command:
@@ -138,6 +141,13 @@ def _report(text: str, where: str) -> Mapping[str, Any]:
     if said := report.get("error"):
         raise BrokenError(f"{where}: iperf3 ended with '{said}'")
     return report
+
+
+def _windows(report: Mapping[str, Any], where: str) -> list[Window]:
+    return [
+        Window(_number(one, where, "sum", "seconds"), _number(one, where, "sum", "bytes"))
+        for one in report.get("intervals", [])
+    ]
 
 
 def _number(report: Mapping[str, Any], where: str, *keys: str) -> float:

@@ -13,6 +13,7 @@ from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.model import ChoiceParameter, IntegerParameter, Setting, WorkloadBase
 from labctl.workloads.repeated import SHELL, for_seconds, times
+from labctl.workloads.windows import Window, batch_errors
 
 BINARY = "/usr/bin/perf"
 STDOUT = "stdout.txt"
@@ -48,6 +49,8 @@ class PerfSchedPipe(WorkloadBase):
             ("operations", operations, Unit.COUNT, Better.NEITHER),
         ):
             yield Sample(metric=metric, value=value, unit=unit, better=better, source=STDOUT)
+        windows = [Window(seconds, count) for count, seconds in runs]
+        yield from batch_errors(windows, "ops_per_s", STDOUT)
 
 
 def _argv(setting: Setting) -> tuple[str, ...]:

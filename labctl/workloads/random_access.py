@@ -72,7 +72,8 @@ class RandomAccess(WorkloadBase):
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
-        return _command(setting, f"--time={int(setting.duration_s)}", "--events=0")
+        length = (f"--time={int(setting.duration_s)}", "--events=0", sysbench.EACH_WINDOW)
+        return _command(setting, *length)
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
         events = max(setting.vcpus, round((rate or SLOW_RATE * setting.vcpus) * window_s))

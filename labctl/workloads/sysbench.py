@@ -11,6 +11,7 @@ from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.histogram import Bin, histogram, latency_readings
+from labctl.workloads.windows import Window, batch_errors
 
 BINARY = "/usr/bin/sysbench"
 STDOUT = "stdout.txt"
@@ -20,10 +21,16 @@ STDOUT = "stdout.txt"
 BIN_LOG_WIDTH = math.log(100_000 / 0.001) / 1023
 PRINTED_STEP_S = 1e-6
 
+WINDOW_S = 1
+"""The shortest interval of which sysbench 1.0 prints the rate: it takes whole seconds."""
+EACH_WINDOW = f"--report-interval={WINDOW_S}"
+
 _EVENTS = re.compile(r"^\s*total number of events:\s+(\d+)\s*$", re.M)
 _SECONDS = re.compile(r"^\s*total time:\s+([\d.]+)s\s*$", re.M)
 _MAXIMUM_MS = re.compile(r"^Latency \(ms\):\n(?:.*\n)*?\s*max:\s+([\d.]+)\s*$", re.M)
 _BIN = re.compile(r"^\s*([\d.]+) \|\**\s+(\d+)\s*$", re.M)
+# Events or transactions per second, or what memory's have moved.
+_WINDOW = re.compile(r"^\[ \d+s \] (?:thds: \d+ [et]ps: )?(\d+\.\d+)(?: MiB/sec|\s)", re.M)
 
 
 def readings(raw: TrialFolder, rate: float) -> Iterator[Reading]:
@@ -47,6 +54,8 @@ def readings(raw: TrialFolder, rate: float) -> Iterator[Reading]:
         )
     maximum_ms = number(_MAXIMUM_MS, text, where, "a line 'max:' under 'Latency (ms):'")
     yield from latency_readings(latencies, maximum_ms / 1000)
+    windows = [Window(WINDOW_S, float(found[1])) for found in _WINDOW.finditer(text)]
+    yield from batch_errors(windows, "events_per_s", STDOUT)
 
 
 def event_rate(text: str, where: str) -> float:

@@ -16,7 +16,7 @@ from labctl.workloads.model import (
     WorkloadBase,
     integer,
 )
-from labctl.workloads.sysbench import BINARY, STDOUT, number, readings
+from labctl.workloads.sysbench import BINARY, EACH_WINDOW, STDOUT, number, readings
 
 # Events of the first warm-up window, before the machine's rate is known: what an emulated guest
 # does per second and thread. A faster machine only gets a shorter first window.
@@ -82,6 +82,7 @@ def _command(setting: Setting, threads: int, *, time_s: int, events: int) -> Com
             # sysbench 1.0 takes whole seconds only; a limit of 0 leaves it to the other one.
             f"--time={time_s}",
             f"--events={events}",
+            *((EACH_WINDOW,) if time_s else ()),
             "--histogram=on",
             "run",
         )

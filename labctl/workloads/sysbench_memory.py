@@ -16,7 +16,7 @@ from labctl.workloads.model import (
     WorkloadBase,
     integer,
 )
-from labctl.workloads.sysbench import BINARY, STDOUT, event_rate, readings
+from labctl.workloads.sysbench import BINARY, EACH_WINDOW, STDOUT, event_rate, readings
 
 # Blocks of 16 MiB per second and thread before the machine's rate is known: what an emulated guest
 # does. A faster machine only gets a shorter first window.
@@ -94,6 +94,7 @@ def _command(setting: Setting, *, time_s: int, total: str) -> Command:
             # sysbench 1.0 takes whole seconds only; a limit of 0 leaves it to the other one.
             f"--time={time_s}",
             "--events=0",
+            *((EACH_WINDOW,) if time_s else ()),
             "--histogram=on",
             "run",
         )

@@ -8,10 +8,11 @@ import pytest
 
 from labctl.analysis.gate import Finding, Outcome, gate
 from labctl.analysis.policy import Policy, Rule, Undecided
-from labctl.base.stopping import Looks
+from labctl.base.stopping import Looks, Stopping
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
 ARMS = ("baseline", "control", "handicap", "pinned")
+ONE = {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}
 UNCHECKED = ("baseline", "handicap", "pinned")
 
 WIDE = {"seed": 17, "noise": 0.03}
@@ -24,7 +25,7 @@ def found(tuning: str = "pinned", against: str = "baseline", **fields: Any) -> F
     limit = {name: fields.pop(name) for name in limits if name in fields}
     shape = {
         "tunings": ARMS,
-        "workloads": {"sysbench-cpu": WORKLOADS["sysbench-cpu"]},
+        "workloads": ONE,
         "boots": 10,
         "noise": 0.005,
         "primary_only": True,
@@ -125,8 +126,88 @@ def test_an_arm_against_itself_shows_nothing(name: str) -> None:
 
 def test_a_run_that_a_rule_may_end_pays_for_it_where_a_rule_is_kept() -> None:
     """0.5 % at each of ten looks: what lies within the limit at 5 % need not do so then."""
-    shape = {"seed": 1, "noise": 0.02, "effects": {"handicap": 0.8}}
-    plain = found(within="3 %", **shape)
-    looked = found(within="3 %", stopping=Looks(at=tuple(range(10, 20))), **shape)
+    shape = {"seed": 1, "noise": 0.025, "effects": {"handicap": 0.8}}
+    plain = found(within="4 %", **shape)
+    looked = found(within="4 %", stopping=Looks(at=tuple(range(10, 20))), **shape)
     assert (plain.outcome, looked.outcome) == (Outcome.HOLDS, Outcome.UNDECIDED)
     assert looked.why == "the interval holds both"
+
+
+@pytest.mark.parametrize(
+    ("limit", "effect", "outcome"),
+    [
+        ({"within": "20 %"}, 1.0, Outcome.HOLDS),
+        ({"within": "20 %"}, 0.88, Outcome.UNDECIDED),
+        ({"within": "20 %"}, 0.5, Outcome.VIOLATED),
+        ({"worse_by_at_most": "20 %"}, 0.97, Outcome.HOLDS),
+        ({"worse_by_at_most": "20 %"}, 0.78, Outcome.UNDECIDED),
+        ({"worse_by_at_most": "20 %"}, 0.5, Outcome.VIOLATED),
+        ({"better_by_at_least": "20 %"}, 1.24, Outcome.UNDECIDED),
+    ],
+)
+def test_a_wide_control_is_held_against_the_rule_s_own_limit(
+    limit: dict[str, str], effect: float, outcome: Outcome
+) -> None:
+    """What the control leaves open is more than the threshold of 5 %, and less than the limit."""
+    one = found(**limit, **WIDE, effects={"handicap": 0.8, "pinned": effect})
+    assert one.outcome is outcome
+    assert ("the control leaves up to" in one.why) is (outcome is Outcome.UNDECIDED)
+
+
+TIGHT = {"seed": 3, "blocks": 30, "boots": 30, "noise": 0.012, "effects": {"handicap": 0.8}}
+"""A control that keeps to the threshold, but not to 0.5 %."""
+
+
+@pytest.mark.parametrize(
+    ("limit", "effect", "outcome"),
+    [
+        ("5 %", 1.0, Outcome.HOLDS),
+        ("0.5 %", 1.0, Outcome.UNDECIDED),
+        ("0.5 %", 0.97, Outcome.VIOLATED),
+        ("0.5 %", 1.005, Outcome.HOLDS),
+    ],
+)
+def test_a_rule_that_asks_for_less_than_the_threshold_takes_a_control_that_shows_less(
+    limit: str, effect: float, outcome: Outcome
+) -> None:
+    effects = {"handicap": 0.8, "pinned": effect}
+    one = found(worse_by_at_most=limit, **{**TIGHT, "effects": effects})
+    assert one.outcome is outcome
+    assert ("the control leaves up to" in one.why) is (outcome is Outcome.UNDECIDED)
+
+
+def like(ours: Stopping | None, theirs: Stopping | None, effect: float = 1.0) -> Finding:
+    """Baseline against that of a run that is the same but for its seed and its own rule."""
+    shape: dict[str, Any] = {"tunings": ARMS, "primary_only": True, "noise": 0.02, "blocks": 20}
+    shape |= {"boots": 20, "block_noise": 0.02, "workloads": ONE}
+    run = synthetic_run(seed=4, stopping=ours, effects={"baseline": effect}, **shape)
+    other = synthetic_run(seed=5, stopping=theirs, effects={}, **shape)
+    rule = Rule(tuning="baseline", metric="events_per_s", like="fleet", within="5 %")
+    policy = Policy(undecided=Undecided.OPEN, rules=[rule])
+    (one,) = gate(run, policy, {"fleet": other}).findings
+    return one
+
+
+@pytest.mark.parametrize(
+    ("effect", "outcome"),
+    [(1.0, Outcome.HOLDS), (1.2, Outcome.VIOLATED), (1.05, Outcome.UNDECIDED)],
+)
+def test_another_run_decides_by_its_values(effect: float, outcome: Outcome) -> None:
+    assert like(None, None, effect).outcome is outcome
+
+
+def test_what_rests_on_two_runs_pays_for_the_looks_of_both() -> None:
+    looks = Looks(at=(10, 20))
+    plain, mine, yours, both = (
+        like(*rules) for rules in ((None, None), (looks, None), (None, looks), (looks, looks))
+    )
+    widths = [one.high / one.low for one in (plain, mine, yours, both) if one.high and one.low]
+    assert widths == sorted(widths)
+    assert widths[1] == pytest.approx(widths[2])
+    assert widths[0] + 0.005 < widths[1] < widths[3] - 0.005
+
+
+def test_looks_of_the_other_run_alone_can_leave_a_rule_undecided() -> None:
+    assert like(None, None, 1.015).outcome is Outcome.HOLDS
+    many = Looks(at=tuple(range(10, 21)))
+    assert like(None, many, 1.015).outcome is Outcome.UNDECIDED

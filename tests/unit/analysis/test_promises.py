@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labctl.analysis.answer import recommendable
+from labctl.analysis.gate import Finding, Outcome, gate
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement, Role, Verdict
+from labctl.analysis.policy import Policy, Rule, Undecided
 from labctl.base.tuning import Disk
 from labctl.report.advice import advise
 from labctl.store.run_folder import LoadedRun
@@ -105,3 +108,54 @@ def test_tests_that_are_never_made_do_not_widen_the_others() -> None:
 )
 def test_each_cache_mode_has_its_class(cache: str | None, promise: str) -> None:
     assert Disk(cache=cache).durability == promise
+
+
+def gated(durability: str | None, effect: float, **fields: Any) -> Finding:
+    """What a rule about 'pinned' says of a run in which its disk has that promise."""
+    run = made(durability, {"pinned": effect, "handicap": 0.9})
+    limit = {"worse_by_at_most": "10 %"} if not fields.keys() & {"below", "like"} else {}
+    rule = Rule(**{"tuning": "pinned", "metric": "iops", **limit, **fields})
+    other = made("none" if durability == "unsafe" else "unsafe", {"pinned": effect})
+    (one,) = gate(run, Policy(undecided=Undecided.PASS, rules=[rule]), {"fleet": other}).findings
+    return one
+
+
+@pytest.mark.parametrize(
+    ("durability", "effect", "outcome"),
+    [
+        ("writeback", 1.5, Outcome.HOLDS),
+        ("writeback", 0.5, Outcome.VIOLATED),
+        ("unsafe", 1.5, Outcome.UNDECIDED),
+        ("unsafe", 0.5, Outcome.UNDECIDED),
+        ("none", 1.5, Outcome.UNDECIDED),
+    ],
+)
+def test_a_gate_takes_the_same_promise(durability: str, effect: float, outcome: Outcome) -> None:
+    """What is undecided for that reason is left open, even where the policy says 'pass'."""
+    one = gated(durability, effect, against="baseline")
+    assert one.outcome is outcome
+    if outcome is Outcome.UNDECIDED:
+        assert f"something else of a completed write ({durability}) than baseline's" in one.why
+        assert one.counts_as is Undecided.OPEN
+
+
+def test_two_tunings_are_held_against_each_other_by_their_own_promises() -> None:
+    """Neither of them is baseline, and a processor's work knows no disk."""
+    other = {"against": "pinned+fifo", "workload": "*"}
+    assert gated("none", 1.5, **other).outcome is Outcome.UNDECIDED
+    assert gated("none", 6.0, **other, metric="events_per_s").outcome is Outcome.HOLDS
+    assert gated("unsafe", 6.0, **other, metric="events_per_s").outcome is Outcome.UNDECIDED
+
+
+def test_a_value_by_itself_compares_no_promises() -> None:
+    assert gated("unsafe", 1.5, below=1e9).outcome is Outcome.HOLDS
+
+
+def test_a_native_arm_promises_nothing() -> None:
+    assert "completed write" not in gated("none", 1.5, against="twin").why
+
+
+def test_another_run_s_tuning_of_that_name_must_promise_the_same() -> None:
+    one = gated("unsafe", 1.0, like="fleet", within="50 %")
+    assert one.outcome is Outcome.UNDECIDED
+    assert "than fleet's (none)" in one.why

@@ -1,6 +1,7 @@
 """Components of variance, and what would buy more precision."""
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -11,14 +12,17 @@ from labctl.analysis.model import Role
 from labctl.analysis.variance import (
     Components,
     Costs,
+    Proposal,
     components,
     costs_of,
     optimal_repetitions,
     propose,
 )
 from labctl.base.units import Better, Unit
-from labctl.store.samples import Sample
-from tests.unit.analysis.alter import with_run
+from labctl.store.run_folder import LoadedRun, LoadedTrial
+from labctl.store.samples import Reading, Sample
+from labctl.workloads.windows import Window, batch_errors
+from tests.unit.analysis.alter import with_readings, with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
 ONE = {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}
@@ -153,3 +157,132 @@ def test_one_block_tells_nothing_of_how_blocks_spread() -> None:
     found = judge(replace(run, trials=trials))
     assert any(item.role is Role.PRIMARY for item in found.comparisons)
     assert not found.precision
+
+
+def with_windows(
+    run: LoadedRun, spread: float, *, forgets: float = 1.0, windows: int = 16
+) -> LoadedRun:
+    """The run with trials of `windows` windows whose own mean scatters by `spread`, relative, where
+    windows are independent; `forgets`: the share of its deviation that a window loses to the next.
+    """
+    rng = random.Random(11)
+    phi = 1 - forgets
+
+    def changed(trial: LoadedTrial) -> LoadedTrial:
+        readings: list[Reading] = []
+        for reading in trial.readings:
+            if not isinstance(reading, Sample) or reading.metric != "events_per_s":
+                readings.append(reading)
+                continue
+            sd = spread * math.sqrt(windows)
+            at, rates = rng.gauss(0, sd), []
+            for _ in range(windows):
+                rates.append(reading.value * (1 + at))
+                at = phi * at + math.sqrt(1 - phi**2) * rng.gauss(0, sd)
+            readings.append(replace(reading, value=sum(rates) / windows))
+            told = [Window(1.0, rate) for rate in rates]
+            readings += batch_errors(told, "events_per_s", reading.source)
+        return replace(trial, readings=tuple(readings))
+
+    return replace(run, trials=tuple(map(changed, run.trials)))
+
+
+def test_what_happens_within_trials_is_told_from_what_happens_between_blocks() -> None:
+    run = synthetic_run(workloads=ONE, primary_only=True, blocks=200, boots=200, noise=0.03)
+    (found,) = judge(with_windows(run, 0.03)).precision
+    assert found.within_trials == pytest.approx(0.03 * math.sqrt(1.5), rel=0.1)
+    assert found.between_blocks == pytest.approx(0.03 * math.sqrt(1.5), rel=0.2)
+    assert "which longer ones would lower" in found.sentence
+
+
+def test_levels_add_up_where_boots_differ_too() -> None:
+    noise = dict.fromkeys(("pinned", "pinned+fifo"), 0.05)
+    run = synthetic_run(
+        workloads=ONE, primary_only=True, blocks=240, boots=80, boot_noise=noise, noise=0.001
+    )
+    (found,) = judge(with_windows(run, 0.1)).precision
+    assert found.within_trials == pytest.approx(0.1 * math.sqrt(1.5), rel=0.1)
+    assert found.between_blocks is not None
+    assert found.between_blocks < 0.05
+    assert found.between_boots == pytest.approx(0.05, rel=0.5)
+    assert "comes mostly from what happens within trials" in found.sentence
+
+
+def test_windows_that_forget_within_a_batch_tell_the_error_of_the_trial() -> None:
+    """The long-run variance of such a series is (1 + phi) / (1 - phi) of its windows' own."""
+    run = synthetic_run(workloads=ONE, primary_only=True, blocks=60, boots=60, noise=0.001)
+    (found,) = judge(with_windows(run, 0.01, forgets=0.5, windows=128)).precision
+    assert found.within_trials == pytest.approx(0.01 * math.sqrt(3 * 1.5), rel=0.1)
+
+
+@pytest.mark.parametrize("forgets", [0.02, 0.1])
+def test_a_trial_whose_quarters_resemble_each_other_tells_no_error(forgets: float) -> None:
+    run = synthetic_run(workloads=ONE, primary_only=True, blocks=20, boots=20)
+    (found,) = judge(with_windows(run, 0.05, forgets=forgets)).precision
+    assert found.within_trials is None
+    assert "its quarters still resemble each other" in found.sentence
+    assert found.seconds == 2.0
+
+
+def test_one_side_without_windows_leaves_the_level_unknown() -> None:
+    run = with_windows(synthetic_run(workloads=ONE, primary_only=True), 0.05)
+    run = with_readings(
+        run,
+        lambda trial, reading: (
+            None
+            if trial.record.cell["tuning"] == "control"
+            and isinstance(reading, Sample)
+            and reading.metric == "batch_error"
+            else reading
+        ),
+    )
+    (found,) = judge(run).precision
+    assert found.within_trials is None
+    assert "a trial gives one value" in found.sentence
+
+
+@pytest.mark.parametrize("overhead", [60.0, 600.0, 6000.0])
+def test_a_proposal_of_many_boots_has_the_published_number_of_seconds(overhead: float) -> None:
+    """Kalibera and Jones' r_1, a second of every trial being the lowest level's repetition."""
+    of = Components(boots=0.04, blocks=0.04, second=0.4)
+    costs = Costs(boot=400.0, block=overhead + 8 * 10.0, trial=10.0, trials=8)
+    found = propose(of, costs, half_width=0.04, alpha=0.05)
+    assert found is not None
+    best = optimal_repetitions(0.4, 0.04, 8.0, overhead)
+    assert 0.6 < found.trial_s / best < 1.6  # the seconds to choose from are that far apart
+    assert found.seconds == pytest.approx(
+        found.boots * (400.0 + found.blocks_per_boot * (overhead + 8 * found.trial_s))
+    )
+
+
+def test_a_longer_trial_is_proposed_only_where_it_is_cheaper_than_blocks() -> None:
+    costs = Costs(boot=0.0, block=300.0, trial=10.0, trials=8)
+    within = propose(Components(None, 0.0, 0.4), costs, 0.05, 0.05)
+    between = propose(Components(None, 0.04, 1e-9), costs, 0.05, 0.05)
+    assert within is not None
+    assert between is not None
+    assert within.trial_s > 10.0
+    assert between.trial_s < 10.0
+    assert propose(Components(None, 0.04, None), costs, 0.05, 0.05) == Proposal(
+        *(between.boots, between.blocks_per_boot), between.boots * 300.0, 10.0
+    )
+
+
+def test_seconds_stay_where_nothing_tells_what_they_cost() -> None:
+    """Trials that were imported say nothing of the time that a block took."""
+    run = with_windows(synthetic_run(workloads=ONE, primary_only=True, noise=0.001), 0.05)
+    trials = tuple(replace(t, record=replace(t.record, wall_s=0.0)) for t in run.trials)
+    (found,) = judge(replace(run, trials=trials)).precision
+    assert found.within_trials is not None
+    assert found.seconds == 2.0
+
+
+def test_a_run_s_own_costs_make_its_proposal() -> None:
+    """16 trials of 3.4 s to a block, of which 8 are sysbench's and measure 2 s."""
+    run = with_windows(synthetic_run(primary_only=True, noise=0.001, blocks=20), 0.05)
+    found = {item.workload: item for item in judge(run).precision}
+    assert found["sysbench-cpu"].within_trials is not None
+    assert found["sysbench-cpu"].seconds is not None
+    assert found["sysbench-cpu"].seconds > 2.0
+    assert found["fio-randread"].within_trials is None
+    assert found["fio-randread"].seconds == 2.0

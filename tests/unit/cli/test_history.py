@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,3 +96,38 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_drawn(
     assert "2 runs" in output
     assert "run-02: " in output
     assert "newer labctl" in output
+
+
+def test_a_page_has_the_picture_every_run_and_what_changed(results: Path, tmp_path: Path) -> None:
+    file = tmp_path / "history.html"
+    assert call(results, *ONE, "--html", str(file)) == f"Wrote {file}\n"
+    text = file.read_text(encoding="utf-8")
+    assert "1 of 1 series changed." in text
+    assert text.count('scope="row">run-') == DAYS
+    assert len(re.findall(r"M[\d.]+ [\d.]+h0", text)) == DAYS
+    assert re.search(r'class="boot" d="M50\.0 0V', text)
+    for said in ("QEMU", "8.2", "9.0", f"from run-{CHANGED:02d} on"):
+        assert said in text
+    assert "<script" not in text
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_a_page_and_json_can_be_had_at_once(results: Path, tmp_path: Path) -> None:
+    file = tmp_path / "history.html"
+    words = ["--results", str(results), *ONE, "--json", "--html", str(file)]
+    done = CliRunner().invoke(command, words, standalone_mode=False)
+    assert json.loads(done.stdout)["metric"] == "events_per_s"
+    assert "Wrote" in done.stderr
+    assert file.is_file()
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_any_run_is_read(results: Path) -> None:
+    with pytest.raises(UsageError, match="there is no folder"):
+        call(results, *ONE, "--html", str(results / "none" / "history.html"))
+
+
+def test_no_page_is_written_of_nothing(results: Path, tmp_path: Path) -> None:
+    file = tmp_path / "history.html"
+    with pytest.raises(UsageError, match="No run has"):
+        call(results, "--metric", "latency", "--html", str(file))
+    assert not file.exists()

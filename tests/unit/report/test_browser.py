@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from labctl.analysis.history import Choice, history
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Added, Role
+from labctl.report.history_page import history_page
 from labctl.report.html import page
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan
+from tests.unit.analysis.test_history import regressed
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run, write_run
 from tools.browser import Browser, chromium
@@ -129,6 +132,26 @@ def hostile(tmp: Path) -> str:
     return of(replace(run, name=LONG, run=said, plan={**run.plan, "title": LONG}), tmp)
 
 
+def over_runs(tmp: Path) -> str:
+    """Of several series one that changed, with what else did."""
+    later = {"kernel_release": "6.6", "microcode": LONG}
+    found = history(regressed(8, days=14, host=later), Choice(metric="events_per_s"))
+    assert any(series.changes for series in found.series)
+    return history_page(found)
+
+
+def over_hostile_runs(tmp: Path) -> str:
+    runs = list(regressed(4, days=8, host={"qemu": HOSTILE, "cpu_model": LONG}))
+    runs[-1] = replace(runs[-1], name=HOSTILE)
+    runs[0] = replace(runs[0], name=LONG)
+    found = history(runs, Choice(metric="events_per_s", tuning="pinned"))
+    return history_page(replace(found, metric=HOSTILE, left_out=(LONG, HOSTILE)))
+
+
+def over_one_run(tmp: Path) -> str:
+    return history_page(history(regressed(9, days=1), Choice(metric="events_per_s")))
+
+
 RUNS: dict[str, Callable[[Path], str]] = {
     made.__name__: made
     for made in (
@@ -143,6 +166,9 @@ RUNS: dict[str, Callable[[Path], str]] = {
         all_invalid,
         nothing_left,
         hostile,
+        over_runs,
+        over_hostile_runs,
+        over_one_run,
     )
 }
 
@@ -172,6 +198,28 @@ def test_the_page_fits_is_silent_and_readable(browser: Browser, file: Path, widt
             assert check(browser, "tooFaint", 4.5) == []
         assert check(browser, "tooWide") == []
     assert browser.trouble == []
+
+
+MATRICES = "[...document.querySelectorAll('table.matrix')]"
+
+
+@pytest.mark.parametrize("made", [example, emulated, many_arms, hostile])
+def test_verdicts_need_no_scrolling_on_a_narrow_screen_and_say_their_workload(
+    browser: Browser, tmp_path: Path, made: Callable[[Path], str]
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(made(tmp_path), encoding="utf-8")
+    browser.open(file, width=360)
+    assert browser.evaluate(f"{MATRICES}.length") >= 1
+    boxes = f"{MATRICES}.map(t => t.parentElement)"
+    assert browser.evaluate(f"{boxes}.filter(e => e.scrollWidth > e.clientWidth).length") == 0
+    cells = f"{MATRICES}.flatMap(t => [...t.querySelectorAll('td')])"
+    named = f"{cells}.filter(e => e.querySelector('.place').checkVisibility()).length"
+    assert browser.evaluate(named) == browser.evaluate(f"{cells}.length") > 0
+    assert not browser.evaluate(f"{MATRICES}[0].tHead.checkVisibility()")
+    browser.open(file, width=1440)
+    assert browser.evaluate(named) == 0
+    assert browser.evaluate(f"{MATRICES}[0].tHead.checkVisibility()")
 
 
 def test_paper_shows_what_is_folded_and_cuts_nothing_off(browser: Browser, file: Path) -> None:

@@ -134,7 +134,7 @@ def test_output_that_is_not_whole_is_an_error_that_names_the_file(
 
 
 def test_a_warm_up_without_a_log_is_an_error() -> None:
-    with pytest.raises(BrokenError, match=r"neither warmup_iops\.log nor fio\.json"):
+    with pytest.raises(BrokenError, match=r"neither windows_iops\.log nor fio\.json"):
         FIO_RANDOM.window_rates("", {})
 
 
@@ -156,7 +156,7 @@ def test_bins_are_as_wide_as_fio_makes_them() -> None:
 def test_the_command_reads_the_disk_past_the_page_cache_and_creates_nothing() -> None:
     command = FIO_RANDOM.command(_setting())
     assert command.argv[0] == "/usr/bin/fio"
-    assert command.files == ("fio.json",)
+    assert command.files == (LOG, "fio.json")
     wanted = {
         "--filename=/dev/vdb",
         "--rw=randread",

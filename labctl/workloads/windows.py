@@ -1,0 +1,65 @@
+"""How sure a trial is of its own rate, by the windows that its program tells apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample
+
+BATCHES = (8, 4)
+"""Into how many batches of neighbouring windows a trial is divided, the second time in pairs."""
+
+WANTED = 16
+"""Windows to ask a program for: two to each of the shorter batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    seconds: float
+    operations: float
+
+
+def batch_errors(windows: Sequence[Window], metric: str, source: str) -> Iterator[Reading]:
+    """`batch_error{of=METRIC,batches=N}` for N of 8 and 4: the standard error of the trial's rate
+    over that rate, by the method of batch means (R. W. Conway, Management Science 10, 1963; B. W.
+    Schmeiser, Operations Research 30, 1982). Nothing of fewer than 8 windows.
+
+    Windows resemble their neighbours, so that their own spread tells too small an error. Means of
+    batches do so less the longer they are; whether 4 batches tell the same error as 8 is for
+    analysis to see. Windows may differ in length: the rate R is a ratio of sums, and with
+    e = operations - R * seconds of each of n batches its variance is
+    n / (n - 1) * sum(e^2) / (sum of seconds)^2 (W. G. Cochran, "Sampling Techniques", 1977,
+    section 6.4).
+    """
+    if len(windows) < BATCHES[0] or any(not 0 < window.seconds < math.inf for window in windows):
+        return
+    batches = _joined(windows, BATCHES[0])
+    rate = sum(b.operations for b in batches) / sum(b.seconds for b in batches)
+    if not 0 < rate < math.inf:
+        return
+    for count in BATCHES:
+        batches = _joined(batches, count)
+        beyond = [b.operations - rate * b.seconds for b in batches]
+        squares = sum(b * b for b in beyond)
+        error = math.sqrt(count / (count - 1) * squares) / sum(b.operations for b in batches)
+        if error == math.inf:
+            return
+        yield Sample(
+            metric="batch_error",
+            value=error,
+            unit=Unit.FRACTION,
+            better=Better.NEITHER,
+            labels={"of": metric, "batches": str(count)},
+            source=source,
+        )
+
+
+def _joined(windows: Sequence[Window], count: int) -> list[Window]:
+    """`count` batches of neighbours, as equally many to each as can be."""
+    ends = [len(windows) * number // count for number in range(count + 1)]
+    groups = [windows[start:end] for start, end in pairwise(ends)]
+    return [Window(sum(w.seconds for w in g), sum(w.operations for w in g)) for g in groups]
