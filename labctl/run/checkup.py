@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from labctl.host.doctor.reader import Reader
 from labctl.host.topology import Topology, read_topology
 from labctl.run.disks import disk_bytes_needed
 from labctl.run.huge_pages import MIB
+from labctl.run.needed_tracers import Kernels, lacking, tracers_of
 from labctl.run.planning import fits, has_peers
 from labctl.run.requirements import read_offers
 from labctl.study.study import Study, load_study
@@ -105,7 +106,7 @@ def checkup(
         hwlat_s=hwlat_s,
     )
     findings = doctor.check(reader, scope)
-    findings += [pinned, _image(image, places)]
+    findings += [pinned, _image(image, places), *_workloads(study, tunings.values(), places)]
     states: list[TuningState] = []
     if pins is not None:
         states = _states(tunings, topology, vcpus, memory_mib, answer)
@@ -230,6 +231,35 @@ def _image(image: str, places: StatePlaces) -> Finding:
         remedy="" if built else f"labctl image build {image}",
         value={"image": image, "built": built},
     )
+
+
+def _workloads(
+    study: Study | None, tunings: Iterable[Tuning], places: StatePlaces
+) -> list[Finding]:
+    """Whether the kernels have the tracers that a study's workloads need; [] where none do."""
+    if study is None or not (needed := tracers_of(study)):
+        return []
+    recipe = load_recipe(study.guest.image)
+    kernels = Kernels(recipe=recipe, image=find(recipe, places))
+    lacks = lacking(study, {tuning.kind for tuning in tunings}, kernels)
+    shown = [
+        f"'{name}' ({side}): {reason.text}"
+        for name, reasons in lacks.items()
+        for side, reason in reasons.items()
+    ]
+    found = "; ".join(shown) or f"nothing known lacks for {some(needed)}"
+    remedies = dict.fromkeys(r.remedy for reasons in lacks.values() for r in reasons.values())
+    return [
+        Finding(
+            name="workloads",
+            group=GROUP,
+            status=Status.WARN if lacks else Status.OK,
+            found=found,
+            why="A sweep leaves a workload out on the side whose kernel can't run it.",
+            remedy=" ".join(remedies),
+            value={name: [str(side) for side in reasons] for name, reasons in lacks.items()},
+        )
+    ]
 
 
 def _choice(

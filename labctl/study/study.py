@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from labctl.base.errors import UsageError
+from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
 from labctl.base.places import data_files
 from labctl.base.stopping import MOST_BLOCKS, Stopping
@@ -101,6 +101,24 @@ class Study:
             # Nor levels.
             del content["collect"]
         return hashlib.sha256(canonical(content).encode()).hexdigest()
+
+    def workloads_left(
+        self, sides: Collection[str], skipped: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, StudyWorkload]:
+        """Those that one of the `sides` can run. `skipped`: by workload and side, why it can't.
+        Raises HostError when there is none."""
+        left = {
+            name: workload
+            for name, workload in self.workloads.items()
+            if any(side not in skipped.get(name, {}) for side in sides)
+        }
+        if not left:
+            reasons = dict.fromkeys(why for lacks in skipped.values() for why in lacks.values())
+            raise HostError(
+                f"this host can't have any workload of the study: {'; '.join(reasons)}",
+                hint=f"'labctl doctor --for {self.name}' says what could be done.",
+            )
+        return left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
