@@ -28,6 +28,7 @@ from labctl.collect import bpf_exits, exits, kvm_stats
 from labctl.run.bench import Bench
 from labctl.run.lab import Lab
 from labctl.run.perf_record import recording
+from labctl.run.trace_room import limit_mib
 from labctl.run.tracing import kvm_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
@@ -80,7 +81,8 @@ def _by_bpf(bench: Bench, folder: TrialFolder, cpus: CpuSet) -> Iterator[None]:
 def _by_perf(bench: Bench, folder: TrialFolder, cpus: CpuSet, no_bpf: str) -> Iterator[None]:
     """Every exit recorded, which costs the guest more; its table is made after the window."""
     data = folder.path / exits.PERF_DATA
-    with recording(data, kvm_events(bench.vcpu_tids), cpus=cpus) as recorded:
+    events = kvm_events(bench.vcpu_tids)
+    with recording(data, events, cpus=cpus, limit_mib=limit_mib(folder.path)) as recorded:
         total = _Total(bench)
         yield
         total.read()
