@@ -66,14 +66,15 @@ def exit_counting(lab: Lab, bench: Bench, folder: TrialFolder) -> Iterator[None]
 @contextmanager
 def _by_bpf(bench: Bench, folder: TrialFolder, cpus: CpuSet) -> Iterator[None]:
     qemu = bench.threads()[0].pid
-    with bpf_counting(qemu, folder.path / bpf_exits.RAW, cpus=cpus) as window:
+    keys = bpf_exits.keys_max(len(bench.vcpu_tids))
+    with bpf_counting(qemu, folder.path / bpf_exits.RAW, cpus=cpus, keys_max=keys) as window:
         total = _Total(bench)
         window.mark()
         yield
         window.mark()
         total.read()
     vcpus = {str(tid): index for index, tid in enumerate(bench.vcpu_tids)}
-    told = {"tool": exits.BPFTRACE, "vcpus": vcpus}
+    told = {"tool": exits.BPFTRACE, "vcpus": vcpus, "keys_max": keys}
     folder.write_raw_json(files.EXITS, {**told, **total.to_json()})
 
 
@@ -145,9 +146,12 @@ class Window:
 
 
 @contextmanager
-def bpf_counting(qemu: int, output: Path, *, cpus: CpuSet) -> Iterator[Window]:
+def bpf_counting(
+    qemu: int, output: Path, *, cpus: CpuSet, keys_max: int = bpf_exits.KEYS_MAX
+) -> Iterator[Window]:
     """bpftrace attached to the process `qemu`, running on `cpus`; what it counted is in `output`
-    when the block is over. Raises BrokenError, or DeadlineError, where it doesn't start or end.
+    when the block is over. `keys_max`: of each of its maps. Raises BrokenError, or DeadlineError,
+    where it doesn't start or end.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     errors = output.with_suffix(".stderr")
@@ -158,7 +162,7 @@ def bpf_counting(qemu: int, output: Path, *, cpus: CpuSet) -> Iterator[Window]:
             bpf_exits.command(qemu, os.getpid(), cpus),
             stdout=stdout,
             stderr=stderr,
-            env={"LC_ALL": "C"},
+            env=bpf_exits.environment(keys_max),
         ) as process,
     ):
         deadline = Deadline.after(_ATTACH_S, "attaching bpftrace to KVM's tracepoints")
