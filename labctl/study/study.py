@@ -246,15 +246,15 @@ def _check_overrides(overrides: Overrides, study: Study) -> None:
             if name not in allowed:
                 raise UsageError(f"no {what} '{name}'", hint=nearest(name, allowed))
     ranges = (
-        ("duration_s", overrides.duration_s, 0.1, 3600),
-        ("blocks", overrides.blocks, 1, MOST_BLOCKS),
-        ("blocks_per_boot", overrides.blocks_per_boot, 1, MOST_BLOCKS),
-        ("vcpus", overrides.vcpus, 1, 1024),
-        ("memory_mib", overrides.memory_mib, 256, 2**24),
+        ("--duration", overrides.duration_s, 0.1, 3600),
+        ("--blocks", overrides.blocks, 1, MOST_BLOCKS),
+        ("--blocks-per-boot", overrides.blocks_per_boot, 1, MOST_BLOCKS),
+        ("--vcpus", overrides.vcpus, 1, 1024),
+        ("--memory", overrides.memory_mib, 256, 2**24),
     )
-    for key, value, low, high in ranges:
+    for option, value, low, high in ranges:
         if value is not None and not low <= value <= high:
-            raise UsageError(f"'{key}' is {value}: it must be from {low} to {high}")
+            raise UsageError(f"{option} is {value}: it must be from {low} to {high}")
 
 
 def _cut(study: Study, overrides: Overrides) -> Study:

@@ -235,7 +235,7 @@ def check_whole_seconds(program: str, duration_s: float) -> None:
     if duration_s < 1 or duration_s != int(duration_s):
         raise UsageError(
             f"workload '{program}' cannot run for {duration_s:g} s: it takes whole seconds only",
-            hint=f"Give a 'duration_s' of {max(1, round(duration_s))}.",
+            hint=f"Give it {max(1, round(duration_s))} s.",
         )
 
 
