@@ -12,6 +12,7 @@ from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
 from labctl.analysis.layers import layers
 from labctl.analysis.model import Comparison, Role, RunCheck, Sign, Verdict
+from labctl.analysis.skipped import skipped
 from labctl.analysis.stopping import lacks_trials, last_block, rule_of
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import few, listed, sentence
@@ -234,13 +235,13 @@ def _invalid(run: LoadedRun) -> Iterator[str]:
 
 
 def _skipped(run: LoadedRun) -> Iterator[str]:
-    skipped = run.run.get("skipped") or {}
-    if len(skipped) > _FEW_SKIPPED:
-        names = listed([f"'{tuning}'" for tuning in skipped])
+    left_out = skipped(run.plan, run.run)
+    if len(left_out) > _FEW_SKIPPED:
+        names = listed([f"'{name}'" for name in left_out])
         yield f"{names} were skipped, as this host can't have them: the table of them says why."
         return
-    for tuning, reason in skipped.items():
-        yield f"'{tuning}' was skipped: {sentence(str(reason))}"
+    for name, reason in left_out.items():
+        yield f"'{name}' was skipped: {sentence(reason)}"
 
 
 def _promises(design: Design) -> Iterator[str]:

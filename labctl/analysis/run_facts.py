@@ -61,7 +61,10 @@ def fact_words(value: Any) -> str | None:
     if isinstance(value, Mapping):
         if "unavailable" in value:
             return f"not available ({value['unavailable']})"
-        return ", ".join(f"{key} {fact_words(item)}" for key, item in value.items())
+        return ", ".join(
+            f"{item} {key}" if isinstance(item, int) else f"{key} {fact_words(item)}"
+            for key, item in value.items()
+        )
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"
     return str(value) or "none"

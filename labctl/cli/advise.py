@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import ExitCode
-from labctl.cli.common import console, print_json
+from labctl.cli.common import console, print_json, results_option
 
 if TYPE_CHECKING:
     from labctl.report.advice import Advice
@@ -37,11 +37,7 @@ if TYPE_CHECKING:
 @click.option("--verify", is_flag=True, help="Measure the advised tuning again, in fresh guests.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of --verify (default: drawn).")
 @click.option("--quiet", is_flag=True, help="With --verify: no progress.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of runs (default: results/ of the lab folder).",
-)
+@results_option
 @click.pass_context
 def command(
     context: click.Context,

@@ -44,7 +44,11 @@ _FEWEST_PAIRS = 10
     show_default=True,
     help="Windows with and without. Under 10 the result is not kept.",
 )
-@click.option("--seconds", type=float, help="Length of a window (default: the study's).")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 3600),
+    help="Length of a window (default: the study's).",
+)
 @click.option(
     "--study", default="selftest", show_default=True, help="Whose workload, roles and image."
 )

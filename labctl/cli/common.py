@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from labctl.store.run_folder import LoadedRun
+
+
+results_option = click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of runs (default: results/ of the lab folder).",
+)
+"""Of commands that read runs."""
 
 
 def state_places(context: click.Context) -> StatePlaces:

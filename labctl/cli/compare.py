@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import console, print_json
+from labctl.cli.common import console, print_json, results_option
 
 
 @click.command("compare")
@@ -15,11 +15,7 @@ from labctl.cli.common import console, print_json
 @click.argument("run_b", metavar="RUN_B")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/compare.md).")
 @click.option("--force", is_flag=True, help="Compare what can't be compared, and label it so.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of runs (default: results/ of the lab folder).",
-)
+@results_option
 def command(run_a: str, run_b: str, as_json: bool, force: bool, results: Path | None) -> None:
     """Compare RUN_B with RUN_A: facts that differ first, then values and effects."""
     from labctl.analysis.across import compare_runs

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import ExitCode, UsageError
-from labctl.cli.common import console, print_json, state_places
+from labctl.base.levels import Level
+from labctl.cli.common import console, print_json, results_option, state_places
 
 if TYPE_CHECKING:
     from labctl.base.places import StatePlaces
+    from labctl.run.checkup import Checkup
 
 SCHEMA = 1
 
@@ -23,23 +25,26 @@ SCHEMA = 1
     "--since", "run_name", metavar="RUN", help="Ask which of this run's verdicts still hold."
 )
 @click.option(
+    "--collect",
+    "level",
+    type=click.Choice([level.value for level in Level]),
+    help="With --for: what its trials are to collect (default: what the study says).",
+)
+@click.option(
     "--hwlat",
     "hwlat_s",
     type=click.IntRange(5, 3600),
     metavar="SECONDS",
     help="Also look for that long for what firmware does. It stops each CPU in turn.",
 )
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of runs (default: results/ of the lab folder).",
-)
+@results_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/doctor.md).")
 @click.pass_context
 def command(
     context: click.Context,
     study: str | None,
     run_name: str | None,
+    level: str | None,
     hwlat_s: int | None,
     results: Path | None,
     as_json: bool,
@@ -54,19 +59,20 @@ def command(
         )
     if run_name and hwlat_s:
         raise UsageError("'--since' asks about facts, '--hwlat' measures", hint="Give one of them.")
+    if level and not study:
+        raise UsageError("--collect says what a study collects", hint="Name it: --for STUDY.")
     started = time.monotonic()
     places = state_places(context)
     if run_name:
         return _since(places, run_name, results, as_json, started)
-    return _check(places, study, hwlat_s, as_json, started)
 
-
-def _check(
-    places: StatePlaces, study: str | None, hwlat_s: int | None, as_json: bool, started: float
-) -> int:
     from labctl.run.checkup import checkup
 
-    found = checkup(places, study, hwlat_s)
+    found = checkup(places, study, hwlat_s, Level(level) if level else None, results)
+    return _show(found, as_json, started)
+
+
+def _show(found: Checkup, as_json: bool, started: float) -> int:
     seconds = time.monotonic() - started
     if as_json:
         print_json(

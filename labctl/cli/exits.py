@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from labctl.store.exit_prices import Price
 
+SCHEMA = 1
+
 
 @click.group("exits", cls=Group)
 def command() -> None:
@@ -20,7 +22,7 @@ def command() -> None:
 
 
 @command.command("price")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/exit-prices.md).")
 @click.pass_context
 def price(context: click.Context, as_json: bool) -> None:
     """Measure nanoseconds per VM exit of each kind, by a guest that makes one kind at a time.
@@ -42,7 +44,8 @@ def price(context: click.Context, as_json: bool) -> None:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         write_prices(places.exit_prices, host_facts(places), prices, at)
     if as_json:
-        print_json({"at": at, "prices": [asdict(item) for item in prices]})
+        prices_json = [asdict(item) for item in prices]
+        print_json({"schema": SCHEMA, "at": at, "prices": prices_json})
     else:
         from labctl.report.exit_prices import price_table
 

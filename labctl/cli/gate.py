@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import console, print_json
+from labctl.cli.common import console, print_json, results_option
 
 _KEPT, _BROKEN, _OPEN = 0, 1, 2
 
@@ -32,11 +32,7 @@ _KEPT, _BROKEN, _OPEN = 0, 1, 2
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write JUnit's XML, too.",
 )
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of runs (default: results/ of the lab folder).",
-)
+@results_option
 def command(
     run_name: str,
     policy_file: Path,

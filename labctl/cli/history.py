@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import LabctlError, UsageError
-from labctl.cli.common import console, print_json
+from labctl.cli.common import console, print_json, results_option
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import LoadedRun
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write one self-contained page.",
 )
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of runs (default: results/ of the lab folder).",
-)
+@results_option
 def command(
     metric: str,
     tuning: str | None,

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from labctl.cli.common import console, json_text, print_json
+from labctl.cli.common import console, json_text, print_json, results_option
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
@@ -37,11 +37,7 @@ _FORMATS = ("json", "csv", "parquet", "openmetrics", "prometheus")
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write one self-contained page.",
 )
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of runs (default: results/ of the lab folder).",
-)
+@results_option
 def command(
     run_name: str,
     out: Path | None,

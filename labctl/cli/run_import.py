@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import print_json
+from labctl.cli.common import print_json, results_option
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
 
@@ -44,11 +44,7 @@ _BOOTS = "The file says nothing of boots: each block counts as one of its own."
     help="Take all of these from the plan of RUN, which the file was exported from.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of runs (default: results/ of the lab folder).",
-)
+@results_option
 @click.pass_context
 def command(
     context: click.Context,

@@ -10,16 +10,11 @@ import click
 
 from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
 from labctl.cli import run_import
-from labctl.cli.common import Group, console, print_json
+from labctl.cli.common import Group, console, print_json, results_option
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import LoadedRun, RunFolder
 
-_results = click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of runs (default: results/ of the lab folder).",
-)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -33,7 +28,7 @@ command.add_command(run_import.command)
 
 @command.command("list")
 @_json
-@_results
+@results_option
 def list_runs(as_json: bool, results: Path | None) -> None:
     """List the runs, the oldest first."""
     from labctl.store.run_folder import RunFolder
@@ -67,7 +62,7 @@ def list_runs(as_json: bool, results: Path | None) -> None:
 @command.command("show")
 @click.argument("run_name", metavar="RUN")
 @_json
-@_results
+@results_option
 def show(run_name: str, as_json: bool, results: Path | None) -> None:
     """Show what RUN is; what it found is said by 'labctl report RUN'."""
     from labctl.base.wording import printable
@@ -111,7 +106,7 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
 @click.argument("run_names", metavar="RUN...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @_json
-@_results
+@results_option
 def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path | None) -> None:
     """Remove runs with all they measured."""
     from labctl.store.run_folder import RunFolder
@@ -237,7 +232,7 @@ def _print_table(titles: list[str], rows: list[list[str]]) -> None:
 
 @command.command("reparse")
 @click.argument("run_name", metavar="RUN")
-@_results
+@results_option
 def reparse_run(run_name: str, results: Path | None) -> None:
     """Make RUN's samples anew from its raw files, with today's parsers."""
     from labctl.run.parse import reparse

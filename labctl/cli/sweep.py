@@ -99,6 +99,13 @@ def command(
                 "here, which the sweep finds out first ('labctl host accel' does as well)",
                 err=True,
             )
+        if waiting := planned.hangs_on_image:
+            click.echo(
+                f"labctl: {', '.join(waiting)}: in the plan only if the kernel of the image "
+                f"'{planned.recipe.name}' has the tracer that it needs, which the sweep finds out "
+                f"when it has built the image ('labctl image build {planned.recipe.name}')",
+                err=True,
+            )
         return
     folder = swept(request, quiet=quiet)
     judgement = show_finished(folder, as_json=as_json)

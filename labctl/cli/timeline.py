@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labctl.cli.common import console, print_json
+from labctl.base.errors import HostError
+from labctl.cli.common import console, print_json, results_option
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import RunFolder
@@ -31,11 +32,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
     help="Write FOLDER/host.dat and FOLDER/guest.dat for trace-cmd and KernelShark.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print figures, late wake-ups and suspects.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of runs (default: results/ of the lab folder).",
-)
+@results_option
 def command(
     run_name: str,
     trial_name: str | None,
@@ -100,7 +97,11 @@ def _show(
     if output is not None:
         from labctl.report.timeline import page
 
-        write_bytes(output, page(timeline, what).encode())
+        try:
+            write_bytes(output, page(timeline, what).encode())
+        except HostError as error:
+            hint = error.hint or "'-o FILE' writes the page elsewhere, '--json' nothing at all."
+            raise HostError(error.message, hint=hint) from error
         click.echo(f"Wrote {output}", err=as_json)
     if perfetto is not None:
         from labctl.report.perfetto import write_perfetto
@@ -120,20 +121,24 @@ def _list(folder: RunFolder, where: str, *, as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from labctl.analysis.words import listed
     from labctl.base.units import Unit
     from labctl.base.wording import printable, quantity
-    from labctl.report.traced import traced
+    from labctl.report.traced import traced, why_untraced, with_traces
 
-    found = traced(folder.load())
+    run = folder.load()
+    found = traced(run)
     if as_json:
         trials = [one.to_json() for one in found]
         print_json({"schema": 1, "run": folder.name, "trials": trials})
         return
     if not found:
-        click.echo(
-            f"No trial of {folder.name} has a trace. 'labctl sweep STUDY --collect trace' records "
-            "them."
-        )
+        click.echo(printable(why_untraced(run)))
+        others = [name for name in with_traces(folder.path.parent) if name != folder.name]
+        if others:
+            click.echo(f"Runs beside it that have traces: {listed(others)}.")
+        else:
+            click.echo("'labctl sweep STUDY --collect trace' records one of each trial.")
         return
     titles = ("trial", "arm", "workload", "block", "status", "worst latency")
     table = Table(*titles, box=None, pad_edge=False)

@@ -56,6 +56,13 @@ _PROBE = "tracepoint:kvm:kvm_exit { @[args->isa] = count(); } BEGIN { exit(); }"
 """Only x86's kvm_exit has an instruction set."""
 _PROBE_S = 30.0
 
+KEYS_MAX = 4096
+"""What a map of bpftrace's holds unless BPFTRACE_MAP_KEYS_MAX says otherwise. What comes then it
+leaves out without a word; told to check (-k), it prints a line for each exit that it leaves out,
+within the window."""
+_REASONS = 128
+"""More than KVM has names for, on SVM (110) or VMX (65), and than returns to QEMU have."""
+
 _HOSTS_PIDS = 0xEFFFFFFC
 """PID_NS_INIT_INO, the inode of the host's own PID namespace (include/linux/proc_ns.h)."""
 
@@ -73,6 +80,20 @@ class Counted:
     exits: Mapping[tuple[int, int, int], int]
     ns: Mapping[tuple[int, int, int], int]
     userspace: Mapping[tuple[int, int, int], int]
+
+    def fills(self, keys_max: int) -> bool:
+        """Whether maps of so many keys were full, and may have left something out."""
+        return max(map(len, (self.exits, self.ns, self.userspace))) >= keys_max
+
+
+def keys_max(vcpus: int) -> int:
+    """What its maps must hold for a guest of so many vCPUs, and one that is plugged in."""
+    return max(KEYS_MAX, (vcpus + 1) * _REASONS)
+
+
+def environment(keys: int) -> dict[str, str]:
+    """What `command` runs with."""
+    return {"LC_ALL": "C", "BPFTRACE_MAP_KEYS_MAX": str(keys)}
 
 
 def command(qemu: int, labctl: int, cpus: CpuSet) -> tuple[str, ...]:

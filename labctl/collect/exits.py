@@ -122,6 +122,12 @@ def misses_fast_paths(kernel: str) -> bool:
 def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
     vcpus = {int(tid): int(index) for tid, index in data["vcpus"].items()}
     counted = bpf_exits.read_counts(raw.read_text(bpf_exits.RAW), str(raw.path / bpf_exits.RAW))
+    keys = int(data.get("keys_max", bpf_exits.KEYS_MAX))
+    if counted.fills(keys):
+        raise MissingReadingError(
+            f"bpftrace's maps were full: what comes after {keys} pairs of vCPU and reason they "
+            "leave out."
+        )
     if strangers := {tid for tid, _, _ in counted.exits} - vcpus.keys():
         which = ", ".join(map(str, sorted(strangers)))
         raise MissingReadingError(f"a vCPU came during the trial (thread {which}).")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.analysis.model import Comparison
+from labctl.analysis.run_facts import fact_words
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.wording import metric_title, share
@@ -102,15 +103,7 @@ HOST_FACTS = (
 
 
 def _words(value: Any) -> str:
-    if value is None:
-        return NOT_RECORDED
-    if isinstance(value, Mapping):
-        if "unavailable" in value:
-            return f"not available there: {value['unavailable']}"
-        return ", ".join(f"{_words(item)} {key}" for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return " ".join(map(str, value)) or "none"
-    return str(value) or "none"
+    return fact_words(value) or NOT_RECORDED
 
 
 def _accelerator(run: Mapping[str, Any], _: Mapping[str, Any]) -> str:

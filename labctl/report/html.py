@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.analysis.model import Judgement
+from labctl.analysis.skipped import skipped
 from labctl.report import appendix, curves, dots, sentences
 from labctl.report.bill import Price, bill
 from labctl.report.pinmap import WIDTH as PIN_WIDTH
@@ -109,7 +110,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         versions=appendix.versions(run),
         facts=appendix.facts(run),
         binaries=appendix.flat(run.run.get("binaries")),
-        skipped=appendix.flat(run.run.get("skipped")),
+        skipped=list(skipped(run.plan, run.run).items()),
         xml=appendix.xml_differences(run, folder, view.baseline),
         pins=pin_maps(run.run),
         notes=[str(note) for note in sequence(run.run.get("notes"))],

@@ -67,6 +67,7 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "added": _added(judgement.added),
         "unavailable": [_missing(item) for item in judgement.unavailable],
         "skipped": dict(mapping(run.run.get("skipped"))),
+        "skipped_workloads": dict(mapping(run.plan.get("skipped_workloads"))),
         "published": published_json(run),
         "imported": run.run.get("imported"),
     }

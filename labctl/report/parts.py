@@ -27,12 +27,12 @@ def bare_table(title: str) -> Table:
 
 
 def skipped_table(skipped: Mapping[str, str]) -> Table:
-    """Tunings that this host can't have, with the reasons."""
+    """What this host can't have of a study, with the reasons."""
     table = bare_table("Skipped: what this host can't have")
-    table.add_column("tuning", min_width=9, max_width=24, overflow="fold")
+    table.add_column("what", min_width=9, max_width=24, overflow="fold")
     table.add_column("why", overflow="fold")
-    for tuning, reason in skipped.items():
-        table.add_row(text(tuning), text(str(reason)))
+    for name, reason in skipped.items():
+        table.add_row(text(name), text(reason))
     return table
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from labctl.analysis.skipped import skipped
 from labctl.base.stopping import stopping_of
 from labctl.base.wording import counted, duration, metric_title, size
 from labctl.report.parts import bare_table, skipped_table, text
@@ -38,8 +39,8 @@ def plan_table(plan: Mapping[str, Any]) -> RenderableType:
     )
     parts: list[RenderableType] = [text("\n".join(head)), Text(), _arms(plan), Text()]
     parts.append(_workloads(plan))
-    if plan["skipped"]:
-        parts += [Text(), skipped_table(plan["skipped"])]
+    if left_out := skipped(plan):
+        parts += [Text(), skipped_table(left_out)]
     return Group(*parts, text(f"\n{tail}"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from labctl.analysis.collecting import level_of
 from labctl.analysis.model import Added, Comparison, Judgement, Verdict
+from labctl.analysis.skipped import skipped
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.levels import Level
 from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
@@ -19,7 +19,7 @@ from labctl.report import sentences
 from labctl.report.bill import bill
 from labctl.report.parts import bare_table, marked, skipped_table, small, text
 from labctl.report.published import published_table
-from labctl.report.view import SYMBOLS, Column, Scene, View, mapping, verdict_text
+from labctl.report.view import SYMBOLS, Column, Scene, View, verdict_text
 from labctl.store.run_folder import LoadedRun
 
 _VERDICT_STYLES = {
@@ -67,7 +67,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
         parts += _scene(view, scene, notes)
     parts += _added(judgement.added)
     parts += published_table(run)
-    parts += _skipped(mapping(run.run.get("skipped")))
+    parts += _skipped(skipped(run.plan, run.run))
     parts.append(Text())
     parts += [text(line, style="dim") for line in notes.lines()]
     if level_of(run) == Level.TRACE:
@@ -260,9 +260,9 @@ def _added(more: Added | None) -> list[RenderableType]:
     return [Text(), table]
 
 
-def _skipped(skipped: Mapping[str, Any]) -> list[RenderableType]:
+def _skipped(left_out: Mapping[str, str]) -> list[RenderableType]:
     """What this host can't have; [] when it can have all of the study."""
-    return [Text(), skipped_table(skipped)] if skipped else []
+    return [Text(), skipped_table(left_out)] if left_out else []
 
 
 def _table(title: str, columns: list[str]) -> Table:

@@ -64,6 +64,10 @@ def is_blind(timeline: Timeline) -> bool:
     return bool(timeline.lanes) and all(lane.side == "guest" for lane in timeline.lanes)
 
 
+def shows_guest(timeline: Timeline) -> bool:
+    return any(lane.side == "guest" for lane in timeline.lanes)
+
+
 def part_words(timeline: Timeline) -> tuple[tuple[str, str], ...]:
     return NATIVE_PARTS if is_native(timeline) else PARTS
 
@@ -112,6 +116,9 @@ def worst_first(lates: Sequence[Late]) -> list[Late]:
 def answer(timeline: Timeline) -> tuple[str, ...]:
     """The trial in a sentence or three: where late wake-ups waited, and the worst of them."""
     found = late_shares(timeline)
+    if not timeline.late and not is_native(timeline) and not shows_guest(timeline):
+        told = "Late wake-ups can't be told without the guest's side of the trace."
+        return (f"{told}{_waited(timeline)}",)
     if not timeline.late:
         return (f"This trace names no late wake-up.{_waited(timeline)}",)
     worst, parts = worst_first(timeline.late)[0], part_words(timeline)

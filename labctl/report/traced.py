@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from labctl.analysis.collecting import level_of
 from labctl.base.errors import BrokenError, UsageError
+from labctl.base.levels import Level
 from labctl.base.wording import counted
 from labctl.report.timeline import About
 from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
-from labctl.store.samples import Sample
+from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 
@@ -55,6 +58,30 @@ def traced(run: LoadedRun) -> list[Traced]:
         if has_trace(trial.folder)
     ]
     return sorted(found, key=lambda one: -(one.worst_s or 0.0))
+
+
+def with_traces(results: Path) -> list[str]:
+    """The names of the runs in a folder that have a trace of any trial, the newest first."""
+    found = (folder for folder in reversed(RunFolder.all(results)))
+    return [run.name for run in found if any(map(has_trace, run.trial_folders()))]
+
+
+def why_untraced(run: LoadedRun) -> str:
+    """Why no trial of a run has a trace, as a sentence."""
+    if any(was_traced(trial.readings) for trial in run.trials):
+        return f"The traces of {run.name} were removed: its numbers are all that is left of them."
+    if level_of(run) != Level.TRACE:
+        return f"{run.name} recorded no traces: it collected at level '{level_of(run)}'."
+    told = (told for trial in run.trials for told in recorders_said(trial.folder))
+    if first := next(told, None):
+        return f"No trial of {run.name} could be traced. {first}"
+    return f"No trial of {run.name} has a trace, although it was to collect them."
+
+
+def was_traced(readings: Iterable[Reading]) -> bool:
+    """Whether any of a trial's numbers is from its trace."""
+    sources = (files.HOST, files.GUEST)
+    return any(isinstance(one, Sample) and one.source in sources for one in readings)
 
 
 def trial_name(number: int, attempt: int) -> str:
@@ -130,27 +157,35 @@ def _worst(trial: LoadedTrial) -> float | None:
     return max(values, default=None)
 
 
+def recorders_said(trial: TrialFolder) -> list[str]:
+    """Why the sides of a trial have no trace, one sentence each."""
+    if not trial.has(files.PROBLEMS):
+        return []
+    try:
+        problems = trial.read_json(files.PROBLEMS)
+    except BrokenError as error:
+        problems = {files.PROBLEMS: error.message}
+    if not isinstance(problems, dict):
+        return []
+    return [
+        f"{_RECORDERS.get(who, who)}: {why}" for who, why in problems.items() if who != _NO_RECORDER
+    ]
+
+
 def _no_trace(folder: RunFolder, trial: TrialFolder, name: str) -> UsageError:
     """With what the recorders said, where they said something."""
-    told: list[str] = []
-    if trial.has(files.PROBLEMS):
-        try:
-            problems = trial.read_json(files.PROBLEMS)
-        except BrokenError as error:
-            problems = {files.PROBLEMS: error.message}
-        if isinstance(problems, dict):
-            told = [
-                f"{_RECORDERS.get(who, who)}: {why}"
-                for who, why in problems.items()
-                if who != _NO_RECORDER
-            ]
     message = f"trial {name} of {folder.name} has no trace"
-    if told:
-        return UsageError(
-            f"{message}: {'; '.join(told)}", hint=f"'labctl timeline {folder.name}' lists others."
-        )
-    return UsageError(
-        message,
-        hint="'labctl sweep STUDY --collect trace' records one of each trial; "
-        f"'labctl timeline {folder.name}' lists those that are there.",
-    )
+    lists = f"'labctl timeline {folder.name}' lists those that are there."
+    if told := recorders_said(trial):
+        return UsageError(f"{message}: {'; '.join(told)}", hint=lists)
+    if _lost_its_trace(trial):
+        return UsageError(f"the trace of trial {name} of {folder.name} was removed", hint=lists)
+    record = "'labctl sweep STUDY --collect trace' records one of each trial"
+    return UsageError(message, hint=f"{record}; {lists}")
+
+
+def _lost_its_trace(trial: TrialFolder) -> bool:
+    try:
+        return was_traced(trial.read_readings())
+    except BrokenError:
+        return False

@@ -9,7 +9,8 @@ from typing import Any
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import HostError, LabctlError, UsageError
-from labctl.base.places import StatePlaces, host_lock
+from labctl.base.levels import Level
+from labctl.base.places import StatePlaces, host_lock, results_folder
 from labctl.base.tuning import Kind, Tuning
 from labctl.domain.pinplan import PinPlan, default_vcpus, pin_plan
 from labctl.guest.images import find, list_images
@@ -22,9 +23,11 @@ from labctl.host.doctor.reader import Reader
 from labctl.host.topology import Topology, read_topology
 from labctl.run.disks import disk_bytes_needed
 from labctl.run.huge_pages import MIB
+from labctl.run.needed_tracers import Kernels, lacking, tracers_of
 from labctl.run.planning import fits, has_peers
 from labctl.run.requirements import read_offers
-from labctl.study.study import Study, load_study
+from labctl.run.trace_room import forecast
+from labctl.study.study import Overrides, Study, load_study
 from labctl.study.tunings import load_tuning, tuning_names
 from labctl.workloads.registry import checkers
 
@@ -73,17 +76,24 @@ class Checkup:
 
 
 def checkup(
-    places: StatePlaces, study_name: str | None = None, hwlat_s: int | None = None
+    places: StatePlaces,
+    study_name: str | None = None,
+    hwlat_s: int | None = None,
+    level: Level | None = None,
+    results: Path | None = None,
 ) -> Checkup:
     """Every check of this host and what stands against each tuning of a study, or of the
     catalogue. Only the boot probe's answer is written, to the cache. `hwlat_s`: for how long to
-    look for what firmware takes from the CPUs, None for not at all.
+    look for what firmware takes from the CPUs, None for not at all. `level`: what is to be
+    collected, None for what the study says; `results`: where its run would be stored.
 
     Raises UsageError when there is no such study or one of its tunings is wrong.
     """
     reader = Reader()
     activity = observe(reader, OBSERVED_S)
-    study = load_study(study_name, programs=checkers()) if study_name else None
+    study = None
+    if study_name:
+        study = load_study(study_name, programs=checkers(), overrides=Overrides(collect=level))
     tunings, broken = _tunings(study)
     topology = read_topology()
     vcpus = (study.guest.vcpus if study else None) or default_vcpus(topology)
@@ -106,6 +116,9 @@ def checkup(
     )
     findings = doctor.check(reader, scope)
     findings += [pinned, _image(image, places)]
+    if study is not None:
+        findings += _workloads(study, tunings, places)
+        findings += _trace_room(study, tunings, results or results_folder())
     states: list[TuningState] = []
     if pins is not None:
         states = _states(tunings, topology, vcpus, memory_mib, answer)
@@ -230,6 +243,62 @@ def _image(image: str, places: StatePlaces) -> Finding:
         remedy="" if built else f"labctl image build {image}",
         value={"image": image, "built": built},
     )
+
+
+def _trace_room(study: Study, tunings: Mapping[str, Tuning], results: Path) -> list[Finding]:
+    """Whether the results folder has room for the traces of a study; [] of one without."""
+    if study.collect is not Level.TRACE:
+        return []
+    cells = len(study.workloads) * len(study.conditions) * study.blocks
+    found = forecast(results, [tuning.kind for tuning in tunings.values()] * cells)
+    status = Status.OK if found.is_enough else Status.BLOCK if found.is_refused else Status.WARN
+    return [
+        Finding(
+            name="trace-room",
+            group=GROUP,
+            status=status,
+            found=found.words(),
+            why="A block that finds too little room for its traces is not traced; a sweep doesn't "
+            "begin where there is none for one trial.",
+            remedy=""
+            if found.is_enough
+            else f"labctl sweep {study.name} --collect trace --results FOLDER  # on a larger disk",
+            value={
+                "folder": str(found.folder),
+                "trials": found.trials,
+                "room_bytes": found.room_mib * MIB,
+                "most_bytes": found.most_mib * MIB,
+            },
+        )
+    ]
+
+
+def _workloads(study: Study, tunings: Mapping[str, Tuning], places: StatePlaces) -> list[Finding]:
+    """Whether the kernels have the tracers that a study's workloads need; [] where none do."""
+    needed = tracers_of(study)
+    if not needed:
+        return []
+    recipe = load_recipe(study.guest.image)
+    kernels = Kernels(recipe=recipe, image=find(recipe, places))
+    lacks = lacking(study, {tuning.kind for tuning in tunings.values()}, kernels)
+    shown = [
+        f"'{name}' ({side}): {reason.text}"
+        for name, reasons in lacks.items()
+        for side, reason in reasons.items()
+    ]
+    found = "; ".join(shown) or f"nothing known lacks for {some(needed)}"
+    remedies = dict.fromkeys(r.remedy for reasons in lacks.values() for r in reasons.values())
+    return [
+        Finding(
+            name="workloads",
+            group=GROUP,
+            status=Status.WARN if lacks else Status.OK,
+            found=found,
+            why="A sweep leaves a workload out on the side whose kernel can't run it.",
+            remedy=" ".join(remedies),
+            value={name: [str(side) for side in reasons] for name, reasons in lacks.items()},
+        )
+    ]
 
 
 def _choice(

@@ -12,12 +12,15 @@ from typing import Any
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.events import Note, Progress, TrialEnded, Warned
+from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.run.bench import Bench, guest_bench, native_bench
 from labctl.run.boots import BootError, Boots
 from labctl.run.calibrate import Calibrations
 from labctl.run.lab import Lab
 from labctl.run.parse import parse_trial
+from labctl.run.perf_record import NO_ROOM
+from labctl.run.trace_room import MORE_ROOM, holds_block
 from labctl.run.trial import TrialRequest, run_trial
 from labctl.run.validity import invalid_reasons
 from labctl.store.run_folder import RunFolder
@@ -81,6 +84,7 @@ class Engine:
         self._invalid = 0
         self._failed_boots = 0
         self._window_rates: dict[tuple[str, str], float] = {}
+        self._traces = True
         self._started = time.monotonic()
         for trial in folder.trial_folders():
             if trial.has("trial.json"):
@@ -100,6 +104,7 @@ class Engine:
                 most = self._plan.blocks
                 self._lab.listener(Note(text=f"Ends after {block - 1} of {most} blocks: {why}."))
                 return
+            self._look_for_room(block, [t for t in trials if t.number not in self._done])
             for _, inside in groupby(trials, key=lambda t: t.position):
                 todo = [trial for trial in inside if trial.number not in self._done]
                 while todo := [trial for trial in todo if self._may_try(trial)]:
@@ -113,6 +118,15 @@ class Engine:
         if any(trial.number in self._attempts for trial in trials):
             return None
         return self._why_end(blocks)
+
+    def _look_for_room(self, block: int, todo: Sequence[PlannedTrial]) -> None:
+        """Whether the block is traced. All of it or nothing: its arms are compared."""
+        if self._plan.collect is not Level.TRACE or not todo:
+            return
+        had_room, self._traces = self._traces, holds_block(self._folder, len(todo))
+        if had_room and not self._traces:
+            text = f"From block {block} on nothing is traced: {NO_ROOM} {MORE_ROOM}"
+            self._lab.listener(Warned(text=text))
 
     def _may_try(self, trial: PlannedTrial) -> bool:
         tries = self._attempts.get(trial.number, 0) - self._attempts_before.get(trial.number, 0)
@@ -170,6 +184,7 @@ class Engine:
             limits=self._plan.limits,
             level=self._plan.collect,
             window_rates=self._window_rates,
+            traces=self._traces,
         )
         record = run_trial(self._lab, bench, self._calibrations, request, folder)
         if record.status is TrialStatus.DONE:

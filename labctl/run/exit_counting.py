@@ -28,6 +28,7 @@ from labctl.collect import bpf_exits, exits, kvm_stats
 from labctl.run.bench import Bench
 from labctl.run.lab import Lab
 from labctl.run.perf_record import recording
+from labctl.run.trace_room import limit_mib
 from labctl.run.tracing import kvm_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
@@ -65,14 +66,15 @@ def exit_counting(lab: Lab, bench: Bench, folder: TrialFolder) -> Iterator[None]
 @contextmanager
 def _by_bpf(bench: Bench, folder: TrialFolder, cpus: CpuSet) -> Iterator[None]:
     qemu = bench.threads()[0].pid
-    with bpf_counting(qemu, folder.path / bpf_exits.RAW, cpus=cpus) as window:
+    keys = bpf_exits.keys_max(len(bench.vcpu_tids))
+    with bpf_counting(qemu, folder.path / bpf_exits.RAW, cpus=cpus, keys_max=keys) as window:
         total = _Total(bench)
         window.mark()
         yield
         window.mark()
         total.read()
     vcpus = {str(tid): index for index, tid in enumerate(bench.vcpu_tids)}
-    told = {"tool": exits.BPFTRACE, "vcpus": vcpus}
+    told = {"tool": exits.BPFTRACE, "vcpus": vcpus, "keys_max": keys}
     folder.write_raw_json(files.EXITS, {**told, **total.to_json()})
 
 
@@ -80,7 +82,8 @@ def _by_bpf(bench: Bench, folder: TrialFolder, cpus: CpuSet) -> Iterator[None]:
 def _by_perf(bench: Bench, folder: TrialFolder, cpus: CpuSet, no_bpf: str) -> Iterator[None]:
     """Every exit recorded, which costs the guest more; its table is made after the window."""
     data = folder.path / exits.PERF_DATA
-    with recording(data, kvm_events(bench.vcpu_tids), cpus=cpus) as recorded:
+    events = kvm_events(bench.vcpu_tids)
+    with recording(data, events, cpus=cpus, limit_mib=limit_mib(folder.path)) as recorded:
         total = _Total(bench)
         yield
         total.read()
@@ -143,9 +146,12 @@ class Window:
 
 
 @contextmanager
-def bpf_counting(qemu: int, output: Path, *, cpus: CpuSet) -> Iterator[Window]:
+def bpf_counting(
+    qemu: int, output: Path, *, cpus: CpuSet, keys_max: int = bpf_exits.KEYS_MAX
+) -> Iterator[Window]:
     """bpftrace attached to the process `qemu`, running on `cpus`; what it counted is in `output`
-    when the block is over. Raises BrokenError, or DeadlineError, where it doesn't start or end.
+    when the block is over. `keys_max`: of each of its maps. Raises BrokenError, or DeadlineError,
+    where it doesn't start or end.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     errors = output.with_suffix(".stderr")
@@ -156,7 +162,7 @@ def bpf_counting(qemu: int, output: Path, *, cpus: CpuSet) -> Iterator[Window]:
             bpf_exits.command(qemu, os.getpid(), cpus),
             stdout=stdout,
             stderr=stderr,
-            env={"LC_ALL": "C"},
+            env=bpf_exits.environment(keys_max),
         ) as process,
     ):
         deadline = Deadline.after(_ATTACH_S, "attaching bpftrace to KVM's tracepoints")

@@ -18,6 +18,7 @@ from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.collect import guest_trace
 from labctl.run.bench import Bench
+from labctl.run.perf_record import NO_ROOM
 from labctl.store.trial import TrialFolder
 from labctl.trace import clocks, files
 from labctl.trace.problems import note_problem
@@ -87,19 +88,20 @@ if test -s pid && kill "$(cat pid)"; then read -r answer <&4; else cat log >&2; 
 
 @contextmanager
 def guest_tracing(
-    bench: Bench, folder: TrialFolder, level: Level, seconds: float
+    bench: Bench, folder: TrialFolder, level: Level, seconds: float, *, has_room: bool = True
 ) -> Iterator[None]:
     """The guest's trace and readings of both clocks in the trial's folder, or the reason why not.
 
     For a guest at level `trace`; nothing else happens anywhere else. `seconds`: what the block
-    may take at most. Raises ChannelClosed when the guest ends; what it can't do is stored.
+    may take at most. `has_room`: whether the trace may be stored. Raises ChannelClosed when the
+    guest ends; what it can't do is stored.
     """
     if bench.kind is not Kind.GUEST or not level.holds(Level.TRACE):
         yield
         return
     channel = bench.channel
     before = _read_clocks(channel)
-    problem = _start(channel, seconds)
+    problem = _start(channel, seconds) if has_room else NO_ROOM
     # When the block raises, the trial is invalid: the next start ends what is left of this one.
     yield
     if problem is None:

@@ -20,6 +20,8 @@ MIB = 1024 * 1024
 LIMIT_MIB = 2048
 """Of a file. A host whose CPUs do nothing but switch fills it in some twenty seconds."""
 
+NO_ROOM = "there was no room for a trace on the disk that holds the run."
+
 _BUFFERS_MIB = 256
 _BUFFER_MIB = (1, 16)
 """All buffers together, and the least and the most of one CPU's."""
@@ -41,19 +43,26 @@ class Recorded:
 
 
 @contextmanager
-def recording(output: Path, events: Sequence[str], *, cpus: CpuSet) -> Iterator[Recorded]:
+def recording(
+    output: Path, events: Sequence[str], *, cpus: CpuSet, limit_mib: int | None = None
+) -> Iterator[Recorded]:
     """Every one of these events on any CPU, with times of CLOCK_MONOTONIC, from before the block
     to after it. Never raises for what perf can't do.
 
     `events`: perf's own arguments, `-e` and `--filter`. `cpus`: where perf itself runs.
+    `limit_mib`: what the disk has room for, 0 for nothing at all; None: LIMIT_MIB.
     """
     recorded = Recorded()
+    if limit_mib == 0:
+        recorded.problem = NO_ROOM
+        yield recorded
+        return
     output.parent.mkdir(parents=True, exist_ok=True)
     asked, asking = os.pipe()
     answers, answering = os.pipe()
     try:
         with running(
-            _command(output, events, cpus, f"fd:{asked},{answering}"),
+            _command(output, events, cpus, f"fd:{asked},{answering}", limit_mib or LIMIT_MIB),
             stderr=subprocess.PIPE,
             pass_fds=(asked, answering),
         ) as perf:
@@ -71,7 +80,9 @@ def recording(output: Path, events: Sequence[str], *, cpus: CpuSet) -> Iterator[
                 os.close(end)
 
 
-def _command(output: Path, events: Sequence[str], cpus: CpuSet, control: str) -> list[str]:
+def _command(
+    output: Path, events: Sequence[str], cpus: CpuSet, control: str, limit_mib: int
+) -> list[str]:
     perf = (
         *("perf", "record", "--all-cpus", "--clockid=CLOCK_MONOTONIC", "--count=1"),
         # Events are off until it is told otherwise, and it says when they are on.
@@ -79,7 +90,7 @@ def _command(output: Path, events: Sequence[str], cpus: CpuSet, control: str) ->
         f"--mmap-pages={buffer_mib(os.cpu_count() or 1)}M",
         # What it would look up at its end, in all of the trace: for stacks, and there are none.
         *("--no-buildid", "--no-buildid-cache", "--no-bpf-event"),
-        f"--max-size={LIMIT_MIB}M",
+        f"--max-size={limit_mib}M",
         f"--output={output}",
         *events,
     )

@@ -20,6 +20,7 @@ from labctl.host.accelerator import Requested, known_accelerator
 from labctl.host.knob_table import RT_RUNTIME
 from labctl.host.topology import Topology, read_rt_runtime_us, read_topology
 from labctl.run.guest_image import recipe_asked_for, recipe_of_run
+from labctl.run.needed_tracers import Kernels, tracers_of, untraceable
 from labctl.run.own_domain import (
     OwnGuest,
     check_places,
@@ -78,7 +79,8 @@ class Planned:
 
     `pin_plans`: of each strategy that a tuning of the plan pins by, compact always.
     `hangs_on_accelerator`: tunings that are in the plan although nobody knows yet whether guests
-    run under what they need: only a kernel that boots can tell.
+    run under what they need: only a kernel that boots can tell. `hangs_on_image`: so are workloads
+    that need something of the kernel of an image that isn't built yet.
     """
 
     plan: Plan
@@ -88,6 +90,7 @@ class Planned:
     pin_plans: Mapping[Strategy, PinPlan]
     warnings: tuple[str, ...]
     hangs_on_accelerator: tuple[str, ...] = ()
+    hangs_on_image: tuple[str, ...] = ()
     own: OwnGuest | None = None
     """The user's own domain, where that is what runs."""
     added: Extension | None = None
@@ -158,8 +161,8 @@ def _planned(
     tunings = load_tunings(study.tunings)
     vcpus = study.guest.vcpus or default_vcpus(topology)
     recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)
+    image = find(recipe, request.places)
     if accelerator is None and any(tuning.requires.accelerator for tuning in tunings.values()):
-        image = find(recipe, request.places)
         kernel = image.kernel if image else None
         accelerator = known_accelerator(request.accel, kernel, request.places)
     offers = read_offers(
@@ -187,7 +190,18 @@ def _planned(
     kept: Mapping[str, str] = {}
     if own is not None:
         kept = promises(own.domain, planned, baseline, pin_plans, accelerator or "kvm")
-    plan = make_plan(study, tunings, seed=seed, host_digest=digest, skipped=skipped, promises=kept)
+    kernels = Kernels(recipe=recipe, image=image, is_own_domain=own is not None)
+    plan = make_plan(
+        study,
+        tunings,
+        seed=seed,
+        host_digest=digest,
+        skipped=skipped,
+        skipped_workloads=untraceable(
+            study, {t.kind for t in planned.values()}, kernels, request.overrides.workloads or ()
+        ),
+        promises=kept,
+    )
     # The study stays as it is, so that its digest is the same on every host.
     plan = replace(plan, guest=replace(plan.guest, vcpus=vcpus))
     waiting = [t.name for t in planned.values() if t.requires.accelerator and not accelerator]
@@ -199,6 +213,7 @@ def _planned(
         pin_plans=pin_plans,
         warnings=tuple(warnings),
         hangs_on_accelerator=tuple(waiting),
+        hangs_on_image=tuple(tracers_of(study)) if kernels.guests_are_unknown else (),
         own=own,
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.events import Listener, Note, Warned
+from labctl.base.levels import Level
 from labctl.base.places import StatePlaces, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Kind
@@ -43,11 +44,13 @@ from labctl.run.planning import (
 from labctl.run.prepare import ImageSource
 from labctl.run.record import check_same_host, command, finished, recorded
 from labctl.run.settle import Settler
+from labctl.run.trace_room import Forecast, forecast, on_one_disk, refusal, traced_bytes
+from labctl.run.trace_room import warning as little_room
 from labctl.store import collecting_costs
 from labctl.store.exit_prices import known_prices
 from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
-from labctl.store.trial import TrialStatus
+from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
 from labctl.workloads.registry import workload
 
@@ -76,9 +79,9 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
         path = folder.path if folder else _folder_path(request, planned.plan)
         stack.enter_context(host_locked(host_lock(), what=what, run_folder=path))
         clean_up(request.places, listener)
-        _preflight(request, planned)
+        _preflight(request, planned, path)
         if folder is None:
-            planned = _with_accelerator(request, planned, listener)
+            planned = _with_image(request, planned, listener)
             folder = _new_folder(path, planned)
         elif planned.added is None and _reached(planned.plan, folder).is_over:
             listener(Note(text=f"Run '{folder.name}' has all its trials: nothing is left to do."))
@@ -98,31 +101,43 @@ def _plan_for(request: SweepRequest, folder: RunFolder | None) -> Planned:
     return resumed_plan(folder)
 
 
-def _with_accelerator(request: SweepRequest, planned: Planned, listener: Listener) -> Planned:
-    """The plan made once more where it hangs on what guests run under: only a kernel that boots
-    can tell, and there is none before the image is built."""
-    if not planned.hangs_on_accelerator:
+def _with_image(request: SweepRequest, planned: Planned, listener: Listener) -> Planned:
+    """The plan made once more where it hangs on what guests run under, which only a kernel that
+    boots can tell, or on what that kernel has: there is none before the image is built."""
+    if not (planned.hangs_on_accelerator or planned.hangs_on_image):
         return planned
     image = built_image(planned.recipe, request.places, listener)
     chosen = accelerator(request.accel, image.kernel, request.places)
     return plan_sweep(replace(request, seed=planned.plan.seed), chosen.name)
 
 
-def _preflight(request: SweepRequest, planned: Planned) -> None:
+def _preflight(request: SweepRequest, planned: Planned, path: Path) -> None:
+    """`path`: the run's folder, which a new run has yet to make."""
     image = find(planned.recipe, request.places)
     memory_bytes = planned.plan.guest.memory_mib * MIB
     disk_bytes = disk_bytes_needed(memory_bytes, image_is_built=image is not None)
     _check_socket_paths(request.places)
     request.places.root.mkdir(parents=True, exist_ok=True)
-    preflight.check(
-        preflight.preflight(
-            state_folder=request.places.root,
-            disk_bytes=disk_bytes,
-            memory_bytes=memory_bytes,
-            vcpus=len(planned.pin_plan.vcpus),
-            has_link=has_peers(planned.plan),
-        )
+    problems = preflight.preflight(
+        state_folder=request.places.root,
+        disk_bytes=disk_bytes,
+        memory_bytes=memory_bytes,
+        vcpus=len(planned.pin_plan.vcpus),
+        has_link=has_peers(planned.plan),
     )
+    if planned.plan.collect is Level.TRACE and not path.exists():
+        besides = disk_bytes if on_one_disk(path, request.places.root) else 0
+        refused = refusal(_forecast(planned, path, besides))
+        problems += [refused] if refused else []
+    preflight.check(problems)
+
+
+def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
+    """Of the traces that a run in the folder `path` has yet to make."""
+    folder, trials = RunFolder(path), planned.plan.trials
+    done = _done(folder)
+    sides = [planned.tunings[t.cell["tuning"]].kind for t in trials if t.number not in done]
+    return forecast(path, sides, traced_bytes(folder), besides_bytes)
 
 
 def _check_socket_paths(places: StatePlaces) -> None:
@@ -175,7 +190,10 @@ def _carry_out(
         )
     listener(Note(text=chosen.reason))
     at = Here(accelerator=chosen.name, tree=image.tree)
-    for warning in (*planned.warnings, *lacking(plan.collect, at)):
+    warnings = [*planned.warnings, *lacking(plan.collect, at)]
+    if plan.collect is Level.TRACE and (little := little_room(_forecast(planned, folder.path))):
+        warnings.append(little)
+    for warning in warnings:
         listener(Warned(text=warning))
     with ExitStack() as stack:
         lab = stack.enter_context(
@@ -246,11 +264,18 @@ class _Reached:
 
 
 def _reached(plan: Plan, folder: RunFolder) -> _Reached:
-    records = [t.read_record() for t in folder.trial_folders() if t.has("trial.json")]
-    done = {record.number for record in records if record.status is TrialStatus.DONE}
+    done = _done(folder)
     left = [trial.boot for trial in plan.trials if trial.number not in done]
-    last = max((record.boot for record in records), default=0)
+    last = max((record.boot for record in _records(folder)), default=0)
     return _Reached(not left, left[0] if left else plan.boots, last)
+
+
+def _done(folder: RunFolder) -> set[int]:
+    return {record.number for record in _records(folder) if record.status is TrialStatus.DONE}
+
+
+def _records(folder: RunFolder) -> list[TrialRecord]:
+    return [t.read_record() for t in folder.trial_folders() if t.has("trial.json")]
 
 
 def _facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> dict[str, Any]:

@@ -38,11 +38,13 @@ from labctl.trace.tracepoints import (
 
 
 @contextmanager
-def host_tracing(lab: Lab, bench: Bench, pid: int, folder: TrialFolder) -> Iterator[None]:
+def host_tracing(
+    lab: Lab, bench: Bench, pid: int, folder: TrialFolder, limit_mib: int
+) -> Iterator[None]:
     """perf's file of the trial, with whose threads its events are of; or the reason why not.
 
     perf runs on the housekeeping CPUs of the tuning's pin plan, pinned guest or not: then it takes
-    the same from each of them.
+    the same from each of them. `limit_mib`: how large its file may become, 0 for none at all.
     """
     is_kvm = bench.kind is Kind.GUEST and lab.accelerator.name == "kvm"
     events = sched_events(bench.trial_cpus)
@@ -50,7 +52,9 @@ def host_tracing(lab: Lab, bench: Bench, pid: int, folder: TrialFolder) -> Itera
         events += kvm_events(bench.vcpu_tids)
     before = _threads(bench, pid)
     housekeeping = lab.pin_plan_for(bench.tuning).housekeeping
-    with recording(folder.path / files.HOST, events, cpus=housekeeping) as recorded:
+    with recording(
+        folder.path / files.HOST, events, cpus=housekeeping, limit_mib=limit_mib
+    ) as recorded:
         yield
         after = _threads(bench, pid)
     if recorded.problem is not None:

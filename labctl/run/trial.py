@@ -34,6 +34,7 @@ from labctl.run.lab import Lab
 from labctl.run.neighbours import Neighbours, neighbours
 from labctl.run.peer import RAW, RunningPeer, serving
 from labctl.run.threads import labctl_threads, tree_threads
+from labctl.run.trace_room import limit_mib
 from labctl.run.warmup import WINDOWS, is_flat, is_settled
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.study.plan import PlannedTrial
@@ -59,6 +60,8 @@ class TrialRequest:
     window_rates: dict[tuple[str, str], float]
     """Machine's kind and workload to the operations per second that size a warm-up window; what
     the first trial finds is for all."""
+    traces: bool = True
+    """Whether the disk has room for what level `trace` records."""
 
 
 def run_trial(
@@ -171,8 +174,9 @@ def measured_window(
 ) -> CommandResult:
     """The command's outcome; what was collected around it is in the folder."""
     seconds = setting.duration_s + SLACK_S
+    trace_mib = limit_mib(folder.path) if request.traces else 0
     with (
-        guest_tracing(bench, folder, request.level, seconds),
+        guest_tracing(bench, folder, request.level, seconds, has_room=trace_mib > 0),
         bench.channel.prepared(
             request.workload.command(setting),
             seconds=seconds,
@@ -183,7 +187,7 @@ def measured_window(
         if bench.cpus is not None:
             _check_native_placement(execution.pid, bench.cpus, bench.sched)
         # Collectors take their time to attach and to end: the snapshots are inside of that.
-        with collecting(lab, bench, execution.pid, folder, request.level):
+        with collecting(lab, bench, execution.pid, folder, request.level, trace_mib):
             before = _snapshot(lab, bench, hogs, peer)
             execution.go()
             execution.wait_exited()

@@ -102,6 +102,8 @@ PLAN = Fields(
         ),
         "conditions": Listed(TEXT),
         "published": Listed(_PUBLISHED),
+        "skipped": Named(TEXT),
+        "skipped_workloads": Named(Named(TEXT)),
         "collect": TEXT,
         "guest": Named(ANY),
         "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -75,6 +75,9 @@ class Plan:
     """By what the run may end before its last block."""
     published: tuple[PublishedSource, ...] = ()
     collect: Level = Level.COUNTERS
+    skipped_workloads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Workloads that this host can't have, by the side (guest, native) where it can't, with the
+    reason. Those that no side can have are not among `workloads`."""
 
     @property
     def boots(self) -> int:
@@ -114,6 +117,7 @@ class Plan:
             "limits": asdict(self.limits),
             "trials": [asdict(trial) for trial in self.trials],
             **({"published": published} if published else {}),
+            **({"skipped_workloads": self.skipped_workloads} if self.skipped_workloads else {}),
             **({"collect": str(self.collect)} if self.collect != Level.COUNTERS else {}),
         }
 
@@ -169,6 +173,7 @@ class Plan:
             stopping=stopping_of(data),
             published=tuple(map(PublishedSource.from_json, data.get("published", []))),
             collect=Level(data.get("collect", Level.COUNTERS)),
+            skipped_workloads=data.get("skipped_workloads", {}),
         )
 
 
@@ -179,14 +184,16 @@ def make_plan(
     seed: int,
     host_digest: str,
     skipped: Mapping[str, str] | None = None,
+    skipped_workloads: Mapping[str, Mapping[str, str]] | None = None,
     promises: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan of a study. `tunings` holds each that the study names.
 
     `host_digest` stands for the host's facts; `skipped` maps tunings that this host can't have to
-    the reason: they stay out; `promises` maps guests to what their disks promise of a write, where
-    their tuning doesn't say all of it. Raises HostError when a skipped one has a role, UsageError
-    when a role's tuning isn't what the role asks for.
+    the reason: they stay out, and so do `skipped_workloads` on the side that each names; `promises`
+    maps guests to what their disks promise of a write, where their tuning doesn't say all of it.
+    Raises HostError when a skipped tuning has a role, or no workload is left; UsageError when a
+    role's tuning isn't what the role asks for.
     """
     skipped = {name: why for name, why in (skipped or {}).items() if name in study.tunings}
     for role, name in asdict(study.roles).items():
@@ -197,6 +204,9 @@ def make_plan(
             )
     _check_roles(study.roles, tunings)
     planned = {name: tunings[name] for name in study.tunings if name not in skipped}
+    workloads = study.workloads_left(
+        {str(tuning.kind) for tuning in planned.values()}, skipped_workloads or {}
+    )
     plan = Plan(
         study=study.name,
         title=study.title,
@@ -211,7 +221,7 @@ def make_plan(
                 twin=tuning.twin if tuning.twin in planned else None,
                 restore=tuning.restore,
                 description=tuning.description,
-                exercised_by=study.exercises.get(name, ()),
+                exercised_by=tuple(w for w in study.exercises.get(name, ()) if w in workloads),
                 digest=_tuning_digest(tuning),
                 durability=(promises or {}).get(name, tuning.disk.durability)
                 if tuning.kind is Kind.GUEST
@@ -221,7 +231,7 @@ def make_plan(
             for name, tuning in planned.items()
         },
         skipped=skipped,
-        workloads=study.workloads,
+        workloads=workloads,
         conditions=study.conditions,
         blocks=0,
         blocks_per_boot=study.blocks_per_boot,
@@ -231,6 +241,7 @@ def make_plan(
         stopping=study.stopping,
         published=tuple(_of_study(source, study) for source in study.published),
         collect=study.collect,
+        skipped_workloads=skipped_workloads or {},
     )
     return extend(plan, study.blocks)
 
@@ -289,8 +300,10 @@ def _cells_of(plan: Plan, block: int) -> Iterator[tuple[int, dict[str, str]]]:
     inside = block_order(pairs, seed=plan.seed, block=block, what="trials")
     order = block_order(plan.tunings, seed=plan.seed, block=block, what="tunings")
     for position, tuning in enumerate(order, start=1):
-        for name in inside:
-            yield position, dict(zip(FACTORS, (tuning, *pairs[name]), strict=True))
+        kind = str(plan.tunings[tuning].kind)
+        for workload, condition in (pairs[name] for name in inside):
+            if kind not in plan.skipped_workloads.get(workload, {}):
+                yield position, dict(zip(FACTORS, (tuning, workload, condition), strict=True))
 
 
 def _boot_of(block: int, blocks_per_boot: int) -> int:
@@ -339,12 +352,12 @@ def _tuning_digest(tuning: Tuning) -> str:
 def _set(value: Any, plain: Any) -> dict[str, Any]:
     """The fields of a dataclass that differ from those of `plain`, level by level."""
     found: dict[str, Any] = {}
-    for field in fields(value):
-        ours, theirs = getattr(value, field.name), getattr(plain, field.name)
+    for name in (own.name for own in fields(value)):
+        ours, theirs = getattr(value, name), getattr(plain, name)
         if ours == theirs:
             continue
         nested = is_dataclass(ours) and type(ours) is type(theirs)
-        found[field.name] = _set(ours, theirs) if nested else _plain(ours)
+        found[name] = _set(ours, theirs) if nested else _plain(ours)
     return found
 
 

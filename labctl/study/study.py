@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from labctl.base.errors import UsageError
+from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
 from labctl.base.places import data_files
 from labctl.base.stopping import MOST_BLOCKS, Stopping
@@ -101,6 +101,24 @@ class Study:
             # Nor levels.
             del content["collect"]
         return hashlib.sha256(canonical(content).encode()).hexdigest()
+
+    def workloads_left(
+        self, sides: Collection[str], skipped: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, StudyWorkload]:
+        """Those that one of the `sides` can run. `skipped`: by workload and side, why it can't.
+        Raises HostError when there is none."""
+        left = {
+            name: workload
+            for name, workload in self.workloads.items()
+            if any(side not in skipped.get(name, {}) for side in sides)
+        }
+        if not left:
+            reasons = dict.fromkeys(why for lacks in skipped.values() for why in lacks.values())
+            raise HostError(
+                f"this host can't have any workload of the study: {'; '.join(reasons)}",
+                hint=f"'labctl doctor --for {self.name}' says what could be done.",
+            )
+        return left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,15 +246,15 @@ def _check_overrides(overrides: Overrides, study: Study) -> None:
             if name not in allowed:
                 raise UsageError(f"no {what} '{name}'", hint=nearest(name, allowed))
     ranges = (
-        ("duration_s", overrides.duration_s, 0.1, 3600),
-        ("blocks", overrides.blocks, 1, MOST_BLOCKS),
-        ("blocks_per_boot", overrides.blocks_per_boot, 1, MOST_BLOCKS),
-        ("vcpus", overrides.vcpus, 1, 1024),
-        ("memory_mib", overrides.memory_mib, 256, 2**24),
+        ("--duration", overrides.duration_s, 0.1, 3600),
+        ("--blocks", overrides.blocks, 1, MOST_BLOCKS),
+        ("--blocks-per-boot", overrides.blocks_per_boot, 1, MOST_BLOCKS),
+        ("--vcpus", overrides.vcpus, 1, 1024),
+        ("--memory", overrides.memory_mib, 256, 2**24),
     )
-    for key, value, low, high in ranges:
+    for option, value, low, high in ranges:
         if value is not None and not low <= value <= high:
-            raise UsageError(f"'{key}' is {value}: it must be from {low} to {high}")
+            raise UsageError(f"{option} is {value}: it must be from {low} to {high}")
 
 
 def _cut(study: Study, overrides: Overrides) -> Study:

@@ -126,6 +126,10 @@ class Workload(Protocol):
     @property
     def uses_data_disk(self) -> bool: ...
 
+    @property
+    def tracers(self) -> tuple[str, ...]:
+        """What it needs of the tracers of the kernel that it runs under, by ftrace's names."""
+
     def check_parameters(self, given: Mapping[str, object]) -> Parameters:
         """All parameters, defaults filled in; raises UsageError."""
 
@@ -175,6 +179,7 @@ class WorkloadBase:
     rate_metric: str | None = None
     calibratable: bool = False
     uses_data_disk: bool = False
+    tracers: tuple[str, ...] = ()
 
     def check_parameters(self, given: Mapping[str, object]) -> Parameters:
         return check_parameters(self.name, self.parameters, given)
@@ -190,6 +195,26 @@ class WorkloadBase:
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watcher(WorkloadBase):
+    """A program that watches for a number of whole seconds and has no rate: it warms up by the
+    shortest run that it knows."""
+
+    def watching(self, setting: Setting, seconds: int) -> Command:
+        """What runs it for so long."""
+        raise NotImplementedError
+
+    def command(self, setting: Setting) -> Command:
+        self.check_duration(setting.duration_s)
+        return self.watching(setting, int(setting.duration_s))
+
+    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
+        return self.watching(setting, 1)
+
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        return []
 
 
 def check_parameters(
@@ -210,7 +235,7 @@ def check_whole_seconds(program: str, duration_s: float) -> None:
     if duration_s < 1 or duration_s != int(duration_s):
         raise UsageError(
             f"workload '{program}' cannot run for {duration_s:g} s: it takes whole seconds only",
-            hint=f"Give a 'duration_s' of {max(1, round(duration_s))}.",
+            hint=f"Give it {max(1, round(duration_s))} s.",
         )
 
 

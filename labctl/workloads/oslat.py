@@ -12,7 +12,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import IntegerParameter, Setting, WorkloadBase, integer
+from labctl.workloads.model import IntegerParameter, Setting, Watcher, integer
 
 BINARY = "/usr/bin/oslat"
 OUTPUT = "oslat.json"
@@ -39,17 +39,27 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Oslat(WorkloadBase):
-    def command(self, setting: Setting) -> Command:
-        self.check_duration(setting.duration_s)
-        return _command(setting, int(setting.duration_s))
-
-    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
-        # It warms up by itself, for a second, before the shortest run that it knows.
-        return _command(setting, 1)
-
-    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        return []
+class Oslat(Watcher):
+    def watching(self, setting: Setting, seconds: int) -> Command:
+        # Before it counts it warms up by itself, for a second.
+        priority = integer(setting.parameters, "priority")
+        cpus = setting.cpu_list
+        return Command(
+            argv=(
+                BINARY,
+                # It takes all CPUs of the machine otherwise, whatever its affinity says.
+                f"--cpu-list={cpus}",
+                # Where the thread sleeps that waits for the others: CPU 0 may not be one of these.
+                f"--cpu-main-thread={cpus.partition('-')[0].partition(',')[0]}",
+                f"--duration={seconds}",
+                f"--bucket-size={BUCKETS}",
+                *((f"--rtprio={priority}",) if priority else ()),
+                "--quiet",
+                "--zero-omit",
+                f"--json={OUTPUT}",
+            ),
+            files=(OUTPUT,),
+        )
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         source = f"files/{OUTPUT}"
@@ -74,27 +84,6 @@ class Oslat(WorkloadBase):
 
 def _longest_us(threads: list[Thread]) -> int:
     return max(thread.max_us for thread in threads)
-
-
-def _command(setting: Setting, seconds: int) -> Command:
-    priority = integer(setting.parameters, "priority")
-    cpus = setting.cpu_list
-    return Command(
-        argv=(
-            BINARY,
-            # It takes all CPUs of the machine otherwise, whatever its affinity says.
-            f"--cpu-list={cpus}",
-            # Where the thread sleeps that waits for the others: CPU 0 may not be one of these.
-            f"--cpu-main-thread={cpus.partition('-')[0].partition(',')[0]}",
-            f"--duration={seconds}",
-            f"--bucket-size={BUCKETS}",
-            *((f"--rtprio={priority}",) if priority else ()),
-            "--quiet",
-            "--zero-omit",
-            f"--json={OUTPUT}",
-        ),
-        files=(OUTPUT,),
-    )
 
 
 def _threads(text: str, where: str) -> list[Thread]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labctl.base.command import Command
@@ -11,24 +11,16 @@ from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.workloads import rtla
-from labctl.workloads.model import Setting, WorkloadBase
+from labctl.workloads.model import Setting, Watcher
 
 THRESHOLD_US = 5
 """What is shorter is no noise: the tracer's own default, told to be the same everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Osnoise(WorkloadBase):
-    def command(self, setting: Setting) -> Command:
-        self.check_duration(setting.duration_s)
-        return _command(setting, int(setting.duration_s))
-
-    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
-        # It has no rate of its own; a second is the least that rtla takes.
-        return _command(setting, 1)
-
-    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        return []
+class Osnoise(Watcher):
+    def watching(self, setting: Setting, seconds: int) -> Command:
+        return rtla.command(self.name, setting, seconds, f"--threshold={THRESHOLD_US}")
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         where = str(raw.path / rtla.STDOUT)
@@ -78,25 +70,11 @@ def _noise(report: rtla.Report) -> Reading:
     )
 
 
-def _command(setting: Setting, seconds: int) -> Command:
-    return Command(
-        argv=(
-            rtla.BINARY,
-            "osnoise",
-            "hist",
-            # All CPUs of the machine otherwise: natively those are more than the guest has.
-            f"--cpus={setting.cpu_list}",
-            f"--threshold={THRESHOLD_US}",
-            f"--duration={seconds}",
-            f"--entries={setting.parameters['histogram_us']}",
-        )
-    )
-
-
 OSNOISE = Osnoise(
     name="osnoise",
     description="rtla osnoise: a busy loop in the kernel on each vCPU, and what stops it",
     parameters=(rtla.HISTOGRAM_US,),
     binaries=(rtla.BINARY,),
     primary="noise",
+    tracers=("osnoise",),
 )

@@ -1,4 +1,4 @@
-"""What rtla's histograms say (rtla timerlat hist, rtla osnoise hist)."""
+"""rtla's histograms (rtla timerlat hist, rtla osnoise hist): what makes one, and what it says."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.workloads.histogram import Bin, Histogram, histogram
-from labctl.workloads.model import IntegerParameter
+from labctl.workloads.model import IntegerParameter, Setting
 
 BINARY = "/usr/bin/rtla"
 STDOUT = "stdout.txt"
@@ -53,6 +54,22 @@ class Report:
 
     seconds: int
     columns: tuple[Column, ...]
+
+
+def command(tool: str, setting: Setting, seconds: int, option: str) -> Command:
+    """`rtla TOOL hist` for so long; the shortest that rtla takes is a second."""
+    return Command(
+        argv=(
+            BINARY,
+            tool,
+            "hist",
+            # All CPUs of the machine otherwise: natively those are more than the guest has.
+            f"--cpus={setting.cpu_list}",
+            option,
+            f"--duration={seconds}",
+            f"--entries={setting.parameters['histogram_us']}",
+        )
+    )
 
 
 def read(text: str, tool: str, where: str) -> Report:

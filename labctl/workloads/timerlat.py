@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labctl.base.command import Command
@@ -12,21 +12,14 @@ from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import rtla
 from labctl.workloads.histogram import latency_readings
-from labctl.workloads.model import IntegerParameter, Setting, WorkloadBase
+from labctl.workloads.model import IntegerParameter, Setting, Watcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timerlat(WorkloadBase):
-    def command(self, setting: Setting) -> Command:
-        self.check_duration(setting.duration_s)
-        return _command(setting, int(setting.duration_s))
-
-    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
-        # Of a fixed pace, so there is no rate to compare; a second is the least that rtla takes.
-        return _command(setting, 1)
-
-    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        return []
+class Timerlat(Watcher):
+    def watching(self, setting: Setting, seconds: int) -> Command:
+        period = f"--period={setting.parameters['interval_us']}"
+        return rtla.command(self.name, setting, seconds, period)
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         where = str(raw.path / rtla.STDOUT)
@@ -48,22 +41,6 @@ class Timerlat(WorkloadBase):
             yield from latency_readings(latencies, maximum_us * rtla.MICROSECOND_S)
 
 
-def _command(setting: Setting, seconds: int) -> Command:
-    parameters = setting.parameters
-    return Command(
-        argv=(
-            rtla.BINARY,
-            "timerlat",
-            "hist",
-            # All CPUs of the machine otherwise: natively those are more than the guest has.
-            f"--cpus={setting.cpu_list}",
-            f"--period={parameters['interval_us']}",
-            f"--duration={seconds}",
-            f"--entries={parameters['histogram_us']}",
-        )
-    )
-
-
 TIMERLAT = Timerlat(
     name="timerlat",
     description="rtla timerlat: latency of a timer's interrupt and of its thread, in the kernel",
@@ -79,4 +56,5 @@ TIMERLAT = Timerlat(
     ),
     binaries=(rtla.BINARY,),
     primary="latency_p95",
+    tracers=("timerlat",),
 )

@@ -281,3 +281,21 @@ def test_the_program_adds_up_counts_and_times_by_thread_and_reason(
     # Each of them slept for its 10 ms; the last one's end may be outside.
     assert counted.ns[key] >= 10e6 * (counted.exits[key] - 1)
     assert counted.ns[key] <= 1e9 * counted.seconds
+
+
+def test_bpftrace_keeps_to_the_size_that_its_maps_are_given() -> None:
+    if problem := exit_counting.why_no_bpf():
+        pytest.skip(problem)
+    program = "BEGIN { @a[1] = 1; @a[2] = 1; @a[3] = 1; @a[4] = 1; exit(); }"
+    kept = {}
+    for keys in (3, bpf_exits.KEYS_MAX):
+        done = subprocess.run(
+            ("bpftrace", "-f", "json", "-e", program),
+            env=os.environ | bpf_exits.environment(keys),
+            capture_output=True,
+            check=True,
+        )
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
+        (told,) = (line["data"]["@a"] for line in lines if line["type"] == "map")
+        kept[keys] = len(told)
+    assert kept == {3: 3, bpf_exits.KEYS_MAX: 4}

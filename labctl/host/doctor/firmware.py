@@ -6,14 +6,13 @@ import re
 
 from labctl.host.doctor.model import Check, Result, Scope, fine, unknown, warn
 from labctl.host.doctor.reader import Reader
-from labctl.host.kernel_config import config_value, read_config
+from labctl.host.tracers import OPTIONS, has_tracer
 
 GROUP = "measuring"
-OPTION = "CONFIG_HWLAT_TRACER"
+TRACER = "hwlat"
 THRESHOLD_US = 10
 """The tracer's own (Documentation/trace/hwlat_detector.rst)."""
 
-_TRACERS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _SLACK_S = 20.0
 
 # hwlatdetect takes its files from debugfs and leaves tracing off. In a mount namespace of its own
@@ -34,9 +33,9 @@ _SMIS = re.compile(r"^SMIs during run: (\d+)$", re.MULTILINE)
 
 
 def hwlat(reader: Reader, scope: Scope) -> Result:
-    if not _has_tracer(reader):
+    if not has_tracer(TRACER, reader.root):
         return unknown(
-            f"the kernel has no hwlat tracer ({OPTION})",
+            f"the kernel has no hwlat tracer ({OPTIONS[TRACER]})",
             "Boot one that has it (of Debian's: linux-image-rt-amd64), then labctl doctor "
             "--hwlat 60",
         )
@@ -74,16 +73,6 @@ def _measured(reader: Reader, seconds: int) -> Result:
         "On a virtual machine it is the hypervisor below.",
         value,
     )
-
-
-def _has_tracer(reader: Reader) -> bool:
-    for folder in _TRACERS:
-        tracers = reader.text(f"{folder}/available_tracers")
-        if tracers is not None:
-            return "hwlat" in tracers.split()
-    release = reader.text("/proc/sys/kernel/osrelease") or ""
-    config = read_config(release, reader.root)
-    return config is not None and config_value(config, OPTION) == "y"
 
 
 CHECKS = (

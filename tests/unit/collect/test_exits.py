@@ -9,7 +9,7 @@ from labctl.base.errors import BrokenError
 from labctl.collect import bpf_exits, exits
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
-from labctl.trace import files
+from labctl.trace import exit_names, files
 from labctl.trace.problems import note_problem
 from tests.unit.collect.trials import reasons, recorded, values
 
@@ -86,6 +86,23 @@ def test_the_time_of_exits_leaves_out_that_of_halts(tmp_path: Path) -> None:
 def test_returns_to_qemu_are_a_metric_of_their_own(tmp_path: Path) -> None:
     found = values(_parse(_trial(tmp_path, total=10_000)))
     assert found["userspace_exits"] == found["userspace_exits{reason=IO}"] == 2500
+
+
+@pytest.mark.parametrize(("keys", "is_full"), [(len(EXITS), True), (len(EXITS) + 1, False)])
+def test_maps_that_were_full_leave_all_that_they_tell_unavailable(
+    tmp_path: Path, keys: int, is_full: bool
+) -> None:
+    readings = _parse(_trial(tmp_path, total=10_000, keys_max=keys))
+    assert ("exit_time" in reasons(readings)) is is_full
+    assert ("userspace_exits" not in values(readings)) is is_full
+    if is_full:
+        assert f"full: what comes after {keys} pairs" in reasons(readings)["exits{reason}"]
+
+
+def test_maps_hold_every_reason_on_every_vcpu() -> None:
+    names = max(len(exit_names._VMX), len(exit_names._SVM), len(exit_names._TO_QEMU))
+    assert bpf_exits.keys_max(1) == bpf_exits.KEYS_MAX
+    assert bpf_exits.keys_max(256) > 256 * names
 
 
 @pytest.mark.parametrize("total", [9_910, 10_090])

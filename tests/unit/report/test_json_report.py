@@ -204,6 +204,7 @@ class Report(Shape):
     signs: list[ReportedSign]
     unavailable: list[Missing]
     skipped: dict[str, str]
+    skipped_workloads: dict[str, dict[Literal["guest", "native"], str]]
     published: Published | None
     imported: Imported | None
 

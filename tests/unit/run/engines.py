@@ -13,6 +13,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.events import Event, TrialEnded, Warned
+from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.run import engine as module
 from labctl.run.engine import Engine
@@ -29,7 +30,7 @@ Outcome = Sequence[str] | LabctlError
 """Why an attempt is invalid ([] when it is not), or what it raises."""
 
 
-def small_plan(*, blocks: int = 1, attempts: int = 3) -> Plan:
+def small_plan(*, blocks: int = 1, attempts: int = 3, collect: Level = Level.COUNTERS) -> Plan:
     """Each tuning once per block, two workloads inside of it."""
     trials = []
     for block in range(1, blocks + 1):
@@ -65,6 +66,7 @@ def small_plan(*, blocks: int = 1, attempts: int = 3) -> Plan:
         guest=GuestShape(image="debian-12", vcpus=1, memory_mib=1024),
         limits=Limits(attempts=attempts, other_cpu=0.1, warmup_cap_s=30),
         trials=tuple(trials),
+        collect=collect,
     )
 
 

@@ -31,7 +31,7 @@ def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
     monkeypatch.setattr(module, "host_lock", lambda: tmp_path / "lock")
     monkeypatch.setattr(module, "clean_up", lambda places, listener: None)
-    monkeypatch.setattr(module, "_preflight", lambda request, planned: None)
+    monkeypatch.setattr(module, "_preflight", lambda request, planned, path: None)
 
 
 def carried_out(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:

@@ -193,9 +193,9 @@ def test_a_study_without_a_quick_selection_says_so(make_study: MakeStudy) -> Non
         (Overrides(tunings=("pined",)), "no tuning 'pined'"),
         (Overrides(workloads=("cpus",)), "no workload 'cpus'"),
         (Overrides(conditions=("noisy",)), "no condition 'noisy'"),
-        (Overrides(blocks=0), "'blocks' is 0: it must be from 1"),
-        (Overrides(duration_s=float("nan")), "'duration_s' is nan"),
-        (Overrides(memory_mib=16), "'memory_mib' is 16"),
+        (Overrides(blocks=0), "--blocks is 0: it must be from 1"),
+        (Overrides(duration_s=float("nan")), "--duration is nan"),
+        (Overrides(memory_mib=16), "--memory is 16"),
         (Overrides(duration_s=1.2), "only half seconds"),
     ],
 )

@@ -1,0 +1,18 @@
+"""What a run left out because its host can't have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def skipped(plan: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Tunings, and workloads with the side where they can't run ("timerlat (native)"), to the
+    reason. `run`: what is recorded of it, which holds the tunings also where a plan is lost."""
+    tunings = (run or {}).get("skipped") or plan.get("skipped") or {}
+    workloads = {
+        f"{workload} ({side})": str(why)
+        for workload, sides in (plan.get("skipped_workloads") or {}).items()
+        for side, why in sides.items()
+    }
+    return {name: str(why) for name, why in tunings.items()} | workloads

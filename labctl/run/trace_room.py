@@ -1,0 +1,136 @@
+"""Room for traces on the disk that holds a run: asked about before a run, a block and a trial.
+
+How much a trial's trace takes is up to the host's load. So perf is held to what there is, and a
+block is traced if there is room for all of it by what trials took so far: its arms are compared,
+so either all of them are traced or none. Something is always left for the rest of the run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.errors import HostError
+from labctl.base.tuning import Kind
+from labctl.base.wording import counted
+from labctl.host.doctor.model import MIB, size
+from labctl.run.guest_tracing import LIMIT_MIB as GUEST_MIB
+from labctl.run.perf_record import LIMIT_MIB as HOST_MIB
+from labctl.store.run_folder import RunFolder
+from labctl.trace import files
+
+KEPT_MIB = 1024
+"""What is left free for all else that a run writes."""
+_LEAST_MIB = 256
+"""With less a trace is not begun."""
+
+MORE_ROOM = (
+    "Free some there: the next block that has room is traced again. Those of trials that are done "
+    "can be removed ('rm -r RUN/trials/*/trace'), but for their time lines."
+)
+
+_TRACES = (files.HOST, files.GUEST)
+
+
+def limit_mib(folder: Path) -> int:
+    """What the host's trace of a trial may take there; 0: there is no room for one."""
+    room = _room_mib(folder) - GUEST_MIB
+    return min(HOST_MIB, room) if room >= _LEAST_MIB else 0
+
+
+def traced_bytes(folder: RunFolder) -> list[int]:
+    """What each traced trial of a run took."""
+    sizes = (
+        sum((trial.path / name).stat().st_size for name in _TRACES if trial.has(name))
+        for trial in folder.trial_folders()
+    )
+    return [taken for taken in sizes if taken]
+
+
+def holds_block(folder: RunFolder, trials: int) -> bool:
+    """Whether there is room for the traces of a block with so many trials, by the largest so far;
+    as long as there is none, by the most that one may take."""
+    largest = max(traced_bytes(folder), default=0)
+    expected = trials * largest / MIB if largest else HOST_MIB + GUEST_MIB
+    return _room_mib(folder.path) >= max(expected, _LEAST_MIB + GUEST_MIB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What traces of `trials` may take at `folder`, and what they are likely to: None as long as
+    the run has recorded none. `room_mib`: what they can have."""
+
+    folder: Path
+    trials: int
+    room_mib: int
+    most_mib: int
+    likely_mib: int | None
+
+    @property
+    def is_refused(self) -> bool:
+        return self.room_mib < HOST_MIB + GUEST_MIB
+
+    @property
+    def is_enough(self) -> bool:
+        return self.room_mib >= (self.most_mib if self.likely_mib is None else self.likely_mib)
+
+    def words(self) -> str:
+        likely = "" if self.likely_mib is None else f", likely {size(self.likely_mib * MIB)},"
+        return (
+            f"traces of {counted(self.trials, 'trial')} may take up to "
+            f"{size(self.most_mib * MIB)}{likely} and {self.folder} has room for "
+            f"{size(self.room_mib * MIB)} ({size(KEPT_MIB * MIB)} stay free)"
+        )
+
+
+def forecast(
+    folder: Path, sides: Sequence[Kind], recorded: Collection[int] = (), besides_bytes: int = 0
+) -> Forecast:
+    """`sides`: of each trial that is to be traced. `recorded`: bytes of those that were.
+    `besides_bytes`: what the run is yet to write on the same disk."""
+    guests = sum(side is Kind.GUEST for side in sides)
+    mean = sum(recorded) / len(recorded) if recorded else None
+    return Forecast(
+        folder=folder,
+        trials=len(sides),
+        room_mib=max(0, _room_mib(folder) - besides_bytes // MIB),
+        most_mib=len(sides) * HOST_MIB + guests * GUEST_MIB,
+        likely_mib=None if mean is None else round(len(sides) * mean / MIB),
+    )
+
+
+def refusal(found: Forecast) -> HostError | None:
+    """Why a run does not begin to trace there; None when it may."""
+    if not found.is_refused:
+        return None
+    return HostError(
+        f"{found.words()}: less than one trial may take",
+        hint="Name a folder on a larger disk with --results, free some space there, or collect "
+        "less (--collect counters).",
+    )
+
+
+def warning(found: Forecast) -> str | None:
+    """That traces may take more than there is; None when they can't."""
+    if found.is_enough:
+        return None
+    return (
+        f"{found.words()}: a block that finds too little room is not traced. Fewer trials "
+        "(--blocks, --tuning, --workload) take less, and --results names another folder."
+    )
+
+
+def on_one_disk(one: Path, other: Path) -> bool:
+    return _nearest(one).stat().st_dev == _nearest(other).stat().st_dev
+
+
+def _room_mib(folder: Path) -> int:
+    return max(0, shutil.disk_usage(_nearest(folder)).free // MIB - KEPT_MIB)
+
+
+def _nearest(folder: Path) -> Path:
+    while not folder.exists():
+        folder = folder.parent
+    return folder

@@ -1,0 +1,141 @@
+"""Room for traces: refused or warned of beforehand, and a block at a time afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labctl.base.levels import Level
+from labctl.base.tuning import Kind
+from labctl.run import engine, trace_room
+from labctl.run.trace_room import (
+    GUEST_MIB,
+    HOST_MIB,
+    KEPT_MIB,
+    forecast,
+    holds_block,
+    limit_mib,
+    refusal,
+    traced_bytes,
+    warning,
+)
+from labctl.store.run_folder import RunFolder
+from labctl.trace import files
+from tests.unit.run.engines import World, small_plan
+
+MIB = 1024 * 1024
+MOST = HOST_MIB + GUEST_MIB
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The disk's free space, which the test may change."""
+    disk = {"mib": KEPT_MIB + 10 * MOST}
+    usage = trace_room.shutil.disk_usage
+
+    def asked(folder: Path) -> SimpleNamespace:
+        usage(folder)  # raises for a folder that isn't there, as the real one
+        return SimpleNamespace(free=disk["mib"] * MIB)
+
+    monkeypatch.setattr(trace_room.shutil, "disk_usage", asked)
+    return disk
+
+
+def run_with(results: Path, *sizes_mib: int) -> RunFolder:
+    """A run whose trials took so much, 0 being one without a trace."""
+    folder = RunFolder.create(results, "run")
+    for number, taken in enumerate(sizes_mib, start=1):
+        trial = folder.new_trial(number, 1)
+        if taken:
+            path = trial.path / files.HOST
+            path.parent.mkdir()
+            with open(path, "wb") as file:
+                file.truncate(taken * MIB)
+    return folder
+
+
+def test_a_trace_gets_what_is_free_and_never_all_of_it(
+    tmp_path: Path, free: dict[str, int]
+) -> None:
+    assert limit_mib(tmp_path) == HOST_MIB
+    free["mib"] = KEPT_MIB + GUEST_MIB + 300
+    assert limit_mib(tmp_path) == 300
+    free["mib"] = KEPT_MIB + GUEST_MIB + 100
+    assert limit_mib(tmp_path) == 0
+
+
+def test_a_run_begins_only_where_a_trial_has_room(tmp_path: Path, free: dict[str, int]) -> None:
+    sides = [Kind.NATIVE, Kind.GUEST]
+    free["mib"] = KEPT_MIB + MOST - 1
+    found = refusal(forecast(tmp_path / "results/new", sides))
+    assert found is not None
+    assert "2 trials may take up to 4.06 GiB" in found.message
+    assert "--results" in str(found.hint)
+    assert "--collect counters" in str(found.hint)
+    free["mib"] = KEPT_MIB + MOST
+    assert refusal(forecast(tmp_path, sides)) is None
+    assert refusal(forecast(tmp_path, sides, besides_bytes=MIB)) is not None
+
+
+def test_a_run_that_may_outgrow_its_disk_is_told_so(tmp_path: Path, free: dict[str, int]) -> None:
+    sides = [Kind.GUEST] * 11
+    said = warning(forecast(tmp_path, sides))
+    assert said is not None
+    assert "not traced" in said
+    assert warning(forecast(tmp_path, sides[:10])) is None
+
+
+def test_what_was_recorded_tells_what_is_likely(tmp_path: Path, free: dict[str, int]) -> None:
+    sides = [Kind.GUEST] * 100
+    assert traced_bytes(run_with(tmp_path, 5, 0, 7)) == [5 * MIB, 7 * MIB]
+    found = forecast(tmp_path, sides, [5 * MIB, 7 * MIB])
+    assert found.likely_mib == 600
+    assert warning(found) is None
+    free["mib"] = KEPT_MIB + 599
+    assert "likely 600 MiB" in str(warning(forecast(tmp_path, sides, [5 * MIB, 7 * MIB])))
+
+
+def test_a_block_has_room_if_the_largest_trace_so_far_fits_for_each_trial(
+    tmp_path: Path, free: dict[str, int]
+) -> None:
+    folder = run_with(tmp_path, 100, 400)
+    free["mib"] = KEPT_MIB + 2000
+    assert holds_block(folder, 5)
+    assert not holds_block(folder, 6)
+
+
+def test_the_first_block_takes_room_for_the_most_that_a_trial_may(
+    tmp_path: Path, free: dict[str, int]
+) -> None:
+    folder = run_with(tmp_path)
+    free["mib"] = KEPT_MIB + MOST - 1
+    assert not holds_block(folder, 1)
+    free["mib"] += 1
+    assert holds_block(folder, 1)
+
+
+@pytest.mark.parametrize(("level", "last"), [(Level.TRACE, False), (Level.COUNTERS, True)])
+def test_a_disk_that_fills_up_ends_tracing_with_a_block_and_not_within(
+    tmp_path: Path,
+    free: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    level: Level,
+    last: bool,
+) -> None:
+    world = World(monkeypatch, tmp_path)
+    traced: dict[int, set[bool]] = {}
+
+    def run_trial(lab: Any, bench: Any, calibrations: Any, request: Any, folder: Any) -> Any:
+        traced.setdefault(request.planned.block, set()).add(request.traces)
+        if request.planned.number == 8:  # in the midst of the second block
+            free["mib"] = KEPT_MIB
+        return world._run_trial(lab, bench, calibrations, request, folder)
+
+    monkeypatch.setattr(engine, "run_trial", run_trial)
+    world.engine(small_plan(blocks=3, collect=level)).run()
+    assert traced == {1: {True}, 2: {True}, 3: {last}}
+    said = [text for text in world.warnings() if "From block 3 on nothing is traced" in text]
+    assert len(said) == (not last)
