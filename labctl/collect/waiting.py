@@ -16,8 +16,9 @@ from labctl.trace.threads import Thread
 
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
-_MOST_RIVALS = 5
-"""That a trial names; the rest are one."""
+_MOST_RIVALS = 100
+"""That a trial names: in effect all, so that who isn't named is known not to have run. Of more the rest
+are one, and then that isn't known."""
 
 _MOST_UNKNOWN = 0.05
 """Share of the threads' time; with more of it unknown there are no figures. With less, figures may
@@ -134,7 +135,7 @@ def _percentiles(
 def _rivals(
     seen: Iterable[ThreadSchedule], names: Mapping[int, str], roles: Mapping[int, str]
 ) -> list[tuple[str, int]]:
-    """Who ran while they waited, longest first; the least of them together as "others"."""
+    """Who ran while they waited, longest first; of very many the least together as "others"."""
     totals: Counter[str] = Counter()
     for thread in seen:
         for tid, length_ns in thread.rivals_ns.items():
