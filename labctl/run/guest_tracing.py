@@ -100,7 +100,7 @@ def guest_tracing(
         yield
         return
     channel = bench.channel
-    steered = [steering()]
+    first = steering()
     before = _read_clocks(channel)
     problem = _start(channel, seconds)
     # When the block raises, the trial is invalid: the next start ends what is left of this one.
@@ -111,9 +111,9 @@ def guest_tracing(
         note_problem(folder, guest_trace.COLLECTOR, problem)
     readings = [*before, *_read_clocks(channel)]
     folder.write_raw_json(files.CLOCKS, [clocks.to_json(reading) for reading in readings])
-    steered.append(steering())
-    if None not in steered:
-        folder.write_raw_json(files.STEERING, [asdict(one) for one in steered if one])
+    last = steering()
+    if first and last:
+        folder.write_raw_json(files.STEERING, [asdict(first), asdict(last)])
 
 
 def _read_clocks(channel: Channel) -> list[ClockReading]:

@@ -19,7 +19,6 @@ from labctl.trace.host_lanes import HostSide
 from labctl.trace.lane_spans import meter
 from labctl.trace.lanes import Lane, Late, State, Timeline
 from labctl.trace.late import ENOUGH, Shared, Sight, described, late_ones, shared
-from labctl.trace.mended import mended
 from labctl.trace.model import Nanoseconds, Trace
 from labctl.trace.recordings import Traces, recordings
 from labctl.trace.suspects import Found, Sides, double_scheduling, lock_holders, wake_up_chains
@@ -103,12 +102,6 @@ def timeline_of(
     start, end = min(host.start_ns, window[0]), max(host.end_ns, window[1])
     host = replace(host, start_ns=start, end_ns=end)
     draft = _Draft(window_ns=window, problems=[*host.problems])
-    host, put_back = mended(host)
-    if put_back:
-        draft.problems.append(
-            f"Switches away from idle CPUs that the host's trace lacks: {put_back:,}. They are "
-            "taken to have been when the thread that ran next was woken."
-        )
     _say_lost(draft, host, "host")
     # Of several guests' threads that are called the same, these are this one's.
     names = {thread.tid: f"this guest's {thread.name}" for thread in threads if thread.name}

@@ -1,4 +1,4 @@
-"""What a trial's collectors recorded: its traces, and what it takes to put them on one time line."""
+"""What a trial's collectors recorded: its traces, and what puts them on one time line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cached_property
 from labctl.base.errors import BrokenError, UsageError
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.asked import with_asked_wakeups
 from labctl.trace.clocks import ClockMap, stored_clock_map
 from labctl.trace.model import Trace
 from labctl.trace.perfdata import read_trace, tracepoints
@@ -69,7 +70,8 @@ class Traces:
         except BrokenError as error:
             return f"{error.message.replace(str(path), name)}."
         problems = (problem.replace(str(path), name) for problem in found.problems)
-        return replace(found, where=name, problems=tuple(problems))
+        whole = with_asked_wakeups(found)
+        return replace(whole, where=name, problems=tuple(problems))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,9 @@ def test_the_traces_run_delay_is_schedstats(tmp_path: Path) -> None:
     snapshots = raw.read_json("host.json")
     rows = [snapshots[when]["threads"][0]["schedstat"].split() for when in ("before", "after")]
     ran, waited = (int(rows[1][column]) - int(rows[0][column]) for column in (0, 1))
-    values = {reading.metric: getattr(reading, "value", None) for reading in host_trace.parse(Traces(raw))}
+    values = {
+        reading.metric: getattr(reading, "value", None) for reading in host_trace.parse(Traces(raw))
+    }
     # A wait on an edge of the window is in one of them; it is no longer than the hog and a slice.
     assert values["sched_delay"] == pytest.approx(waited / 1e9 / WINDOW_S, abs=0.02)
     share = ran / 1e9 / WINDOW_S

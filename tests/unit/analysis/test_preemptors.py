@@ -65,9 +65,7 @@ def test_names_are_those_that_had_most_in_any_trial_and_nothing_is_lost() -> Non
 
 
 def test_of_the_guests_own_threads_there_are_other_names() -> None:
-    (trial,) = by_same_names(
-        [traced({"hog": 0.2}, *traced({"sshd": 0.1}, of="workload").readings)]
-    )
+    (trial,) = by_same_names([traced({"hog": 0.2}, *traced({"sshd": 0.1}, of="workload").readings)])
     assert names(trial) == {"hog": 0.2, "others": 0}
     assert names(trial, "workload") == {"sshd": 0.1, "others": 0}
 
@@ -75,7 +73,9 @@ def test_of_the_guests_own_threads_there_are_other_names() -> None:
 @pytest.mark.parametrize(
     "trial",
     [
-        replace(TRIAL, readings=(Unavailable(metric="preempted_time{of=vcpu}", reason="no perf."),)),
+        replace(
+            TRIAL, readings=(Unavailable(metric="preempted_time{of=vcpu}", reason="no perf."),)
+        ),
         traced({"a": 0.2, "others": 0.1}),
         RUN.trials[1],
     ],
@@ -97,7 +97,10 @@ def test_other_readings_stay_in_their_places() -> None:
 
 def test_a_comparison_has_both_sides_of_a_name_that_one_tuning_alone_had() -> None:
     trials = tuple(
-        replace(one, readings=traced({"hog": 0.2} if one.record.cell["tuning"] == "pinned" else {}).readings)
+        replace(
+            one,
+            readings=traced({"hog": 0.2} if one.record.cell["tuning"] == "pinned" else {}).readings,
+        )
         for one in RUN.trials
     )
     cells = read_cells(replace(RUN, trials=trials))
