@@ -18,6 +18,7 @@ import numpy as np
 
 from labctl.analysis.byblock import ByBlock, Floats
 from labctl.analysis.model import MissingMetric
+from labctl.analysis.preemptors import by_same_names
 from labctl.analysis.quantification import Limits, limits
 from labctl.store.readings import Kind, Kinds, Readings
 from labctl.store.run_folder import LoadedRun, LoadedTrial
@@ -186,6 +187,7 @@ def done_trials(run: LoadedRun) -> int:
 def read_cells(run: LoadedRun) -> Cells:
     """Every usable value of a run, and what isn't usable as sentences in `problems`."""
     chosen, tried, nameless = _choose(run.trials)
+    chosen = dict(zip(chosen, by_same_names(chosen.values()), strict=True))
     problems = []
     if nameless:
         problems.append(f"{nameless} trials name no tuning or no workload and are left out.")

@@ -18,9 +18,9 @@ from labctl.trace import files
 from labctl.trace.clocks import stored_clock_map
 from labctl.trace.family import family
 from labctl.trace.model import Trace
-from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
-from labctl.trace.sched import schedule
+from labctl.trace.recordings import Traces
+from labctl.trace.sched import has_switches, schedule
 from labctl.trace.threads import Thread
 from labctl.trace.tracepoints import (
     FORK,
@@ -44,13 +44,6 @@ EVENTS = (
 )
 """What perf records there: who runs, who waits, whose child that is, and when a timer was due."""
 
-_WANTED = {
-    SWITCH: ("prev_pid", "prev_state", "next_pid"),
-    **dict.fromkeys(WAKEUPS, ("pid", "target_cpu")),
-    WAKING: ("pid",),
-    MIGRATE: ("pid", "dest_cpu"),
-    FORK: ("parent_pid", "child_pid"),
-}
 _ROLE = "workload"
 """As natively, where the host's trace tells of the workload's threads: what waits for a CPU of the
 guest's here waits for the host's there."""
@@ -72,13 +65,14 @@ class _Window:
         return (self.end_ns - self.start_ns) / 1e9
 
 
-def parse(raw: TrialFolder, *, kind: str) -> Iterator[Reading]:
+def parse(traces: Traces, *, kind: str) -> Iterator[Reading]:
     """clock_error, how the workload's threads waited for the guest's CPUs (`waiting`, with
     `of=workload`), ctx_switches{of=guest} and lost_events{of=guest} of a guest's trial at level
     `trace`; nothing of another one.
 
     `kind`: "guest" or "native". Raises BrokenError when a file of labctl's own isn't whole.
     """
+    raw = traces.folder
     problem = noted_problem(raw, COLLECTOR)
     if kind == "native":
         if raw.has(files.HOST):
@@ -87,10 +81,8 @@ def parse(raw: TrialFolder, *, kind: str) -> Iterator[Reading]:
     if problem is None and not raw.has(files.GUEST) and not raw.has(files.CLOCKS):
         return
     yield _clock_error(raw)
-    trace = _trace(raw) if problem is None else problem
     window = _window(raw)
-    if not isinstance(trace, str):
-        trace = _covering(trace, window)
+    trace = _covering(traces.guest, window) if problem is None else problem
     if isinstance(trace, str):
         reason = f"{trace.removesuffix('.')}."
         yield from no_waiting(_ROLE, (), reason)
@@ -99,19 +91,14 @@ def parse(raw: TrialFolder, *, kind: str) -> Iterator[Reading]:
     yield from _readings(trace, window)
 
 
-def _trace(raw: TrialFolder) -> Trace | str:
-    """Or why there is none to go by: what a guest wrote may be anything."""
-    if not raw.has(files.GUEST):
-        return "there is no trace of the guest"
-    path = raw.path / files.GUEST
-    try:
-        found = read_trace(path, _WANTED)
-    except BrokenError as error:
-        return error.message.replace(str(path), files.GUEST)
-    return found.problems[0].replace(str(path), files.GUEST) if found.problems else found
-
-
-def _covering(trace: Trace, window: _Window) -> Trace | str:
+def _covering(trace: Trace | str | None, window: _Window) -> Trace | str:
+    """Or why there is none to go by."""
+    if not isinstance(trace, Trace):
+        return trace or "there is no trace of the guest"
+    if trace.problems:
+        return trace.problems[0]
+    if not has_switches(trace):
+        return "the guest's perf recorded no switch"
     if trace.start_ns <= window.start_ns and window.end_ns <= trace.end_ns:
         return trace
     covered_ns = min(trace.end_ns, window.end_ns) - max(trace.start_ns, window.start_ns)

@@ -10,46 +10,36 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.collect.snapshots import Snapshots, read_snapshots
 from labctl.collect.waiting import key, no_waiting, sample, waiting, why_unknown
 from labctl.store.samples import Reading, Unavailable
-from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.family import family
 from labctl.trace.model import Trace
-from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import noted_problem
-from labctl.trace.sched import Schedule, schedule
+from labctl.trace.recordings import Traces
+from labctl.trace.sched import Schedule, has_switches, schedule
 from labctl.trace.threads import Thread, stored_threads
-from labctl.trace.tracepoints import FORK, MIGRATE, SWITCH, WAKEUPS, WAKING
 
 COLLECTOR = "host_trace"
 
-_WANTED = {
-    SWITCH: ("prev_pid", "prev_state", "next_pid"),
-    **dict.fromkeys(WAKEUPS, ("pid", "target_cpu")),
-    WAKING: ("pid",),
-    MIGRATE: ("pid", "dest_cpu"),
-    FORK: ("parent_pid", "child_pid"),
-}
 
-
-def parse(raw: TrialFolder) -> Iterator[Reading]:
+def parse(traces: Traces) -> Iterator[Reading]:
     """sched_delay_p50/p95/p99/max{vcpu}, sched_delay, sched_unknown, preemptions, migrations,
     preempted_time{by}, cpu_time{thread} and lost_events. Nothing of a trial that wasn't traced.
 
     What can't be had of a trace is unavailable, with the reason. Raises BrokenError when the
     snapshots or threads.json aren't what was written.
     """
+    raw = traces.folder
     problem = noted_problem(raw, COLLECTOR)
     if not raw.has(files.HOST) and problem is None:
         return
     snapshots = read_snapshots(raw)
     threads = stored_threads(raw)
     of = "workload" if snapshots.is_native else "vcpu"
-    trace = _trace(raw, snapshots) if problem is None else problem
+    trace = _covering(traces.host, snapshots) if problem is None else problem
     if isinstance(trace, str):
         yield from _nothing(of, threads, trace)
         return
@@ -62,20 +52,13 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
     yield from waiting(found, trace.names, threads, of, snapshots.seconds, files.HOST)
 
 
-def read_host_trace(raw: TrialFolder) -> Trace:
-    """The scheduler events. Raises BrokenError where the file isn't perf's, or not whole."""
-    return read_trace(raw.path / files.HOST, _WANTED)
-
-
-def _trace(raw: TrialFolder, snapshots: Snapshots) -> Trace | str:
+def _covering(trace: Trace | str | None, snapshots: Snapshots) -> Trace | str:
     """Or why there is none to go by."""
-    try:
-        trace = read_host_trace(raw)
-    except BrokenError as error:
-        return error.message.replace(str(raw.path / files.HOST), files.HOST)
+    if not isinstance(trace, Trace):
+        return trace or f"there is no {files.HOST}."
     if trace.problems:
-        return trace.problems[0].replace(str(raw.path / files.HOST), files.HOST)
-    if not len(trace.events[SWITCH]):
+        return trace.problems[0]
+    if not has_switches(trace):
         return "perf recorded no switch on the trial's CPUs."
     # It was recording before the first snapshot and after the last one, with or without events.
     return replace(

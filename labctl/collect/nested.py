@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from labctl.base.errors import UsageError
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable
-from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.nested import read_timeline
+from labctl.trace.nested import timeline_of_files
+from labctl.trace.recordings import Traces
 
 ENOUGH = 20
 SHARES = ("late_host_share", "late_exit_share", "late_queue_share")
@@ -22,16 +22,16 @@ _IMPOSSIBLE = {
 }
 
 
-def parse(raw: TrialFolder, *, program: str, kind: str, accelerator: str) -> Iterator[Reading]:
+def parse(traces: Traces, *, program: str, kind: str, accelerator: str) -> Iterator[Reading]:
     """The shares of the time of the latest 5 % of wake-ups; nothing of a trial without a trace.
 
     `program`: the workload's; `kind`: "guest" or "native"; `accelerator`: "kvm" or "tcg". Raises
     BrokenError when a file of labctl's own isn't whole.
     """
-    if not raw.has(files.HOST) and not raw.has(files.GUEST):
+    if traces.host is None and traces.guest is None:
         return
     try:
-        timeline = read_timeline(raw, program)
+        timeline = timeline_of_files(traces, program)
     except UsageError as error:
         yield from (Unavailable(metric=metric, reason=f"{error.message}.") for metric in SHARES)
         return

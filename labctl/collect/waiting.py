@@ -16,15 +16,13 @@ from labctl.trace.threads import Thread
 
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
-_MOST_RIVALS = 5
-"""That a trial names; the rest are one."""
+_MOST_RIVALS = 100
+"""That a trial names: in effect all, so that who isn't named is known not to have run. With more,
+the rest are one, and that isn't known."""
 
 _MOST_UNKNOWN = 0.05
 """Share of the threads' time; with more of it unknown there are no figures. With less, figures may
 be off by as much as `sched_unknown` says."""
-
-_MOST_MISSING = 0.01
-"""Share of the waits; with the lengths of more of them unknown there are no percentiles."""
 
 _OURS = frozenset({"idle", "others", "vcpu", "emulator", "iothread", "vhost", "workload"})
 """What is no thread's own name. A thread may be called so all the same."""
@@ -65,8 +63,8 @@ def waiting(
     for by, length_ns in _rivals(seen.values(), names, roles):
         value = length_ns / 1e9 / seconds
         yield sample(source, "preempted_time", value, Unit.CPUS, Better.LOWER, {"by": by, **labels})
-    for label, delays, missing in _delays(of, seen):
-        yield from _percentiles(delays, missing, label, source)
+    for label, delays in _delays(of, seen):
+        yield from _percentiles(delays, label, source)
 
 
 def why_unknown(found: Schedule, ours: Sequence[Thread], of: str, seconds: float) -> str | None:
@@ -86,12 +84,11 @@ def why_unknown(found: Schedule, ours: Sequence[Thread], of: str, seconds: float
 
 def _delays(
     of: str, seen: Mapping[Thread, ThreadSchedule]
-) -> Iterator[tuple[Mapping[str, str], Delays, int]]:
-    """Of each vCPU; natively of all of the workload's threads together, which come and go. With
-    the number of waits whose length isn't known."""
+) -> Iterator[tuple[Mapping[str, str], Delays]]:
+    """Of each vCPU; natively of all of the workload's threads together, which come and go."""
     if of == "vcpu":
         for thread, told in sorted(seen.items(), key=lambda item: item[0].index):
-            yield {"vcpu": str(thread.index)}, told.delays, told.taken_up
+            yield {"vcpu": str(thread.index)}, told.delays
         return
     all_of = [told.delays for told in seen.values()]
     joined = Delays(
@@ -99,23 +96,15 @@ def _delays(
         length_ns=np.concatenate([delays.length_ns for delays in all_of]),
         was_preempted=np.concatenate([delays.was_preempted for delays in all_of]),
     )
-    yield {"of": of}, joined, sum(told.taken_up for told in seen.values())
+    yield {"of": of}, joined
 
 
-def _percentiles(
-    delays: Delays, missing: int, labels: Mapping[str, str], source: str
-) -> Iterator[Reading]:
+def _percentiles(delays: Delays, labels: Mapping[str, str], source: str) -> Iterator[Reading]:
     count = len(delays.length_ns)
     for name, q in _PERCENTILES.items():
         metric = f"sched_delay_{name}"
         value = delays.percentile(q)
-        if missing > _MOST_MISSING * (count + missing):
-            reason = (
-                f"the kernel kept back the ends of {missing:,} of {count + missing:,} waits, those "
-                "of threads that an idle CPU took up."
-            )
-            yield Unavailable(metric=key(metric, labels), reason=reason)
-        elif value is None:
+        if value is None:
             needed = round(20 / (1 - q))
             reason = f"there were {count:,} waits, and a percentile of that rank needs {needed:,}."
             yield Unavailable(metric=key(metric, labels), reason=reason)
@@ -134,7 +123,7 @@ def _percentiles(
 def _rivals(
     seen: Iterable[ThreadSchedule], names: Mapping[int, str], roles: Mapping[int, str]
 ) -> list[tuple[str, int]]:
-    """Who ran while they waited, longest first; the least of them together as "others"."""
+    """Who ran while they waited, longest first; of very many the least together as "others"."""
     totals: Counter[str] = Counter()
     for thread in seen:
         for tid, length_ns in thread.rivals_ns.items():

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from labctl.base.channel import Channel, ChannelClosed, ClockReading
 from labctl.base.command import Command, CommandResult
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.levels import Level
+from labctl.base.steering import steering
 from labctl.base.tuning import Kind
 from labctl.collect import guest_trace
 from labctl.run.bench import Bench
@@ -100,6 +102,7 @@ def guest_tracing(
         yield
         return
     channel = bench.channel
+    first = steering()
     before = _read_clocks(channel)
     problem = _start(channel, seconds) if has_room else NO_ROOM
     # When the block raises, the trial is invalid: the next start ends what is left of this one.
@@ -110,6 +113,9 @@ def guest_tracing(
         note_problem(folder, guest_trace.COLLECTOR, problem)
     readings = [*before, *_read_clocks(channel)]
     folder.write_raw_json(files.CLOCKS, [clocks.to_json(reading) for reading in readings])
+    last = steering()
+    if first and last:
+        folder.write_raw_json(files.STEERING, [asdict(first), asdict(last)])
 
 
 def _read_clocks(channel: Channel) -> list[ClockReading]:

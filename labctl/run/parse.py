@@ -21,6 +21,7 @@ from labctl.run.counting import PROBLEM
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from labctl.trace.recordings import Traces
 from labctl.workloads.neighbour import neighbour_readings
 from labctl.workloads.registry import workload
 
@@ -41,9 +42,10 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     readings += page_faults.parse(folder)
     readings += side.parse(folder, kind=kind, accelerator=accelerator)
     readings += kvm_stats.parse(folder, accelerator=accelerator)
-    readings += host_trace.parse(folder)
-    readings += guest_trace.parse(folder, kind=kind)
-    readings += nested.parse(folder, program=program.name, kind=kind, accelerator=accelerator)
+    traces = Traces(folder)
+    readings += host_trace.parse(traces)
+    readings += guest_trace.parse(traces, kind=kind)
+    readings += nested.parse(traces, program=program.name, kind=kind, accelerator=accelerator)
     readings += exits.parse(folder)
     readings += derived.net_readings(readings, kind=kind)
     readings += neighbour_readings(folder, host)

@@ -9,6 +9,8 @@ the kernel's own, so that nothing else reaches a buffer.
 
 from __future__ import annotations
 
+import platform
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,9 @@ from labctl.trace.tracepoints import (
     WAKEUPS,
     WAKING,
 )
+
+_WHOLE = (6, 1)
+"""The newest Linux that was seen to keep no switch back; 6.18 does."""
 
 
 @contextmanager
@@ -71,7 +76,14 @@ def sched_events(cpus: CpuSet) -> list[str]:
         MIGRATE: f"{among('orig_cpu', cpus)}||{among('dest_cpu', cpus)}",
     }
     # Rare, and what tells whose children a workload's processes are.
-    return [*_chosen(filters), "-e", FORK]
+    return [*_chosen(filters), "-e", FORK, *switch_records(platform.release())]
+
+
+def switch_records(release: str) -> list[str]:
+    """perf's arguments for records of its own of every switch, where this release of Linux may keep
+    some back (`perfdata_switches`). They can't be filtered: they come of all of the host's CPUs."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+    return ["--switch-events"] if numbers > _WHOLE else []
 
 
 def kvm_events(vcpu_tids: Sequence[int]) -> list[str]:

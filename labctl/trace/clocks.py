@@ -10,14 +10,16 @@ extremes of all of them are the bound (convex bounds: Duda et al. 1987).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from labctl.base.channel import ClockReading
 from labctl.base.errors import BrokenError
+from labctl.base.steering import Steering
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.model import Nanoseconds
@@ -101,7 +103,8 @@ def clock_map(readings: Sequence[ClockReading]) -> ClockMap | str:
 
 
 def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
-    """The map of a trial's stored readings; a sentence where there is none.
+    """The map of a trial's stored readings, with what the host's clock was steered in the bound;
+    a sentence where there is none.
 
     Raises BrokenError naming the file when it isn't what was written.
     """
@@ -109,12 +112,35 @@ def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
         return "the guest's clock was not read"
     data: Any = raw.read_json(files.CLOCKS)
     try:
-        return clock_map([_reading(entry) for entry in data])
+        found = clock_map([_reading(entry) for entry in data])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenError(
             f"{raw.path / files.CLOCKS}: expected readings of two clocks, found something else "
             f"({error!r})"
         ) from error
+    if isinstance(found, str) or not raw.has(files.STEERING):
+        return found
+    data = raw.read_json(files.STEERING)
+    try:
+        steered = [Steering(ppm=float(e["ppm"]), pending_ns=int(e["pending_ns"])) for e in data]
+        return replace(found, error_ns=found.error_ns + bent_ns(steered, found))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise BrokenError(
+            f"{raw.path / files.STEERING}: expected how the host's clock was steered, found "
+            f"something else ({error!r})"
+        ) from error
+
+
+def bent_ns(steered: Sequence[Steering], over: ClockMap) -> int:
+    """How far from a straight line a clock that is steered so may be between the readings.
+
+    While its rate stays between these it strays by a quarter of what they differ by: the furthest
+    where it keeps to the one for the first half, and to the other then. What the kernel is about to
+    add besides, it may have added in full.
+    """
+    rates = [one.ppm for one in steered]
+    span_ns = (over.until_ns - over.at_ns) * (max(rates) - min(rates)) / 1e6
+    return math.ceil(span_ns / 4) + max(one.pending_ns for one in steered)
 
 
 def to_json(reading: ClockReading) -> dict[str, int]:

@@ -11,6 +11,9 @@ THREADS = "trace/threads.json"
 CLOCKS = "trace/clocks.json"
 """Readings of both clocks, before and after the window: a list of {asked_ns, machine_ns,
 answered_ns}, of which the first and the last are the host's."""
+STEERING = "trace/steering.json"
+"""How the host's clock was steered at these two moments, where the kernel told: a list of {ppm,
+pending_ns}."""
 EXITS = "trace/exits.json"
 """VM exits by reason, and those that went on to QEMU."""
 PROBLEMS = "trace/problems.json"

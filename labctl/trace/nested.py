@@ -19,9 +19,8 @@ from labctl.trace.host_lanes import HostSide
 from labctl.trace.lane_spans import meter
 from labctl.trace.lanes import Lane, Late, State, Timeline
 from labctl.trace.late import ENOUGH, Shared, Sight, described, late_ones, shared
-from labctl.trace.mended import mended
 from labctl.trace.model import Nanoseconds, Trace
-from labctl.trace.recordings import recordings
+from labctl.trace.recordings import Traces, recordings
 from labctl.trace.suspects import Found, Sides, double_scheduling, lock_holders, wake_up_chains
 from labctl.trace.task_lanes import Mapped, switching_cpus, task_lane
 from labctl.trace.threads import Thread, Workload
@@ -56,22 +55,26 @@ class _Draft:
     problems: list[str] = field(default_factory=list)
 
 
-def read_timeline(folder: TrialFolder, program: str | None = None) -> Timeline:
+def read_timeline(folder: TrialFolder) -> Timeline:
+    """The time line of a stored trial's measured window, as `timeline_of_files` has it."""
+    program = str(folder.read_record().parsed_with.get("program", ""))
+    return timeline_of_files(Traces(folder), program)
+
+
+def timeline_of_files(traces: Traces, program: str) -> Timeline:
     """The time line of a trial's measured window, of the files that its collectors left.
 
-    `program`: the workload's, of a trial that has no record yet. Raises UsageError for a trial
-    without a trace, BrokenError naming a file of labctl's own that isn't what was written. What a
-    recorder didn't get is among the `problems`.
+    `program`: what labctl calls the workload's. Raises UsageError for a trial without a trace,
+    BrokenError naming a file of labctl's own that isn't what was written. What a recorder didn't
+    get is among the `problems`.
     """
-    if program is None:
-        program = str(folder.read_record().parsed_with.get("program", ""))
-    found = recordings(folder, program)
+    found = recordings(traces, program)
     host = found.host
     if host is None:
         if found.guest is None or isinstance(found.clock, str):
             raise UsageError(
-                f"trial {folder.path.name} has no trace of its host, and its guest's can't be put "
-                f"on the host's clock: {found.clock}",
+                f"trial {traces.folder.path.name} has no trace of its host, and its guest's can't "
+                f"be put on the host's clock: {found.clock}",
                 hint="'labctl timeline RUN' lists trials that have both.",
             )
         times = found.clock.to_host(np.array([found.guest.start_ns, found.guest.end_ns]))
@@ -99,12 +102,6 @@ def timeline_of(
     start, end = min(host.start_ns, window[0]), max(host.end_ns, window[1])
     host = replace(host, start_ns=start, end_ns=end)
     draft = _Draft(window_ns=window, problems=[*host.problems])
-    host, put_back = mended(host)
-    if put_back:
-        draft.problems.append(
-            f"Switches away from idle CPUs that the host's trace lacks: {put_back:,}. They are "
-            "taken to have been when the thread that ran next was woken."
-        )
     _say_lost(draft, host, "host")
     # Of several guests' threads that are called the same, these are this one's.
     names = {thread.tid: f"this guest's {thread.name}" for thread in threads if thread.name}

@@ -20,7 +20,9 @@ from labctl.trace.perfdata_chain import SAMPLE, Chunk, Record, read_chunks
 from labctl.trace.perfdata_columns import Columns
 from labctl.trace.perfdata_gaps import MAX_CPUS, Gaps, Loss
 from labctl.trace.perfdata_head import CPU, ID, IDENTIFIER, Head, broken, check_wanted, read_head
+from labctl.trace.perfdata_switches import Switches
 from labctl.trace.perfdata_threads import MAX_TID, Threads
+from labctl.trace.tracepoints import SWITCH
 
 # Kinds of records: include/uapi/linux/perf_event.h; ID_INDEX is perf's own.
 _MMAP, _LOST, _COMM, _FORK, _MMAP2, _LOST_SAMPLES, _ID_INDEX = 1, 2, 3, 7, 10, 13, 69
@@ -46,8 +48,9 @@ def read_trace(path: Path, wanted: Mapping[str, Sequence[str]]) -> Trace:
 
     Fields are int32, but unsigned ones of 4 bytes and all of 8 are int64 (two's complement); of
     those the signed ones are int32 too where every value fits. A file that ends within a record is
-    read up to there, and `problems` says so. Raises BrokenError where it is no perf.data, is
-    broken, tells too little, or wasn't to record what is wanted.
+    read up to there, and `problems` says so. Switches that the kernel kept from the tracepoint are
+    among its events where perf recorded switches itself (`perfdata_switches`). Raises BrokenError
+    where it is no perf.data, is broken, tells too little, or wasn't to record what is wanted.
     """
     problems: list[str] = []
     with _opened(path) as file:
@@ -79,6 +82,7 @@ class _Reading:
         self.head = head
         self.threads = Threads()
         self.gaps = Gaps()
+        self.switches = Switches(head.where, head.trailer)
         self.cpus_of_ids: dict[int, int] = {}
         self.unknown_samples = 0
         self.start_ns, self.end_ns = 1 << 63, 0
@@ -119,6 +123,8 @@ class _Reading:
             else:
                 self._other(chunk, halves, record)
         self.threads.run_in(tids, pids)
+        if len(chunk.switches):
+            self.switches.take(chunk)
         for index, attr in enumerate(self.head.attrs):
             columns = self.columns.get(self.head.name(attr) or "")
             if columns is not None:
@@ -198,11 +204,14 @@ class _Reading:
                 self.head.where,
                 f"its events are {(self.end_ns - start_ns) / 1e9:,.0f} s apart, more than a day",
             )
+        events = {name: columns.events() for name, columns in self.columns.items()}
+        if SWITCH in events:
+            events[SWITCH] = self.switches.completed(events[SWITCH], start_ns, self.end_ns)
         return Trace(
             where=self.head.where,
             start_ns=start_ns,
             end_ns=self.end_ns,
-            events={name: columns.events() for name, columns in self.columns.items()},
+            events=events,
             names=self.threads.names,
             processes=self.threads.processes,
             gaps=self.gaps.gaps(start_ns, self.end_ns),

@@ -24,12 +24,17 @@ CHUNK_BYTES = 1 << 20
 as much, reading takes twice as long."""
 
 SAMPLE = 9
+_SWITCH = 15  # PERF_RECORD_SWITCH_CPU_WIDE
 _COMPRESSED, _COMPRESSED_2, _AUXTRACE = 81, 83, 71
 _TYPES = range(1, 128)
 """perf_event.h has them from 1 on, perf's own (tools/lib/perf/include/perf/event.h) from 64 on;
 newer ones are stepped over."""
 
 _SIZE_SHIFT = np.uint64(48)
+_NO_EVENT = np.int16(-1)
+
+_Candidates = tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int64]]
+"""Where records begin, their events, where they end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +50,15 @@ class Record:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """A stretch of whole records. `samples`: where each begins, in `words`; `ends`: where the next
-    record does; `events`: the index of its attr. `offset`: the stretch's place in the file, in
-    bytes."""
+    record does; `events`: the index of its attr. `switches`: where records of context switches
+    begin. `offset`: the stretch's place in the file, in bytes."""
 
     offset: int
     words: NDArray[np.uint64]
     samples: NDArray[np.int64]
     ends: NDArray[np.int64]
     events: NDArray[np.int16]
+    switches: NDArray[np.int64]
     others: Sequence[Record]
 
     def byte(self, word: int) -> int:
@@ -121,15 +127,41 @@ class _Finder:
             at += record.size
         if not taken.all():
             starts, events, ends = starts[taken], events[taken], ends[taken]
+        switches = np.zeros(0, dtype=np.int64)
+        if self.head.has_switches:
+            is_switch = events == _NO_EVENT
+            switches = starts[is_switch]
+            starts, events, ends = starts[~is_switch], events[~is_switch], ends[~is_switch]
         chunk = Chunk(
-            offset=offset, words=words, samples=starts, ends=ends, events=events, others=others
+            offset=offset,
+            words=words,
+            samples=starts,
+            ends=ends,
+            events=events,
+            switches=switches,
+            others=others,
         )
         return chunk, at
 
-    def _candidates(
-        self, words: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int64]]:
-        """What looks like whole samples: where they begin, their events, where they end."""
+    def _candidates(self, words: NDArray[np.uint64]) -> _Candidates:
+        """What looks like whole samples, or records of switches, in order."""
+        samples = self._samples(words)
+        if not self.head.has_switches:
+            return samples
+        switches = self._switches(words)
+        order = np.argsort(np.concatenate((samples[0], switches[0])), kind="stable")
+        starts = np.concatenate((samples[0], switches[0]))[order]
+        events = np.concatenate((samples[1], switches[1]))[order]
+        return starts, events, np.concatenate((samples[2], switches[2]))[order]
+
+    def _switches(self, words: NDArray[np.uint64]) -> _Candidates:
+        size = 2 + len(self.head.trailer)
+        kinds, sizes = words.view("<u4")[::2], words >> _SIZE_SHIFT
+        starts = np.flatnonzero((kinds == _SWITCH) & (sizes == 8 * size))
+        starts = starts[: np.searchsorted(starts, len(words) - size, side="right")]
+        return starts, np.full(len(starts), _NO_EVENT), starts + size
+
+    def _samples(self, words: NDArray[np.uint64]) -> _Candidates:
         starts = np.flatnonzero(words.view("<u4")[::2] == SAMPLE)
         starts = starts[: np.searchsorted(starts, len(words) - self.shortest, side="right")]
         sizes = (words[starts] >> _SIZE_SHIFT).view("<i8")

@@ -43,7 +43,7 @@ _MAX_ID_BYTES = 1 << 24
 its size doesn't bound them."""
 
 _TRACEPOINT = 2  # PERF_TYPE_TRACEPOINT
-_FREQUENCY, _ID_ALL, _USE_CLOCK = 1 << 10, 1 << 18, 1 << 25
+_FREQUENCY, _ID_ALL, _USE_CLOCK, _SWITCHES = 1 << 10, 1 << 18, 1 << 25, 1 << 26
 _CLOCK_MONOTONIC = 1
 _READ_GROUP = 1 << 3
 
@@ -113,6 +113,11 @@ class Head:
     def tracepoints(self) -> tuple[str, ...]:
         names = (self.name(attr) for attr in self.attrs)
         return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def has_switches(self) -> bool:
+        """Whether it was to hold perf's own records of context switches."""
+        return any(attr.flags & _SWITCHES for attr in self.attrs)
 
     @property
     def _sample_type(self) -> int:

@@ -1,13 +1,15 @@
-"""What a trial's collectors recorded for its time line."""
+"""What a trial's collectors recorded: its traces, and what puts them on one time line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.asked import with_asked_wakeups
 from labctl.trace.clocks import ClockMap, stored_clock_map
 from labctl.trace.model import Trace
 from labctl.trace.perfdata import read_trace, tracepoints
@@ -27,7 +29,7 @@ from labctl.trace.tracepoints import (
 )
 
 _RECORDERS = ("host_trace", "guest_trace")
-_SCHEDULER: Mapping[str, Sequence[str]] = {
+_WANTED: Mapping[str, Sequence[str]] = {
     SWITCH: ("prev_pid", "prev_state", "next_pid"),
     **dict.fromkeys(WAKEUPS, ("pid", "target_cpu")),
     WAKING: ("pid", "target_cpu"),
@@ -35,18 +37,47 @@ _SCHEDULER: Mapping[str, Sequence[str]] = {
     FORK: ("parent_pid", "child_pid"),
     TIMER_START: ("hrtimer", "expires"),
     TIMER_EXPIRE: ("hrtimer",),
-}
-_KVM: Mapping[str, Sequence[str]] = {
     ENTRY: (),
     EXIT: ("exit_reason", "isa"),
     TO_QEMU: ("reason",),
 }
 
 
+class Traces:
+    """A trial's traces, each read once, when it is first asked for."""
+
+    def __init__(self, folder: TrialFolder) -> None:
+        self.folder = folder
+
+    @cached_property
+    def host(self) -> Trace | str | None:
+        """A sentence where the file can't be read, None where there is none."""
+        return self._read(files.HOST)
+
+    @cached_property
+    def guest(self) -> Trace | str | None:
+        """As `host`; what a guest wrote may be anything."""
+        return self._read(files.GUEST)
+
+    def _read(self, name: str) -> Trace | str | None:
+        """All that is used of what the file was to record."""
+        path = self.folder.path / name
+        if not self.folder.has(name):
+            return None
+        try:
+            there = set(tracepoints(path))
+            found = read_trace(path, {event: _WANTED[event] for event in _WANTED if event in there})
+        except BrokenError as error:
+            return f"{error.message.replace(str(path), name)}."
+        problems = (problem.replace(str(path), name) for problem in found.problems)
+        whole = with_asked_wakeups(found)
+        return replace(whole, where=name, problems=tuple(problems))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recordings:
     """`host` or `guest`: None where nothing was recorded; natively there is no guest. `problems`:
-    what the recorders said."""
+    what the recorders said, and what can't be read."""
 
     host: Trace | None
     threads: Sequence[Thread]
@@ -56,13 +87,15 @@ class Recordings:
     problems: Sequence[str]
 
 
-def recordings(folder: TrialFolder, program: str) -> Recordings:
+def recordings(traces: Traces, program: str) -> Recordings:
     """`program`: what labctl calls the workload's. Raises UsageError for a trial that wasn't
     traced, BrokenError naming a file of labctl's own that isn't what was written."""
+    folder = traces.folder
     noted = [noted_problem(folder, recorder) for recorder in _RECORDERS]
     problems = [f"{sentence}." for sentence in noted if sentence]
-    host = _trace(folder, files.HOST, {**_SCHEDULER, **_KVM}, problems)
-    guest = _trace(folder, files.GUEST, _SCHEDULER, problems)
+    problems += [sentence for sentence in (traces.host, traces.guest) if isinstance(sentence, str)]
+    host = traces.host if isinstance(traces.host, Trace) else None
+    guest = traces.guest if isinstance(traces.guest, Trace) else None
     if host is None and guest is None:
         reason = " ".join(problems) or "none was recorded."
         raise UsageError(
@@ -77,18 +110,3 @@ def recordings(folder: TrialFolder, program: str) -> Recordings:
         workload=stored_workload(folder, program),
         problems=problems,
     )
-
-
-def _trace(
-    folder: TrialFolder, name: str, wanted: Mapping[str, Sequence[str]], problems: list[str]
-) -> Trace | None:
-    """What of `wanted` the file was to record. A file that can't be read is a problem."""
-    path = folder.path / name
-    if not folder.has(name):
-        return None
-    try:
-        there = set(tracepoints(path))
-        return read_trace(path, {event: wanted[event] for event in wanted if event in there})
-    except BrokenError as error:
-        problems.append(f"{error.message}.")
-        return None

@@ -64,14 +64,12 @@ def _between_switches(left: Numbers, next_up: Numbers) -> NDArray[np.int64]:
     """Who ran on a CPU before its first switch, after each, and after the last: of one without a
     switch that isn't known.
 
-    Where the next switch is away from another thread one is missing. An idle CPU goes to it at once
-    when there is somebody who waits; from any other the moment isn't known: -1.
+    Where the next switch is away from another thread one is missing, and isn't known when: -1.
     """
     if not len(left):
         return np.array([_UNKNOWN])
     ran = np.concatenate([left[:1], next_up]).astype(np.int64)
-    missed = np.flatnonzero(ran[:-1] != left)
-    ran[missed] = np.where(ran[missed] == 0, left[missed], _UNKNOWN)
+    ran[:-1][ran[:-1] != left] = _UNKNOWN
     return ran
 
 

@@ -57,8 +57,7 @@ class Delays:
 class ThreadSchedule:
     """`on_cpu_ns`: its time on any CPU within the window. `unknown`: how many of its spans aren't
     known, since events of them are missing, and `unknown_ns` how long those were within the window.
-    `taken_up`: waits for idle CPUs whose short ends are missing (`Kind.TAKEN_UP`): they are none
-    of the delays. `rivals_ns`: who ran on the CPU that it waited for, while it did, by thread; 0
+    `rivals_ns`: who ran on the CPU that it waited for, while it did, by thread; 0
     is the idle task, which runs until the CPU has seen that there is work, and -1 what events
     don't tell. They add up to `delays.total_ns`."""
 
@@ -69,7 +68,6 @@ class ThreadSchedule:
     migrations: int
     unknown: int
     unknown_ns: int
-    taken_up: int
     rivals_ns: Mapping[int, int]
 
     @property
@@ -105,7 +103,6 @@ def schedule(
     ran: dict[int, int] = {}
     unknown: dict[int, int] = {}
     unknown_ns: dict[int, int] = {}
-    taken_up: dict[int, int] = {}
     seen: set[int] = set()
     most = len(trace.events[SWITCH]) if SWITCH in trace.events else 0
     waits = _Waits(most, with_cpus=rivals)
@@ -114,9 +111,7 @@ def schedule(
         # One that lasts no time at all counts where it is.
         is_inside = (batch.end_ns >= start_ns) & (batch.start_ns <= end_ns)
         seen.update(np.unique(batch.tid).tolist())
-        is_late = is_inside & (batch.kind == Kind.TAKEN_UP)
-        _add(ran, batch.tid, inside, is_inside & (batch.kind == Kind.RAN) | is_late)
-        _add(taken_up, batch.tid, np.ones_like(inside), is_late)
+        _add(ran, batch.tid, inside, is_inside & (batch.kind == Kind.RAN))
         is_unknown = is_inside & (batch.kind == Kind.UNKNOWN)
         _add(unknown_ns, batch.tid, inside, is_unknown)
         _add(unknown, batch.tid, np.ones_like(inside), is_unknown)
@@ -141,7 +136,6 @@ def schedule(
             migrations=moved.get(tid, 0),
             unknown=unknown.get(tid, 0),
             unknown_ns=unknown_ns.get(tid, 0),
-            taken_up=taken_up.get(tid, 0),
             rivals_ns=by_rival.get(tid, {}),
         )
     return Schedule(start_ns=start_ns, end_ns=end_ns, threads=threads, lost=trace.lost)

@@ -19,29 +19,22 @@ from numpy.typing import NDArray
 from labctl.trace.model import Gap, Nanoseconds, Trace
 from labctl.trace.numbering import Mask, Numbering
 from labctl.trace.tracepoints import STOPPED, SWITCH, WAKEUPS
-from labctl.trace.untold import Missed, first_seen, missed_switches, untold_wakeups
 
 _BATCH = 30_000
 """Switches that are worked on at a time: it bounds the memory."""
 
-_OUT, _OUT_RUNNABLE, _WAKE, _IN, _SEEN, _UNSEEN = range(6)
+_OUT, _OUT_RUNNABLE, _WAKE, _IN = range(4)
 
 
 class Kind(IntEnum):
     """PREEMPTED waits began when the thread was switched out, WOKEN ones with its wake-up;
-    UNFINISHED ones had no end when the trace had. UNKNOWN: events are missing in between.
-
-    TAKEN_UP: ran, and the switch to it from the idle task is missing. The span begins with its
-    wake-up, so that the wait for an idle CPU to take it up is in it: that is short, and its length
-    isn't known.
-    """
+    UNFINISHED ones had no end when the trace had. UNKNOWN: events are missing in between."""
 
     RAN = 0
     PREEMPTED = 1
     WOKEN = 2
     UNFINISHED = 3
     UNKNOWN = 4
-    TAKEN_UP = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +114,11 @@ def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
 def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
     switches = trace.events[SWITCH]
     last = len(switches)
-    untold = untold_wakeups(trace, numbering)
-    wakeups: list[tuple[Nanoseconds, NDArray[Any], NDArray[Any]]] = [
-        (untold.time_ns, untold.tid, untold.cpu)
-    ]
+    wakeups: list[tuple[Nanoseconds, NDArray[Any], NDArray[Any]]] = []
     for name in WAKEUPS:
         if name in trace.events:
             events = trace.events[name]
             wakeups.append((events.time_ns, events.fields["pid"], events.fields["target_cpu"]))
-    went_to: dict[int, tuple[int, int]] = {}
     ends = [*range(_BATCH, last, _BATCH), last]
     begin_ns: int | None = None
     for end in ends:
@@ -139,40 +128,14 @@ def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
         stopped = switches.fields["prev_state"][part] & STOPPED
         out = np.where(stopped == 0, _OUT_RUNNABLE, _OUT).astype(np.int8)
         left, next_up = switches.fields["prev_pid"][part], switches.fields["next_pid"][part]
-        missed = missed_switches(time_ns, cpu, left, next_up, went_to)
-        taken_up = missed.at[missed.before == 0]
         # In the order in which things happen that have the same time.
-        columns = [
-            _chosen(numbering, left[taken_up], time_ns[taken_up], _UNSEEN, cpu[taken_up]),
-            _chosen(numbering, left, time_ns, out, cpu),
-            _seen(trace, numbering, missed, left, time_ns, cpu),
-        ]
+        columns = [_chosen(numbering, left, time_ns, out, cpu)]
         for at_ns, pids, to in wakeups:
             of = _slice(at_ns, begin_ns, end_ns)
             columns.append(_chosen(numbering, pids[of], at_ns[of], _WAKE, to[of]))
         columns.append(_chosen(numbering, next_up, time_ns, _IN, cpu))
         yield _joined(*columns)
         begin_ns = end_ns
-
-
-def _seen(
-    trace: Trace,
-    numbering: Numbering,
-    missed: Missed,
-    left: NDArray[Any],
-    time_ns: Nanoseconds,
-    cpu: NDArray[np.int32],
-) -> _Records:
-    """Where a CPU went to a thread by a switch that is missing, and not from the idle task: that
-    it runs there is known from the first event that shows it."""
-    is_sought = (missed.before != 0) & (numbering.number_of[left[missed.at]] >= 0)
-    found = []
-    for at, since_ns in zip(missed.at[is_sought], missed.since_ns[is_sought], strict=True):
-        seen_ns = first_seen(trace, int(left[at]), int(cpu[at]), int(since_ns), int(time_ns[at]))
-        if seen_ns is not None:
-            found.append((seen_ns, int(left[at]), int(cpu[at])))
-    columns = np.array(found, np.int64).reshape(-1, 3)
-    return _chosen(numbering, columns[:, 1], columns[:, 0], _SEEN, columns[:, 2])
 
 
 def _slice(time_ns: Nanoseconds, after_ns: int | None, until_ns: int | None) -> slice:
@@ -241,7 +204,7 @@ def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
     is_same = records.thread[1:] == records.thread[:-1]
     slept = (first == _OUT) & (then == _WAKE)
     slept[slept] = ~gaps.between(records.time_ns[:-1][slept], records.time_ns[1:][slept])
-    at = np.flatnonzero(is_same & ~slept & (first != _UNSEEN))
+    at = np.flatnonzero(is_same & ~slept)
     first, then = first[at], then[at]
     start_ns, end_ns, cpu = records.time_ns[at], records.time_ns[at + 1], records.cpu[at]
     # Who slept at both ends of a gap may have run in it, and nowhere else.
@@ -249,13 +212,12 @@ def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
     start_ns[sleeps], end_ns[sleeps] = gaps.within(start_ns[sleeps], end_ns[sleeps])
     kind = np.full(len(at), Kind.UNKNOWN, np.int8)
     stayed = cpu == records.cpu[at + 1]
-    ran = ((first == _IN) | (first == _SEEN)) & (then <= _OUT_RUNNABLE) & stayed
+    ran = (first == _IN) & (then <= _OUT_RUNNABLE) & stayed
     # What a CPU runs is for its own events to tell. Who waits may have run elsewhere in a gap.
     kind[ran & ~gaps.between_of(cpu, start_ns, end_ns)] = Kind.RAN
     bridged = gaps.between(start_ns, end_ns)
     kind[(first == _OUT_RUNNABLE) & (then == _IN) & ~bridged] = Kind.PREEMPTED
     kind[(first == _WAKE) & (then == _IN) & ~bridged] = Kind.WOKEN
-    kind[(first == _WAKE) & (then == _UNSEEN) & stayed & ~bridged] = Kind.TAKEN_UP
     return Spans(tid=tids[records.thread[at]], start_ns=start_ns, end_ns=end_ns, cpu=cpu, kind=kind)
 
 

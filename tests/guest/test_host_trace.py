@@ -23,7 +23,9 @@ from labctl.run.perf_record import recording
 from labctl.run.tracing import kvm_events, sched_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.model import Trace
 from labctl.trace.perfdata import read_trace
+from labctl.trace.recordings import Traces
 from labctl.trace.sched import schedule
 from tests.guest.conftest import DISTURBED, Sandbox, tiny, wait_for
 from tests.guest.test_exits_kvm import Firmware, firmware
@@ -123,7 +125,7 @@ def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> Non
         raw = traced(tmp_path, pid)
     values = {
         reading.key: reading.value
-        for reading in host_trace.parse(raw)
+        for reading in host_trace.parse(Traces(raw))
         if not isinstance(reading, host_trace.Unavailable)
     }
     assert values["lost_events"] == 0
@@ -131,7 +133,8 @@ def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> Non
     assert max(values, key=lambda key: values[key] if "preempted_time" in key else 0) == (
         "preempted_time{by=hog,of=vcpu}"
     )
-    trace = host_trace.read_host_trace(raw)
+    trace = Traces(raw).host
+    assert isinstance(trace, Trace)
     found = schedule(trace, [pid, hog])
     delays = found.threads[pid].delays
     long = delays.length_ns >= 15e6
@@ -153,7 +156,9 @@ def test_the_traces_run_delay_is_schedstats(tmp_path: Path) -> None:
     snapshots = raw.read_json("host.json")
     rows = [snapshots[when]["threads"][0]["schedstat"].split() for when in ("before", "after")]
     ran, waited = (int(rows[1][column]) - int(rows[0][column]) for column in (0, 1))
-    values = {reading.metric: getattr(reading, "value", None) for reading in host_trace.parse(raw)}
+    values = {
+        reading.metric: getattr(reading, "value", None) for reading in host_trace.parse(Traces(raw))
+    }
     # A wait on an edge of the window is in one of them; it is no longer than the hog and a slice.
     assert values["sched_delay"] == pytest.approx(waited / 1e9 / WINDOW_S, abs=0.02)
     share = ran / 1e9 / WINDOW_S

@@ -16,6 +16,7 @@ from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.problems import note_problem
+from labctl.trace.recordings import Traces
 
 RECORDED = Path(__file__).parent / "fixtures" / "perf-6.1-guest-cyclictest"
 """450 wake-ups of cyclictest in an emulated guest of one vCPU, beside a busy host."""
@@ -45,12 +46,12 @@ def raw(tmp_path: Path) -> TrialFolder:
 
 
 def samples(raw: TrialFolder) -> dict[str, float]:
-    found = parse(raw, kind="guest")
+    found = parse(Traces(raw), kind="guest")
     return {reading.key: reading.value for reading in found if isinstance(reading, Sample)}
 
 
 def reasons(raw: TrialFolder, kind: str = "guest") -> dict[str, str]:
-    found = parse(raw, kind=kind)
+    found = parse(Traces(raw), kind=kind)
     return {r.metric: r.reason for r in found if isinstance(r, Unavailable)}
 
 
@@ -91,8 +92,8 @@ def test_a_percentile_of_too_few_waits_is_unavailable(raw: TrialFolder) -> None:
 
 
 def test_a_trial_that_was_not_traced_has_none_of_it(tmp_path: Path) -> None:
-    assert list(parse(TrialFolder(tmp_path), kind="guest")) == []
-    assert list(parse(TrialFolder(tmp_path), kind="native")) == []
+    assert list(parse(Traces(TrialFolder(tmp_path)), kind="guest")) == []
+    assert list(parse(Traces(TrialFolder(tmp_path)), kind="native")) == []
 
 
 def test_natively_there_is_no_guest(tmp_path: Path) -> None:
@@ -168,4 +169,4 @@ def test_a_runners_answer_without_the_workloads_pid_is_named(raw: TrialFolder) -
     del side["pid"]
     raw.write_raw_json("side.json", side)
     with pytest.raises(BrokenError, match=r"side\.json: expected the workload's pid"):
-        list(parse(raw, kind="guest"))
+        list(parse(Traces(raw), kind="guest"))

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import host_trace
+from labctl.collect import host_trace, waiting
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.model import Gap, Trace
 from labctl.trace.problems import note_problem
+from labctl.trace.recordings import Traces
 from tests.unit.collect.trials import FIXTURES, reasons, values
 from tests.unit.trace.schedules import PREEMPTED, SLEEPS, Switch, trace
 
@@ -35,7 +36,7 @@ def recorded(folder: Path, data: bytes | None = None) -> TrialFolder:
 
 
 def read(raw: TrialFolder) -> tuple[dict[str, float], dict[str, str]]:
-    found: list[Reading] = list(host_trace.parse(raw))
+    found: list[Reading] = list(host_trace.parse(Traces(raw)))
     return values(found), reasons(found)
 
 
@@ -63,7 +64,7 @@ def test_a_recordings_run_delay_and_cpu_time_are_schedstats(tmp_path: Path) -> N
 def test_a_trial_that_was_not_traced_says_nothing_of_it(tmp_path: Path) -> None:
     raw = TrialFolder(tmp_path)
     raw.write_raw("host.json", (FIXTURES / HOST).read_text())
-    assert list(host_trace.parse(raw)) == []
+    assert list(host_trace.parse(Traces(raw))) == []
 
 
 def test_what_perf_could_not_do_is_the_reason_of_every_metric(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_threads_that_were_not_written_by_labctl_are_refused(tmp_path: Path, tex
     raw = recorded(tmp_path)
     raw.write_raw(files.THREADS, text)
     with pytest.raises(BrokenError, match=r"threads\.json"):
-        list(host_trace.parse(raw))
+        list(host_trace.parse(Traces(raw)))
 
 
 def made_up(
@@ -106,7 +107,7 @@ def made_up(
         for index, (tid, role) in enumerate(threads)
     ]
     raw.write_raw_json(files.THREADS, rows)
-    monkeypatch.setattr(host_trace, "read_trace", lambda path, wanted: made)
+    monkeypatch.setattr(Traces, "host", made)
     return raw
 
 
@@ -130,7 +131,7 @@ def turns(*, names: dict[int, str] | None = None, gaps: tuple[Gap, ...] = ()) ->
     )
 
 
-def test_who_took_a_vcpus_cpu_is_named_and_the_least_are_one(
+def test_all_who_took_a_vcpus_cpu_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {11: "kworker/0:2-events", 12: "a b,c=d}", 13: "", 15: "y", 16: "z", 17: "kworker/1:1"}
@@ -140,7 +141,7 @@ def test_who_took_a_vcpus_cpu_is_named_and_the_least_are_one(
     by = {key: value for key, value in found.items() if key.startswith("preempted_time")}
     assert len(by) == 6
     assert max(by, key=by.__getitem__) == "preempted_time{by=kworker,of=vcpu}"
-    assert {"others", "unknown", "iothread", "a_b_c_d_"} <= {
+    assert {"kworker", "unknown", "iothread", "a_b_c_d_", "y", "z"} == {
         key.removeprefix("preempted_time{by=").removesuffix(",of=vcpu}") for key in by
     }
     assert sum(by.values()) == pytest.approx(0.1)
@@ -195,10 +196,21 @@ def test_a_thread_that_is_called_as_we_call_the_rest_is_not_taken_for_it(
 ) -> None:
     names = {tid: f"t{tid}" for tid in range(11, 18)} | {11: "others", 12: "vcpu"}
     raw = made_up(tmp_path, monkeypatch, turns(names=names), "guest", (10, "vcpu"))
-    by = [one.key for one in host_trace.parse(raw) if one.metric == "preempted_time"]
+    by = [one.key for one in host_trace.parse(Traces(raw)) if one.metric == "preempted_time"]
     assert len(by) == len(set(by))
     assert {
         "preempted_time{by=thread:others,of=vcpu}",
         "preempted_time{by=thread:vcpu,of=vcpu}",
     } < {*by}
-    assert "preempted_time{by=others,of=vcpu}" in by
+
+
+def test_of_more_names_than_a_trial_tells_the_least_are_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_MOST_RIVALS", 3)
+    names = {tid: f"t{tid}" for tid in range(11, 18)}
+    found, _ = read(made_up(tmp_path, monkeypatch, turns(names=names), "guest", (10, "vcpu")))
+    by = {key: value for key, value in found.items() if key.startswith("preempted_time")}
+    assert len(by) == 4
+    assert sum(by.values()) == pytest.approx(0.1)
+    assert by["preempted_time{by=others,of=vcpu}"] == max(by.values())

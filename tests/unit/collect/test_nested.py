@@ -14,6 +14,7 @@ from labctl.collect.nested import SHARES
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.recordings import Traces
 
 FIXTURES = Path(__file__).parent / "fixtures"
 GUEST = FIXTURES / "perf-6.1-guest-cyclictest"
@@ -30,7 +31,7 @@ def raw(tmp_path: Path) -> TrialFolder:
 
 
 def parse(raw: TrialFolder, kind: str, accelerator: str) -> Iterator[Reading]:
-    return nested.parse(raw, program="cyclictest", kind=kind, accelerator=accelerator)
+    return nested.parse(Traces(raw), program="cyclictest", kind=kind, accelerator=accelerator)
 
 
 def reasons(raw: TrialFolder, kind: str, accelerator: str) -> dict[str, str]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from labctl.run.perf_record import buffer_mib
-from labctl.run.tracing import among, kvm_events, sched_events
+from labctl.run.tracing import among, kvm_events, sched_events, switch_records
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,23 @@ def test_switches_are_chosen_by_their_cpu_and_wake_ups_by_the_one_that_they_are_
     assert filters["sched:sched_migrate_task"] == (
         "(orig_cpu>=2&&orig_cpu<=3)||(dest_cpu>=2&&dest_cpu<=3)"
     )
-    assert words[-2:] == ["-e", "sched:sched_process_fork"]
+    assert ["-e", "sched:sched_process_fork"] in [words[at : at + 2] for at in range(len(words))]
+
+
+@pytest.mark.parametrize(
+    ("release", "is_needed"),
+    [
+        ("6.1.0-37-amd64", False),
+        ("5.10.0", False),
+        ("6.2.1", True),
+        ("6.18.44-x", True),
+        ("?", False),
+    ],
+)
+def test_perfs_own_records_of_switches_are_for_kernels_that_may_keep_some_back(
+    release: str, is_needed: bool
+) -> None:
+    assert bool(switch_records(release)) is is_needed
 
 
 def test_buffers_are_powers_of_two_and_stay_small_in_all() -> None:

@@ -78,6 +78,14 @@ def comm(tid: int, name: bytes) -> bytes:
     return record(3, struct.pack("<II", tid, tid) + padded + trailer())
 
 
+def switched(
+    *, own: int, other: int, time: int, cpu: int, is_out: bool = False, runnable: bool = False
+) -> bytes:
+    """A PERF_RECORD_SWITCH_CPU_WIDE."""
+    body = struct.pack("<II", other, other) + trailer(tid=own, time=time, cpu=cpu)
+    return record(15, body, misc=is_out << 13 | runnable << 14)
+
+
 def lost(cpu: int, count: int, time: int = 0) -> bytes:
     body = struct.pack("<QQ", FIXED_IDS[0], count)
     return record(2, body + trailer(cpu=cpu, time=time))

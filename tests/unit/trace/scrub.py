@@ -16,7 +16,8 @@ from pathlib import Path
 from labctl.trace.perfdata_formats import read_formats
 
 SAMPLE, LOST, COMM, FORK, ROUND, LOST_SAMPLES, ID_INDEX = 9, 2, 3, 7, 68, 13, 69
-KEPT = {SAMPLE, LOST, COMM, FORK, ROUND, LOST_SAMPLES, ID_INDEX}
+SWITCHED = 15
+KEPT = {SAMPLE, LOST, COMM, FORK, ROUND, LOST_SAMPLES, ID_INDEX, SWITCHED}
 HARMLESS = re.compile(
     rb"(perf|perf-exec|sched-.*|sleep|swapper|fw|(CPU|IO|TCG).*|qemu.*|call_rcu|(migration|ksoftirqd"
     rb"|kworker|cpuhp|idle_inject|rcu|kthreadd|khugepaged|kcompactd|kswapd|swapper).*)\Z"

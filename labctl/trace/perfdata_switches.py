@@ -1,0 +1,135 @@
+"""Switches that a kernel kept back, put back from perf's own records of them.
+
+Linux 6.18 was seen to tell nothing of what some threads do, a CPU's idle task among them, to no
+reader, neither by tracepoints nor by perf's own records; the cause isn't known. But of a switch
+perf has two of these: PERF_RECORD_SWITCH_CPU_WIDE (`perf record --switch-events`) comes once from
+the thread that leaves the CPU, right after its sched_switch, and once from the one that comes
+(__perf_event_task_sched_out and _in in kernel/events/core.c). So only a switch from one such thread
+to another is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.trace.model import Events, Nanoseconds
+from labctl.trace.numbering import Mask
+from labctl.trace.perfdata_chain import Chunk
+from labctl.trace.perfdata_gaps import MAX_CPUS
+from labctl.trace.perfdata_head import CPU, TID, TIME, broken
+from labctl.trace.perfdata_threads import MAX_TID
+
+# Bits of their headers: PERF_RECORD_MISC_SWITCH_OUT and _OUT_PREEMPT of
+# include/uapi/linux/perf_event.h, above the 32 of the type.
+_OUT, _OUT_RUNNABLE = np.uint64(1 << 45), np.uint64(1 << 46)
+_LOW = np.uint64(0xFFFFFFFF)
+_HIGH = np.uint64(32)
+_RUNS, _SLEEPS = 0, 1
+"""prev_state of who is runnable; of who isn't, in whichever way, or isn't known to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """As columns: `left`, in `state`, for `came`. `is_out`: written by the one that left."""
+
+    time_ns: Nanoseconds
+    cpu: NDArray[np.int32]
+    left: NDArray[np.int32]
+    came: NDArray[np.int32]
+    state: NDArray[np.int8]
+    is_out: Mask
+
+    def take(self, chosen: NDArray[np.intp]) -> _Records:
+        return _Records(
+            self.time_ns[chosen],
+            self.cpu[chosen],
+            self.left[chosen],
+            self.came[chosen],
+            self.state[chosen],
+            self.is_out[chosen],
+        )
+
+
+class Switches:
+    """What these records of a file tell. `trailer`: as `Head` has it."""
+
+    def __init__(self, where: str, trailer: Mapping[int, int]) -> None:
+        self._where = where
+        self._trailer = trailer
+        self._parts: list[_Records] = []
+
+    def take(self, chunk: Chunk) -> None:
+        """Raises BrokenError where one can't be."""
+        words, at = chunk.words, chunk.switches
+        end = at + 2 + len(self._trailer)
+        # struct { header, u32 next_prev_pid, next_prev_tid, sample_id { u32 pid, tid, ... } }
+        other = (words[at + 1] >> _HIGH).astype(np.int32)
+        own = (words[end - self._trailer[TID]] >> _HIGH).astype(np.int32)
+        time_ns = words[end - self._trailer[TIME]].view(np.int64)
+        cpu = (words[end - self._trailer[CPU]] & _LOW).view(np.int64)
+        wrong = (own > MAX_TID) | (other > MAX_TID) | (cpu >= MAX_CPUS) | (time_ns < 0)
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            broken(
+                self._where,
+                f"no switch is between threads {own[first]} and {other[first]} on CPU "
+                f"{cpu[first]} at {time_ns[first]} ns",
+                chunk.byte(at[first]),
+            )
+        is_out = words[at] & _OUT != 0
+        self._parts.append(
+            _Records(
+                time_ns,
+                cpu.astype(np.int32),
+                np.where(is_out, own, other),
+                np.where(is_out, other, own),
+                np.where(words[at] & _OUT_RUNNABLE, _RUNS, _SLEEPS).astype(np.int8),
+                is_out,
+            )
+        )
+
+    def completed(self, events: Events, start_ns: int, end_ns: int) -> Events:
+        """A file's sched_switch events, with those that are missing between these moments.
+
+        Of the CPUs that any of them is of: of the others it was not to be recorded. Without its
+        fields prev_pid and next_pid, which tell what is missing, they stay as they are.
+        """
+        if not self._parts or not {"prev_pid", "next_pid"} <= events.fields.keys():
+            return events
+        names = _Records.__dataclass_fields__
+        found = _Records(*(np.concatenate([getattr(p, n) for p in self._parts]) for n in names))
+        # A thread that has died has no number any more: with such a one nothing can be put back.
+        is_in = (found.time_ns >= start_ns) & (found.time_ns <= end_ns)
+        found = found.take(np.flatnonzero(is_in & (found.left >= 0) & (found.came >= 0)))
+        found = found.take(np.argsort(found.time_ns, kind="stable"))
+        missing = found.take(np.sort(_untold(found, events)))
+        if not len(missing.time_ns):
+            return events
+        fields = {"prev_pid": missing.left, "prev_state": missing.state, "next_pid": missing.came}
+        return events.with_more(missing.time_ns, missing.cpu, missing.left, fields)
+
+
+def _untold(found: _Records, events: Events) -> NDArray[np.intp]:
+    """Records of switches that no event tells of, one of each.
+
+    The event is the last of the same CPU before its records; and the two records of a switch follow
+    each other.
+    """
+    parts = [np.zeros(0, dtype=np.intp)]
+    for cpu in np.unique(events.cpu).tolist():
+        own = np.flatnonzero(found.cpu == cpu)
+        left, came, is_out = found.left[own], found.came[own], found.is_out[own]
+        told = np.flatnonzero(events.cpu == cpu)
+        at = np.searchsorted(events.time_ns[told], found.time_ns[own], "right") - 1
+        of = told[np.maximum(at, 0)]
+        is_told = (at >= 0) & (left == events.fields["prev_pid"][of])
+        is_told &= came == events.fields["next_pid"][of]
+        is_second = np.zeros(len(own), dtype=bool)
+        is_second[1:] = ~is_out[1:] & is_out[:-1]
+        is_second[1:] &= (left[1:] == left[:-1]) & (came[1:] == came[:-1])
+        parts.append(own[~is_told & ~is_second])
+    return np.concatenate(parts)
