@@ -63,7 +63,7 @@ def write_tracedat(
     `to_host`: the host's CLOCK_MONOTONIC at times of the recorder's. Raises BrokenError where the
     perf.data can't be read, HostError where `target` can't be written.
     """
-    # Once for names and losses, which come before or anywhere among the events.
+    # First for what is known at a recording's end only: names that threads had last, and losses.
     named = {SWITCH: ()} if SWITCH in tracepoints(source) else {}
     trace = read_trace(source, named)
     trace_id = _id(f"{source.name} {trace.start_ns}")
@@ -90,7 +90,7 @@ def write_tracedat(
 
 
 class _Events:
-    """A perf.data's samples, read again."""
+    """A perf.data's samples, with what `trace` knows of losses between them."""
 
     def __init__(self, trace: Trace, to_host: Callable[[Nanoseconds], Nanoseconds]) -> None:
         self._to_host = to_host

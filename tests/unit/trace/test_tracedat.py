@@ -175,6 +175,34 @@ def test_times_before_the_hosts_boot_are_refused(tmp_path: Path) -> None:
         write_tracedat(source, target, to_host=before)
 
 
+WHOLE = (FIXTURES / "one-event-perf-6.1.data").read_bytes()
+
+
+@settings(
+    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    changes=st.dictionaries(
+        st.integers(0, len(WHOLE) - 1), st.sampled_from([0, 1, 255]) | st.integers(0, 255)
+    )
+)
+def test_whatever_a_guest_wrote_is_refused_or_made_a_whole_file(
+    tmp_path: Path, changes: dict[int, int]
+) -> None:
+    data = bytearray(WHOLE)
+    for place, value in changes.items():
+        data[place] = value
+    source, target = tmp_path / "perf.data", tmp_path / "trace.dat"
+    source.write_bytes(data)
+    target.unlink(missing_ok=True)
+    try:
+        write_tracedat(source, target)
+    except BrokenError:
+        assert not target.exists()
+    else:
+        parsed(target.read_bytes())
+
+
 @pytest.fixture(params=RECORDED)
 def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     """A recording's name, and what was written of it."""

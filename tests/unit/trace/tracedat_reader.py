@@ -68,7 +68,9 @@ def parsed(data: bytes) -> TraceDat:
     formats = [parts.take(parts.number(8)).decode() for _ in range(parts.number(4))]
     for _ in range(parts.number(4)):
         parts.string()
-        formats += [parts.take(parts.number(8)).decode() for _ in range(parts.number(4))]
+        formats += [
+            parts.take(parts.number(8)).decode(errors="replace") for _ in range(parts.number(4))
+        ]
     parts.take(parts.number(4))  # kallsyms
     parts.take(parts.number(4))  # printk
     lines = parts.take(parts.number(8)).rstrip(b"\0").decode().splitlines()
