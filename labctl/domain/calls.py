@@ -42,6 +42,10 @@ _HINTS = (
 )
 
 
+class ConnectionLostError(HostError):
+    """libvirt's daemon has ended, or doesn't answer any more."""
+
+
 class Calls:
     """What is asked of one connection. `guests`: UUIDs of those that labctl starts over it, and
     the only ones that it ever ends."""
@@ -56,7 +60,7 @@ class Calls:
         """libvirt's refusal as an error of ours. Its calls know no deadline: after `seconds` the
         QEMU that they wait for is killed, and they fail (None: what an answer may take).
 
-        Raises BrokenError with libvirt's reason; HostError when the connection is gone.
+        Raises BrokenError with libvirt's reason; ConnectionLostError when nobody is there.
         """
         seconds = ANSWER_S if seconds is None else seconds
         expired = threading.Event()
@@ -76,7 +80,7 @@ class Calls:
                     f"{what}: QEMU did not answer within {seconds:g} s and was ended"
                 ) from error
             if self._is_lost():
-                raise HostError(
+                raise ConnectionLostError(
                     f"{what}: the connection to {self._uri} is gone ({error})",
                     hint="Start libvirt's daemon again ('systemctl start libvirtd'); 'labctl "
                     "sweep --resume RUN' goes on with a run.",

@@ -288,7 +288,7 @@ class RunningGuest:
         import libvirt_qemu
 
         request: Mapping[str, Any] = {"execute": command, "arguments": arguments}
-        with self._calls.explained(f"the guest's agent refused '{command}'"):
+        with self._calls.explained(f"the guest's agent does not do '{command}'"):
             try:
                 answer = libvirt_qemu.qemuAgentCommand(
                     self._domain, json.dumps(request), _AGENT_ANSWER_S, 0

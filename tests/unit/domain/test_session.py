@@ -12,7 +12,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.domain import calls, session
-from labctl.domain.calls import Calls
+from labctl.domain.calls import Calls, ConnectionLostError
 from labctl.domain.session import RunningGuest, Session
 
 UUID = "11111111-2222-4333-8444-555555555555"
@@ -70,7 +70,9 @@ def test_a_refusal_in_time_is_libvirts_own(stuck: subprocess.Popen[bytes]) -> No
 
 
 def test_a_connection_that_is_gone_ends_the_run_and_says_how_to_go_on() -> None:
-    with pytest.raises(HostError, match="the connection to qemu:///system is gone") as caught:
+    with pytest.raises(
+        ConnectionLostError, match="the connection to qemu:///system is gone"
+    ) as caught:
         guest(refuse, asked(is_alive=False)).resume()
     assert "sweep --resume" in str(caught.value.hint)
 
