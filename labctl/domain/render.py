@@ -57,6 +57,10 @@ class DomainRequest:
     tap: str | None = None
     """The tap device that its network card is plugged into; None: a network of QEMU's own."""
 
+    keeps_owners: bool = False
+    """Whether libvirt may not give the root disk to its QEMU user: it would give it all files that
+    the overlay is based on as well, for good."""
+
     @property
     def mac(self) -> str:
         """A MAC address that is the domain's own: a restored guest must keep the one it had.

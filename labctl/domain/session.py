@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -21,11 +22,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lxml import etree
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.xmldiff import parse
+from labctl.base.yamlfile import nearest
 from labctl.domain.orphans import adopt_orphans
 
 # Read by libvirt when it is loaded: what it logs is also in the exceptions that reach us.
@@ -33,8 +37,10 @@ os.environ.setdefault("LIBVIRT_LOG_OUTPUTS", "4:file:/dev/null")
 
 import libvirt
 
-NAME_PREFIX = "labctl-"
-"""Domains whose names begin so are labctl's, and only those are ever ended."""
+from labctl.domain.calls import MEMORY_S, Calls
+
+EMBEDDED = "qemu:///embed"
+"""How the URI of the driver in this process begins."""
 
 _QEMU_CONF = """\
 # Written by labctl at each start; changes are lost.
@@ -52,17 +58,15 @@ stdio_handler = "file"
 {hugetlbfs}save_image_format = "raw"
 """
 
-_BEING_REMOVED = "already being removed"
+_NOT_YET_REMOVED = re.compile(r"already (being removed|being started|active)")
+"""What libvirt says of a domain's UUID while it lets go of its last guest."""
+
 _REMOVAL_S = 30.0
 
-_ANSWER_S = 60.0
-_MEMORY_S = 180.0
-"""For what writes or reads a guest's whole memory."""
+_KEEPALIVE_S, _KEEPALIVES = 5, 6
+"""virsh's. A daemon that hangs would otherwise be waited for without end."""
 
 _AGENT_ANSWER_S = 10
-
-_QEMU_NAME = f"guest={NAME_PREFIX}".encode()
-"""How the value of QEMU's -name begins."""
 
 _loop_lock = threading.Lock()
 _loop_started = False
@@ -93,7 +97,12 @@ class Session:
 
     def __init__(self, connection: libvirt.virConnect, uri: str) -> None:
         self._connection = connection
+        self._calls = Calls(connection, uri)
         self.uri = uri
+
+    @property
+    def is_embedded(self) -> bool:
+        return is_embedded(self.uri)
 
     @classmethod
     @contextmanager
@@ -110,7 +119,7 @@ class Session:
         mounts = f"hugetlbfs_mount = [{_quoted(map(str, hugetlbfs))}]\n" if hugetlbfs else ""
         text = _QEMU_CONF.format(controllers=_quoted(controllers), hugetlbfs=mounts)
         (root / "etc" / "qemu.conf").write_text(text)
-        with cls.connected(f"qemu:///embed?root={root}") as session:
+        with cls.connected(f"{EMBEDDED}?root={root}") as session:
             yield session
 
     @classmethod
@@ -121,14 +130,25 @@ class Session:
         try:
             connection = libvirt.open(uri)
         except libvirt.libvirtError as error:
-            raise HostError(
-                f"libvirt does not open '{uri}': {error}",
-                hint="Run 'make setup' as root, or name another connection with --connect.",
-            ) from error
+            hint = _hint_to_open(uri, str(error))
+            raise HostError(f"libvirt does not open '{uri}': {error}", hint=hint) from error
+        with suppress(libvirt.libvirtError):  # the embedded driver has no such thing
+            connection.setKeepAlive(_KEEPALIVE_S, _KEEPALIVES)
         try:
             yield cls(connection, uri)
         finally:
             connection.close()
+
+    def check_here(self) -> None:
+        """Raises UsageError unless guests that it starts are QEMU's and on this host: labctl looks
+        at their threads, and makes their disks."""
+        uri = urlsplit(self._connection.getURI())
+        transport = uri.scheme.partition("+")[2]
+        if self._connection.getType() != "QEMU" or uri.hostname or transport not in ("", "unix"):
+            raise UsageError(
+                f"'{self.uri}' doesn't start QEMU on this host, where labctl measures",
+                hint="Run labctl on the host of the guests, with '--connect qemu:///system'.",
+            )
 
     def versions(self) -> dict[str, str]:
         """Versions of libvirt and of the QEMU that it starts."""
@@ -145,11 +165,12 @@ class Session:
         """Raises HostError when somebody's domain isn't shut off: what its disks hold is only
         whole then."""
         domain = self._somebodys(name)
-        with _explained(f"libvirt does not tell the state of '{name}'"):
+        with self._calls.explained(f"libvirt does not tell the state of '{name}'"):
             if domain.isActive():
                 raise HostError(
                     f"the domain '{name}' is running, and its disks change",
-                    hint=f"Shut it down: virsh -c {self.uri} shutdown {name}",
+                    hint=f"Shut it down: virsh -c {self.uri} shutdown {name}. If it must run on, "
+                    "docs/own-vm.md tells how to measure with a copy of its disks.",
                 )
             if domain.hasManagedSaveImage():
                 raise HostError(
@@ -161,14 +182,18 @@ class Session:
         try:
             return self._connection.lookupByName(name)
         except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                raise HostError(f"libvirt does not look for '{name}': {error}") from error
+            with self._calls.explained("libvirt does not list its domains"):
+                names = [domain.name() for domain in self._connection.listAllDomains()]
             raise UsageError(
-                f"no domain '{name}' at {self.uri}: {error}",
-                hint=f"'virsh -c {self.uri} list --all' shows them.",
+                f"no domain '{name}' at {self.uri}",
+                hint=nearest(name, names) if names else "It has none at all.",
             ) from error
 
     def qemu_user(self) -> tuple[int, int]:
         """User and group id that libvirt runs QEMU as (its DAC security model's base label)."""
-        with _explained("libvirt does not tell its capabilities"):
+        with self._calls.explained("libvirt does not tell its capabilities"):
             capabilities = etree.fromstring(self._connection.getCapabilities().encode())
         label = capabilities.findtext("host/secmodel[model='dac']/baselabel")
         if label is None:
@@ -178,31 +203,37 @@ class Session:
 
     def start(self, xml: str) -> RunningGuest:
         """Start a transient domain, its vCPUs paused. Raises BrokenError with libvirt's reason."""
-        with self._nothing_left(), _explained("libvirt does not start the guest"):
+        with self._nothing_left(xml), self._calls.explained("libvirt does not start the guest"):
             create = self._connection.createXML
             domain = _when_removed(lambda: create(xml, libvirt.VIR_DOMAIN_START_PAUSED))
-            return RunningGuest(domain)
+            return RunningGuest(domain, self._calls)
 
     def restore(self, saved: Path, xml: str, name: str) -> RunningGuest:
         """Restore a saved guest with another XML, its vCPUs paused."""
-        with self._nothing_left(), _explained("libvirt does not restore the guest", _MEMORY_S):
+        explained = self._calls.explained("libvirt does not restore the guest", MEMORY_S)
+        with self._nothing_left(xml), explained:
             restore = self._connection.restoreFlags
             _when_removed(lambda: restore(str(saved), xml, libvirt.VIR_DOMAIN_SAVE_PAUSED))
-            return RunningGuest(self._connection.lookupByName(name))
+            return RunningGuest(self._connection.lookupByName(name), self._calls)
 
     def end_all(self) -> None:
-        """End every guest of labctl's that runs on this connection, whoever holds it: an interrupt
-        may come between libvirt's call and what would have kept its result."""
+        """End every guest that was started over this connection, whoever holds it: an interrupt
+        may come between libvirt's call and what would have kept its result. A daemon has guests of
+        others, whatever their names are."""
         try:
             domains = self._connection.listAllDomains()
         except libvirt.libvirtError:
-            return  # the connection is gone: the next run ends them (run.leftovers)
+            self._calls.end_guests()
+            return
         for domain in domains:
-            if domain.name().startswith(NAME_PREFIX):
-                _end(domain)
+            if domain.UUIDString() in self._calls.guests:
+                _end(domain, self._calls)
 
     @contextmanager
-    def _nothing_left(self) -> Iterator[None]:
+    def _nothing_left(self, xml: str) -> Iterator[None]:
+        uuid = parse(xml).findtext("uuid")
+        assert uuid is not None  # every XML of labctl's has one
+        self._calls.guests.add(uuid)
         try:
             yield
         except BaseException:
@@ -213,25 +244,26 @@ class Session:
 class RunningGuest:
     """A domain that runs, paused or not."""
 
-    def __init__(self, domain: libvirt.virDomain) -> None:
+    def __init__(self, domain: libvirt.virDomain, calls: Calls) -> None:
         self._domain = domain
+        self._calls = calls
         self.name: str = domain.name()
         self.pid: int = _process_of(self.vcpu_threads()[0])
         """QEMU's process id."""
 
     def resume(self) -> None:
-        with _explained("libvirt does not resume the guest"):
+        with self._calls.explained("libvirt does not resume the guest"):
             self._domain.resume()
 
     def save(self, path: Path) -> None:
         """Write the guest's memory and state to `path` and end it. The file is made 0600 first:
         it holds all that the guest knew."""
         path.touch(mode=0o600)
-        with _explained("libvirt does not save the guest", _MEMORY_S):
+        with self._calls.explained("libvirt does not save the guest", MEMORY_S):
             self._domain.save(str(path))
 
     def live_xml(self) -> str:
-        with _explained("libvirt does not show the guest"):
+        with self._calls.explained("libvirt does not show the guest"):
             return str(self._domain.XMLDesc())
 
     def qmp(self, command: str, **arguments: Any) -> Any:
@@ -240,7 +272,7 @@ class RunningGuest:
         import libvirt_qemu
 
         request: Mapping[str, Any] = {"execute": command, "arguments": arguments}
-        with _explained(f"QEMU does not answer '{command}'"):
+        with self._calls.explained(f"QEMU does not answer '{command}'"):
             answer = libvirt_qemu.qemuMonitorCommand(self._domain, json.dumps(request), 0)
         decoded = json.loads(answer)
         if "return" not in decoded:
@@ -256,14 +288,15 @@ class RunningGuest:
         import libvirt_qemu
 
         request: Mapping[str, Any] = {"execute": command, "arguments": arguments}
-        try:
-            answer = libvirt_qemu.qemuAgentCommand(
-                self._domain, json.dumps(request), _AGENT_ANSWER_S, 0
-            )
-        except libvirt.libvirtError as error:
-            if error.get_error_code() == libvirt.VIR_ERR_AGENT_UNRESPONSIVE:
-                raise AgentSilentError(f"the guest's agent does not answer: {error}") from error
-            raise BrokenError(f"the guest's agent refused '{command}': {error}") from error
+        with self._calls.explained(f"the guest's agent does not do '{command}'"):
+            try:
+                answer = libvirt_qemu.qemuAgentCommand(
+                    self._domain, json.dumps(request), _AGENT_ANSWER_S, 0
+                )
+            except libvirt.libvirtError as error:
+                if error.get_error_code() == libvirt.VIR_ERR_AGENT_UNRESPONSIVE:
+                    raise AgentSilentError(f"the guest's agent does not answer: {error}") from error
+                raise
         return json.loads(answer)["return"]
 
     def vcpu_threads(self) -> dict[int, int]:
@@ -307,9 +340,25 @@ def _quoted(words: Iterable[str]) -> str:
     return ", ".join(f'"{word}"' for word in words)
 
 
-def _end(domain: libvirt.virDomain) -> None:
+def is_embedded(uri: str) -> bool:
+    """Whether libvirt's driver runs in labctl's own process there."""
+    return uri.startswith(EMBEDDED)
+
+
+def _hint_to_open(uri: str, refusal: str) -> str:
+    if is_embedded(uri):
+        return "Run 'make setup' as root, or name another connection with --connect."
+    if "Permission denied" in refusal or "authentication" in refusal:
+        return "Run labctl as root."
+    return (
+        "Does libvirt's daemon run? 'systemctl start libvirtd' (or virtqemud) starts it. Without "
+        "--connect labctl needs none: --domain takes a file of 'virsh dumpxml --inactive' as well."
+    )
+
+
+def _end(domain: libvirt.virDomain, calls: Calls) -> None:
     try:
-        RunningGuest(domain).end()
+        RunningGuest(domain, calls).end()
     except (BrokenError, libvirt.libvirtError):
         try:
             domain.destroy()
@@ -325,7 +374,7 @@ def _when_removed(act: Callable[[], Any]) -> Any:
         try:
             return act()
         except libvirt.libvirtError as error:
-            if _BEING_REMOVED not in str(error) or time.monotonic() > deadline:
+            if not _NOT_YET_REMOVED.search(str(error)) or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
 
@@ -339,69 +388,6 @@ def _process_of(thread: int) -> int:
         if line.startswith("Tgid:"):
             return int(line.split()[1])
     raise BrokenError(f"/proc/{thread}/status names no Tgid")
-
-
-@contextmanager
-def _explained(what: str, seconds: float | None = None) -> Iterator[None]:
-    """libvirt's refusal as an error of ours. Its calls know no deadline: after `seconds` the QEMU
-    that they wait for is killed, and they fail (None: what an answer may take)."""
-    seconds = _ANSWER_S if seconds is None else seconds
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        for pid in _our_qemus():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    timer = threading.Timer(seconds, expire)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except libvirt.libvirtError as error:
-        if expired.is_set():
-            raise BrokenError(
-                f"{what}: QEMU did not answer within {seconds:g} s and was ended"
-            ) from error
-        raise BrokenError(f"{what}: {error}", hint=_hint(str(error))) from error
-    except SystemError as error:
-        # A signal that arrived inside a call of the C library: CPython wraps what its handler
-        # raised.
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            raise error.__cause__ from None
-        raise
-    finally:
-        timer.cancel()
-
-
-def _our_qemus() -> list[int]:
-    """Processes of labctl's guests: a host has one run at a time."""
-    found = []
-    for name in os.listdir("/proc"):
-        try:
-            arguments = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue  # no process, or one that has ended
-        if name.isdigit() and any(a.startswith(_QEMU_NAME) for a in arguments):
-            found.append(int(name))
-    return found
-
-
-_HINTS = (
-    (
-        "Cannot set scheduler parameters",
-        "SCHED_FIFO and SCHED_RR need root outside a cpu cgroup "
-        "with RT_GROUP_SCHED; see 'labctl host facts'.",
-    ),
-    ("Cannot allocate memory", "Give the guest less memory in the study's 'guest.memory_mib'."),
-    ("No space left on device", "Free some space, or name another folder with --state-dir."),
-    ("Permission denied", "Run labctl as root."),
-)
-
-
-def _hint(text: str) -> str | None:
-    return next((hint for pattern, hint in _HINTS if pattern in text), None)
 
 
 def _version(number: int) -> str:

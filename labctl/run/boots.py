@@ -11,14 +11,15 @@ from pathlib import Path
 from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError
+from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Note
 from labctl.base.tuning import Tuning
 from labctl.domain.render import guest_data_path
 from labctl.domain.session import RunningGuest
+from labctl.host.cgroups import libvirt_controllers, placement, placement_problems
 from labctl.run import cable
 from labctl.run.disks import Disks, make_overlays, remove_disks
-from labctl.run.guests import RESTORE_S, answering, guest_xml
+from labctl.run.guests import RESTORE_S, answering, guest_xml, hand_over
 from labctl.run.huge_pages import huge_pages, pages_of
 from labctl.run.lab import DOMAIN_NAME, Lab
 
@@ -99,7 +100,11 @@ class Boots:
 
     def _overlays(self, disks: Disks, stem: str) -> Disks:
         self._lab.source.check()
-        return make_overlays(disks, self._lab.work, stem)
+        made = make_overlays(disks, self._lab.work, stem)
+        for disk in made.values():
+            if disk.path.exists():  # libvirt makes a file of UEFI variables that isn't there
+                hand_over(self._lab, disk.path)
+        return made
 
     def _paused(
         self, running: RunningGuest, xml: str, disks: Disks, seconds: float, *, is_booting: bool
@@ -134,6 +139,7 @@ class Boots:
         xml = guest_xml(self._lab, baseline, disks)
         with self._memory_for(xml), cable.cabled(self._lab, baseline) as plug:
             running = self._lab.session.start(xml)
+            _check_place(self._lab, running)
             plug(running)
             with answering(self._lab, running, self._lab.boot_s, is_booting=True) as channel:
                 seconds = time.monotonic() - started
@@ -141,6 +147,20 @@ class Boots:
                 self.settle(channel, self._baseline)
                 running.save(memory)
         return SavedBoot(planned, number, memory, disks)
+
+
+def _check_place(lab: Lab, running: RunningGuest) -> None:
+    """Raises HostError where a daemon puts guests in cgroups in which each of their trials would
+    be invalid: its qemu.conf is the administrator's."""
+    problems = placement_problems(lab.layout, placement(running.pid))
+    if problems and not lab.session.is_embedded:
+        named = ", ".join(f'"{name}"' for name in libvirt_controllers(lab.layout))
+        raise HostError(
+            f"the guests of {lab.session.uri} would not weigh what others do: "
+            f"{'; '.join(problems)}",
+            hint=f"Add 'cgroup_controllers = [{named}]' to /etc/libvirt/qemu.conf and restart the "
+            "daemon, or leave out --connect.",
+        )
 
 
 @dataclass(frozen=True, slots=True)

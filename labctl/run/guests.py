@@ -51,10 +51,18 @@ def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None 
             agent_socket=lab.sockets / "agent.sock",
             # The first boot, which has a seed, is for cloud-init alone.
             tap=lab.link.tap if lab.link and seed_disk is None else None,
+            keeps_owners=not lab.session.is_embedded,
         )
     )
     validate(xml)
     return xml
+
+
+def hand_over(lab: Lab, overlay: Path) -> None:
+    """Let QEMU write to an overlay, and to nothing that it is based on: a daemon's QEMU has a user
+    of its own, and libvirt is told to leave the owners of root disks alone."""
+    if not lab.session.is_embedded:
+        os.chown(overlay, *lab.session.qemu_user())
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from labctl.base.tuning import Strategy, Tuning
 from labctl.domain.pinplan import PinPlan
 from labctl.domain.readback import ExpectedThread
 from labctl.domain.render import mac_of
-from labctl.domain.session import NAME_PREFIX, RunningGuest, Session
+from labctl.domain.session import RunningGuest, Session
 from labctl.guest.images import Image
 from labctl.host import cgroups
 from labctl.host.accelerator import Accelerator
@@ -30,7 +30,7 @@ from labctl.run.disks import RAW, DataDisk, Disks
 from labctl.run.huge_pages import hugetlbfs_mounted, pages_of, sizes_in_files
 from labctl.run.planning import Planned, has_peers
 
-DOMAIN_NAME = f"{NAME_PREFIX}guest"
+DOMAIN_NAME = "labctl-guest"
 """A restore can't rename a domain, and a host has one run at a time: one name serves."""
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note, Warned
 from labctl.base.places import StatePlaces
-from labctl.domain.session import NAME_PREFIX
 from labctl.host.journal import Journal
+from labctl.run.lab import DOMAIN_NAME
 
 _EMBEDDED = Path("run/qemu")
 """Where libvirt's QEMU driver keeps the pids of its guests, below an embedded driver's root."""
@@ -69,14 +69,13 @@ def leftover_guests(places: StatePlaces) -> dict[str, int]:
     """Name to pid of the guests that labctl started with files in this state folder."""
     found = {}
     for folder in (places.libvirt_root / _EMBEDDED, _DAEMON):
-        for path in folder.glob(f"{NAME_PREFIX}*.pid"):
-            try:
-                pid = int(path.read_text())
-            except (OSError, ValueError):
-                continue
-            arguments = _arguments(pid)
-            # A recycled pid is somebody else's process.
-            ours = f"guest={path.stem}".encode() in arguments
-            if ours and str(places.work).encode() in arguments:
-                found[path.stem] = pid
+        try:
+            pid = int((folder / f"{DOMAIN_NAME}.pid").read_text())
+        except (OSError, ValueError):
+            continue
+        arguments = _arguments(pid)
+        # A recycled pid is somebody else's process.
+        ours = f"guest={DOMAIN_NAME}".encode() in arguments
+        if ours and str(places.work).encode() in arguments:
+            found[DOMAIN_NAME] = pid
     return found

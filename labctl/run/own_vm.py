@@ -14,6 +14,7 @@ from labctl.base.events import Note
 from labctl.base.tuning import Tuning
 from labctl.domain import foreign
 from labctl.domain.agent import GuestAgent
+from labctl.domain.calls import ConnectionLostError
 from labctl.domain.foreign_copy import Copied, CopyRequest, copied
 from labctl.domain.foreign_graft import grafted, with_data_disk
 from labctl.domain.readback import ExpectedThread
@@ -85,6 +86,8 @@ class OwnVm:
         agent = GuestAgent(running.agent)
         try:
             agent.wait(deadline)
+        except ConnectionLostError:
+            raise  # the guest's console has nothing to say of that
         except HostError as error:
             message = f"{error.message}{console_end(lab.console_log)}"
             raise HostError(message, hint=error.hint) from error

@@ -20,7 +20,7 @@ from labctl.domain.session import RunningGuest
 from labctl.guest import seed
 from labctl.guest.images import Image
 from labctl.run.disks import DiskFile, Disks, make_overlay
-from labctl.run.guests import answering, image_xml
+from labctl.run.guests import answering, hand_over, image_xml
 from labctl.run.lab import Lab
 
 _FIRST_BOOT = 2.0
@@ -134,6 +134,7 @@ def _boot_first(lab: Lab, baseline: Tuning, files: Mapping[str, str], prepared: 
     disk.unlink(missing_ok=True)  # of a labctl that was killed: its guest may still write to it
     # By a relative name, so that the state folder may be moved, or be known by another path.
     make_overlay(Path(os.path.relpath(lab.image.disk, disk.parent)), disk)
+    hand_over(lab, disk)
     try:
         running = lab.session.start(image_xml(lab, baseline, disk, seed_disk))
         with answering(lab, running, lab.boot_s * _FIRST_BOOT, is_booting=True) as channel:
@@ -143,6 +144,7 @@ def _boot_first(lab: Lab, baseline: Tuning, files: Mapping[str, str], prepared: 
             # Nothing is written after this: the guest can be ended as by a loss of power.
             _run(channel, ["mount", "-o", "remount,ro", "/"], check=False)
             _run(channel, ["sync"])
+        os.chown(disk, os.geteuid(), os.getegid())
         disk.rename(prepared)
     finally:
         disk.unlink(missing_ok=True)

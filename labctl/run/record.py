@@ -14,6 +14,7 @@ from labctl.base.signals import cleaning_up
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.tuning import Strategy
 from labctl.domain.pinpicture import layout_json, picture
+from labctl.domain.session import EMBEDDED, is_embedded
 from labctl.run.disks import DATA_SIZE_BYTES
 from labctl.run.planning import Planned, SweepRequest
 from labctl.store.run_folder import RunFolder
@@ -75,6 +76,8 @@ def _first_record(request: SweepRequest, planned: Planned) -> dict[str, Any]:
         "study": plan.study,
         "title": plan.title,
         "seed": plan.seed,
+        # Now, for a run that is interrupted before libvirt is opened.
+        **({"connection": request.connect} if request.connect else {}),
         "quick": plan.quick,
         "collect": str(plan.collect),
         "vcpus": plan.guest.vcpus,
@@ -123,6 +126,7 @@ def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[s
                 *(facts.get("image", {}).get("digest", "")[:12] for facts in (record, now)),
             ),
             ("the domain", *(_domain_digest(facts) for facts in (record, now))),
+            ("libvirt", *(_connection(facts) for facts in (record, now))),
         )
         if before != after
     ]
@@ -137,6 +141,12 @@ def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[s
 def _domain_digest(facts: Mapping[str, Any]) -> str | None:
     domain = facts.get("domain")
     return domain and str(domain["digest"])[:12]
+
+
+def _connection(facts: Mapping[str, Any]) -> str:
+    """A state folder may be moved; a daemon is another libvirt."""
+    uri = str(facts.get("connection") or EMBEDDED)
+    return EMBEDDED if is_embedded(uri) else uri
 
 
 def command(request: SweepRequest, plan: Plan) -> list[str]:

@@ -17,6 +17,7 @@ from labctl.base.levels import Level
 from labctl.base.places import StatePlaces, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Kind
+from labctl.domain.session import EMBEDDED, Session, is_embedded
 from labctl.guest.images import Image, find
 from labctl.host import preflight
 from labctl.host.accelerator import Accelerator, accelerator
@@ -74,11 +75,15 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
     with ExitStack() as stack:
         stack.enter_context(ending_signals_interrupt())
         folder = RunFolder.find(request.results, request.earlier) if request.earlier else None
+        request = _on_its_connection(request, folder)
         planned = _plan_for(request, folder)
         what = shlex.join(command(request, planned.plan))
         path = folder.path if folder else _folder_path(request, planned.plan)
         stack.enter_context(host_locked(host_lock(), what=what, run_folder=path))
         clean_up(request.places, listener)
+        if request.connect is not None:
+            with Session.connected(request.connect) as session:
+                session.check_here()
         _preflight(request, planned, path)
         if folder is None:
             planned = _with_image(request, planned, listener)
@@ -91,6 +96,15 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
         with recorded(folder, request, planned) as record:
             _carry_out(request, planned, folder, record, listener, why_end)
         return folder
+
+
+def _on_its_connection(request: SweepRequest, folder: RunFolder | None) -> SweepRequest:
+    """A run goes on over the connection that it was begun with: another has another QEMU user and
+    other cgroups."""
+    if folder is None or request.connect is not None:
+        return request
+    began = str(folder.read_run().get("connection") or EMBEDDED)
+    return request if is_embedded(began) else replace(request, connect=began)
 
 
 def _plan_for(request: SweepRequest, folder: RunFolder | None) -> Planned:

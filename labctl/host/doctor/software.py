@@ -17,6 +17,9 @@ from labctl.host.preflight import TOOLS
 GROUP = "software"
 _DRIVERS = "libvirt/connection-driver/libvirt_driver_qemu.so"
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
+_SOCKETS = ("libvirt-sock", "virtqemud-sock")
+"""On Debian a daemon that nobody asks ends after two minutes; systemd keeps its socket."""
+
 _OSINFO = "/usr/share/osinfo/os/debian.org"
 _APPARMOR = "/etc/apparmor.d/local/abstractions/libvirt-qemu"
 _OPTIONAL = {
@@ -132,6 +135,8 @@ def daemons(reader: Reader, scope: Scope) -> Result:
     running = [name for name in names if reader.running(name)]
     if "virtqemud" in running or "libvirtd" in running:
         return fine(f"{', '.join(running)} run: '--connect qemu:///system' can be had", running)
+    if any(reader.exists(f"/run/libvirt/{name}") for name in _SOCKETS):
+        return fine("none runs, and systemd starts one for '--connect qemu:///system'", running)
     said = f"only {', '.join(running)} run" if running else "none runs"
     return fine(
         f"{said}; labctl's own libvirt needs none, and its guests get user networks", running

@@ -81,9 +81,16 @@ def test_cleaning_up_is_not_interrupted(number: signal.Signals) -> None:
 
 _GUEST = """
 <domain type='test'>
-  <name>{name}</name><memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os>
+  <name>{name}</name><uuid>{uuid}</uuid><memory>1024</memory><vcpu>1</vcpu><os><type>hvm</type></os>
 </domain>
 """
+
+
+OURS = "11111111-2222-4333-8444-555555555555"
+
+
+def guest(name: str, uuid: str) -> str:
+    return _GUEST.format(name=name, uuid=uuid)
 
 
 @pytest.fixture
@@ -101,25 +108,26 @@ def names(session: Session) -> set[str]:
 def test_a_guest_that_starts_and_cannot_be_used_is_ended(session: Session) -> None:
     # The mock hypervisor starts the domain and then refuses the QEMU monitor.
     with pytest.raises(BrokenError, match="query-cpus-fast"):
-        session.start(_GUEST.format(name="labctl-guest"))
+        session.start(guest("labctl-guest", OURS))
     assert names(session) == {"test"}
 
 
 def test_an_interrupt_right_after_the_start_leaves_no_guest(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(guest: RunningGuest, domain: object) -> None:
+    def interrupted(guest: RunningGuest, *given: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RunningGuest, "__init__", interrupted)
-    monkeypatch.setattr("labctl.domain.session._end", lambda domain: domain.destroy())
+    monkeypatch.setattr("labctl.domain.session._end", lambda domain, calls: domain.destroy())
     with pytest.raises(KeyboardInterrupt):
-        session.start(_GUEST.format(name="labctl-guest"))
+        session.start(guest("labctl-guest", OURS))
     assert names(session) == {"test"}
 
 
 def test_ending_all_guests_spares_those_of_others(session: Session) -> None:
-    session._connection.createXML(_GUEST.format(name="labctl-guest"))
-    session._connection.createXML(_GUEST.format(name="web"))
+    session._connection.createXML(guest("labctl-guest", OURS))
+    session._calls.guests.add(OURS)
+    session._connection.createXML(guest("labctl-web", OURS.replace("1", "2")))
     session.end_all()
-    assert names(session) == {"test", "web"}
+    assert names(session) == {"test", "labctl-web"}

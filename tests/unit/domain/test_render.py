@@ -83,6 +83,14 @@ def test_what_xml_cannot_say_plainly_is_escaped() -> None:
     assert source.get("file") == str(odd)
 
 
+def test_the_files_that_a_root_disk_is_based_on_keep_their_owners_where_it_is_asked_for() -> None:
+    xml = render(hosts.request(load_tuning("baseline"), keeps_owners=True))
+    valid(xml)
+    root, data = etree.fromstring(xml.encode()).iterfind("devices/disk/source")
+    assert [dict(label.attrib) for label in root] == [{"model": "dac", "relabel": "no"}]
+    assert len(data) == 0  # it is based on nothing, and the daemon's QEMU writes to it
+
+
 @pytest.mark.parametrize("character", ["\x00", "\x1b", "\ud800", "\ufffe"])
 def test_what_xml_cannot_say_at_all_is_refused(character: str) -> None:
     with pytest.raises(UsageError, match="XML cannot hold"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from labctl.base.stopping import Looks, UntilWidth
 from labctl.run import planning
 from labctl.run import sweep as module
 from labctl.run.planning import Planned, SweepRequest, plan_sweep
-from labctl.run.record import command
+from labctl.run.record import check_same_host, command
 from labctl.run.sweep import sweep
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus
@@ -168,6 +171,42 @@ def test_the_recorded_command_names_a_study_as_the_user_did(tmp_path: Path) -> N
 def resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     carried_out(monkeypatch, lambda folder, record: None)
     return sweep(request(tmp_path), lambda event: None)
+
+
+def test_a_run_goes_on_over_its_own_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    @contextmanager
+    def connected(uri: str) -> Iterator[Any]:
+        opened.append(uri)
+        yield SimpleNamespace(check_here=lambda: None)
+
+    monkeypatch.setattr(module.Session, "connected", connected)
+    carried_out(monkeypatch, lambda folder, record: None)
+    for connect in ("qemu:///system", None):
+        folder = sweep(request(tmp_path / str(connect), connect=connect), lambda event: None)
+        resumed = request(tmp_path / str(connect), resume=folder.name)
+        sweep(resumed, lambda event: None)
+    assert opened == ["qemu:///system"] * 2
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "is_same"),
+    [
+        ("qemu:///embed?root=/var/lib/labctl/lv", "qemu:///embed?root=/moved/lv", True),
+        ("qemu:///embed?root=/var/lib/labctl/lv", "qemu:///system", False),
+        ("qemu:///system", "qemu:///system", True),
+    ],
+)
+def test_a_run_does_not_go_on_over_another_libvirt(
+    then: str, now: str, is_same: bool, tmp_path: Path
+) -> None:
+    folder = RunFolder.create(tmp_path, "r1")
+    facts: dict[str, Any] = {"host": {}, "image": {}}
+    with nullcontext() if is_same else pytest.raises(UsageError, match="libvirt .*qemu:///system"):
+        check_same_host(folder, facts | {"connection": then}, facts | {"connection": now})
 
 
 def test_a_resume_on_other_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,11 @@ def test_embedded_libvirt_needs_no_daemon_and_has_no_networks(host: FakeHost) ->
     assert "no network of type 'network'" in found.why
 
 
+def test_a_daemon_that_systemd_starts_when_it_is_asked_can_be_had(host: FakeHost) -> None:
+    host.write("/run/libvirt/libvirt-sock")
+    assert "'--connect qemu:///system'" in host.find("libvirt-daemons").found
+
+
 def test_debians_driver_does_not_open_without_its_account(host: FakeHost) -> None:
     host.write("/usr/lib64/libvirt/connection-driver/libvirt_driver_qemu.so")
     host.write("/etc/os-release", "ID=debian\n")

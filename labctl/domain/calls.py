@@ -1,0 +1,137 @@
+"""Calls to libvirt: each ends in time, a refusal is an error of ours, and a connection that is gone
+is told from a call that failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import libvirt
+
+from labctl.base.errors import BrokenError, HostError
+
+ANSWER_S = 60.0
+MEMORY_S = 180.0
+"""For what writes or reads a guest's whole memory."""
+
+_END_S = 10.0
+
+_HINTS = (
+    (
+        "Cannot set scheduler parameters",
+        "SCHED_FIFO and SCHED_RR need root outside a cpu cgroup "
+        "with RT_GROUP_SCHED; see 'labctl host facts'.",
+    ),
+    ("Cannot allocate memory", "Give the guest less memory in the study's 'guest.memory_mib'."),
+    ("No space left on device", "Free some space, or name another folder with --state-dir."),
+    (
+        "(as uid:",
+        "libvirt runs QEMU as a user of its own there: name a folder that others may pass "
+        "through, and so its parents, with --state-dir.",
+    ),
+    (
+        "Permission denied",
+        "Run labctl as root. With --connect, the host's policy must let QEMU into labctl's state "
+        "folder: see 'confinement' in 'labctl doctor'.",
+    ),
+)
+
+
+class ConnectionLostError(HostError):
+    """libvirt's daemon has ended, or doesn't answer any more."""
+
+
+class Calls:
+    """What is asked of one connection. `guests`: UUIDs of those that labctl starts over it, and
+    the only ones that it ever ends."""
+
+    def __init__(self, connection: libvirt.virConnect, uri: str) -> None:
+        self._connection = connection
+        self._uri = uri
+        self.guests: set[str] = set()
+
+    @contextmanager
+    def explained(self, what: str, seconds: float | None = None) -> Iterator[None]:
+        """libvirt's refusal as an error of ours. Its calls know no deadline: after `seconds` the
+        QEMU that they wait for is killed, and they fail (None: what an answer may take).
+
+        Raises BrokenError with libvirt's reason; ConnectionLostError when nobody is there.
+        """
+        seconds = ANSWER_S if seconds is None else seconds
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            _kill(self.guests)
+
+        timer = threading.Timer(seconds, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except libvirt.libvirtError as error:
+            if expired.is_set():
+                raise BrokenError(
+                    f"{what}: QEMU did not answer within {seconds:g} s and was ended"
+                ) from error
+            if self._is_lost():
+                raise ConnectionLostError(
+                    f"{what}: the connection to {self._uri} is gone ({error})",
+                    hint="Start libvirt's daemon again ('systemctl start libvirtd'); 'labctl "
+                    "sweep --resume RUN' goes on with a run.",
+                ) from error
+            raise BrokenError(f"{what}: {error}", hint=_hint(str(error))) from error
+        except SystemError as error:
+            # A signal that arrived inside a call of the C library: CPython wraps what its handler
+            # raised.
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise error.__cause__ from None
+            raise
+        finally:
+            timer.cancel()
+
+    def end_guests(self) -> None:
+        """End the guests without libvirt's help: QEMUs live on when their daemon has died. They
+        are gone when this returns."""
+        deadline = time.monotonic() + _END_S
+        while _kill(self.guests) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _is_lost(self) -> bool:
+        try:
+            return not self._connection.isAlive()
+        except libvirt.libvirtError:
+            return True
+
+
+def qemus(uuids: Collection[str]) -> list[int]:
+    """Process ids of the QEMUs that libvirt has started for these domains."""
+    wanted = {uuid.encode() for uuid in uuids}
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            arguments = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # no process, or one that has ended
+        at = arguments.index(b"-uuid") + 1 if b"-uuid" in arguments else len(arguments)
+        if name.isdigit() and at < len(arguments) and arguments[at] in wanted:
+            found.append(int(name))
+    return found
+
+
+def _kill(uuids: Collection[str]) -> bool:
+    """Whether there was one to kill."""
+    found = qemus(uuids)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(found)
+
+
+def _hint(text: str) -> str | None:
+    return next((hint for pattern, hint in _HINTS if pattern in text), None)

@@ -1,0 +1,158 @@
+"""A libvirtd as Debian's packages leave it, for tests: in a mount and a network namespace, with its
+own /run, configuration and state. The host's, should it have one, is not touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.host import cgroups
+from tests.guest.conftest import LABCTL, Sandbox, wait_for
+
+URI = "qemu:///system"
+
+_FOLDERS = (
+    *("/etc/libvirt", "/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt"),
+    "/var/backups",  # what labctl advises keeps the definition there that it changes
+)
+
+_ENTER = """\
+set -e
+for folder in /run "$@"; do mount -t tmpfs -o mode=755 none "$folder"; done
+if [ -e /dev/kvm ]; then  # as udev makes it where QEMU is installed
+  mknod -m 660 /run/kvm c 10 232
+  chgrp kvm /run/kvm
+  mount --bind /run/kvm /dev/kvm
+fi
+echo ready
+exec sleep infinity
+"""
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass
+class Libvirtd:
+    """`holder`: the process whose namespaces all is in. `log`: what daemons print."""
+
+    holder: subprocess.Popen[str]
+    log: Path
+    daemon: subprocess.Popen[bytes] | None = None
+
+    def argv(self, *words: str | Path) -> list[str]:
+        """The command in the namespaces, its folder the present one."""
+        into = ["nsenter", f"--target={self.holder.pid}", "--mount", "--net"]
+        return [*into, f"--wdns={Path.cwd()}", *map(str, words)]
+
+    def start(self) -> None:
+        """Returns once it answers."""
+        self.daemon = self.process("libvirtd")
+        asked = self.argv("virsh", "-c", URI, "list")
+        wait_for(
+            lambda: subprocess.run(asked, capture_output=True, check=False).returncode == 0,
+            120,
+            "libvirtd's first answer",
+        )
+
+    def process(self, program: str) -> subprocess.Popen[bytes]:
+        with open(self.log, "ab") as log:
+            return subprocess.Popen(self.argv(program), stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        assert self.daemon is not None
+        self.daemon.kill()
+        self.daemon.wait()
+
+    def virsh(self, *words: str | Path) -> str:
+        argv = self.argv("virsh", "-c", URI, *words)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def file(self, path: str) -> Path:
+        """A file of the namespaces, as the test sees it."""
+        return Path(f"/proc/{self.holder.pid}/root{path}")
+
+    def sandbox(self, sandbox: Sandbox) -> Sandbox:
+        """The same sandbox, with its labctl in the namespaces."""
+        return _Inside(sandbox.state, sandbox.results, self)
+
+
+@dataclass(frozen=True)
+class _Inside(Sandbox):
+    libvirtd: Libvirtd
+
+    def argv(self, *words: str) -> list[str]:
+        return self.libvirtd.argv(*LABCTL, *words)
+
+
+@contextmanager
+def libvirtd(folder: Path) -> Iterator[Libvirtd]:
+    """One that runs, ended at the end with all that it has started."""
+    made = [path for path in map(Path, _FOLDERS) if not path.exists()]
+    groups = _groups()
+    for path in made:
+        path.mkdir(parents=True)
+    argv = ["unshare", "--mount", "--net", "--propagation=private", "bash", "-c", _ENTER, "bash"]
+    holder = subprocess.Popen([*argv, *_FOLDERS], stdout=subprocess.PIPE, text=True)
+    system = Libvirtd(holder, folder / "daemons.log")
+    logd = None
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        _configure(system)
+        logd = system.process("virtlogd")
+        system.start()
+        yield system
+    finally:
+        for process in (system.daemon, logd):
+            if process is not None:
+                process.terminate()
+                process.wait()
+        for pid in _inside(holder.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        holder.wait()
+        for path in _groups() - groups:
+            wait_for(lambda path=path: _removed(path), 30, f"an end of all that is in {path}")
+        for path in made:
+            path.rmdir()
+
+
+def _configure(system: Libvirtd) -> None:
+    """What Debian's own files say, and what 'labctl doctor' tells an administrator to add."""
+    system.file("/etc/libvirt/libvirtd.conf").write_text('auth_unix_rw = "none"\n')
+    layout = cgroups.detect()
+    if layout.rt_group_sched:
+        named = ", ".join(f'"{name}"' for name in cgroups.libvirt_controllers(layout))
+        system.file("/etc/libvirt/qemu.conf").write_text(f"cgroup_controllers = [{named}]\n")
+
+
+def _inside(holder: int) -> list[int]:
+    """Processes in the holder's mount namespace, itself among them; a QEMU of a daemon has one of
+    its own, and is in its network namespace."""
+    wanted = os.readlink(f"/proc/{holder}/ns/net")
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.readlink(path / "ns/net") == wanted:
+                found.append(int(path.name))
+    return found
+
+
+def _groups() -> set[Path]:
+    """Those of a daemon's guests, where no systemd makes them: one whose QEMU dies while there is
+    no daemon keeps its own."""
+    return {*_CGROUPS.glob("machine/qemu-[0-9]*"), *_CGROUPS.glob("*/machine/qemu-[0-9]*")}
+
+
+def _removed(group: Path) -> bool:
+    for folder, _, _ in os.walk(group, topdown=False):
+        with suppress(OSError):
+            os.rmdir(folder)
+    return not group.exists()
