@@ -65,11 +65,19 @@ def _arguments(pid: int) -> bytes:
         return b""
 
 
+def _pid_files(folder: Path) -> list[Path]:
+    """[] where we may not look: then no guest there is ours."""
+    try:
+        return list(folder.glob(f"{NAME_PREFIX}*.pid"))
+    except PermissionError:
+        return []
+
+
 def leftover_guests(places: StatePlaces) -> dict[str, int]:
     """Name to pid of the guests that labctl started with files in this state folder."""
     found = {}
     for folder in (places.libvirt_root / _EMBEDDED, _DAEMON):
-        for path in folder.glob(f"{NAME_PREFIX}*.pid"):
+        for path in _pid_files(folder):
             try:
                 pid = int(path.read_text())
             except (OSError, ValueError):
