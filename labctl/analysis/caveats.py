@@ -24,6 +24,8 @@ from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
 _FEW_SKIPPED = 3
+_ALWAYS_TRACED = "lost_events"
+"""What each trace of a host tells, if it is only how much it lacks."""
 _NUMBER = re.compile(r"\d[\d.]*")
 
 LATENCY_LIMIT = "cpu_latency_limit"
@@ -56,7 +58,7 @@ def caveats(
     yield from _boots(primaries)
     yield from _signs(signs)
     yield from _setting(run, design)
-    yield from _collecting(run)
+    yield from _collecting(run, cells)
     yield from _kept_awake(run, cells)
     yield from _restored(run, design, restored)
     yield from _invalid(run)
@@ -162,10 +164,19 @@ def _setting(run: LoadedRun, design: Design) -> Iterator[str]:
         yield text
 
 
-def _collecting(run: LoadedRun) -> Iterator[str]:
-    """That more ran inside the measured windows than the workload, where it did."""
-    if run.plan and level_of(run) != LEAST:
-        yield costs_said(run)
+def _collecting(run: LoadedRun, cells: Cells) -> Iterator[str]:
+    """That more ran inside the measured windows than the workload, where it did, and in which of
+    them it did not."""
+    if not run.plan or level_of(run) == LEAST:
+        return
+    yield costs_said(run)
+    for missing in cells.missing:
+        if missing.metric == _ALWAYS_TRACED:
+            trials = counted(missing.trials, "trial")
+            yield (
+                f"Of {trials} there is no trace of the host, and what tracing disturbs may not be "
+                f"in their numbers: {missing.reason}"
+            )
 
 
 def _kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labctl.base.errors import HostError
+from labctl.base.errors import BrokenError, HostError
 from labctl.cli.common import console, print_json, results_option
 
 if TYPE_CHECKING:
@@ -86,7 +86,11 @@ def _show(
     from labctl.trace.nested import read_timeline
 
     what = about(folder, trial)
-    timeline = read_timeline(trial)
+    try:
+        timeline = read_timeline(trial)
+    except BrokenError as error:
+        hint = error.hint or "Copy all of the trial's folder, or look at another trial."
+        raise BrokenError(error.message, hint=hint) from error
     if as_json:
         from labctl.report.timeline_json import timeline_json
 

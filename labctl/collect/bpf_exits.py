@@ -112,7 +112,7 @@ def why_unavailable() -> str | None:
     """A sentence on why BPF can't count VM exits here, or None. Probed with a program that ends
     at once."""
     if shutil.which("bpftrace") is None:
-        return "BPF can't be used: bpftrace is not installed."
+        return "BPF can't be used: bpftrace is not installed (Debian's package bpftrace has it)."
     if Path("/proc/self/ns/pid").stat().st_ino != _HOSTS_PIDS:
         return "BPF can't be used: labctl runs in a container, where it has other process ids."
     argv = with_tracefs(("bpftrace", "-e", _PROBE))

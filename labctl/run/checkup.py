@@ -262,7 +262,7 @@ def _trace_room(study: Study, tunings: Mapping[str, Tuning], results: Path) -> l
             "begin where there is none for one trial.",
             remedy=""
             if found.is_enough
-            else f"labctl sweep {study.name} --collect trace --results FOLDER  # on a larger disk",
+            else "labctl sweep STUDY --collect trace --results FOLDER  # one on a larger disk",
             value={
                 "folder": str(found.folder),
                 "trials": found.trials,

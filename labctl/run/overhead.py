@@ -22,6 +22,7 @@ from labctl.base.levels import Level
 from labctl.base.places import StatePlaces, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Kind
+from labctl.host import preflight
 from labctl.host.accelerator import Requested, accelerator
 from labctl.host.facts import host_facts
 from labctl.host.lock import host_locked
@@ -33,6 +34,7 @@ from labctl.run.leftovers import clean_up
 from labctl.run.neighbours import Neighbours
 from labctl.run.planning import Planned, SweepRequest, plan_sweep
 from labctl.run.prepare import ImageSource
+from labctl.run.sweep import host_problems
 from labctl.run.trial import SLACK_S, TrialRequest, measured_window, store_output, warm_up
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder
@@ -93,6 +95,7 @@ def measure_overheads(request: OverheadRequest, listener: Listener) -> Overheads
         stack.enter_context(host_locked(host_lock(), what=COMMAND))
         clean_up(request.places, listener)
         planned, name = _planned(request)
+        preflight.check(host_problems(request.places, planned))
         image = built_image(planned.recipe, request.places, listener)
         chosen = accelerator(request.accel, image.kernel, request.places)
         listener(Note(text=chosen.reason))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ LIMIT_MIB = 2048
 """Of a file. A host whose CPUs do nothing but switch fills it in some twenty seconds."""
 
 NO_ROOM = "there was no room for a trace on the disk that holds the run."
+
+_NOT_INSTALLED = "perf is not installed (Debian's package linux-perf has it)."
 
 _BUFFERS_MIB = 256
 _BUFFER_MIB = (1, 16)
@@ -53,8 +56,8 @@ def recording(
     `limit_mib`: what the disk has room for, 0 for nothing at all; None: LIMIT_MIB.
     """
     recorded = Recorded()
-    if limit_mib == 0:
-        recorded.problem = NO_ROOM
+    if limit_mib == 0 or shutil.which("perf") is None:
+        recorded.problem = NO_ROOM if limit_mib == 0 else _NOT_INSTALLED
         yield recorded
         return
     output.parent.mkdir(parents=True, exist_ok=True)

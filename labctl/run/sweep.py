@@ -127,23 +127,33 @@ def _with_image(request: SweepRequest, planned: Planned, listener: Listener) -> 
 
 def _preflight(request: SweepRequest, planned: Planned, path: Path) -> None:
     """`path`: the run's folder, which a new run has yet to make."""
-    image = find(planned.recipe, request.places)
-    memory_bytes = planned.plan.guest.memory_mib * MIB
-    disk_bytes = disk_bytes_needed(memory_bytes, image_is_built=image is not None)
-    _check_socket_paths(request.places)
+    problems = host_problems(request.places, planned)
+    if planned.plan.collect is Level.TRACE and not path.exists():
+        besides = _disk_bytes(request.places, planned)
+        there_too = on_one_disk(path, request.places.root)
+        refused = refusal(_forecast(planned, path, besides if there_too else 0))
+        problems += [refused] if refused else []
+    preflight.check(problems)
     request.places.root.mkdir(parents=True, exist_ok=True)
-    problems = preflight.preflight(
-        state_folder=request.places.root,
-        disk_bytes=disk_bytes,
-        memory_bytes=memory_bytes,
+
+
+def host_problems(places: StatePlaces, planned: Planned) -> list[HostError]:
+    """What would end the guests of a plan later on. Raises UsageError for a state folder that
+    can't be one."""
+    _check_socket_paths(places)
+    return preflight.preflight(
+        state_folder=places.root,
+        disk_bytes=_disk_bytes(places, planned),
+        memory_bytes=planned.plan.guest.memory_mib * MIB,
         vcpus=len(planned.pin_plan.vcpus),
         has_link=has_peers(planned.plan),
     )
-    if planned.plan.collect is Level.TRACE and not path.exists():
-        besides = disk_bytes if on_one_disk(path, request.places.root) else 0
-        refused = refusal(_forecast(planned, path, besides))
-        problems += [refused] if refused else []
-    preflight.check(problems)
+
+
+def _disk_bytes(places: StatePlaces, planned: Planned) -> int:
+    image = find(planned.recipe, places)
+    memory_bytes = planned.plan.guest.memory_mib * MIB
+    return disk_bytes_needed(memory_bytes, image_is_built=image is not None)
 
 
 def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:

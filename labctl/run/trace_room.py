@@ -27,8 +27,8 @@ _LEAST_MIB = 256
 """With less a trace is not begun."""
 
 MORE_ROOM = (
-    "Free some there: the next block that has room is traced again. Those of trials that are done "
-    "can be removed ('rm -r RUN/trials/*/trace'), but for their time lines."
+    "Free some there, and the next block is traced again. Traces of trials that are done may go "
+    "('rm -r RUN/trials/*/trace'), and their time lines with them."
 )
 
 _TRACES = (files.HOST, files.GUEST)

@@ -100,7 +100,7 @@ def recordings(traces: Traces, program: str) -> Recordings:
         reason = " ".join(problems) or "none was recorded."
         raise UsageError(
             f"trial {folder.path.name} has no trace to show: {reason}",
-            hint="'labctl sweep STUDY --collect trace' records one with each trial.",
+            hint="'labctl timeline RUN' lists the trials that have one.",
         )
     return Recordings(
         host=host,

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from dataclasses import replace
 from math import exp
 
@@ -7,8 +8,10 @@ from scipy import stats
 
 from labctl.analysis.across import compare_runs
 from labctl.analysis.caveats import _collecting
+from labctl.analysis.cells import read_cells
 from labctl.analysis.collecting import cost, cost_words, costs_said
 from labctl.store.run_folder import LoadedRun
+from labctl.store.samples import Unavailable
 from tests.unit.synthetic import synthetic_run
 
 COST = {
@@ -29,6 +32,10 @@ def _run(level: str | None, costs: list[dict[str, object]] | None = None) -> Loa
     if level is not None:
         plan["collect"] = record["collect"] = level
     return replace(run, plan=plan, run=record)
+
+
+def _said(run: LoadedRun) -> Iterator[str]:
+    return _collecting(run, read_cells(run))
 
 
 def test_a_cost_is_the_share_that_is_lost_with_student_s_interval_on_the_pairs() -> None:
@@ -85,9 +92,9 @@ def test_a_cost_that_was_never_measured_names_the_command_that_does() -> None:
 
 
 def test_only_levels_above_counters_are_a_caveat() -> None:
-    assert list(_collecting(_run("trace"))) == [costs_said(_run("trace"))]
-    assert not list(_collecting(_run("counters")))
-    assert not list(_collecting(_run(None)))
+    assert list(_said(_run("trace"))) == [costs_said(_run("trace"))]
+    assert not list(_said(_run("counters")))
+    assert not list(_said(_run(None)))
 
 
 def test_runs_of_two_levels_differ_in_that_fact() -> None:
@@ -101,3 +108,15 @@ def test_runs_of_two_levels_differ_in_that_fact() -> None:
 
 def test_a_run_from_before_there_were_levels_collected_counters() -> None:
     assert not compare_runs(_run(None), _run("counters")).facts
+
+
+def test_trials_that_found_no_room_for_a_trace_are_counted_with_the_reason() -> None:
+    run = _run("trace")
+    lacks = Unavailable(metric="lost_events", reason="there was no room.")
+    trials = tuple(
+        replace(trial, readings=[*trial.readings, lacks]) if number < 3 else trial
+        for number, trial in enumerate(run.trials)
+    )
+    _, said = _said(replace(run, trials=trials))
+    assert said.startswith("Of 3 trials there is no trace of the host")
+    assert said.endswith("there was no room.")

@@ -15,7 +15,7 @@ from labctl.base.places import StatePlaces
 from labctl.cli import doctor_since
 from labctl.host.accelerator import Accelerator
 from labctl.host.facts import host_facts
-from labctl.run import checkup
+from labctl.run import checkup, trace_room
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
@@ -106,9 +106,28 @@ def test_for_a_study_each_of_its_tunings_has_a_row(labctl: Labctl, tmp_path: Pat
     assert sorted(names) == ["baseline", "control", "handicap", "native", "pinned+fifo"]
 
 
+def test_of_a_study_that_traces_the_results_folder_must_have_room(
+    labctl: Labctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = study(tmp_path, 512)
+
+    def rooms(*words: str) -> list[dict[str, Any]]:
+        said = labctl("doctor", "--for", asked, *words, "--json")
+        return [f for f in json.loads(said.out)["findings"] if f["name"] == "trace-room"]
+
+    assert rooms() == []
+    for room_mib, status in ((10**6, "ok"), (3000, "warn"), (100, "block")):
+        monkeypatch.setattr(trace_room, "_room_mib", lambda folder, mib=room_mib: mib)
+        (found,) = rooms("--collect", "trace")
+        assert found["status"] == status
+        assert found["value"]["trials"] == 50
+        assert found["value"]["folder"] == str(tmp_path / "results")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["--collect", "trace"], "--collect says what a study collects"),
         (["--for", "pining"], "no study 'pining'"),
         (["--for", "pinning", "--since", "r1"], "'--for' and '--since' ask two different"),
         (["--since", "r1"], "no run 'r1'"),

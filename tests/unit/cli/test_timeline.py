@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from labctl.base.errors import HostError
+from labctl.base.units import Better, Unit
 from labctl.store.run_folder import RunFolder
+from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.lanes import Timeline
@@ -115,6 +119,58 @@ def test_a_run_without_any_trace_says_how_to_record_some(labctl: Labctl, results
     said = labctl("timeline", "r1")
     assert said.code == 0
     assert "--collect trace" in said.out
+
+
+def _traced(results: Path, name: str = "r1", level: str = "trace") -> RunFolder:
+    """A run that was traced at that level, and whose traces are gone."""
+    run = synthetic_run(blocks=2, workloads=WORKLOAD)
+    plan = {**run.plan, "collect": level}
+    plan.pop("digest", None)
+    return write_run(results / name, replace(run, name=name, plan=plan))
+
+
+def _told_by_its_trace(folder: TrialFolder) -> None:
+    lost = Sample(
+        metric="lost_events",
+        value=0,
+        unit=Unit.COUNT,
+        better=Better.NEITHER,
+        source=files.HOST,
+    )
+    folder.write_readings([*folder.read_readings(), lost])
+
+
+def test_a_run_whose_traces_were_removed_says_so_and_which_runs_have_some(
+    labctl: Labctl, results: Path
+) -> None:
+    run = _traced(results, "r2")
+    _told_by_its_trace(run.trial(3))
+    said = labctl("timeline", "r2")
+    assert "The traces of r2 were removed" in said.out
+    assert "Runs beside it that have traces: r1." in said.out
+    assert "--collect trace" not in said.out
+    said = labctl("timeline", "r2", "3")
+    assert said.code == 2
+    assert "the trace of trial 3 of r2 was removed" in said.err
+
+
+def test_a_run_that_could_not_be_traced_says_why(labctl: Labctl, results: Path) -> None:
+    run = _traced(results, "r2")
+    run.trial(3).write_raw_json(files.PROBLEMS, {"host_trace": "perf is not installed."})
+    said = labctl("timeline", "r2")
+    assert "could be traced. the host's side: perf is not installed." in said.out
+
+
+def test_a_page_that_can_not_be_written_can_go_elsewhere(
+    labctl: Labctl, results: Path, read: list[TrialFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise HostError(f"cannot write {path}: Permission denied")
+
+    monkeypatch.setattr("labctl.store.jsonfile.write_bytes", refuse)
+    said = labctl("timeline", "r1", "2")
+    assert said.code == 3
+    assert "-o FILE" in said.err
 
 
 def test_a_trial_without_a_trace_says_how_to_record_one(labctl: Labctl, results: Path) -> None:

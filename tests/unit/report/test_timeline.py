@@ -197,6 +197,13 @@ def test_a_trace_without_late_wake_ups_says_so() -> None:
     assert "This trace names no late wake-up." in page(none, ABOUT)
 
 
+def test_without_the_guests_side_nothing_is_said_of_late_wake_ups() -> None:
+    lanes = tuple(lane for lane in small().lanes if lane.side == "host")
+    blind = replace(small(), lanes=lanes, late=(), figures={})
+    (said,) = words.answer(blind)
+    assert said == "Late wake-ups can't be told without the guest's side of the trace."
+
+
 def test_without_late_wake_ups_the_lead_says_how_long_vcpus_waited() -> None:
     figures = {"vcpu0_preempted_share": 0.25, "vcpu1_preempted_share": 0.5, "vcpu1_exit_share": 1}
     (lead,) = words.answer(replace(small(), late=(), figures=figures))
