@@ -20,7 +20,9 @@ from labctl.analysis.intervals import Interval, Spread
 from labctl.analysis.model import EffectKind
 from labctl.base.units import Better, Unit
 
-_NATURAL_METRICS = frozenset({"steal", "run_delay", "host_cpu", "ctx_switches"})
+_NATURAL_METRICS = frozenset(
+    {"steal", "run_delay", "host_cpu", "ctx_switches", "page_faults", "cpu_latency_limit"}
+)
 _NATURAL_UNITS = frozenset({Unit.FRACTION, Unit.CPUS})
 _ZERO_IN_NATIVE = frozenset({"exits", "exit_time", "userspace_exits"})
 

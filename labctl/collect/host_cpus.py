@@ -67,8 +67,9 @@ def _sibling_cpu(snapshots: Snapshots) -> Reading:
 def _frequency(raw: TrialFolder) -> Reading:
     """Mean frequency of the CPUs while they weren't idle.
 
-    APERF counts cycles and MPERF those of a clock as fast as the TSC, both only in C0 (Intel SDM
-    volume 3, "Hardware feedback"); perf's cpu-clock, in ms, gives the TSC's rate.
+    APERF counts cycles and MPERF those of a clock as fast as the TSC, both only in C0
+    (arch/x86/kernel/cpu/aperfmperf.c; turbostat(8), Bzy_MHz); perf's cpu-clock, in ms, gives the
+    TSC's rate.
     """
     metric = "cpu_frequency"
     if not raw.has(FREQUENCY):

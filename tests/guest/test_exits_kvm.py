@@ -1,79 +1,32 @@
-"""VM exits of a guest that is nothing but firmware of a few bytes: it runs wherever /dev/kvm opens,
-even where KVM runs guests in software and no kernel boots."""
+"""VM exits of a guest that is nothing but firmware: even where no kernel boots under KVM."""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from labctl.base.tracefs import with_tracefs
 from labctl.base.tuning import Kind
 from labctl.collect import bpf_exits, exits, kvm_stats
-from labctl.collect.host_threads import ThreadRef
 from labctl.run import exit_counting
 from labctl.run.bench import Bench
 from labctl.run.lab import Lab
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from tests.guest.conftest import DISTURBED
+from tests.guest.firmware import PORT_IO, VCPUS, Firmware, started
 
 pytestmark = DISTURBED
 
-VCPUS = 2
 CPUS = frozenset(os.sched_getaffinity(0))
-
-
-def _firmware() -> bytes:
-    """64 KiB that write to the port of POST codes, which QEMU handles, for ever."""
-    code = bytes.fromhex("ba8000 b041 ee ebfd")  # mov dx, 0x80; mov al, 'A'; here: out dx, al; jmp
-    rom = bytearray(0x10000)
-    rom[0xFF00 : 0xFF00 + len(code)] = code
-    # A CPU begins 16 bytes before the end: jmp 0xff00.
-    rom[0xFFF0:0xFFF3] = b"\xe9" + ((0xFF00 - 0xFFF3) & 0xFFFF).to_bytes(2, "little")
-    return bytes(rom)
-
-
-@dataclass(frozen=True)
-class Firmware:
-    """A guest that is busy with port I/O."""
-
-    pid: int
-    vcpu_tids: tuple[int, ...]
-    monitor: Any
-
-    def ask(self, command: str, **arguments: str) -> Any:
-        self.monitor.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
-        self.monitor.flush()
-        while "return" not in (answer := json.loads(self.monitor.readline())):
-            assert "error" not in answer, answer
-        return answer["return"]
-
-    def counters(self) -> dict[str, Any]:
-        return {
-            "query_stats": [self.ask("query-stats", target=target) for target in ("vcpu", "vm")]
-        }
-
-    @property
-    def bench(self) -> Bench:
-        made = SimpleNamespace(
-            kind=Kind.GUEST,
-            vcpu_tids=self.vcpu_tids,
-            tuning=None,
-            threads=lambda: [ThreadRef(pid=self.pid, tid=self.pid, role="emulator", index=0)],
-            counters=self.counters,
-        )
-        return cast(Bench, made)
 
 
 LAB = cast(
@@ -87,34 +40,8 @@ LAB = cast(
 
 @pytest.fixture
 def firmware(tmp_path: Path) -> Iterator[Firmware]:
-    try:
-        os.close(os.open("/dev/kvm", os.O_RDWR))
-    except OSError as error:
-        pytest.skip(f"/dev/kvm does not open: {error.strerror}")
-    (tmp_path / "firmware").write_bytes(_firmware())
-    ours, theirs = socket.socketpair()
-    argv = [
-        *("qemu-system-x86_64", "-accel", "kvm", "-machine", "pc", "-m", "64"),
-        *("-smp", str(VCPUS), "-bios", str(tmp_path / "firmware")),
-        *("-nodefaults", "-display", "none", "-name", "firmware,debug-threads=on"),
-        *("-chardev", f"socket,id=monitor,fd={theirs.fileno()}"),
-        *("-mon", "chardev=monitor,mode=control"),
-    ]
-    with (
-        theirs,
-        ours,
-        ours.makefile("rw") as monitor,
-        subprocess.Popen(argv, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as qemu,
-    ):
-        theirs.close()
-        try:
-            monitor.readline()
-            guest = Firmware(qemu.pid, (), monitor)
-            guest.ask("qmp_capabilities")
-            tids = tuple(cpu["thread-id"] for cpu in guest.ask("query-cpus-fast"))
-            yield Firmware(qemu.pid, tids, monitor)
-        finally:
-            qemu.kill()
+    with started(tmp_path, PORT_IO) as guest:
+        yield guest
 
 
 @contextmanager

@@ -88,6 +88,8 @@ def test_a_zero_turns_the_ratio_into_a_difference_and_says_so(bad: float) -> Non
     [
         ("steal", Unit.FRACTION, False, True),
         ("run_delay", Unit.SECONDS, False, True),
+        ("page_faults", Unit.PER_SECOND, False, True),
+        ("cpu_latency_limit", Unit.SECONDS, False, True),
         ("host_cpu", Unit.CPUS, False, True),
         ("some_share", Unit.FRACTION, False, True),
         ("exits", Unit.PER_OPERATION, True, True),

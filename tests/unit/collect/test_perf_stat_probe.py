@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from labctl.collect import perf_stat_probe
-from labctl.collect.perf_stat_probe import countable
+from labctl.collect.perf_stat_probe import countable, frequency_countable
 from tests.unit.collect.trials import recorded
 
 NO_PMU = "perf-stat-6.1-no-pmu.jsonl"
@@ -140,3 +140,14 @@ def test_a_perf_that_refuses_an_event_counts_the_others(perf: Path) -> None:
 def test_on_this_host_the_answer_is_events_or_a_reason() -> None:
     found = perf_stat_probe.countable("native")
     assert bool(found.events) is (found.problem is None)
+
+
+def test_registers_that_the_kernel_offers_are_tried(perf: Path, tmp_path: Path) -> None:
+    assert "virtual machines" in (frequency_countable(tmp_path).problem or "")
+    (tmp_path / "aperf").write_text("event=0x01\n")
+    _pmu(perf, room=20)
+    assert frequency_countable(tmp_path).problem is None
+    _pmu(perf, room=20, lacking=("msr/mperf/",))
+    assert "<not supported> for msr/mperf/" in (frequency_countable(tmp_path).problem or "")
+    _says(perf, "#!/bin/sh\ntest $1 = version && echo perf version 6.1 && exit\nexit 255\n")
+    assert "perf can't count here" in (frequency_countable(tmp_path).problem or "")
