@@ -18,12 +18,18 @@ _NEVER_WITH = frozenset({Verdict.REGRESSES, Verdict.OTHER_PROMISE})
 _NO_REASON_TO_CHANGE = (Verdict.EQUIVALENT, Verdict.SMALL, Verdict.REGRESSES)
 
 
-def answer(comparisons: Sequence[Comparison], *, why_not: str | None, emulated: bool) -> str:
+def answer(
+    comparisons: Sequence[Comparison],
+    *,
+    why_not: str | None,
+    emulated: bool,
+    imported: bool = False,
+) -> str:
     """One or two sentences for an administrator.
 
     Recommended is the tuning that improves the most primary metrics, and those by most, among
     those that regress none. `why_not`: the reason, for a run of which nothing can be judged.
-    `emulated`: the guests ran under TCG.
+    `emulated`: the guests ran under TCG. `imported`: labctl has the trials from a file.
     """
     primaries = [c for c in comparisons if c.role is Role.PRIMARY]
     if not primaries:
@@ -31,9 +37,10 @@ def answer(comparisons: Sequence[Comparison], *, why_not: str | None, emulated: 
         return f"Nothing can be recommended. {reason}"
     if all(c.verdict is Verdict.DEMONSTRATION for c in primaries):
         most = max(len(c.blocks) for c in primaries)
+        remedy = "Import a file" if imported else "Run the study"
         return (
             f"Demonstration, no verdict: {counted(most, 'block')} can be compared where a verdict "
-            f"takes {FEWEST_BLOCKS}. Run the study with at least {FEWEST_BLOCKS} blocks."
+            f"takes {FEWEST_BLOCKS}. {remedy} with at least {FEWEST_BLOCKS} blocks."
         )
     if all(c.verdict is Verdict.BEFORE_LOOK for c in primaries):
         return (

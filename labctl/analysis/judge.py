@@ -82,6 +82,7 @@ def judge(run: LoadedRun) -> Judgement:
         compared,
         why_not=next(hindrances(design, cells), None),
         emulated=run.run.get("accelerator") == "tcg",
+        imported=bool(run.run.get("imported")),
     )
     more = added(run, decided.run, licences)
     return Judgement(

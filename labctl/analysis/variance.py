@@ -261,7 +261,7 @@ def _within(effects: Sequence[Effects]) -> _Within:
         return _Within()
     by_long, by_short = (sum(found[count] for found in known) for count in (_LONG, _SHORT))
     if by_long > _TOLERANCE * by_short:
-        return _Within(None, "its quarters still resemble each other")
+        return _Within(None, "the quarters of one still resemble each other")
     return _Within(median(found[_LONG] for found in known))
 
 

@@ -60,13 +60,14 @@ def extension(plan: Plan, blocks: int, *, extends: str) -> Extension:
             f"{MOST_BLOCKS} in all at most"
         )
     boots = max((trial.boot for trial in plan.trials), default=0)
+    to_a_boot = _blocks_per_boot(plan)
     added = extend(plan, last).trials[len(plan.trials) :]
     return Extension(
         extends=extends,
         first_block=plan.blocks + 1,
         last_block=last,
         trials=tuple(
-            replace(trial, boot=boots + 1 + (trial.block - plan.blocks - 1) // plan.blocks_per_boot)
+            replace(trial, boot=boots + 1 + (trial.block - plan.blocks - 1) // to_a_boot)
             for trial in added
         ),
     )
@@ -97,7 +98,18 @@ def as_carried_out(plan: Plan, ended_after: int | None, files: Sequence[Mapping[
 
 def extended(plan: Plan, by: Extension) -> Plan:
     """What a run carries out then. Nothing ends it early: it is over already."""
-    return replace(plan, blocks=by.last_block, trials=plan.trials + by.trials, stopping=None)
+    return replace(
+        plan,
+        blocks=by.last_block,
+        blocks_per_boot=_blocks_per_boot(plan),
+        trials=plan.trials + by.trials,
+        stopping=None,
+    )
+
+
+def _blocks_per_boot(plan: Plan) -> int:
+    """Of blocks that are added to a plan."""
+    return plan.blocks_per_boot if plan.blocks > plan.blocks_per_boot else 1
 
 
 def _cut(plan: Plan, blocks: int) -> Plan:

@@ -1,5 +1,5 @@
 from labctl.analysis.judge import judge
-from tests.unit.analysis.alter import with_values
+from tests.unit.analysis.alter import with_run, with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
 CALM = {"noise": 0.005, "accelerator": "kvm"}
@@ -87,3 +87,11 @@ def test_an_answer_from_one_boot_says_that_it_holds_for_that_one() -> None:
     assert words in judge(synthetic_run(boots=1)).answer
     assert words not in judge(synthetic_run(boots=5)).answer
     assert words not in judge(synthetic_run(boots=10)).answer
+
+
+def test_of_imported_trials_nobody_is_told_to_run_a_study() -> None:
+    run = synthetic_run(blocks=5)
+    told = judge(with_run(run, imported={"file": "trials.csv"})).answer
+    assert "Import a file with at least 10 blocks." in told
+    assert "Run the study" not in told
+    assert "Run the study with at least 10 blocks." in judge(run).answer

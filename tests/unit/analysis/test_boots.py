@@ -1,7 +1,9 @@
 """Boots as the upper level of variance."""
 
 import math
+import random
 from collections.abc import Mapping
+from statistics import median
 
 import numpy as np
 import pytest
@@ -162,3 +164,23 @@ def test_boots_that_tie_are_no_certainty() -> None:
     assert found.sd > 0.01
     assert t_interval(found, 0.05) is None
     assert t_interval(spread_over(values, [of_boot], 1e-9, floor=0.01), 0.05) is not None
+
+
+@pytest.mark.parametrize("between", [0.0, 1.0])
+def test_five_blocks_added_to_a_boot_of_ten_say_more_from_a_boot_each(between: float) -> None:
+    """And keep the promise of 95 %: unequal boots make an interval too wide, not too narrow."""
+    rng = random.Random(8)
+    one_more = {block: 1 if block <= 10 else 2 for block in range(1, 16)}
+    one_each = {block: max(1, block - 9) for block in range(1, 16)}
+    widths: dict[str, list[float]] = {"one more": [], "one each": []}
+    held = 0
+    for _ in range(600):
+        for name, boots in (("one more", one_more), ("one each", one_each)):
+            drawn = {boot: rng.gauss(0, between) for boot in boots.values()}
+            effects = {block: drawn[boot] + rng.gauss(0, 1) for block, boot in boots.items()}
+            found = t_interval(spread_over(effects, [boots], 1e-9), 0.05)
+            assert found is not None
+            widths[name].append(found.high - found.low)
+            held += name == "one each" and found.low <= 0 <= found.high
+    assert median(widths["one each"]) < 0.5 * median(widths["one more"])
+    assert held / 600 > 0.94

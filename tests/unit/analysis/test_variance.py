@@ -220,7 +220,7 @@ def test_a_trial_whose_quarters_resemble_each_other_tells_no_error(forgets: floa
     run = synthetic_run(workloads=ONE, primary_only=True, blocks=20, boots=20)
     (found,) = judge(with_windows(run, 0.05, forgets=forgets)).precision
     assert found.within_trials is None
-    assert "its quarters still resemble each other" in found.sentence
+    assert "the quarters of one still resemble each other" in found.sentence
     assert found.seconds == 2.0
 
 

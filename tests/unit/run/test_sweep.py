@@ -302,7 +302,7 @@ def test_a_finished_run_is_extended_beside_its_plan_and_says_so(
     assert (folder.path / "plan.json").read_bytes() == plan
     first = Plan.from_json(folder.read_plan())
     assert seen[0].trials[: len(first.trials)] == first.trials
-    assert {(t.block, t.boot) for t in seen[0].trials} == {(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)}
+    assert {(t.block, t.boot) for t in seen[0].trials} == {(1, 1), (2, 1), (3, 2), (4, 3), (5, 4)}
     now = folder.read_run()
     assert (now["status"], now["command"]) == ("done", run["command"])
     assert [item["command"] for item in now["extended"]] == [

@@ -53,6 +53,17 @@ def test_added_blocks_have_boots_of_their_own(plan: Plan) -> None:
     }
 
 
+def test_blocks_added_to_one_boot_have_a_boot_each(plan: Plan) -> None:
+    """The second time as well, when the run has more blocks than its plan had to a boot."""
+    one = replace(plan, blocks_per_boot=10, trials=tuple(replace(t, boot=1) for t in plan.trials))
+    once = extension(one, 3, extends=one.digest)
+    assert {(t.block, t.boot) for t in once.trials} == {(11, 2), (12, 3), (13, 4)}
+    longer = extended(one, once)
+    twice = extension(longer, 2, extends=once.digest)
+    assert {(t.block, t.boot) for t in twice.trials} == {(14, 5), (15, 6)}
+    assert as_carried_out(one, None, on_disk(once, twice)) == extended(longer, twice)
+
+
 def test_a_plan_and_its_extensions_survive_their_files(plan: Plan) -> None:
     once = extension(plan, 2, extends=plan.digest)
     longer = extended(plan, once)
