@@ -28,7 +28,7 @@ BINARY = "/usr/bin/iperf3"
 STDOUT = "stdout.txt"
 PORT = 5201
 SHORTEST_S = 1
-SHORTEST_INTERVAL_S = 0.1
+SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.1, 60.0
 BITS_PER_BYTE = 8
 
 
@@ -64,7 +64,7 @@ class Iperf3(WorkloadBase):
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
-        interval_s = max(SHORTEST_INTERVAL_S, setting.duration_s / WANTED)
+        interval_s = min(max(SHORTEST_INTERVAL_S, setting.duration_s / WANTED), LONGEST_INTERVAL_S)
         return _command(setting, int(setting.duration_s), interval_s=interval_s)
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:

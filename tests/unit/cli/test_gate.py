@@ -23,6 +23,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, shape in runs.items():
         run = synthetic_run(tunings=arms, workloads=cpu, primary_only=True, **shape)
         write_run(folder / name, run)
+    run = synthetic_run(tunings=arms, workloads=cpu, primary_only=True)
+    entries = run.plan["tunings"]
+    entries["baseline"]["durability"], entries["pinned"]["durability"] = "writeback", "unsafe"
+    write_run(folder / "unsafe", run)
+    wide = {"seed": 17, "noise": 0.03, "boots": 10, "effects": {"handicap": 0.8}}
+    write_run(
+        folder / "wide", synthetic_run(tunings=arms[1:], workloads=cpu, primary_only=True, **wide)
+    )
     return folder
 
 
@@ -51,6 +59,24 @@ def test_the_exit_status_is_the_answer(
     result = labctl("gate", run, "--policy", policy(results, limit))
     assert result.code == status
     assert says in result.out
+
+
+@pytest.mark.parametrize(
+    ("run", "limit", "status"),
+    [
+        ("wide", "within: 20 %", 0),
+        ("wide", "within: 5 %", 2),
+        ("wide", "better_by_at_least: 20 %", 1),
+        ("unsafe", "worse_by_at_most: 40 %", 2),
+    ],
+)
+def test_what_a_rule_can_t_say_is_no_pass_and_what_it_can_is_one(
+    labctl: Labctl, results: Path, run: str, limit: str, status: int
+) -> None:
+    """A control that leaves 6 % open; a disk that promises nothing, where 'pass' is asked for."""
+    undecided = "pass" if run == "unsafe" else "open"
+    result = labctl("gate", run, "--policy", policy(results, limit, undecided=undecided))
+    assert result.code == status
 
 
 def test_no_line_is_longer_than_80_columns(labctl: Labctl, results: Path) -> None:

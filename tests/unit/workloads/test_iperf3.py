@@ -85,3 +85,22 @@ def test_parameters_become_what_iperf3_is_told() -> None:
     peer = IPERF3.peer(parameters)
     assert peer is not None
     assert peer.port == PORT
+
+
+@pytest.mark.parametrize(("seconds", "interval"), [(1, "0.1"), (8, "0.5"), (3600, "60")])
+def test_a_trial_is_told_apart_into_windows_that_iperf3_can_have(
+    seconds: int, interval: str
+) -> None:
+    setting = Setting(
+        parameters=IPERF3.check_parameters({}), vcpus=1, duration_s=seconds, peer="198.18.0.1"
+    )
+    assert f"--interval={interval}" in IPERF3.command(setting).argv
+
+
+def test_windows_of_a_trial_tell_how_sure_it_is_of_its_bandwidth(tmp_path: Path) -> None:
+    found = values(_parse(tmp_path, recorded("iperf3-3.12-windows-tcg-guest.json")))
+    told = {key for key in found if key.startswith("batch_error")}
+    assert told == {f"batch_error{{batches={n},of=bandwidth}}" for n in (8, 4)}
+    assert not any(
+        key.startswith("batch_error") for key in values(_parse(tmp_path, recorded(NATIVE)))
+    )
