@@ -22,6 +22,8 @@ from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better, Unit
 from labctl.report.tables import print_report
 from labctl.store.run_folder import LoadedRun
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import synthetic_run
 
@@ -48,10 +50,16 @@ def test_the_answer_and_the_warnings_come_before_the_first_table(judged: Judged)
         assert text.index(one_line(f"Warning: {warning}")) < first_table
 
 
-def test_a_traced_run_says_where_its_time_lines_are(judged: Judged) -> None:
+def test_a_traced_run_says_where_its_time_lines_are_as_long_as_it_has_them(
+    judged: Judged, tmp_path: Path
+) -> None:
     run, judgement = judged
     traced = replace(run, plan={**run.plan, "collect": "trace"})
-    assert f"labctl timeline {run.name}" in printed(traced, judgement)
+    folder = TrialFolder(tmp_path)
+    there = replace(traced, trials=(replace(run.trials[0], folder=folder), *run.trials[1:]))
+    assert "labctl timeline" not in printed(there, judgement)
+    folder.write_raw(files.HOST, b"PERFILE2")
+    assert f"labctl timeline {run.name}" in printed(there, judgement)
     assert "labctl timeline" not in printed(run, judgement)
 
 

@@ -25,6 +25,7 @@ from labctl.collect.guest_trace import COLLECTOR
 from labctl.run import guest_tracing as module
 from labctl.run.bench import Bench
 from labctl.run.guest_tracing import guest_tracing
+from labctl.run.perf_record import NO_ROOM
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
@@ -270,3 +271,12 @@ def test_the_runner_answers_on_when_the_trace_is_over(machine: Machine) -> None:
         machine.run("true")
     machine.runner.channel.wait_ready(Deadline.after(20, "an answer"))
     assert not Path(module.FOLDER).exists()
+
+
+def test_without_room_for_it_nothing_is_started_in_the_guest(machine: Machine) -> None:
+    bench = SimpleNamespace(kind=Kind.GUEST, channel=machine.runner.channel)
+    with guest_tracing(cast("Bench", bench), machine.raw, Level.TRACE, 20, has_room=False):
+        assert not Path(module.FOLDER).exists()
+    assert machine.problem == NO_ROOM
+    assert not machine.raw.has(files.GUEST)
+    assert isinstance(stored_clock_map(machine.raw), ClockMap)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from labctl.run.perf_record import buffer_mib
+from labctl.run.perf_record import NO_ROOM, buffer_mib, recording
 from labctl.run.tracing import among, kvm_events, sched_events, switch_records
 
 
@@ -53,3 +55,21 @@ def test_perfs_own_records_of_switches_are_for_kernels_that_may_keep_some_back(
 def test_buffers_are_powers_of_two_and_stay_small_in_all() -> None:
     sizes = {count: buffer_mib(count) for count in (1, 2, 16, 17, 24, 96, 128, 256, 1024)}
     assert sizes == {1: 16, 2: 16, 16: 16, 17: 8, 24: 8, 96: 2, 128: 2, 256: 1, 1024: 1}
+
+
+def test_where_there_is_no_room_nothing_is_recorded_and_the_reason_is_told(tmp_path: Path) -> None:
+    output = tmp_path / "trace" / "host.perf.data"
+    with recording(output, ["-e", "sched:sched_switch"], cpus=frozenset({0}), limit_mib=0) as done:
+        pass
+    assert done.problem == NO_ROOM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_host_without_perf_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with recording(tmp_path / "out", ["-e", "sched:sched_switch"], cpus=frozenset({0})) as done:
+        pass
+    assert "perf is not installed" in str(done.problem)
+    assert "linux-perf" in str(done.problem)
