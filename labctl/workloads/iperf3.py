@@ -28,7 +28,8 @@ BINARY = "/usr/bin/iperf3"
 STDOUT = "stdout.txt"
 PORT = 5201
 SHORTEST_S = 1
-SHORTEST_INTERVAL_S = 0.1
+INTERVAL_S = (0.1, 60.0)
+"""The shortest and the longest that iperf3 takes: MIN_INTERVAL and MAX_INTERVAL of its iperf.h."""
 BITS_PER_BYTE = 8
 
 
@@ -64,12 +65,13 @@ class Iperf3(WorkloadBase):
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
-        interval_s = max(SHORTEST_INTERVAL_S, setting.duration_s / WANTED)
+        shortest_s, longest_s = INTERVAL_S
+        interval_s = min(max(shortest_s, setting.duration_s / WANTED), longest_s)
         return _command(setting, int(setting.duration_s), interval_s=interval_s)
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
         # Several windows in one process, which iperf3 tells apart; it takes whole seconds.
-        return _command(setting, SHORTEST_S, interval_s=max(window_s, SHORTEST_INTERVAL_S))
+        return _command(setting, SHORTEST_S, interval_s=max(window_s, INTERVAL_S[0]))
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
         report = _report(stdout, STDOUT)

@@ -85,3 +85,13 @@ def test_parameters_become_what_iperf3_is_told() -> None:
     peer = IPERF3.peer(parameters)
     assert peer is not None
     assert peer.port == PORT
+
+
+@pytest.mark.parametrize(("duration_s", "interval"), [(1, "0.1"), (10, "0.625"), (3600, "60")])
+def test_a_trial_of_any_length_has_intervals_that_iperf3_takes(
+    duration_s: int, interval: str
+) -> None:
+    """It refuses those beyond a minute, and with them the trial."""
+    parameters = IPERF3.check_parameters({})
+    setting = Setting(parameters=parameters, vcpus=1, duration_s=duration_s, peer="198.18.0.1")
+    assert f"--interval={interval}" in IPERF3.command(setting).argv
