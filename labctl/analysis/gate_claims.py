@@ -44,7 +44,7 @@ def decide(
     on the log scale if `logs`."""
     if rule.limit in ("below", "above"):
         shift, turned = _logged(rule.amount) if logs else rule.amount, rule.limit == "below"
-        of_absence = False
+        kept_lacks = broken_lacks = False
     else:
         margin = tolerance(rule, kind)
         if rule.limit == "within":
@@ -56,14 +56,18 @@ def decide(
         turned = better is Better.LOWER
         bound = margin if rule.limit == "better_by_at_least" else -margin
         shift = -bound if turned else bound
-        # What is shown to be better is an effect; what is only not much worse is the lack of one.
-        of_absence = bound < 0 and towards_better(holds, better).low <= 0
+        # What is shown to be better, or worse, is an effect; what is only not much better, or not
+        # much worse, is the lack of one.
+        kept_lacks = bound < 0 and towards_better(holds, better).low <= 0
+        broken_lacks = bound > 0 and towards_better(violated, better).high >= 0
     slack = abs(mean - shift)
     if turned:
         holds, violated, shift = holds.mirrored(), violated.mirrored(), -shift
     if holds.low > shift:
-        return Claim(True, holds.low - shift if of_absence else slack, of_absence)
-    return Claim(False, slack) if violated.high < shift else _NEITHER
+        return Claim(True, holds.low - shift if kept_lacks else slack, kept_lacks)
+    if violated.high < shift:
+        return Claim(False, shift - violated.high if broken_lacks else slack, broken_lacks)
+    return _NEITHER
 
 
 def tolerance(rule: Rule, kind: EffectKind | None) -> float:

@@ -49,6 +49,8 @@ _TOLERANCE = 1.25
 """As much larger the variance by long batches may be than by short ones. Where batches are longer
 than what correlates them, what is missing is inverse to their length (Schmeiser 1982): it then is
 no more than a quarter again, an eighth of a standard deviation."""
+_BY_CHANCE = 2.0
+"""As much larger than the variance of blocks, which holds it, that of trials may be found."""
 _LENGTHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600)
 """Seconds of a trial that a proposal chooses from. None is shorter than the batches looked at."""
 
@@ -225,8 +227,10 @@ def precision(run: LoadedRun, made: Sequence[Compared]) -> Iterator[Precision]:
 
 def _precision(place: Place, made: Sequence[Compared], costs: Costs) -> Precision:
     effects = [one.effects for one in made]
-    within = _within(effects) if costs.trial else _Within()
-    found = _typical(effects, within.variance, costs.trial)
+    found = _typical(effects)
+    within = _within(effects, found.blocks) if costs.trial else _Within()
+    if within.variance is not None:
+        found = _divided(found, within.variance, costs.trial)
     alpha = 1 - made[0].comparison.confidence
     now = median(_half_width(one.effects.spread, alpha) for one in made)
     proposed = propose(found, costs, now / _NARROWER, alpha)
@@ -254,26 +258,35 @@ class _Within:
     why: str = "a trial gives one value"
 
 
-def _within(effects: Sequence[Effects]) -> _Within:
-    """The median over tunings; known where long batches tell no more than short ones."""
+def _within(effects: Sequence[Effects], blocks: float) -> _Within:
+    """The median over tunings; known where long batches tell no more than short ones, and effects
+    of blocks, whose variance is `blocks`, don't differ by far less: what every trial repeats is in
+    its batches alone."""
     known = [one.of_trials for one in effects if {_LONG, _SHORT} <= one.of_trials.keys()]
     if not known:
         return _Within()
     by_long, by_short = (sum(found[count] for found in known) for count in (_LONG, _SHORT))
     if by_long > _TOLERANCE * by_short:
         return _Within(None, "the quarters of one still resemble each other")
-    return _Within(median(found[_LONG] for found in known))
+    variance = median(found[_LONG] for found in known)
+    if variance > _BY_CHANCE * blocks:
+        return _Within(None, "the quarters of one differ by more than blocks do")
+    return _Within(variance)
 
 
-def _typical(effects: Sequence[Effects], within: float | None, trial_s: float) -> Components:
+def _typical(effects: Sequence[Effects]) -> Components:
     """Medians over tunings, of T^2 and not of deviations: a T^2 below 0 counts as such."""
     found = [_components(one) for one in effects]
     told = [one.boots for one in found if one.boots is not None]
     boots = median(told) if told else None
     blocks = median(one.blocks for one in found if (one.boots is None) == (not told))
-    if within is None:
-        return Components(boots, blocks)
-    return Components(boots, max(0.0, blocks - within), within * trial_s)
+    return Components(boots, blocks)
+
+
+def _divided(of: Components, within: float, trial_s: float) -> Components:
+    """The same with what happens within trials apart from blocks."""
+    share = min(within, of.blocks)
+    return Components(of.boots, of.blocks - share, share * trial_s)
 
 
 def _components(effects: Effects) -> Components:
@@ -316,7 +329,7 @@ def _sentences(
         levels = {
             "boots": found.boots,
             "blocks": found.blocks,
-            "what happens within trials": within.variance or 0.0,
+            "what happens within trials": (found.second or 0.0) / (costs.trial or 1.0),
         }
         most = max(levels, key=lambda level: levels[level])
         yield (

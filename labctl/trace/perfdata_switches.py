@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Events, Nanoseconds
+from labctl.trace.model import Events, Nanoseconds, Numbers
 from labctl.trace.numbering import Mask
 from labctl.trace.perfdata_chain import Chunk
 from labctl.trace.perfdata_gaps import MAX_CPUS
@@ -98,7 +98,10 @@ class Switches:
         Of the CPUs that any of them is of: of the others it was not to be recorded. Without its
         fields prev_pid and next_pid, which tell what is missing, they stay as they are.
         """
-        if not self._parts or not {"prev_pid", "next_pid"} <= events.fields.keys():
+        if (
+            not (self._parts and len(events))
+            or not {"prev_pid", "next_pid"} <= events.fields.keys()
+        ):
             return events
         names = _Records.__dataclass_fields__
         found = _Records(*(np.concatenate([getattr(p, n) for p in self._parts]) for n in names))
@@ -106,6 +109,8 @@ class Switches:
         is_in = (found.time_ns >= start_ns) & (found.time_ns <= end_ns)
         found = found.take(np.flatnonzero(is_in & (found.left >= 0) & (found.came >= 0)))
         found = found.take(np.argsort(found.time_ns, kind="stable"))
+        if not len(found.time_ns):
+            return events
         missing = found.take(np.sort(_untold(found, events)))
         if not len(missing.time_ns):
             return events
@@ -114,22 +119,47 @@ class Switches:
 
 
 def _untold(found: _Records, events: Events) -> NDArray[np.intp]:
-    """Records of switches that no event tells of, one of each.
+    """Records of switches that no event tells of, one of each, by CPU.
 
-    The event is the last of the same CPU before its records; and the two records of a switch follow
-    each other.
+    The two records of a switch follow each other. Its event is the last one of the CPU before them,
+    and comes after those of any other switch. A coarse clock gives several the same time.
     """
-    parts = [np.zeros(0, dtype=np.intp)]
-    for cpu in np.unique(events.cpu).tolist():
-        own = np.flatnonzero(found.cpu == cpu)
-        left, came, is_out = found.left[own], found.came[own], found.is_out[own]
-        told = np.flatnonzero(events.cpu == cpu)
-        at = np.searchsorted(events.time_ns[told], found.time_ns[own], "right") - 1
-        of = told[np.maximum(at, 0)]
-        is_told = (at >= 0) & (left == events.fields["prev_pid"][of])
-        is_told &= came == events.fields["next_pid"][of]
-        is_second = np.zeros(len(own), dtype=bool)
-        is_second[1:] = ~is_out[1:] & is_out[:-1]
-        is_second[1:] &= (left[1:] == left[:-1]) & (came[1:] == came[:-1])
-        parts.append(own[~is_told & ~is_second])
-    return np.concatenate(parts)
+    cpus = np.unique(events.cpu)
+    known = np.flatnonzero(np.isin(found.cpu, cpus))
+    begin_ns = min(int(events.time_ns[0]), int(found.time_ns[0]))
+    # More than a day and more than 2^16 CPUs are refused, so that this has room.
+    length_ns = max(int(events.time_ns[-1]), int(found.time_ns[-1])) - begin_ns + 1
+    told, told_in = _in_rows(cpus, events.cpu, events.time_ns - begin_ns, length_ns)
+    pairs = _pair(events.fields["prev_pid"], events.fields["next_pid"])[told_in]
+    key, order = _in_rows(cpus, found.cpu[known], found.time_ns[known] - begin_ns, length_ns)
+    own = known[order]
+    row, pair, is_out = key // length_ns, _pair(found.left[own], found.came[own]), found.is_out[own]
+    is_second = np.zeros(len(own), dtype=bool)
+    is_second[1:] = ~is_out[1:] & is_out[:-1] & (pair[1:] == pair[:-1]) & (row[1:] == row[:-1])
+    first = np.flatnonzero(~is_second)
+    key, row, pair = key[first], row[first], pair[first]
+    # What tells of the switch before tells of no other one.
+    since = np.append(-1, key[:-1]) + (np.append(-1, pair[:-1]) == pair)
+    since = np.maximum(since, row * length_ns)
+    is_told = np.zeros(len(first), dtype=bool)
+    begin, end = np.searchsorted(told, key, "left"), np.searchsorted(told, key, "right")
+    # The last one that was earlier, and of those at the same time the first and the last.
+    for place in (begin - 1, begin, end - 1):
+        near = np.clip(place, 0, len(told) - 1)
+        is_it = (place >= 0) & (place < end) & (pairs[near] == pair)
+        is_told |= is_it & (told[near] >= since)
+    return own[first[~is_told]]
+
+
+def _in_rows(
+    cpus: NDArray[np.int32], cpu: NDArray[np.int32], since_ns: Nanoseconds, length_ns: int
+) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """Moments as one number, a CPU's row after another's, and by it the order; of equal ones as
+    they were."""
+    key = np.searchsorted(cpus, cpu) * length_ns + since_ns
+    order = np.argsort(key, kind="stable")
+    return key[order], order
+
+
+def _pair(left: Numbers, came: Numbers) -> NDArray[np.int64]:
+    return left.astype(np.int64) << 32 | came

@@ -91,6 +91,17 @@ def test_beyond_the_reach_of_a_wide_control_a_rule_is_decided(
     assert ("the control leaves up to" in one.why) is (outcome is Outcome.UNDECIDED)
 
 
+def test_a_blind_run_does_not_break_a_rule_that_asks_for_a_gain() -> None:
+    one = found(better_by_at_least="5 %", seed=10, effects={"handicap": 1.0})
+    assert one.outcome is Outcome.UNDECIDED
+    assert "the handicap was not found" in one.why
+
+
+def test_what_is_worse_needs_no_handicap_to_be_no_gain() -> None:
+    one = found(better_by_at_least="5 %", seed=10, effects={"handicap": 1.0, "pinned": 0.7})
+    assert one.outcome is Outcome.VIOLATED
+
+
 def test_what_is_better_needs_no_handicap_to_be_no_worse() -> None:
     one = found(worse_by_at_most="5 %", seed=10, effects={"handicap": 1.0, "pinned": 1.3})
     assert one.outcome is Outcome.HOLDS

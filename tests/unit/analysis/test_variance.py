@@ -224,6 +224,21 @@ def test_a_trial_whose_quarters_resemble_each_other_tells_no_error(forgets: floa
     assert found.seconds == 2.0
 
 
+def test_windows_that_differ_alike_in_all_trials_tell_no_error() -> None:
+    """A pattern that each trial repeats is in its batches, and not in what effects spread by: that
+    alone says how many blocks it takes."""
+    plain = synthetic_run(workloads=ONE, primary_only=True, blocks=20, boots=20, noise=0.01)
+    rng = random.Random(7)
+    told = [Window(1.0, 1 + rng.gauss(0, 0.4)) for _ in range(16)]
+    alike = tuple(batch_errors(told, "events_per_s", "stdout.txt"))
+    trials = tuple(replace(t, readings=(*t.readings, *alike)) for t in plain.trials)
+    (found,) = judge(replace(plain, trials=trials)).precision
+    (without,) = judge(plain).precision
+    assert found.within_trials is None
+    assert "the quarters of one differ by more than blocks do" in found.sentence
+    assert (found.boots, found.seconds) == (without.boots, without.seconds)
+
+
 def test_one_side_without_windows_leaves_the_level_unknown() -> None:
     run = with_windows(synthetic_run(workloads=ONE, primary_only=True), 0.05)
     run = with_readings(

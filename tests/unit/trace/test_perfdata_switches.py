@@ -112,6 +112,24 @@ def test_the_same_switch_of_another_cpu_is_another_one() -> None:
     assert completed(told, come(20, A, IDLE, cpu=1)) == [*told, (20, 1, A, 1, IDLE)]
 
 
+def test_an_event_tells_of_one_switch_and_not_of_the_same_later_one() -> None:
+    told: list[Told] = [(10, 0, A, 1, B)]
+    records = (out(11, A, B), come(20, B, A), come(30, A, B))
+    assert completed(told, *records) == [told[0], (20, 0, B, 1, A), (30, 0, A, 1, B)]
+
+
+def test_by_a_clock_so_coarse_that_all_happens_at_once_nothing_is_told_twice() -> None:
+    told: list[Told] = [(10, 0, A, 1, B), (10, 0, B, 1, IDLE)]
+    records = (out(10, A, B), come(10, A, B), out(10, B, IDLE), come(10, B, IDLE))
+    assert completed(told, *records) == told
+
+
+def test_what_one_cpu_told_is_nothing_of_the_next_ones() -> None:
+    told: list[Told] = [(10, 0, A, 1, B), (40, 1, B, 1, A)]
+    records = (out(30, A, B, cpu=1), out(50, A, B, cpu=1))
+    assert completed(told, *records) == [told[0], (30, 1, A, 1, B), told[1], (50, 1, A, 1, B)]
+
+
 def test_of_a_cpu_that_was_not_to_be_recorded_nothing_is_put() -> None:
     told: list[Told] = [(10, 0, A, 1, IDLE)]
     assert completed(told, come(20, A, B, cpu=3)) == told
