@@ -6,6 +6,8 @@ own `DIR/etc/qemu.conf`. Facts that this file depends on:
 * The embedded driver needs a running event loop, registered before the connection opens.
 * It knows no autodestroy, and finds its running domains again when a process opens the same root:
   that is how a guest whose owner was killed is found and ended.
+* A daemon (`--connect qemu:///system`) has guests of others, may die or hang, and leaves QEMU
+  running then (`domain.calls`).
 * Save files hold `<backingStore/>`; our own XML, which has none, is given to the restore, so that
   QEMU reads the overlay's real chain.
 """

@@ -114,12 +114,14 @@ def libvirtd(folder: Path) -> Iterator[Libvirtd]:
             if process is not None:
                 process.terminate()
                 process.wait()
-        for pid in _inside(holder.pid):
+        inside = _network(holder.pid)
+        for pid in _processes(inside):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         holder.wait()
+        wait_for(lambda: not _processes(inside), 30, "an end of all that was started")
         for path in _groups() - groups:
-            wait_for(lambda path=path: _removed(path), 30, f"an end of all that is in {path}")
+            _remove(path)
         for path in made:
             path.rmdir()
 
@@ -133,14 +135,16 @@ def _configure(system: Libvirtd) -> None:
         system.file("/etc/libvirt/qemu.conf").write_text(f"cgroup_controllers = [{named}]\n")
 
 
-def _inside(holder: int) -> list[int]:
-    """Processes in the holder's mount namespace, itself among them; a QEMU of a daemon has one of
-    its own, and is in its network namespace."""
-    wanted = os.readlink(f"/proc/{holder}/ns/net")
+def _network(pid: int | str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/net")
+
+
+def _processes(network: str) -> list[int]:
+    """Those in a network namespace. A daemon's QEMU has a mount namespace of its own."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if os.readlink(path / "ns/net") == wanted:
+            if _network(path.name) == network:
                 found.append(int(path.name))
     return found
 
@@ -151,8 +155,8 @@ def _groups() -> set[Path]:
     return {*_CGROUPS.glob("machine/qemu-[0-9]*"), *_CGROUPS.glob("*/machine/qemu-[0-9]*")}
 
 
-def _removed(group: Path) -> bool:
+def _remove(group: Path) -> None:
+    """Unless it is another daemon's, which may give a guest the same number and name."""
     for folder, _, _ in os.walk(group, topdown=False):
         with suppress(OSError):
             os.rmdir(folder)
-    return not group.exists()
