@@ -19,7 +19,18 @@ from labctl.trace.lane_spans import NUMBER_OF, Flags, Holes, LaneSpans, among, s
 from labctl.trace.lanes import Lane, State
 from labctl.trace.model import Nanoseconds, Trace
 from labctl.trace.runners import Runners
-from labctl.trace.tracepoints import ENTRY, EXIT, MIGRATE, STOPPED, SWITCH, TO_QEMU, WAKEUPS
+from labctl.trace.tracepoints import (
+    ENTRY,
+    EXIT,
+    MIGRATE,
+    STOPPED,
+    SWITCH,
+    TO_QEMU,
+    UNTOLD,
+    WAKEUP,
+    WAKEUP_NEW,
+    WAKEUPS,
+)
 
 _DEAD = 0x30  # EXIT_DEAD and EXIT_ZOMBIE
 _NO_REASON = 0xFFFFFFFF
@@ -38,11 +49,12 @@ class _What(IntEnum):
     PREEMPTED = 3
     SLEPT = 4
     ENDED = 5
-    WOKEN = 6
-    MOVED = 7
+    BORN = 6
+    WOKEN = 7
+    MOVED = 8
     """To another CPU's run queue, where it waits on."""
-    IN = 8
-    ENTERED = 9
+    IN = 9
+    ENTERED = 10
 
 
 _KVM = (_What.EXITED, _What.TO_QEMU, _What.ENTERED)
@@ -64,7 +76,8 @@ class _Says(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """Events of a lane's threads in order. `number`: the exit's reason, or why QEMU got it."""
+    """Events of a lane's threads in order. `number`: the exit's reason, or why QEMU got it; 1 of
+    an end that need be none."""
 
     time_ns: Nanoseconds
     what: NDArray[np.int8]
@@ -167,12 +180,15 @@ class HostSide:
             state = found.fields["prev_state"][out] & STOPPED
             why = np.where(state & _DEAD, _What.ENDED, _What.SLEPT)
             why = np.where(state == 0, _What.PREEMPTED, why)
-            parts.append(_part(found.time_ns[out], why, found.cpu[out]))
+            is_untold = found.fields["prev_state"][out] == UNTOLD
+            parts.append(_part(found.time_ns[out], why, found.cpu[out], is_untold))
         for name in WAKEUPS:
             if name in events:
                 found = events[name]
                 own = np.isin(found.fields["pid"], tids)
                 cpu = found.fields.get("target_cpu", found.cpu)[own]
+                if name == WAKEUP_NEW:
+                    parts.append(_part(found.time_ns[own], _What.BORN, cpu))
                 parts.append(_part(found.time_ns[own], _What.WOKEN, cpu))
         if MIGRATE in events:
             found = events[MIGRATE]
@@ -192,6 +208,9 @@ class HostSide:
         last = max(self.trace.end_ns, int(start[-1]))
         end = np.append(start[1:], last)
         denied = _denied(moments, then)
+        if WAKEUP in self.trace.events:
+            # Who comes without one was woken at a moment that isn't known.
+            denied |= (what == _What.SLEPT) & (then == _What.IN)
         until, again = self._known(moments, end)
         until, again = np.where(denied, start, until), np.where(denied, end, again)
         is_told = moments.has(_What.EXITED, _What.ENTERED)
@@ -269,25 +288,23 @@ def _in_order(parts: Sequence[_Moments]) -> _Moments:
     )
     moments = joined.take(np.lexsort((joined.what, joined.time_ns)))
     # Wake-ups of who runs or is runnable already cut its way to sleep short, or come twice.
-    asleep = (_What.SLEPT, _What.ENDED, _What.BEGIN)
-    moments = moments.take(_following(moments, _What.WOKEN, asleep, first=True))
-    # Who is moved on waking up was no thread that waits.
-    return moments.take(_following(moments, _What.MOVED, (_What.PREEMPTED, _What.WOKEN)))
+    # On waking up a thread may be moved before it is queued.
+    woken, moved = moments.what == _What.WOKEN, moments.what == _What.MOVED
+    before = _last(~woken & ~moved)
+    count = np.cumsum(woken)
+    asleep = (_What.SLEPT, _What.ENDED, _What.BEGIN, _What.BORN)
+    wakes = among(moments.what[before], asleep)
+    moments = moments.take(~woken | (wakes & (count == count[before] + 1)))
+    # Who is moved then was no thread that waits.
+    moved = moments.what == _What.MOVED
+    waits = among(moments.what[_last(~moved)], (_What.PREEMPTED, _What.WOKEN))
+    return moments.take(~moved | waits)
 
 
-def _following(
-    moments: _Moments, what: _What, after: Sequence[_What], *, first: bool = False
-) -> Flags:
-    """All moments but those of a kind that don't follow on certain others; with `first`, not
-    those that follow one of their own either."""
-    such = moments.what == what
-    rows = np.arange(len(moments))
-    other = np.maximum.accumulate(np.where(such, -1, rows))
-    fits = among(moments.what[other], after)
-    if first:
-        fits &= rows == other + 1
-    chosen: Flags = ~such | fits
-    return chosen
+def _last(such: Flags) -> NDArray[np.int64]:
+    """At each moment the last one up to it that is such."""
+    found: NDArray[np.int64] = np.maximum.accumulate(np.where(such, np.arange(len(such)), -1))
+    return found
 
 
 def _denied(moments: _Moments, then: NDArray[np.int8]) -> Flags:
@@ -312,7 +329,7 @@ def _after(
     key = np.zeros(len(moments), dtype=np.int64)
     runs, sleeps = among(what, _ON), what == _What.SLEPT
     state[sleeps] = NUMBER_OF[asleep]
-    key[what == _What.ENDED] = _key(_Says.ENDED, 0, 0)
+    key[(what == _What.ENDED) & (moments.number == 0)] = _key(_Says.ENDED, 0, 0)
     if not is_told:
         state[runs] = NUMBER_OF[on_cpu]
         return state, key

@@ -22,6 +22,7 @@ from labctl.trace.perfdata_chain import Chunk
 from labctl.trace.perfdata_gaps import MAX_CPUS
 from labctl.trace.perfdata_head import CPU, TID, TIME, broken
 from labctl.trace.perfdata_threads import MAX_TID
+from labctl.trace.tracepoints import UNTOLD
 
 # Bits of their headers: PERF_RECORD_MISC_SWITCH_OUT and _OUT_PREEMPT of
 # include/uapi/linux/perf_event.h, above the 32 of the type.
@@ -29,7 +30,7 @@ _OUT, _OUT_RUNNABLE = np.uint64(1 << 45), np.uint64(1 << 46)
 _LOW = np.uint64(0xFFFFFFFF)
 _HIGH = np.uint64(32)
 _RUNS, _SLEEPS = 0, 1
-"""prev_state of who is runnable; of who isn't, in whichever way, or isn't known to be."""
+"""prev_state of who is runnable; of who isn't, in whichever way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +82,14 @@ class Switches:
                 chunk.byte(at[first]),
             )
         is_out = words[at] & _OUT != 0
+        state = np.where(words[at] & _OUT_RUNNABLE, _RUNS, _SLEEPS)
         self._parts.append(
             _Records(
                 time_ns,
                 cpu.astype(np.int32),
                 np.where(is_out, own, other),
                 np.where(is_out, other, own),
-                np.where(words[at] & _OUT_RUNNABLE, _RUNS, _SLEEPS).astype(np.int8),
+                np.where(is_out, state, UNTOLD).astype(np.int8),
                 is_out,
             )
         )

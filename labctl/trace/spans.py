@@ -23,7 +23,7 @@ from labctl.trace.tracepoints import STOPPED, SWITCH, WAKEUPS
 _BATCH = 30_000
 """Switches that are worked on at a time: it bounds the memory."""
 
-_OUT, _OUT_RUNNABLE, _WAKE, _IN = range(4)
+_OUT, _OUT_RUNNABLE, _WAKE, _IN, _UNSEEN = range(5)
 
 
 class Kind(IntEnum):
@@ -94,7 +94,7 @@ def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
         return
     numbering = Numbering.of(trace, tids)
     gaps = _Gaps(trace.gaps)
-    held = _running_at_start(trace, numbering)
+    held = _joined(_unseen(trace, numbering), _running_at_start(trace, numbering))
     for records in _batches(trace, numbering):
         merged = _joined(held, records)
         # Twice a stable sort, by time and then by thread. The columns are in order already, which
@@ -164,6 +164,17 @@ def _joined(*parts: _Records) -> _Records:
     )
 
 
+def _unseen(trace: Trace, numbering: Numbering) -> _Records:
+    """Every thread, before anything is known of it."""
+    count = len(numbering.tids)
+    return _Records(
+        np.arange(count, dtype=numbering.number_of.dtype),
+        np.full(count, trace.start_ns, np.int64),
+        np.full(count, _UNSEEN, np.int8),
+        np.zeros(count, np.int32),
+    )
+
+
 def _running_at_start(trace: Trace, numbering: Numbering) -> _Records:
     switches = trace.events[SWITCH]
     first = _last_of_each(switches.cpu[::-1])
@@ -192,6 +203,7 @@ def _is_told_already(records: _Records, gaps: _Gaps) -> Mask:
     is_told[1:] = (
         (records.what[1:] == _WAKE)
         & (records.what[:-1] != _OUT)
+        & (records.what[:-1] != _UNSEEN)
         & (records.thread[1:] == records.thread[:-1])
     )
     at = np.flatnonzero(is_told)
@@ -204,7 +216,9 @@ def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
     is_same = records.thread[1:] == records.thread[:-1]
     slept = (first == _OUT) & (then == _WAKE)
     slept[slept] = ~gaps.between(records.time_ns[:-1][slept], records.time_ns[1:][slept])
-    at = np.flatnonzero(is_same & ~slept)
+    # Of who is seen to leave first, and to come never, events are missing before.
+    unseen = (first == _UNSEEN) & (then > _OUT_RUNNABLE)
+    at = np.flatnonzero(is_same & ~slept & ~unseen)
     first, then = first[at], then[at]
     start_ns, end_ns, cpu = records.time_ns[at], records.time_ns[at + 1], records.cpu[at]
     # Who slept at both ends of a gap may have run in it, and nowhere else.
@@ -237,7 +251,7 @@ def _at_end(held: _Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) 
     found = Spans(
         tid=tids[held.thread], start_ns=held.time_ns, end_ns=end_ns, cpu=held.cpu, kind=kind
     )
-    return found.where(held.what != _OUT)
+    return found.where((held.what != _OUT) & (held.what != _UNSEEN))
 
 
 class _Gaps:

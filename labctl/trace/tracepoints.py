@@ -15,6 +15,8 @@ FORK = "sched:sched_process_fork"
 STOPPED = 0xFF
 """prev_state's bits for why a thread stopped; with none of them it is runnable (TASK_REPORT_MAX,
 above them, is "preempted": include/trace/events/sched.h, __trace_sched_switch_state)."""
+UNTOLD = -1
+"""A prev_state of ours: whether the thread sleeps, waits or has ended isn't known."""
 
 TIMER_START, TIMER_EXPIRE = "timer:hrtimer_start", "timer:hrtimer_expire_entry"
 

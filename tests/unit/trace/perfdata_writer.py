@@ -120,33 +120,46 @@ def attr(config: int, **changes: int) -> bytes:
     return head.ljust(92, b"\0") + struct.pack("<i", clock) + bytes(32)
 
 
-def layouts() -> bytes:
+Event = tuple[str, int, str, tuple[int, ...]]
+"""Name, number, fields as a format has them, ids."""
+_MADE: tuple[Event, ...] = (
+    ("fixed", 70, _FIXED, FIXED_IDS),
+    ("variable", 71, _VARIABLE, VARIABLE_IDS),
+)
+
+
+def layouts(system: str = "made", events: Sequence[Event] = _MADE) -> bytes:
     """The section HEADER_TRACING_DATA (tools/perf/util/trace-event-info.c)."""
     parts = [b"\x17\x08\x44tracing0.6\0", bytes([0, 8]), struct.pack("<I", 4096)]
     for name in (b"header_page\0", b"header_event\0"):
         parts += [name, struct.pack("<Q", 4), b"text"]
     parts += [struct.pack("<I", 1), struct.pack("<Q", 3), b"ftr"]
-    parts += [struct.pack("<I", 1), b"made\0", struct.pack("<I", 2)]
-    for name, number, fields in (("fixed", 70, _FIXED), ("variable", 71, _VARIABLE)):
+    parts += [struct.pack("<I", 1), system.encode() + b"\0", struct.pack("<I", len(events))]
+    for name, number, fields, _ in events:
         text = f'name: {name}\nID: {number}\nformat:\n{_COMMON}{fields}\nprint fmt: ""\n'.encode()
         parts += [struct.pack("<Q", len(text)), text]
     return b"".join(parts) + bytes(16)
 
 
 def perfdata(
-    records: Sequence[bytes], *, features: int = 2, data_size: int | None = None, **changes: int
+    records: Sequence[bytes],
+    *,
+    system: str = "made",
+    events: Sequence[Event] = _MADE,
+    features: int = 2,
+    data_size: int | None = None,
+    **changes: int,
 ) -> bytes:
-    """A whole file. `changes`: of both events' attrs; `features`: those that the
+    """A whole file. `changes`: of all events' attrs; `features`: those that the
     header announces; `data_size`: of the records, as it says."""
-    ids = struct.pack("<4Q", *FIXED_IDS, *VARIABLE_IDS)
+    ids, attrs = b"", b""
+    for _, config, _, own in events:
+        attrs += attr(config, **changes) + struct.pack("<QQ", 104 + len(ids), 8 * len(own))
+        ids += struct.pack(f"<{len(own)}Q", *own)
     attrs_at = 104 + len(ids)
-    attrs = b"".join(
-        attr(config, **changes) + struct.pack("<QQ", 104 + 16 * index, 16)
-        for index, config in enumerate((70, 71))
-    )
     data_at = attrs_at + len(attrs)
     data = b"".join(records)
-    section = layouts()
+    section = layouts(system, events)
     size = len(data) if data_size is None else data_size
     header = struct.pack(
         "<8s9Q", b"PERFILE2", 104, 144, attrs_at, len(attrs), data_at, size, 0, 0, features

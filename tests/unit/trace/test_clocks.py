@@ -171,3 +171,55 @@ def test_a_file_of_something_else_is_named(tmp_path: Path, content: object) -> N
     raw.write_raw_json(files.CLOCKS, content)
     with pytest.raises(BrokenError, match=r"clocks\.json: expected readings"):
         stored_clock_map(raw)
+
+
+def steered(*told: tuple[float, int]) -> list[dict[str, float]]:
+    return [{"ppm": ppm, "pending_ns": pending_ns} for ppm, pending_ns in told]
+
+
+def stored(folder: Path, readings: list[ClockReading], steering: object = None) -> TrialFolder:
+    raw = TrialFolder(folder)
+    raw.write_raw_json(files.CLOCKS, [to_json(reading) for reading in readings])
+    if steering is not None:
+        raw.write_raw_json(files.STEERING, steering)
+    return raw
+
+
+@pytest.mark.parametrize("told", [None, steered((-12.5, 0), (-12.5, 0))])
+def test_a_host_that_was_not_steered_bends_no_line(tmp_path: Path, told: object) -> None:
+    readings = read(steady(5.0))
+    assert stored_clock_map(stored(tmp_path, readings, told)) == clock_map(readings)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
+def test_the_bound_holds_for_a_host_whose_rate_changes_in_the_middle(
+    tmp_path: Path, share: float
+) -> None:
+    """By 400 ppm, whenever: the host's clock is what changes, so the guest's is bent to it."""
+    begin = UPTIME_S * S
+    change = begin + round(share * 10 * S)
+
+    def bent(host_ns: int) -> int:
+        return host_ns - 5 * S + max(0, round((host_ns - change) * 400e-6))
+
+    readings = read(bent, ways_ns=(1000, 3000))
+    found = stored_clock_map(stored(tmp_path, readings, steered((0.0, 0), (-400.0, 0))))
+    assert isinstance(found, ClockMap)
+    moments = np.arange(begin, begin + 10 * S, S // 50)
+    error = np.abs(found.to_host(np.array([bent(int(at)) for at in moments])) - moments)
+    assert error.max() <= found.error_ns
+    assert error.max() > mapped(readings).error_ns
+
+
+def test_what_the_kernel_is_about_to_add_may_have_been_added(tmp_path: Path) -> None:
+    readings = read(steady(5.0))
+    found = stored_clock_map(stored(tmp_path, readings, steered((1.0, 70_000), (1.0, 20_000))))
+    assert isinstance(found, ClockMap)
+    assert found.error_ns == mapped(readings).error_ns + 70_000
+
+
+@pytest.mark.parametrize("content", [3, [], [{"ppm": 1}], [{"ppm": "x", "pending_ns": 0}]])
+def test_a_steering_that_is_none_is_named(tmp_path: Path, content: object) -> None:
+    raw = stored(tmp_path, read(steady(5.0)), content)
+    with pytest.raises(BrokenError, match=r"steering\.json: expected how"):
+        stored_clock_map(raw)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from labctl.trace.host_lanes import HostSide
 from labctl.trace.lanes import State
+from labctl.trace.tracepoints import UNTOLD
 from tests.unit.trace.recorded import (
     DEAD,
     HLT,
@@ -104,6 +105,39 @@ def test_a_woken_thread_waits_behind_who_runs_there_and_moves_with_its_queue() -
         (20, 30, "PREEMPTED", "hog"),
         (30, 45, "PREEMPTED", "other"),
         (45, 100, "GUEST", ""),
+    ]
+
+
+def test_a_thread_that_is_moved_as_it_is_woken_waits_from_then_on() -> None:
+    trace = Recorded(100, NAMES)
+    trace.switch(10, 1, VCPU, 0, SLEEPING)
+    trace.add("sched:sched_migrate_task", 39, 0, HOG, pid=VCPU, orig_cpu=1, dest_cpu=0)
+    trace.wake(40, 0, VCPU, by=HOG, to=0)
+    trace.switch(50, 0, HOG, VCPU, PREEMPTED)
+    assert lane_of(trace)[1:] == [
+        (10, 40, "HALTED", ""),
+        (40, 50, "PREEMPTED", "hog"),
+        (50, 100, "GUEST", ""),
+    ]
+
+
+def test_who_comes_without_a_wake_up_woke_at_a_moment_that_is_not_known() -> None:
+    trace = Recorded(100, NAMES)
+    trace.switch(10, 1, VCPU, 0, SLEEPING)
+    trace.wake(20, 0, OTHER)
+    trace.switch(50, 1, 0, VCPU, RUNNABLE)
+    assert lane_of(trace)[1:] == [(10, 50, "UNKNOWN", ""), (50, 100, "GUEST", "")]
+
+
+def test_of_who_left_silently_nothing_is_known_until_it_is_woken() -> None:
+    trace = Recorded(100, NAMES)
+    trace.switch(10, 1, VCPU, 0, UNTOLD)
+    trace.wake(40, 1, VCPU)
+    trace.switch(50, 1, 0, VCPU, RUNNABLE)
+    assert lane_of(trace)[1:] == [
+        (10, 40, "UNKNOWN", ""),
+        (40, 50, "PREEMPTED", "idle CPU"),
+        (50, 100, "GUEST", ""),
     ]
 
 

@@ -98,7 +98,7 @@ def test_a_switch_that_both_tell_of_is_there_once() -> None:
 def test_one_that_the_thread_itself_is_silent_of_is_told_by_the_next() -> None:
     told: list[Told] = [(10, 0, A, 1, IDLE), (50, 0, B, 1, IDLE)]
     records = (out(11, A, IDLE), come(30, IDLE, B), out(51, B, IDLE))
-    assert completed(told, *records) == [told[0], (30, 0, IDLE, 1, B), told[1]]
+    assert completed(told, *records) == [told[0], (30, 0, IDLE, -1, B), told[1]]
 
 
 def test_where_only_the_tracepoint_is_silent_its_state_is_known_and_it_is_put_once() -> None:
@@ -109,7 +109,7 @@ def test_where_only_the_tracepoint_is_silent_its_state_is_known_and_it_is_put_on
 
 def test_the_same_switch_of_another_cpu_is_another_one() -> None:
     told: list[Told] = [(10, 0, A, 1, IDLE), (15, 1, B, 1, IDLE)]
-    assert completed(told, come(20, A, IDLE, cpu=1)) == [*told, (20, 1, A, 1, IDLE)]
+    assert completed(told, come(20, A, IDLE, cpu=1)) == [*told, (20, 1, A, -1, IDLE)]
 
 
 def test_an_event_tells_of_one_switch_and_not_of_the_same_later_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
-from labctl.trace import files
+from labctl.trace import files, recordings
 from labctl.trace.lanes import State
-from labctl.trace.nested import read_timeline
+from labctl.trace.model import Trace
+from labctl.trace.nested import read_timeline, timeline_of_files
 from labctl.trace.perfdata import read_trace
+from labctl.trace.recordings import Traces
 from tests.unit.trace.recorded import spans
 
 RECORDED = Path(__file__).parent / "fixtures" / "sched-perf-6.1.data"
@@ -103,7 +106,7 @@ def test_a_trial_without_a_trace_is_refused_with_what_was_said(trial: TrialFolde
     trial.write_raw_json(files.PROBLEMS, {"host_trace": "perf is not installed"})
     with pytest.raises(UsageError, match="perf is not installed") as raised:
         read_timeline(trial)
-    assert "--collect trace" in str(raised.value.hint)
+    assert "labctl timeline RUN" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -123,3 +126,20 @@ def test_files_of_labctls_own_that_are_not_whole_are_named(
     (trial.path / name).write_text(json.dumps(content))
     with pytest.raises(BrokenError, match=name):
         read_timeline(trial)
+
+
+def test_whoever_asks_for_a_trials_trace_it_is_read_once(
+    trial: TrialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def counted(path: Path, wanted: Mapping[str, Sequence[str]]) -> Trace:
+        read.append(path)
+        return read_trace(path, wanted)
+
+    monkeypatch.setattr(recordings, "read_trace", counted)
+    traces = Traces(trial)
+    assert isinstance(traces.host, Trace)
+    assert timeline_of_files(traces, "cyclictest").lanes
+    assert traces.guest is None
+    assert read == [trial.path / files.HOST]

@@ -339,3 +339,10 @@ def test_who_slept_before_and_after_a_gap_may_have_run_in_it() -> None:
     )
     found = schedule(trace(switches, [(90, 7, 0)], end_ns=100, gaps=lost)).threads[7]
     assert (found.on_cpu_ns, found.delays.total_ns, found.unknown_ns) == (10 + 4, 1, 60)
+
+
+def test_who_is_seen_to_leave_after_a_loss_and_never_to_come_is_unknown_before() -> None:
+    gap = Gap(cpu=0, start_ns=20, end_ns=30, count=2)
+    switches: list[Switch] = [(10, 0, HOG, SLEEPS, 0), (60, 0, VCPU, SLEEPS, 0)]
+    found = schedule(trace(switches, end_ns=100, gaps=(gap,))).threads[VCPU]
+    assert (found.on_cpu_ns, found.unknown_ns) == (0, 60)
