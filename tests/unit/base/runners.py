@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,11 +26,13 @@ class Runner:
 def running_runner() -> Iterator[Runner]:
     program = labctl.base.runner_program.__file__
     ours, theirs = socket.socketpair()
-    with ours:
+    # What it was doing when it is killed stays in its folder for temporary files.
+    with ours, tempfile.TemporaryDirectory() as scratch:
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", program, "--fd", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
+                env={**os.environ, "TMPDIR": scratch},
             )
         try:
             yield Runner(Channel(ours, "the machine"), ours, process)
