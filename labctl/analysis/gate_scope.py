@@ -98,8 +98,9 @@ def _no_cell(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Spot:
     if rule.tuning in skipped:
         return Spot(why=f"'{rule.tuning}' was skipped: {skipped[rule.tuning]}")
     lacks = (run.plan.get("skipped_workloads") or {}).get(rule.workload, {})
-    if "guest" in lacks:
-        return Spot(why=f"'{rule.workload}' was skipped: {lacks['guest']}")
+    side = "native" if rule.tuning in design.natives else "guest"
+    if side in lacks:
+        return Spot(why=f"'{rule.workload}' was skipped: {lacks[side]}")
     there = _cells(design, cells)
     if not there:
         return Spot(why="the run has no trials", nothing=True)

@@ -22,6 +22,11 @@ OTHERS = "others"
 MOST = 10
 """Names that are told of in a run."""
 
+_UNKNOWN = "unknown"
+_MOST_UNKNOWN = 0.05
+"""Share of the waits; who else ran in more than that may be anybody, and no name is known to have
+had nothing."""
+
 _WITNESS = "sched_delay"
 """A trial that has it knows who ran meanwhile, if anybody did."""
 
@@ -71,7 +76,11 @@ def _told(readings: Iterable[Reading]) -> dict[_Of, _Told]:
             found[_of(one)].witness = one
         elif isinstance(one, Sample) and one.metric == METRIC:
             found[_of(one)].by[one.labels.get("by", OTHERS)] = one.value
-    return {of: one for of, one in found.items() if one.witness and OTHERS not in one.by}
+    return {of: one for of, one in found.items() if one.witness and _knows_all(one.by)}
+
+
+def _knows_all(by: Mapping[str, float]) -> bool:
+    return OTHERS not in by and by.get(_UNKNOWN, 0.0) <= _MOST_UNKNOWN * math.fsum(by.values())
 
 
 def _of(sample: Sample) -> _Of:

@@ -28,7 +28,8 @@ def faults_so_far(bench: Bench) -> dict[str, int]:
 
 
 def change(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    return {kind: after[kind] - before[kind] for kind in before}
+    """Of the kinds that both know: QEMU may cease to tell KVM's."""
+    return {kind: after[kind] - before[kind] for kind in before if kind in after}
 
 
 def _minor(tid: int) -> int:

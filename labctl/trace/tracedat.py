@@ -146,7 +146,8 @@ class _Events:
 
     def _lost_before(self, cpu: NDArray[np.int32], time_ns: Nanoseconds) -> NDArray[np.int64]:
         lost = np.zeros(len(cpu), dtype=np.int64)
-        for number, gaps in self._gaps.items():
+        for number in np.unique(cpu).tolist():
+            gaps = self._gaps.get(number, [])
             own = np.flatnonzero(cpu == number) if gaps else ()
             while gaps and len(own):
                 end_ns, count = gaps[0]

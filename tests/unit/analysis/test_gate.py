@@ -158,6 +158,17 @@ def test_what_a_run_skipped_is_no_slip() -> None:
     assert result.findings[0].why == "'isolcpus' was skipped: needs a reboot"
 
 
+@pytest.mark.parametrize(("tuning", "side"), [("native", "native"), ("pinned", "guest")])
+def test_a_workload_that_a_side_cannot_run_is_no_slip_there(tuning: str, side: str) -> None:
+    run = synthetic_run()
+    lacks = {"timerlat": {side: f"its kernel has no tracer ({side})"}}
+    skipping = replace(run, plan={**run.plan, "skipped_workloads": lacks})
+    given = rule(tuning=tuning, workload="timerlat", metric="latency_p95", below=1)
+    result = gate(skipping, Policy(undecided=Undecided.PASS, rules=[given]), {})
+    assert result.passed is True
+    assert result.findings[0].why == f"'timerlat' was skipped: its kernel has no tracer ({side})"
+
+
 def test_a_rule_about_every_tuning_does_not_forget_one_that_failed_to_run() -> None:
     invalid = [("pinned", "sysbench-cpu", block) for block in range(1, 11)]
     given = rule(tuning="*", against="baseline", worse_by_at_most="50 %")

@@ -77,6 +77,7 @@ def test_of_the_guests_own_threads_there_are_other_names() -> None:
             TRIAL, readings=(Unavailable(metric="preempted_time{of=vcpu}", reason="no perf."),)
         ),
         traced({"a": 0.2, "others": 0.1}),
+        traced({"a": 0.2, "unknown": 0.1}),
         RUN.trials[1],
     ],
 )

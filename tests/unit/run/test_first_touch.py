@@ -56,3 +56,7 @@ def test_natively_there_is_no_guest_memory() -> None:
 def test_a_vcpu_that_is_gone_is_an_error() -> None:
     with pytest.raises(BrokenError, match="vCPU thread 4194305 is gone"):
         faults_so_far(bench(4194305))
+
+
+def test_what_is_told_no_more_is_not_counted() -> None:
+    assert change({MINOR: 1, KVM: 5}, {MINOR: 3}) == {MINOR: 2}

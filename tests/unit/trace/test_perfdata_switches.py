@@ -15,6 +15,7 @@ from labctl.trace.model import Events, Trace
 from labctl.trace.perfdata import read_trace
 from labctl.trace.perfdata_chain import Chunk
 from labctl.trace.perfdata_switches import Switches
+from labctl.trace.tracepoints import UNTOLD
 from tests.unit.trace.perfdata_writer import FIXED, FLAGS, fixed, perfdata, switched
 
 RECORDED = Path(__file__).parent / "fixtures" / "switches-perf-6.1.data"
@@ -115,7 +116,7 @@ def test_the_same_switch_of_another_cpu_is_another_one() -> None:
 def test_an_event_tells_of_one_switch_and_not_of_the_same_later_one() -> None:
     told: list[Told] = [(10, 0, A, 1, B)]
     records = (out(11, A, B), come(20, B, A), come(30, A, B))
-    assert completed(told, *records) == [told[0], (20, 0, B, 1, A), (30, 0, A, 1, B)]
+    assert completed(told, *records) == [told[0], (20, 0, B, UNTOLD, A), (30, 0, A, UNTOLD, B)]
 
 
 def test_by_a_clock_so_coarse_that_all_happens_at_once_nothing_is_told_twice() -> None:

@@ -85,6 +85,13 @@ def test_a_window_s_rate_is_that_of_all_directions() -> None:
     assert FIO_RANDOM.window_rates("", {LOG: BOTH_WINDOWS}) == [1610, 1810]
 
 
+def test_a_log_of_any_number_of_windows_is_read_in_one_pass() -> None:
+    lines = [f"{time}, 1, 0, 4096, 0" for time in range(59, 50 * 50_000, 50)]
+    log = "\n".join([*lines, "61, 3, 1, 4096, 0"])
+    rates = FIO_RANDOM.window_rates("", {LOG: log.encode()})
+    assert rates == [4.0, *[1.0] * (len(lines) - 1)]
+
+
 def test_a_log_that_is_not_fio_s_is_an_error() -> None:
     with pytest.raises(BrokenError, match="expected 'time, value, direction'"):
         FIO_RANDOM.window_rates("", {LOG: b"115, 12"})
