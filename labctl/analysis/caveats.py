@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"\d[\d.]*")
 LATENCY_LIMIT = "cpu_latency_limit"
 """The metric that has a value where somebody limits it."""
 LATENCY_KNOB = "cpu-dma-latency"
-"""The setting of the host by which a tuning asks for that."""
+"""The setting of the host by which a tuning asks for that; tuned's profiles may ask as well."""
 
 _TWO_KERNELS = (
     "host and guest run different kernels: the native-versus-guest ratio is a stack difference, "
@@ -185,7 +185,7 @@ def _kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:
     found: list[float] = []
     tried = 0
     for cell, blocks in cells.tried.items():
-        if LATENCY_KNOB not in (tunings.get(cell.tuning, {}).get("host") or {}):
+        if not {LATENCY_KNOB, "tuned"} & (tunings.get(cell.tuning, {}).get("host") or {}).keys():
             tried += len(blocks)
             limits = cells.at(cell.tuning, cell.place).get(LATENCY_LIMIT)
             found += limits.values.values() if limits else ()

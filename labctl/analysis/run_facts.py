@@ -62,9 +62,15 @@ def fact_words(value: Any) -> str | None:
         if "unavailable" in value:
             return f"not available ({value['unavailable']})"
         return ", ".join(
-            f"{item} {key}" if isinstance(item, int) else f"{key} {fact_words(item)}"
+            f"{item} {key}" if _is_number(item) else f"{key} {fact_words(item)}"
             for key, item in value.items()
         )
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return str(value) or "none"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from labctl.analysis.caveats import LATENCY_KNOB, LATENCY_LIMIT
 from labctl.analysis.judge import judge
 from labctl.base.units import Better, Unit
@@ -50,9 +52,10 @@ def test_a_limit_that_no_tuning_asked_for_is_told_with_how_often_it_was() -> Non
     assert "(20.0 µs at the least)" in text
 
 
-def test_a_limit_that_its_tuning_asks_for_is_no_caveat() -> None:
+@pytest.mark.parametrize("knob", [LATENCY_KNOB, "tuned"])
+def test_a_limit_that_its_tuning_asks_for_is_no_caveat(knob: str) -> None:
     run = held(synthetic_run(), "pinned")
-    asking = {"pinned": {"host": {LATENCY_KNOB: "20"}}}
+    asking = {"pinned": {"host": {knob: "20"}}}
     assert said(with_run(run, tunings=asking)) == []
     assert said(run) != []
 
