@@ -45,8 +45,9 @@ class Libvirtd:
     daemon: subprocess.Popen[bytes] | None = None
 
     def argv(self, *words: str | Path) -> list[str]:
-        """The command in the namespaces, its folder the present one."""
-        into = ["nsenter", f"--target={self.holder.pid}", "--mount", "--net"]
+        """The command in the namespaces, its folder the present one. The root is named too: in a
+        chroot it isn't the mount namespace's."""
+        into = ["nsenter", f"--target={self.holder.pid}", "--mount", "--net", "--root"]
         return [*into, f"--wdns={Path.cwd()}", *map(str, words)]
 
     def start(self) -> None:
