@@ -25,6 +25,15 @@ results_option = click.option(
 )
 """Of commands that read runs."""
 
+html_option = click.option(
+    "--html",
+    "html_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write one self-contained page.",
+)
+"""Of commands that draw."""
+
 
 def state_places(context: click.Context) -> StatePlaces:
     """Where state lies: --state-dir, else the default."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import LabctlError, UsageError
-from labctl.cli.common import console, print_json, results_option
+from labctl.cli.common import console, html_option, print_json, results_option
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import LoadedRun
@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 @click.option("--condition", metavar="NAME", help="Under this condition alone.")
 @click.option("--study", metavar="NAME", help="In runs of this study alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/history.md).")
-@click.option(
-    "--html",
-    "html_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write one self-contained page.",
-)
+@html_option
 @results_option
 def command(
     metric: str,

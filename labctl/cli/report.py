@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from labctl.cli.common import console, json_text, print_json, results_option
+from labctl.cli.common import console, html_option, json_text, print_json, results_option
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
@@ -30,13 +30,7 @@ _FORMATS = ("json", "csv", "parquet", "openmetrics", "prometheus")
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write one of these to FILE instead: whole, or not at all.",
 )
-@click.option(
-    "--html",
-    "html_file",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write one self-contained page.",
-)
+@html_option
 @results_option
 def command(
     run_name: str,
