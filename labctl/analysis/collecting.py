@@ -52,6 +52,16 @@ def cost_words(found: Mapping[str, Any]) -> str:
     return f"{text} ({_percent(low)}{TO}{_percent(high)} %)"
 
 
+def busy_words(labctl_cpu: float) -> str:
+    """ "0.05 % of a CPU" of CPU seconds per second."""
+    return f"{_percent(labctl_cpu)} % of a CPU"
+
+
+def _own(entry: Mapping[str, Any]) -> str:
+    busy = entry.get("labctl_cpu")  # of older measurements it isn't known
+    return "" if busy is None else f" and {busy_words(busy)} for labctl itself"
+
+
 def _percent(share: float) -> str:
     if share < -1:
         return f"<{MINUS}100"  # of a few pairs of a noisy host: nothing is known
@@ -76,8 +86,8 @@ def costs_said(run: LoadedRun) -> str:
         )
     named = [
         f"{cost_words(entry)} of {entry['workload']}'s throughput "
-        f"{'natively' if entry['side'] == 'native' else 'in the guest'} "
-        f"(measured {str(entry.get('measured_at'))[:10]})"
+        f"{'natively' if entry['side'] == 'native' else 'in the guest'}"
+        f"{_own(entry)} (measured {str(entry.get('measured_at'))[:10]})"
         for entry in costs
     ]
     return f"Collected at level '{level}', which cost {listed(named, 8)} here."

@@ -164,6 +164,8 @@ def _measured(request: OverheadRequest, *, quiet: bool) -> dict[str, Any]:
 def _costs(
     found: Overheads, side: Rates, levels: Iterable[Level], at: str
 ) -> Iterable[CollectingCost]:
+    from statistics import mean
+
     from labctl.analysis.collecting import cost
     from labctl.run.overhead import NOTHING
     from labctl.store.collecting_costs import CollectingCost
@@ -178,6 +180,7 @@ def _costs(
             estimate=lost.estimate,
             low=lost.low,
             high=lost.high,
+            labctl_cpu=mean(busy) if (busy := side.labctl_cpu[level]) else None,
             pairs=len(bare),
             seconds=found.seconds,
             measured_at=at,
@@ -217,17 +220,23 @@ def _print_collectors(collectors: list[dict[str, Any]]) -> None:
 def _print_costs(overhead: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from labctl.analysis.collecting import cost_words
+    from labctl.analysis.collecting import busy_words, cost_words
     from labctl.base.wording import counted, printable
 
     out = console()
     out.print()
-    table = Table("level", "side", "cost (95 %)", "of", "pairs", box=None, pad_edge=False)
+    titles = ("level", "side", "cost (95 %)", "labctl itself", "of", "pairs")
+    table = Table(*titles, box=None, pad_edge=False)
     for found in overhead["costs"]:
         of = f"{found['workload']}, {found['seconds']:g} s"
-        table.add_row(found["level"], found["side"], cost_words(found), of, str(found["pairs"]))
+        busy = "?" if found["labctl_cpu"] is None else busy_words(found["labctl_cpu"])
+        row = (found["level"], found["side"], cost_words(found), busy, of, str(found["pairs"]))
+        table.add_row(*row)
     out.print(table)
-    out.print("\nA cost is the share of the throughput that is lost; below 0 none was.")
+    out.print(
+        "\nA cost is the share of the throughput that is lost; below 0 none was. 'labctl itself' is"
+        " the CPU time in the windows of labctl and of the programs that record for it."
+    )
     for found in overhead["costs"]:
         for problem in found["problems"]:
             where = f"{found['level']}, {found['side']}"

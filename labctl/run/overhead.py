@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import labctl
 from labctl.base.deadline import Deadline
@@ -22,6 +22,7 @@ from labctl.base.levels import Level
 from labctl.base.places import StatePlaces, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Kind
+from labctl.collect import host_threads
 from labctl.host import preflight
 from labctl.host.accelerator import Requested, accelerator
 from labctl.host.facts import host_facts
@@ -36,7 +37,7 @@ from labctl.run.planning import Planned, SweepRequest, plan_sweep
 from labctl.run.prepare import ImageSource
 from labctl.run.sweep import host_problems
 from labctl.run.trial import SLACK_S, TrialRequest, measured_window, store_output, warm_up
-from labctl.store.samples import Sample
+from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.study.study import Overrides
 from labctl.study.williams import block_order
@@ -48,6 +49,8 @@ NOTHING = "nothing"
 """The arm in which no collector is attached and no snapshot is taken."""
 
 COMMAND = "labctl collectors --overhead"
+
+_LABCTL_CPU = "host_cpu{thread=labctl}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +71,19 @@ class OverheadRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """One side's operations per second, by arm (NOTHING or a level) and in the order of blocks.
-    `problems`: of a level, why some of its collectors recorded nothing."""
+    `labctl_cpu`: of a level, the CPU seconds per second in each of its windows of labctl and of
+    the programs that record for it. `problems`: why some of its collectors recorded nothing."""
 
     side: str
     by_arm: Mapping[str, tuple[float, ...]]
+    labctl_cpu: Mapping[str, tuple[float, ...]]
     problems: Mapping[str, tuple[str, ...]]
+
+
+class _Window(NamedTuple):
+    rate: float
+    labctl_cpu: float | None
+    problems: Collection[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +179,7 @@ class _Measuring:
 
     def side(self, kind: Kind) -> Rates:
         rates: dict[str, list[float]] = {arm: [] for arm in self._arms}
+        busy: dict[str, list[float]] = {arm: [] for arm in self._arms if arm != NOTHING}
         problems: dict[str, dict[str, None]] = {arm: {} for arm in self._arms}
         with self._bench(kind) as bench:
             for problem in bench.problems:
@@ -179,13 +191,16 @@ class _Measuring:
                     self._arms, seed=self._asked.seed, block=block, what="levels"
                 ):
                     self._progress(kind, arm)
-                    rate, found = self._window(bench, arm)
-                    rates[arm].append(rate)
-                    problems[arm] |= dict.fromkeys(found)
+                    window = self._window(bench, arm)
+                    rates[arm].append(window.rate)
+                    if window.labctl_cpu is not None:
+                        busy[arm].append(window.labctl_cpu)
+                    problems[arm] |= dict.fromkeys(window.problems)
                     self._done += 1
         return Rates(
             side=str(kind),
             by_arm={arm: tuple(values) for arm, values in rates.items()},
+            labctl_cpu={arm: tuple(values) for arm, values in busy.items()},
             problems={arm: tuple(found) for arm, found in problems.items() if found},
         )
 
@@ -205,8 +220,7 @@ class _Measuring:
         if not warmed["settled"]:
             self._lab.listener(Warned(text=f"The warm-up of {self._name} did not settle."))
 
-    def _window(self, bench: Bench, arm: str) -> tuple[float, Collection[str]]:
-        """Operations per second, and why collectors recorded nothing."""
+    def _window(self, bench: Bench, arm: str) -> _Window:
         self._new_data(bench)
         setting = self._setting(bench)
         with tempfile.TemporaryDirectory(dir=self._lab.work) as path:
@@ -228,14 +242,15 @@ class _Measuring:
                 said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
                 raise BrokenError(f"{self._name} failed: {' '.join(said)}")
             noted = folder.read_json(files.PROBLEMS) if folder.has(files.PROBLEMS) else {}
-            return self._rate(folder), list(noted.values())
+            labctl_cpu = _value(host_threads.parse(folder), _LABCTL_CPU) if arm != NOTHING else None
+            return _Window(self._rate(folder), labctl_cpu, list(noted.values()))
 
     def _rate(self, folder: TrialFolder) -> float:
         wanted = self._program.rate_metric
-        for found in self._program.parse(folder):
-            if isinstance(found, Sample) and found.key == wanted and found.value > 0:
-                return found.value
-        raise BrokenError(f"{self._name} told no {wanted} above 0")
+        found = _value(self._program.parse(folder), wanted)
+        if found is None or found <= 0:
+            raise BrokenError(f"{self._name} told no {wanted} above 0")
+        return found
 
     def _new_data(self, bench: Bench) -> None:
         if self._program.uses_data_disk:
@@ -276,3 +291,11 @@ class _Measuring:
                 left_s=None if mean is None else mean * (planned - self._done),
             )
         )
+
+
+def _value(readings: Iterable[Reading], key: str | None) -> float | None:
+    """The value of the sample of that key; None where there is none."""
+    for found in readings:
+        if isinstance(found, Sample) and found.key == key:
+            return found.value
+    return None

@@ -161,7 +161,7 @@ RUN = Fields(
             Fields(
                 {
                     **dict.fromkeys(("level", "side", "workload", "measured_at"), TEXT),
-                    **dict.fromkeys(("estimate", "low", "high"), NUMBER),
+                    **dict.fromkeys(("estimate", "low", "high", "labctl_cpu"), NUMBER),
                 },
                 frozenset({"side", "workload", "estimate"}),
             )

@@ -26,6 +26,7 @@ def test_each_level_is_measured_beside_nothing_on_both_sides(sandbox: Sandbox) -
         assert len({*cost["with"], *cost["without"]}) == 4
         assert min(*cost["with"], *cost["without"]) > 0
         assert cost["low"] < cost["estimate"] < cost["high"]
+        assert 0 < cost["labctl_cpu"] < 1
     assert not document["overhead"]["kept"]
     assert sandbox.leftovers() == []
 

@@ -79,11 +79,13 @@ def test_costs_in_words(estimate: float, low: float | None, high: float | None, 
 
 
 def test_a_run_says_what_its_level_was_measured_to_cost() -> None:
-    said = costs_said(_run("trace", [COST, {**COST, "side": "native", "estimate": 0.001}]))
+    said = costs_said(
+        _run("trace", [COST, {**COST, "side": "native", "estimate": 0.001, "labctl_cpu": 0.002}])
+    )
     assert said == (
         "Collected at level 'trace', which cost 3.1 % (2.0…4.2 %) of sysbench-cpu's throughput in "
         "the guest (measured 2026-11-21) and 0.10 % (2.0…4.2 %) of sysbench-cpu's throughput "
-        "natively (measured 2026-11-21) here."
+        "natively and 0.20 % of a CPU for labctl itself (measured 2026-11-21) here."
     )
 
 

@@ -55,10 +55,16 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[OverheadRequest]:
             workload="sysbench-cpu",
             seconds=1.0,
             sides=(
-                Rates(side="native", by_arm={NOTHING: bare, **native}, problems={}),
+                Rates(
+                    side="native",
+                    by_arm={NOTHING: bare, **native},
+                    labctl_cpu=dict.fromkeys(request.levels, (0.001, 0.003)),
+                    problems={},
+                ),
                 Rates(
                     side="guest",
                     by_arm={NOTHING: bare, **guest},
+                    labctl_cpu=dict.fromkeys(request.levels, ()),
                     problems={"trace": ("the guest has no tracefs.",)},
                 ),
             ),
@@ -116,6 +122,7 @@ def test_what_was_measured_is_shown_and_kept(
     assert native["low"] < native["estimate"] < native["high"]
     assert len(native["with"]) == len(native["without"]) == 10
     assert guest["estimate"] == 0
+    assert (native["labctl_cpu"], guest["labctl_cpu"]) == (0.002, None)
     assert guest["problems"] == ["the guest has no tracefs."]
     kept = known(tmp_path / "collecting-costs.json", HERE, "trace")
     assert [cost.side for cost in kept] == ["native", "guest"]
@@ -125,6 +132,7 @@ def test_fewer_than_ten_pairs_are_shown_and_not_kept(
     tmp_path: Path, measured: list[OverheadRequest]
 ) -> None:
     result = _labctl(tmp_path, "--overhead", "--pairs", "2", "--quiet")
+    assert "0.20 % of a CPU" in result.stdout
     assert "Not kept for reports: 2 pairs where it takes 10" in result.stdout
     assert "trace, guest: a collector recorded nothing: the guest has no tracefs." in result.stdout
     assert not (tmp_path / "collecting-costs.json").exists()

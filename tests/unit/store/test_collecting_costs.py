@@ -22,6 +22,7 @@ COST = CollectingCost(
     estimate=0.03,
     low=0.02,
     high=0.04,
+    labctl_cpu=0.002,
     pairs=20,
     seconds=1.0,
     measured_at="2026-11-21T22:35:22+00:00",
