@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, Sample, sample_key
 
 GUEST_ROLES = ("vcpu", "emulator", "iothread", "vhost")
 """Threads whose CPU time a guest costs the host (METHOD rule 2)."""
@@ -56,7 +56,7 @@ class Known:
         total = self.workload_cpu_s(kind)
         if kind == "guest":
             for role in GUEST_ROLES[1:]:
-                key = f"host_cpu{{thread={role}}}"
+                key = sample_key("host_cpu", {"thread": role})
                 if key in self._values or key in self._reasons:
                     total += self.value(key) * self.value("host_window")
         return total
