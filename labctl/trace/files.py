@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+SIDE = "side.json"
+"""What the machine's own runner counted, and when: of each trial, at any level."""
 HOST = "trace/host.perf.data"
 """perf's own file; the host's scheduler and KVM events, times of its CLOCK_MONOTONIC."""
 GUEST = "trace/guest.perf.data"
