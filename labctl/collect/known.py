@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from labctl.store.samples import Reading, Sample, sample_key
+from labctl.store.samples import Reading, Sample, base_name, sample_key
 
 GUEST_ROLES = ("vcpu", "emulator", "iothread", "vhost")
 """Threads whose CPU time a guest costs the host (METHOD rule 2)."""
@@ -30,7 +30,7 @@ class Known:
         """Raises MissingReadingError."""
         if key not in self._values:
             # Unavailable may be all of a metric, whatever its labels.
-            every = self._reasons.get(key.partition("{")[0], f"there is no {key}.")
+            every = self._reasons.get(base_name(key), f"there is no {key}.")
             raise MissingReadingError(self._reasons.get(key, every))
         return self._values[key]
 
