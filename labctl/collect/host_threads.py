@@ -15,8 +15,9 @@ from labctl.collect import side
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Sample, Unavailable, sample_key
 from labctl.store.trial import TrialFolder
+from labctl.trace.threads import HELPERS, VCPU
 
-ROLES = ("vcpu", "emulator", "iothread", "vhost", "neighbour", "peer", "labctl")
+ROLES = (VCPU, *HELPERS, "neighbour", "peer", "labctl")
 
 # Only these lines of /proc/stat and of status are kept: a run has thousands of snapshots, and the
 # interrupts' line alone is kilobytes.

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from labctl.store.samples import Reading, Sample, base_name, sample_key
-
-GUEST_ROLES = ("vcpu", "emulator", "iothread", "vhost")
-"""Threads whose CPU time a guest costs the host (METHOD rule 2)."""
+from labctl.trace.threads import HELPERS
 
 
 class MissingReadingError(Exception):
@@ -55,7 +53,7 @@ class Known:
         iothreads and vhost workers. Raises MissingReadingError."""
         total = self.workload_cpu_s(kind)
         if kind == "guest":
-            for role in GUEST_ROLES[1:]:
+            for role in HELPERS:
                 key = sample_key("host_cpu", {"thread": role})
                 if key in self._values or key in self._reasons:
                     total += self.value(key) * self.value("host_window")

@@ -12,7 +12,7 @@ import numpy as np
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable, sample_key
 from labctl.trace.sched import Delays, Schedule, ThreadSchedule
-from labctl.trace.threads import Thread
+from labctl.trace.threads import HELPERS, VCPU, Thread
 
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
@@ -24,7 +24,7 @@ _MOST_UNKNOWN = 0.05
 """Share of the threads' time; with more of it unknown there are no figures. With less, figures may
 be off by as much as `sched_unknown` says."""
 
-_OURS = frozenset({"idle", "others", "vcpu", "emulator", "iothread", "vhost", "workload"})
+_OURS = frozenset({"idle", "others", VCPU, *HELPERS, "workload"})
 """What is no thread's own name. A thread may be called so all the same."""
 
 _UNFIT = re.compile(r"[^\w.:+-]+")

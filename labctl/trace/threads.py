@@ -13,6 +13,9 @@ from labctl.trace.model import Trace
 
 _LATEST_NS = 2**62
 
+VCPU, HELPERS = "vcpu", ("emulator", "iothread", "vhost")
+"""Roles of the threads whose CPU time a guest costs its host (METHOD rule 2)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
