@@ -64,8 +64,8 @@ class Difference:
 
     @property
     def finding(self) -> str:
-        """What the interval says: "differs", "the same" (within the threshold) or "not shown".
-        Of fewer blocks than a verdict takes it says nothing (METHOD 21)."""
+        """What the interval says: "differs", "the same" (within the threshold) or "not shown"; or
+        why it may say nothing yet: "too few blocks" (METHOD 21), "before the first look"."""
         if self.low is None or self.high is None:
             return "not shown"
         if min(self.blocks_a, self.blocks_b) < FEWEST_BLOCKS:
@@ -190,8 +190,8 @@ def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
     if ours != theirs:
         known = {ours, theirs} == {"tcg", "kvm"}
         yield (
-            f"the guests of {a.name} ran under {_accelerator(ours)} and those of {b.name} under "
-            f"{_accelerator(theirs)}: "
+            f"the guests of {a.name} ran under {accelerator_title(ours)} and those of "
+            f"{b.name} under {accelerator_title(theirs)}: "
             + ("one is emulated, so their difference is that" if known else "one may be emulated")
         )
     programs = {str(entry.get("program")) for entry in (a.plan.get("workloads") or {}).values()}
@@ -213,7 +213,8 @@ def builds(record: Mapping[str, Any], programs: Collection[str]) -> dict[str, st
     }
 
 
-def _accelerator(name: Any) -> str:
+def accelerator_title(name: Any) -> str:
+    """As people read it; of what a run.json may say."""
     return {"tcg": "TCG", "kvm": "KVM"}.get(str(name), "an unknown accelerator")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.analysis.across import MADE_BY, builds
+from labctl.analysis.across import MADE_BY, accelerator_title, builds
 from labctl.analysis.cells import Cell, Series, read_cells
 from labctl.analysis.changepoints import FEWEST_BESIDE, ChangePoint, change_points, smallest_p
 from labctl.analysis.design import ALPHA
@@ -166,7 +166,7 @@ def _kept(run: LoadedRun, choice: Choice, metrics: set[str]) -> Iterator[_Kept]:
             if choice.metric in (key, series.sample.metric):
                 programs = [str(entry.get("program"))]
                 traits = {
-                    "accelerator": _accelerator(run.run.get("accelerator")),
+                    "accelerator": accelerator_title(run.run.get("accelerator")),
                     "host": _host(run.run.get("host") or {}),
                     "definition": str((tunings.get(cell.tuning) or {}).get("digest"))[:12],
                     "workload": canonical([entry.get(name) for name in MADE_BY]),
@@ -174,10 +174,6 @@ def _kept(run: LoadedRun, choice: Choice, metrics: set[str]) -> Iterator[_Kept]:
                     "unit": f"{series.sample.unit} {series.sample.better}",
                 }
                 yield _Kept(cell, key, series, traits)
-
-
-def _accelerator(name: Any) -> str:
-    return {"tcg": "TCG", "kvm": "KVM"}.get(str(name), "an unknown accelerator")
 
 
 def _host(facts: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from labctl.analysis.gate_facts import ALL, FACTS
 from labctl.base.yamlfile import FileModel, load, nearest
+from labctl.store.samples import base_name
 
 
 class Undecided(StrEnum):
@@ -143,7 +144,7 @@ class Rule(FileModel):
         """Whether the rule speaks of this metric. Its labels may be left out: `exits` is
         `exits{reason=HLT}` as well."""
         asked = self.metric or ""
-        return metric == asked or fnmatchcase(metric.partition("{")[0], asked)
+        return metric == asked or fnmatchcase(base_name(metric), asked)
 
 
 _OF_CELLS = ("workload", "condition", "tuning")

@@ -17,6 +17,7 @@ from labctl.analysis.intervals import t_interval
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import listed
 from labctl.store.run_folder import LoadedRun
+from labctl.store.samples import base_name, labels_of
 
 
 class Agreement(StrEnum):
@@ -156,7 +157,7 @@ def _series(cells: Cells, tuning: str | None, place: Place, metric: str) -> Seri
     where the numbers come from more than one source (METHOD 12)."""
     if tuning is None:
         return None
-    base, labels = _parts(metric)
+    base, labels = base_name(metric), labels_of(metric)
     found = [
         series
         for series in cells.at(tuning, place).values()
@@ -173,18 +174,12 @@ def _series(cells: Cells, tuning: str | None, place: Place, metric: str) -> Seri
     )
 
 
-def _parts(metric: str) -> tuple[str, dict[str, str]]:
-    base, _, inside = metric.partition("{")
-    labels = filter(None, inside.removesuffix("}").split(","))
-    return base, dict(label.split("=", 1) for label in labels)
-
-
 def _why_missing(cells: Cells, tuning: str, place: Place, metric: str) -> str:
-    base = _parts(metric)[0]
+    base = base_name(metric)
     reasons = dict.fromkeys(
         item.reason
         for item in cells.missing
-        if item.metric.partition("{")[0] == base
+        if base_name(item.metric) == base
         and tuning in item.tunings
         and place.workload in item.workloads
     )

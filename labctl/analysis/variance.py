@@ -103,24 +103,14 @@ def components(found: MeanSquares) -> Components:
     return Components((found.between - found.within) / found.blocks_per_boot, found.within)
 
 
-def optimal_repetitions(
-    lower: float, higher: float, lower_cost: float, higher_cost: float
-) -> float:
-    """Kalibera and Jones' r_i = sqrt((c_(i+1) / c_i) * (T_i^2 / T_(i+1)^2)): how often to repeat
-    the lower level within one of the higher; infinite where the higher adds nothing."""
-    if higher <= 0:
-        return math.inf
-    return math.sqrt(higher_cost / lower_cost * max(0.0, lower) / higher)
-
-
 def propose(of: Components, costs: Costs, half_width: float, alpha: float) -> Proposal | None:
     """The cheapest boots, blocks per boot and seconds per trial whose t interval reaches no further
     than `half_width` from its middle; None where none up to 500 boots of 20 blocks does.
 
     It minimizes Kalibera and Jones' cost, boots * (c_boot + blocks * (c_block + c_second *
     seconds)), over whole numbers, with the degrees of freedom that few boots leave: their closed
-    form (`optimal_repetitions`) has none, and boots are the unit of the interval. Where boots
-    can't be told from blocks, each block gets a boot.
+    form, r_i = sqrt((c_(i+1) / c_i) * (T_i^2 / T_(i+1)^2)), has none, and boots are the unit of
+    the interval. Where boots can't be told from blocks, each block gets a boot.
     """
     boots, per_boot, quantiles = _designs(alpha)
     if of.boots is None:

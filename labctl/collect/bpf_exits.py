@@ -18,7 +18,7 @@ from typing import Any
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
-from labctl.base.process import run
+from labctl.base.process import DIES_WITH_LABCTL, run
 from labctl.base.tracefs import with_tracefs
 
 RAW = "trace/exits.bpftrace.jsonl"
@@ -101,8 +101,7 @@ def command(qemu: int, labctl: int, cpus: CpuSet) -> tuple[str, ...]:
     host's own PID namespace. `cpus`: where bpftrace itself runs, which looks round ten times a
     second."""
     return (
-        # Nobody else could end it when labctl is killed.
-        *("setpriv", "--pdeathsig", "KILL"),
+        *DIES_WITH_LABCTL,
         *("taskset", "--cpu-list", format_cpus(cpus)),
         *with_tracefs(("bpftrace", "-f", "json", "-e", _SCRIPT, str(qemu), str(labctl))),
     )

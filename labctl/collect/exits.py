@@ -87,7 +87,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
             return
         kernel = str(data["kernel"])
         total = _total(data["total"])
-        breakdown = (_by_perf if tool == PERF else _by_bpf)(raw, data)
+        breakdown = {PERF: _by_perf, BPFTRACE: _by_bpf}[tool](raw, data)
     except MissingReadingError as error:
         yield from _unavailable(BY_REASON, str(error))
         return

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
-from labctl.collect.side import RAW as SIDE
-from labctl.collect.side import read_side
 from labctl.collect.waiting import no_waiting, sample, waiting
 from labctl.store.samples import Reading, Unavailable
 from labctl.store.trial import TrialFolder
@@ -21,7 +17,7 @@ from labctl.trace.model import Trace
 from labctl.trace.problems import noted_problem
 from labctl.trace.recordings import Traces
 from labctl.trace.sched import has_switches, schedule
-from labctl.trace.threads import Thread
+from labctl.trace.threads import Thread, Window, stored_window
 from labctl.trace.tracepoints import (
     FORK,
     MIGRATE,
@@ -52,19 +48,6 @@ _OF_GUEST = {"of": "guest"}
 _OF_TRACE = ("ctx_switches{of=guest}", "lost_events{of=guest}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Window:
-    """The workload's first process, and when it ran, by the guest's CLOCK_MONOTONIC."""
-
-    pid: int
-    start_ns: int
-    end_ns: int
-
-    @property
-    def seconds(self) -> float:
-        return (self.end_ns - self.start_ns) / 1e9
-
-
 def parse(traces: Traces, *, kind: str) -> Iterator[Reading]:
     """clock_error, how the workload's threads waited for the guest's CPUs (`waiting`, with
     `of=workload`), ctx_switches{of=guest} and lost_events{of=guest} of a guest's trial at level
@@ -81,7 +64,7 @@ def parse(traces: Traces, *, kind: str) -> Iterator[Reading]:
     if problem is None and not raw.has(files.GUEST) and not raw.has(files.CLOCKS):
         return
     yield _clock_error(raw)
-    window = _window(raw)
+    window = stored_window(raw)
     trace = _covering(traces.guest, window) if problem is None else problem
     if isinstance(trace, str):
         reason = f"{trace.removesuffix('.')}."
@@ -91,7 +74,7 @@ def parse(traces: Traces, *, kind: str) -> Iterator[Reading]:
     yield from _readings(trace, window)
 
 
-def _covering(trace: Trace | str | None, window: _Window) -> Trace | str:
+def _covering(trace: Trace | str | None, window: Window) -> Trace | str:
     """Or why there is none to go by."""
     if not isinstance(trace, Trace):
         return trace or "there is no trace of the guest"
@@ -108,7 +91,7 @@ def _covering(trace: Trace | str | None, window: _Window) -> Trace | str:
     )
 
 
-def _readings(trace: Trace, window: _Window) -> Iterator[Reading]:
+def _readings(trace: Trace, window: Window) -> Iterator[Reading]:
     threads = [
         Thread(tid=tid, pid=window.pid, role=_ROLE, index=index, name="")
         for index, tid in enumerate(sorted(family(trace, window.pid)))
@@ -121,20 +104,6 @@ def _readings(trace: Trace, window: _Window) -> Iterator[Reading]:
     rate = switches / window.seconds
     yield sample(files.GUEST, "ctx_switches", rate, Unit.PER_SECOND, Better.LOWER, _OF_GUEST)
     yield sample(files.GUEST, "lost_events", trace.lost, Unit.COUNT, Better.NEITHER, _OF_GUEST)
-
-
-def _window(raw: TrialFolder) -> _Window:
-    duration_ns = round(read_side(raw).duration_s * 1e9)
-    data = raw.read_json(SIDE)
-    try:
-        # Its counters are read when the workload has ended; before, it waits for others to attach.
-        end_ns = int(data["after"]["monotonic_ns"])
-        return _Window(pid=int(data["pid"]), start_ns=end_ns - duration_ns, end_ns=end_ns)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BrokenError(
-            f"{raw.path / SIDE}: expected the workload's pid and the guest's clock from the "
-            f"runner, found something else ({error!r})"
-        ) from error
 
 
 def _clock_error(raw: TrialFolder) -> Reading:

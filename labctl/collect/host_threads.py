@@ -13,10 +13,11 @@ from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.collect import side
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Sample, Unavailable, sample_key
 from labctl.store.trial import TrialFolder
+from labctl.trace.threads import HELPERS, VCPU
 
-ROLES = ("vcpu", "emulator", "iothread", "vhost", "neighbour", "peer", "labctl")
+ROLES = (VCPU, *HELPERS, "neighbour", "peer", "labctl")
 
 # Only these lines of /proc/stat and of status are kept: a run has thousands of snapshots, and the
 # interrupts' line alone is kilobytes.
@@ -209,7 +210,8 @@ def _vcpu_readings(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
     if problem is not None:
         yield Unavailable(metric="run_delay", reason=problem)
         for kind in _SWITCHES:
-            yield Unavailable(metric=f"ctx_switches{{kind={kind},of=vcpu}}", reason=problem)
+            key = sample_key("ctx_switches", {"of": "vcpu", "kind": kind})
+            yield Unavailable(metric=key, reason=problem)
         return
     vcpus = threads.of("vcpu")
     yield Sample(
@@ -344,7 +346,7 @@ def _cpu(role: str, value: float, source: str) -> Sample:
 
 
 def _cpu_key(role: str) -> str:
-    return f"host_cpu{{thread={role}}}"
+    return sample_key("host_cpu", {"thread": role})
 
 
 def _kept(text: str, starts: tuple[str, ...]) -> str:

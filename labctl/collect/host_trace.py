@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from labctl.base.units import Better, Unit
 from labctl.collect.snapshots import Snapshots, read_snapshots
-from labctl.collect.waiting import key, no_waiting, sample, waiting, why_unknown
-from labctl.store.samples import Reading, Unavailable
+from labctl.collect.waiting import no_waiting, sample, waiting, why_unknown
+from labctl.store.samples import Reading, Unavailable, sample_key
 from labctl.trace import files
 from labctl.trace.family import family
 from labctl.trace.model import Trace
@@ -86,7 +86,7 @@ def _cpu_times(found: Schedule, threads: Sequence[Thread], seconds: float) -> It
         labels = {"thread": role}
         problem = why_unknown(found, ours, role, seconds)
         if problem is not None:
-            yield Unavailable(metric=key("cpu_time", labels), reason=problem)
+            yield Unavailable(metric=sample_key("cpu_time", labels), reason=problem)
         else:
             seen = [found.threads[thread.tid] for thread in ours if thread.tid in found.threads]
             value = sum(thread.on_cpu_ns for thread in seen) / 1e9 / seconds
@@ -97,5 +97,5 @@ def _cpu_times(found: Schedule, threads: Sequence[Thread], seconds: float) -> It
 def _nothing(of: str, threads: Sequence[Thread], reason: str) -> Iterator[Unavailable]:
     yield Unavailable(metric="lost_events", reason=reason)
     for role in dict.fromkeys(thread.role for thread in threads):
-        yield Unavailable(metric=key("cpu_time", {"thread": role}), reason=reason)
+        yield Unavailable(metric=sample_key("cpu_time", {"thread": role}), reason=reason)
     yield from no_waiting(of, [thread for thread in threads if thread.role == of], reason)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from labctl.store.samples import Reading, Sample
-
-GUEST_ROLES = ("vcpu", "emulator", "iothread", "vhost")
-"""Threads whose CPU time a guest costs the host (METHOD rule 2)."""
+from labctl.store.samples import Reading, Sample, base_name, sample_key
+from labctl.trace.threads import HELPERS
 
 
 class MissingReadingError(Exception):
@@ -30,7 +28,7 @@ class Known:
         """Raises MissingReadingError."""
         if key not in self._values:
             # Unavailable may be all of a metric, whatever its labels.
-            every = self._reasons.get(key.partition("{")[0], f"there is no {key}.")
+            every = self._reasons.get(base_name(key), f"there is no {key}.")
             raise MissingReadingError(self._reasons.get(key, every))
         return self._values[key]
 
@@ -55,8 +53,8 @@ class Known:
         iothreads and vhost workers. Raises MissingReadingError."""
         total = self.workload_cpu_s(kind)
         if kind == "guest":
-            for role in GUEST_ROLES[1:]:
-                key = f"host_cpu{{thread={role}}}"
+            for role in HELPERS:
+                key = sample_key("host_cpu", {"thread": role})
                 if key in self._values or key in self._reasons:
                     total += self.value(key) * self.value("host_window")
         return total

@@ -9,7 +9,7 @@ from typing import Any
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Sample, Unavailable, sample_key
 from labctl.store.trial import TrialFolder
 
 KEY = "query_stats"
@@ -136,7 +136,8 @@ def _readings(changes: Mapping[str, int], snapshots: Snapshots) -> Iterator[Read
             )
         else:
             reason = f"KVM of this host doesn't count '{name}'."
-            yield Unavailable(metric=f"halt_poll_time{{result={result}}}", reason=reason)
+            key = sample_key("halt_poll_time", {"result": result})
+            yield Unavailable(metric=key, reason=reason)
     for name in _OTHERS:
         if name in changes:
             yield _per_second("kvm_stat", changes[name], snapshots, {"name": name})

@@ -11,8 +11,9 @@ from labctl.base.units import Better, Unit
 from labctl.collect.proc_stat import cpu_ticks
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
+from labctl.trace import files
 
-RAW = "side.json"
+RAW = files.SIDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

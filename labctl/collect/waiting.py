@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Sample, Unavailable, sample_key
 from labctl.trace.sched import Delays, Schedule, ThreadSchedule
-from labctl.trace.threads import Thread
+from labctl.trace.threads import HELPERS, VCPU, Thread
 
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
@@ -24,7 +24,7 @@ _MOST_UNKNOWN = 0.05
 """Share of the threads' time; with more of it unknown there are no figures. With less, figures may
 be off by as much as `sched_unknown` says."""
 
-_OURS = frozenset({"idle", "others", "vcpu", "emulator", "iothread", "vhost", "workload"})
+_OURS = frozenset({"idle", "others", VCPU, *HELPERS, "workload"})
 """What is no thread's own name. A thread may be called so all the same."""
 
 _UNFIT = re.compile(r"[^\w.:+-]+")
@@ -107,7 +107,7 @@ def _percentiles(delays: Delays, labels: Mapping[str, str], source: str) -> Iter
         if value is None:
             needed = round(20 / (1 - q))
             reason = f"there were {count:,} waits, and a percentile of that rank needs {needed:,}."
-            yield Unavailable(metric=key(metric, labels), reason=reason)
+            yield Unavailable(metric=sample_key(metric, labels), reason=reason)
         else:
             yield sample(source, metric, value / 1e9, Unit.SECONDS, Better.LOWER, labels)
     # A maximum says little without the number that it is the largest of.
@@ -117,7 +117,7 @@ def _percentiles(delays: Delays, labels: Mapping[str, str], source: str) -> Iter
         yield sample(source, "sched_delay_max", worst, Unit.SECONDS, Better.LOWER, labels)
     else:
         reason = "nothing waited for a CPU in the measured window."
-        yield Unavailable(metric=key("sched_delay_max", labels), reason=reason)
+        yield Unavailable(metric=sample_key("sched_delay_max", labels), reason=reason)
 
 
 def _rivals(
@@ -147,11 +147,11 @@ def no_waiting(of: str, ours: Sequence[Thread], reason: str) -> Iterator[Unavail
     """Why there is none of `waiting` of these threads."""
     labels = {"of": of}
     for metric in ("sched_delay", "sched_unknown", "preemptions", "migrations", "preempted_time"):
-        yield Unavailable(metric=key(metric, labels), reason=reason)
+        yield Unavailable(metric=sample_key(metric, labels), reason=reason)
     single = [{"vcpu": str(thread.index)} for thread in ours] if of == "vcpu" else [labels]
     for one in single:
         for name in (*_PERCENTILES, "max"):
-            yield Unavailable(metric=key(f"sched_delay_{name}", one), reason=reason)
+            yield Unavailable(metric=sample_key(f"sched_delay_{name}", one), reason=reason)
 
 
 def sample(
@@ -165,8 +165,3 @@ def sample(
     return Sample(
         metric=metric, value=value, unit=unit, better=better, labels=labels or {}, source=source
     )
-
-
-def key(metric: str, labels: Mapping[str, str]) -> str:
-    """As `Sample.key` has it."""
-    return f"{metric}{{{','.join(f'{name}={value}' for name, value in sorted(labels.items()))}}}"

@@ -248,7 +248,7 @@ def _apply_once(texts: Mapping[str, str]) -> list[str]:
     is left behind. It dies with us: what it set is undone then, and it must not go on setting.
     """
     done = process.run(
-        ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "sh", "-c", _script(texts)],
+        [*process.DIES_WITH_LABCTL, "unshare", "--mount", "sh", "-c", _script(texts)],
         deadline=Deadline.after(_ONE_SHOT_S, "tuned"),
         check=False,
     )

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import change
 from labctl.report.view import Column, Scene, View, base_name, label, primary_column
-
-_GUESTS_THREADS = frozenset({"vcpu", "emulator", "iothread", "vhost"})
+from labctl.trace.threads import HELPERS, VCPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,5 +52,5 @@ def _host_cpu(view: View, tuning: str, scene: Scene) -> float:
         for level in view.levels(scene)
         if level.tuning == tuning
         and base_name(level.metric) == "host_cpu"
-        and label(level.metric, "thread") in _GUESTS_THREADS
+        and label(level.metric, "thread") in (VCPU, *HELPERS)
     )

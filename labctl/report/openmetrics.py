@@ -20,6 +20,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from labctl.analysis.model import Comparison, EffectKind, Judgement, Level, RunCheck, Verdict
 from labctl.base.units import Unit
 from labctl.store.run_folder import LoadedRun
+from labctl.store.samples import base_name, labels_of
 
 _UNITS: Mapping[Unit, tuple[str, float, tuple[str, ...]]] = {
     Unit.SECONDS: ("seconds", 1.0, ("_s",)),
@@ -180,7 +181,7 @@ class _Families:
 
 def _family(metric: str, unit: Unit) -> tuple[str, str, float]:
     """The family that a metric's levels are in, with its unit's name and the factor to it."""
-    base = re.sub(r"[^a-zA-Z0-9_]", "_", metric.partition("{")[0])
+    base = re.sub(r"[^a-zA-Z0-9_]", "_", base_name(metric))
     spelt, factor, short = _UNITS[unit]
     for ending in short:
         base = base.removesuffix(ending)
@@ -193,7 +194,7 @@ def _cell(of: Level | Comparison) -> dict[str, str]:
         "tuning": of.tuning,
         "workload": of.workload,
         "condition": of.condition,
-        "metric": of.metric.partition("{")[0],
+        "metric": base_name(of.metric),
     }
 
 
@@ -207,10 +208,8 @@ def _pair(item: Comparison) -> dict[str, str]:
 
 
 def _labels(metric: str) -> dict[str, str]:
-    """The labels in a metric's key, `host_cpu{thread=vcpu}`; ours keep their names."""
-    inside = metric.partition("{")[2].removesuffix("}")
-    pairs = (label.partition("=") for label in inside.split(",") if label)
-    return {_label_name(name): value for name, _, value in pairs}
+    """The labels in a metric's key; ours keep their names."""
+    return {_label_name(name): value for name, value in labels_of(metric).items()}
 
 
 def _label_name(name: str) -> str:

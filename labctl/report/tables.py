@@ -21,7 +21,6 @@ from labctl.report.parts import bare_table, marked, skipped_table, small, text
 from labctl.report.published import published_table
 from labctl.report.view import SYMBOLS, Column, Scene, View, verdict_text
 from labctl.store.run_folder import LoadedRun
-from labctl.store.trial import TrialFolder
 from labctl.trace import files
 
 _VERDICT_STYLES = {
@@ -72,7 +71,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     parts += _skipped(skipped(run.plan, run.run))
     parts.append(Text())
     parts += [text(line, style="dim") for line in notes.lines()]
-    if level_of(run) == Level.TRACE and any(_is_traced(trial.folder) for trial in run.trials):
+    if level_of(run) == Level.TRACE and any(files.has_trace(trial.folder) for trial in run.trials):
         parts.append(text(f"\nEach trial's time line: labctl timeline {run.name}"))
     if html is not None:
         parts.append(Text(f"\nEverything in pictures: {printable(str(html))}", overflow="fold"))
@@ -260,10 +259,6 @@ def _added(more: Added | None) -> list[RenderableType]:
         cells = (text(item.tuning), text(item.workload), text(item.condition))
         table.add_row(*cells, _change_cell(item))
     return [Text(), table]
-
-
-def _is_traced(trial: TrialFolder) -> bool:
-    return trial.has(files.HOST) or trial.has(files.GUEST)
 
 
 def _skipped(left_out: Mapping[str, str]) -> list[RenderableType]:

@@ -46,16 +46,12 @@ class Traced:
         }
 
 
-def has_trace(folder: TrialFolder) -> bool:
-    return folder.has(files.HOST) or folder.has(files.GUEST)
-
-
 def traced(run: LoadedRun) -> list[Traced]:
     """The trials that have a trace, those with the largest latency first."""
     found = [
         Traced(trial_name(trial.record.number, trial.record.attempt), trial, _worst(trial))
         for trial in run.trials
-        if has_trace(trial.folder)
+        if files.has_trace(trial.folder)
     ]
     return sorted(found, key=lambda one: -(one.worst_s or 0.0))
 
@@ -63,7 +59,7 @@ def traced(run: LoadedRun) -> list[Traced]:
 def with_traces(results: Path) -> list[str]:
     """The names of the runs in a folder that have a trace of any trial, the newest first."""
     found = (folder for folder in reversed(RunFolder.all(results)))
-    return [run.name for run in found if any(map(has_trace, run.trial_folders()))]
+    return [run.name for run in found if any(map(files.has_trace, run.trial_folders()))]
 
 
 def why_untraced(run: LoadedRun) -> str:
@@ -107,7 +103,7 @@ def find(folder: RunFolder, name: str) -> TrialFolder:
         made = counted(len(attempts[number]), "attempt")
         raise UsageError(f"trial {number} of {folder.name} has {made}, and no attempt {chosen}")
     trial = folder.trial(number, chosen)
-    if not has_trace(trial):
+    if not files.has_trace(trial):
         raise _no_trace(folder, trial, trial_name(number, chosen))
     return trial
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from labctl.base.errors import BrokenError
-from labctl.base.process import running
+from labctl.base.process import DIES_WITH_LABCTL, running
 from labctl.base.tuning import Kind
 from labctl.collect import host_cpus, perf_stat, perf_stat_probe
 from labctl.collect.perf_stat_probe import Countable
@@ -75,9 +75,8 @@ def frequency_counting(bench: Bench, folder: TrialFolder) -> Iterator[None]:
 def perf_attached(command: Sequence[str]) -> Iterator[Printed]:
     """perf stat beside the block. Raises BrokenError when it ends before it is asked to."""
     printed = Printed()
-    # Nobody else could end it when labctl is killed.
     with running(
-        ("setpriv", "--pdeathsig", "KILL", *command),
+        (*DIES_WITH_LABCTL, *command),
         stderr=subprocess.PIPE,
         env=perf_stat.ENVIRONMENT,
         stop_signal=signal.SIGINT,

@@ -24,7 +24,7 @@ from qemu.qmp.legacy import QEMUMonitorProtocol
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.places import data_folders
-from labctl.base.process import run, running
+from labctl.base.process import DIES_WITH_LABCTL, run, running
 from labctl.host.accelerator import FEATURE_SETS
 from labctl.host.facts import QEMU
 
@@ -209,8 +209,7 @@ class _Guest:
         self._output.unlink(missing_ok=True)
         ours, qemus = socket.socketpair()
         argv: list[str | Path] = [
-            # Nobody else could end it when labctl is killed.
-            *("setpriv", "--pdeathsig", "KILL"),
+            *DIES_WITH_LABCTL,
             *(QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-S"),
             *("-machine", "pc", "-accel", "kvm", "-cpu", self.cpu_model, "-m", str(_MEMORY_MIB)),
             *("-bios", image, "-mon", "chardev=qmp,mode=control"),

@@ -17,22 +17,20 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.levels import Level
 from labctl.base.steering import steering
+from labctl.base.tracefs import TRACEFS
 from labctl.base.tuning import Kind
 from labctl.collect import guest_trace
 from labctl.run.bench import Bench
-from labctl.run.perf_record import NO_ROOM
+from labctl.run.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
 from labctl.store.trial import TrialFolder
 from labctl.trace import clocks, files
 from labctl.trace.problems import note_problem
-
-MIB = 1024 * 1024
 
 READINGS = 20
 """Of the clocks, at either end: the quickest of them count."""
 
 FOLDER = "/run/labctl-trace"
 """In the guest: always in memory, so that what is recorded is written to no disk."""
-TRACEFS = "/sys/kernel/tracing"
 
 LIMIT_MIB = 64
 """Of the guest's memory. A cyclictest of 1000 wake-ups a second fills it in a minute and a half."""
@@ -40,21 +38,14 @@ LIMIT_MIB = 64
 _PIECE_MIB = 8
 _START_S = 120.0
 _STOP_S = 60.0
-_WORDS = 300
-# What perf says however it goes.
-_SAID_ANYWAY = ("Events ", "[ perf record: Woken up", "[ perf record: Captured and wrote")
 
-_PERF = (
-    *("perf", "record", "--all-cpus", "--clockid=CLOCK_MONOTONIC", "--count=1"),
-    # Events are off until it is told otherwise, and it says when they are on.
-    *("--delay=-1", "--control=fifo:control,ack"),
+_PERF = perf_record(
+    "perf.data",
+    [f"--event={','.join(guest_trace.EVENTS)}"],
+    control="fifo:control,ack",
     # Half full it wakes perf, which then runs in the measured window: the larger the rarer.
-    "--mmap-pages=4M",
-    # What it would look up at its end, in all of the trace: for stacks, of which there are none.
-    *("--no-buildid", "--no-buildid-cache", "--no-bpf-event"),
-    f"--max-size={LIMIT_MIB}M",
-    "--output=perf.data",
-    f"--event={','.join(guest_trace.EVENTS)}",
+    buffer_mib=4,
+    limit_mib=LIMIT_MIB,
 )
 
 # sh -c ... sh FOLDER TRACEFS SECONDS PERF...: the mount ends with its namespace. However the
@@ -162,6 +153,7 @@ def _run(channel: Channel, seconds: float, *argv: str) -> CommandResult | str:
         return error.message
     if result.returncode == 0:
         return result
-    lines = (line.strip() for line in result.stderr.decode(errors="replace").splitlines())
-    said = [line for line in lines if line and not line.startswith(_SAID_ANYWAY)][:2]
-    return " / ".join(said)[:_WORDS] or f"{argv[0]} ended with status {result.returncode}"
+    return (
+        " / ".join(complaints(result.stderr)[:2])[:WORDS]
+        or f"{argv[0]} ended with status {result.returncode}"
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.process import running
+from labctl.base.process import DIES_WITH_LABCTL, running
 from labctl.base.tracefs import with_tracefs
 
 MIB = 1024 * 1024
@@ -32,9 +32,9 @@ _BUFFER_MIB = (1, 16)
 _START_S = 20.0
 _ANSWER_S = 10.0
 _END_S = 60.0
-_WORDS = 300
+WORDS = 300
+"""Letters of what perf says that are passed on."""
 
-# What it says however it goes.
 _SAID_ANYWAY = ("Events ", "[ perf record: Woken up", "[ perf record: Captured and wrote")
 
 
@@ -83,23 +83,44 @@ def recording(
                 os.close(end)
 
 
-def _command(
-    output: Path, events: Sequence[str], cpus: CpuSet, control: str, limit_mib: int
-) -> list[str]:
-    perf = (
+def perf_record(
+    output: Path | str, events: Sequence[str], *, control: str, buffer_mib: int, limit_mib: int
+) -> tuple[str, ...]:
+    """perf's arguments for a trace that `labctl.trace.perfdata` reads: on the host, and in a guest.
+
+    `buffer_mib`: of each CPU.
+    """
+    return (
         *("perf", "record", "--all-cpus", "--clockid=CLOCK_MONOTONIC", "--count=1"),
         # Events are off until it is told otherwise, and it says when they are on.
         *("--delay=-1", f"--control={control}"),
-        f"--mmap-pages={buffer_mib(os.cpu_count() or 1)}M",
+        f"--mmap-pages={buffer_mib}M",
         # What it would look up at its end, in all of the trace: for stacks, and there are none.
         *("--no-buildid", "--no-buildid-cache", "--no-bpf-event"),
         f"--max-size={limit_mib}M",
         f"--output={output}",
         *events,
     )
+
+
+def complaints(said: bytes) -> list[str]:
+    """The lines that perf printed, without those that it prints however it goes."""
+    lines = (line.strip() for line in said.decode(errors="replace").splitlines())
+    return [line for line in lines if line and not line.startswith(_SAID_ANYWAY)]
+
+
+def _command(
+    output: Path, events: Sequence[str], cpus: CpuSet, control: str, limit_mib: int
+) -> list[str]:
+    perf = perf_record(
+        output,
+        events,
+        control=control,
+        buffer_mib=buffer_mib(os.cpu_count() or 1),
+        limit_mib=limit_mib,
+    )
     return [
-        # Nobody else could end it when labctl is killed.
-        *("setpriv", "--pdeathsig", "KILL"),
+        *DIES_WITH_LABCTL,
         *("taskset", "--cpu-list", format_cpus(cpus)),
         *with_tracefs(perf),
     ]
@@ -148,9 +169,7 @@ def _why(perf: subprocess.Popen[bytes], what: str) -> str:
 
 
 def _words(said: bytes) -> str:
-    lines = (line.strip() for line in said.decode(errors="replace").splitlines())
-    told = [line for line in lines if line and not line.startswith(_SAID_ANYWAY)]
-    return " / ".join(told)[:_WORDS] or "it said nothing."
+    return " / ".join(complaints(said))[:WORDS] or "it said nothing."
 
 
 def _closed(end: int) -> int:

@@ -22,7 +22,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind, Sched
-from labctl.collect import host_cpus, host_threads
+from labctl.collect import host_cpus, host_threads, side, snapshots
 from labctl.domain import readback
 from labctl.run import clock
 from labctl.run.bench import Bench
@@ -39,6 +39,7 @@ from labctl.run.warmup import WINDOWS, is_flat, is_settled
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.study.plan import PlannedTrial
 from labctl.study.study import Limits, StudyWorkload
+from labctl.workloads import neighbour
 from labctl.workloads.failures import last_words
 from labctl.workloads.model import Setting, Workload
 
@@ -195,7 +196,7 @@ def measured_window(
         result = execution.result()
     hogs.stop()
     folder.write_raw_json(
-        "host.json",
+        snapshots.RAW,
         {
             "kind": str(bench.kind),
             "clk_tck": os.sysconf("SC_CLK_TCK"),
@@ -287,8 +288,8 @@ def _busy_s(bench: Bench) -> float:
     return total
 
 
-def _rusage_s(side: Mapping[str, Any]) -> float:
-    return float(side["rusage"]["utime_s"] + side["rusage"]["stime_s"])
+def _rusage_s(told: Mapping[str, Any]) -> float:
+    return float(told["rusage"]["utime_s"] + told["rusage"]["stime_s"])
 
 
 def _check_native_placement(pid: int, cpus: CpuSet, sched: Sched | None) -> None:
@@ -304,9 +305,9 @@ def store_output(folder: TrialFolder, result: CommandResult, hogs: Neighbours) -
     folder.write_raw("stderr.txt", result.stderr)
     for name, data in result.files.items():
         folder.write_raw(f"files/{Path(name).name}", data)
-    folder.write_raw_json("side.json", result.side)
+    folder.write_raw_json(side.RAW, result.side)
     if hogs.outcome is not None:
-        folder.write_raw_json("neighbour.json", hogs.outcome)
+        folder.write_raw_json(neighbour.RAW, hogs.outcome)
 
 
 def _clock_reasons(bench: Bench, folder: TrialFolder) -> list[str]:
@@ -320,7 +321,7 @@ def _clock_reasons(bench: Bench, folder: TrialFolder) -> list[str]:
 
 
 def _host_reasons(folder: TrialFolder) -> list[str]:
-    host = folder.read_json("host.json")
+    host = folder.read_json(snapshots.RAW)
     before, after = host["before"], host["after"]
     reasons = []
     # In the native cgroup: stress-ng calls itself successful after four kills.

@@ -17,6 +17,18 @@ def sample_key(metric: str, labels: Mapping[str, str]) -> str:
     return f"{metric}{{{inside}}}"
 
 
+def base_name(key: str) -> str:
+    """The metric without its labels: "ipc" of "ipc{source=pmu}"."""
+    return key.partition("{")[0]
+
+
+def labels_of(key: str) -> dict[str, str]:
+    """The labels in a key that `sample_key` made: {"thread": "vcpu"} of "host_cpu{thread=vcpu}"."""
+    inside = key.partition("{")[2].removesuffix("}")
+    pairs = (label.partition("=") for label in inside.split(",") if label)
+    return {name: value for name, _, value in pairs}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """`metric` per the design's table, e.g. ("exits", {"reason": "HLT"}).

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from labctl.store.trial import TrialFolder
+
+SIDE = "side.json"
+"""What the machine's own runner counted, and when: of each trial, at any level."""
 HOST = "trace/host.perf.data"
 """perf's own file; the host's scheduler and KVM events, times of its CLOCK_MONOTONIC."""
 GUEST = "trace/guest.perf.data"
@@ -18,3 +22,8 @@ EXITS = "trace/exits.json"
 """VM exits by reason, and those that went on to QEMU."""
 PROBLEMS = "trace/problems.json"
 """Why a collector recorded nothing: its name to a sentence."""
+
+
+def has_trace(folder: TrialFolder) -> bool:
+    """Of either side."""
+    return folder.has(HOST) or folder.has(GUEST)

@@ -23,7 +23,7 @@ from labctl.trace.model import Nanoseconds, Trace
 from labctl.trace.recordings import Traces, recordings
 from labctl.trace.suspects import Found, Sides, double_scheduling, lock_holders, wake_up_chains
 from labctl.trace.task_lanes import Mapped, switching_cpus, task_lane
-from labctl.trace.threads import Thread, Workload
+from labctl.trace.threads import HELPERS, VCPU, Thread, Workload
 from labctl.trace.wakeups import Wakeups, wakeups
 
 CYCLICTEST = "cyclictest"
@@ -34,7 +34,6 @@ MOST_CPUS = 1024
 QUIET_NS = 1_000_000_000
 """So long a host may be without any event: its trace begins with its first, and not before."""
 
-_HELPERS = ("emulator", "iothread", "vhost")
 _SHARES = {
     State.GUEST: "guest",
     State.EXIT: "exit",
@@ -165,7 +164,7 @@ def _vcpus(threads: Sequence[Thread]) -> dict[int, list[int]]:
     """Their threads: of one that was taken out and put in again there are several."""
     found: dict[int, list[int]] = {}
     for thread in threads:
-        if thread.role == "vcpu":
+        if thread.role == VCPU:
             found.setdefault(thread.index, []).append(thread.tid)
     return dict(sorted(found.items()))
 
@@ -202,9 +201,9 @@ def _helper_lanes(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> L
     Under emulation it does (QEMU_CLOCK_VIRTUAL, in main_loop_wait() of util/main-loop.c); KVM's
     timers are the kernel's.
     """
-    is_emulated = any(one.role == "vcpu" and one.name.endswith("/TCG") for one in threads)
+    is_emulated = any(one.role == VCPU and one.name.endswith("/TCG") for one in threads)
     main_loop = None
-    for role in _HELPERS:
+    for role in HELPERS:
         for thread in threads:
             if thread.role == role:
                 title = f"{role} {thread.index}: {thread.name}" if thread.name else role

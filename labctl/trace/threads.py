@@ -11,8 +11,10 @@ from labctl.trace import files
 from labctl.trace.family import family
 from labctl.trace.model import Trace
 
-_SIDE = "side.json"
 _LATEST_NS = 2**62
+
+VCPU, HELPERS = "vcpu", ("emulator", "iothread", "vhost")
+"""Roles of the threads whose CPU time a guest costs its host (METHOD rule 2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +70,25 @@ class Workload:
         return others or found
 
 
-def stored_workload(raw: TrialFolder, program: str) -> Workload:
-    """Of a trial. `program`: what labctl calls it. Raises BrokenError naming the file when it is
-    missing or isn't what the runner wrote."""
-    data: Any = raw.read_json(_SIDE)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The workload's first process, and when it ran, by the CLOCK_MONOTONIC of its machine."""
+
+    pid: int
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+def stored_window(raw: TrialFolder) -> Window:
+    """Of a trial. Raises BrokenError naming the file when it is missing or isn't what the runner
+    wrote."""
+    data: Any = raw.read_json(files.SIDE)
     try:
+        # Its counters are read when the workload has ended; before, it waits for others to attach.
         end_ns = int(data["after"]["monotonic_ns"])
         start_ns = end_ns - round(float(data["duration_s"]) * 1e9)
         pid = int(data["pid"])
@@ -80,8 +96,14 @@ def stored_workload(raw: TrialFolder, program: str) -> Workload:
             raise ValueError(f"from {start_ns} to {end_ns} ns")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenError(
-            f"{raw.path / _SIDE}: expected the workload's pid, duration and clock from the "
+            f"{raw.path / files.SIDE}: expected the workload's pid, duration and clock from the "
             f"runner, found something else ({error!r})"
         ) from error
+    return Window(pid=pid, start_ns=start_ns, end_ns=end_ns)
+
+
+def stored_workload(raw: TrialFolder, program: str) -> Workload:
+    """Of a trial. `program`: what labctl calls it. Raises as `stored_window` does."""
+    ran = stored_window(raw)
     # sysbench-cpu is of sysbench.
-    return Workload(name=program.split("-")[0], pid=pid, window_ns=(start_ns, end_ns))
+    return Workload(name=program.split("-")[0], pid=ran.pid, window_ns=(ran.start_ns, ran.end_ns))

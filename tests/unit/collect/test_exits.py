@@ -242,6 +242,7 @@ def test_other_output_is_an_error_that_names_the_file(tmp_path: Path, counts: st
     "change",
     [
         lambda data: data.pop("tool"),
+        lambda data: data.update(tool="ftrace"),
         lambda data: data.pop("kernel"),
         lambda data: data.update(vcpus=[1]),
         lambda data: data.update(total=7),
