@@ -151,6 +151,7 @@ def wake_up_chains(sides: Sides) -> Found:
         # A vCPU sleeps with a task on it, too: for QEMU's lock, or for a spinlock of the guest's
         # (kvm_wait() in arch/x86/kernel/kvm.c). Then it is that task which goes on.
         was_idle = (task > 0) & in_states(guest, State.IDLE)[task - 1]
+        was_idle &= guest.start_ns[task - 1] - start <= sides.error_ns
         fits = was_idle & (place < len(tasks)) & (begun < again) & (begun - start >= least)
         seen.append(_Seen(vcpu, start, begun, task, in_ns).take(fits))
 

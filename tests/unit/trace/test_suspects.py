@@ -110,7 +110,8 @@ def test_a_vcpu_that_halts_again_without_a_task_is_no_chain() -> None:
     assert told(outside, inside).figures["wake_up_chain_count"] == 0
 
 
-def test_a_vcpu_that_slept_with_a_task_on_it_begins_no_chain() -> None:
+@pytest.mark.parametrize("idles_between", [False, True])
+def test_a_vcpu_that_slept_with_a_task_on_it_begins_no_chain(idles_between: bool) -> None:
     """It slept for QEMU's lock, say, or for a spinlock of the guest's: what its guest switches to
     afterwards isn't what it was woken for."""
     outside, inside = host(), guest()
@@ -118,7 +119,9 @@ def test_a_vcpu_that_slept_with_a_task_on_it_begins_no_chain() -> None:
     outside.wake(50_000, 0, VCPU, by=WAKER, to=1)
     outside.switch(52_000, 1, HOG, VCPU, PREEMPTED)
     inside.switch(29_000, 0, 0, SHELL, RUNNABLE)
-    inside.switch(55_000, 0, SHELL, CYCLICTEST, PREEMPTED)
+    if idles_between:
+        inside.switch(54_000, 0, SHELL, 0, SLEEPING)
+    inside.switch(55_000, 0, 0 if idles_between else SHELL, CYCLICTEST, RUNNABLE)
     assert told(outside, inside).figures["wake_up_chain_count"] == 0
 
 
