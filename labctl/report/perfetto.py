@@ -39,22 +39,28 @@ def write_perfetto(timeline: Timeline, file: IO[bytes]) -> None:
     """Write all spans and marks. Times are the host's CLOCK_MONOTONIC, as the trace's own clock.
 
     A track per vCPU (natively per CPU) holds its lanes, its late wake-ups and its suspects; lost
-    events have one.
+    events have one for each side. The name of a guest's lane says how far off its times may be.
     """
+    error = timeline.clock_error_ns
+    bound = "" if error is None else f", ± {words.nanoseconds(error)}"
     writer = _Writer(file)
     for vcpu in sorted({lane.vcpu for lane in timeline.lanes}, key=lambda vcpu: (vcpu < 0, vcpu)):
         parent = writer.track(f"CPU {vcpu} of the trial" if vcpu >= 0 else "other threads")
         for lane in sorted(timeline.lanes, key=lambda lane: lane.side != "host"):
             if lane.vcpu == vcpu:
-                writer.slices(title_of(lane), parent, _spans(lane))
+                name = title_of(lane) + (bound if lane.side == "guest" else "")
+                writer.slices(name, parent, _spans(lane))
         late = [_late(one) for one in timeline.late if one.vcpu == vcpu]
         suspects = [_suspect(one) for one in timeline.suspects if one.vcpu == vcpu]
         for name, marks in (("late wake-ups", late), ("suspects", suspects)):
             for row in _apart(marks):
                 writer.slices(name, parent, row)
-    gaps = [Slice(g.start_ns, g.end_ns, f"{g.count} lost events") for g in timeline.gaps]
-    for row in _apart(gaps):
-        writer.slices("lost events", None, row)
+    for name, gaps in (
+        ("lost events", timeline.gaps),
+        (f"lost in the guest{bound}", timeline.guest_gaps),
+    ):
+        for row in _apart([Slice(g.start_ns, g.end_ns, f"{g.count} lost events") for g in gaps]):
+            writer.slices(name, None, row)
     writer.flush()
 
 

@@ -61,7 +61,7 @@ def page(timeline: Timeline, about: About) -> str:
         window=words.nanoseconds(timeline.end_ns - timeline.start_ns),
         clock_error=_error_text(timeline),
         clock_words=words.clock_words(timeline),
-        lost=sum(gap.count for gap in timeline.gaps),
+        lost=words.lost_words(timeline),
         problems=timeline.problems,
         late_count=words.late_count(timeline),
         listed=min(len(timeline.late), _MARKS),
@@ -71,10 +71,10 @@ def page(timeline: Timeline, about: About) -> str:
         suspects=words.suspect_rows(timeline, _ROWS),
         letters=_LETTERS,
         gaps=[
-            (words.moment(timeline, gap.start_ns), words.moment(timeline, gap.end_ns), gap)
-            for gap in timeline.gaps[:_ROWS]
+            (words.moment(timeline, gap.start_ns), words.moment(timeline, gap.end_ns), side, gap)
+            for side, gap in words.lost(timeline)[:_ROWS]
         ],
-        gap_count=len(timeline.gaps),
+        gap_count=len(words.lost(timeline)),
         vcpus=words.vcpu_rows(timeline),
         figures=words.figure_rows(timeline),
         parts=words.part_words(timeline),

@@ -56,10 +56,11 @@ def timeline_json(timeline: Timeline, about: About) -> dict[str, Any]:
             {
                 "at_s": seconds(gap.start_ns),
                 "duration_s": (gap.end_ns - gap.start_ns) / 1e9,
+                "side": side,
                 "cpu": gap.cpu,
                 "count": gap.count,
             }
-            for gap in timeline.gaps
+            for side, gap in words.lost(timeline)
         ],
         "problems": list(timeline.problems),
     }

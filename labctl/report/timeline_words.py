@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from labctl.base.units import Unit
 from labctl.base.wording import counted, quantity
 from labctl.trace.lanes import Late, State, Suspect, Timeline
+from labctl.trace.model import Gap
 
 PARTS = (
     ("host", "waiting for a host CPU"),
@@ -84,6 +85,22 @@ def moment(timeline: Timeline, at_ns: int) -> str:
 def parts_of(late: Late) -> tuple[int, ...]:
     """In the order of PARTS, in nanoseconds."""
     return late.host_ns, late.exit_ns, late.queue_ns, late.other_ns
+
+
+def lost(timeline: Timeline) -> list[tuple[str, Gap]]:
+    """What recorders lost, and on which side: the host's first."""
+    return [
+        *(("host", gap) for gap in timeline.gaps),
+        *(("guest", gap) for gap in timeline.guest_gaps),
+    ]
+
+
+def lost_words(timeline: Timeline) -> str:
+    """How many events; without the host's side nobody knows what is missing of it."""
+    count = sum(gap.count for _, gap in lost(timeline))
+    if is_blind(timeline):
+        return f"guest {count:,}, host unknown"
+    return f"{count:,}"
 
 
 def late_shares(timeline: Timeline) -> dict[str, float]:

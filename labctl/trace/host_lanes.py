@@ -7,6 +7,7 @@ next event leaves only one possibility (who is switched out was on a CPU).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -32,6 +33,8 @@ from labctl.trace.tracepoints import (
     WAKEUPS,
 )
 
+_VCPU = re.compile(r"CPU \d+/(KVM|TCG)")
+"""What QEMU calls its vCPUs' threads (kvm_start_vcpu_thread in accel/kvm/kvm-accel-ops.c)."""
 _DEAD = 0x30  # EXIT_DEAD and EXIT_ZOMBIE
 _NO_REASON = 0xFFFFFFFF
 _VMX_REASON = 0xFFFF  # above it: flags such as FAILED_VMENTRY
@@ -134,7 +137,11 @@ class HostSide:
         return any(len(self.trace.events.get(name, ())) for name in (ENTRY, EXIT))
 
     def name(self, tid: int) -> str:
-        return "idle CPU" if tid == 0 else self.names.get(tid, f"thread {tid}")
+        """A vCPU's thread that is none of this guest's says so: it is called as its own are."""
+        if tid == 0:
+            return "idle CPU"
+        name = self.names.get(tid, f"thread {tid}")
+        return f"another guest's {name}" if _VCPU.fullmatch(name) else name
 
     def vcpu_lane(self, tids: Sequence[int], vcpu: int) -> tuple[Lane, int]:
         """Of the thread of a vCPU, or its threads one after the other; and how often its events

@@ -85,6 +85,8 @@ class Timeline:
     late: tuple[Late, ...] = ()
     suspects: tuple[Suspect, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    """Of the host's recorder, and of the guest's (`guest_gaps`, of the guest's CPUs)."""
+    guest_gaps: tuple[Gap, ...] = ()
     clock_error_ns: int | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from labctl.trace.host_lanes import HostSide
 from labctl.trace.lane_spans import meter
 from labctl.trace.lanes import Lane, Late, State, Timeline
 from labctl.trace.late import ENOUGH, Shared, Sight, described, late_ones, shared
-from labctl.trace.model import Nanoseconds, Trace
+from labctl.trace.model import Gap, Nanoseconds, Trace
 from labctl.trace.recordings import Traces, recordings
 from labctl.trace.suspects import Found, Sides, double_scheduling, lock_holders, wake_up_chains
 from labctl.trace.task_lanes import Mapped, switching_cpus, task_lane
@@ -110,16 +110,18 @@ def timeline_of(
     late: tuple[Late, ...] = ()
     found: list[Found] = []
     error_ns = None
+    guest_gaps: tuple[Gap, ...] = ()
     if is_native:
         cpus = _task_lanes(draft, host, "host", switching_cpus(host), _same)
         late = _look(draft, host, workload, Sight(hosts={}, tasks=cpus, is_native=True), _same, 0)
     elif guest is None or isinstance(clock, str):
-        reason = clock if isinstance(clock, str) else "its scheduler was not recorded"
+        reason = clock if isinstance(clock, str) else "there is no trace of it that can be read"
         draft.problems.append(f"Of the guest's own side nothing is shown: {reason}.")
     else:
         error_ns = clock.error_ns
         draft.problems += guest.problems
         _say_lost(draft, guest, "guest")
+        guest_gaps = tuple(_gaps(guest, clock.to_host, window))
         _say_covered(draft, guest, workload)
         if not hosts:
             draft.problems.append(
@@ -142,7 +144,8 @@ def timeline_of(
         lanes=tuple(draft.lanes),
         late=late,
         suspects=tuple(suspect for kind in found for suspect in kind.kept),
-        gaps=tuple(gap for gap in host.gaps if gap.start_ns < window[1] and gap.end_ns > window[0]),
+        gaps=tuple(_gaps(host, _same, window)),
+        guest_gaps=guest_gaps,
         clock_error_ns=error_ns,
         figures=draft.figures,
         problems=tuple(draft.problems),
@@ -204,14 +207,15 @@ def _helper_lanes(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> L
     is_emulated = any(one.role == VCPU and one.name.endswith("/TCG") for one in threads)
     main_loop = None
     for role in HELPERS:
-        for thread in threads:
-            if thread.role == role:
-                title = f"{role} {thread.index}: {thread.name}" if thread.name else role
-                lane = side.thread_lane(thread.tid, title)
-                if lane is not None:
-                    draft.lanes.append(lane)
-                    if is_emulated and thread.tid == thread.pid:
-                        main_loop = lane
+        for place, thread in enumerate(one for one in threads if one.role == role):
+            # Workers come and go, and one that came has the place of one that went.
+            number = thread.index if role == "iothread" else place
+            title = f"{role} {number}: {thread.name}" if thread.name else role
+            lane = side.thread_lane(thread.tid, title)
+            if lane is not None:
+                draft.lanes.append(lane)
+                if is_emulated and thread.tid == thread.pid:
+                    main_loop = lane
     return main_loop
 
 
@@ -345,6 +349,14 @@ def _say_lost(draft: _Draft, trace: Trace, whose: str) -> None:
             f"Events that were lost on the {whose}'s side: {trace.lost:,}, in "
             f"{counted(len(trace.gaps), 'place')}. What went on over one is unknown."
         )
+
+
+def _gaps(trace: Trace, mapped: Mapped, window_ns: tuple[int, int]) -> Iterator[Gap]:
+    """Losses that touch the window, by the time line's clock."""
+    for gap in trace.gaps:
+        start, end = mapped(np.array([gap.start_ns, gap.end_ns])).tolist()
+        if start < window_ns[1] and end > window_ns[0]:
+            yield replace(gap, start_ns=start, end_ns=end)
 
 
 def _same(time_ns: Nanoseconds) -> Nanoseconds:

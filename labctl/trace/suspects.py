@@ -127,8 +127,10 @@ def lock_holders(sides: Sides) -> Found:
 
 
 def wake_up_chains(sides: Sides) -> Found:
-    """A halted vCPU is woken, waits for a CPU, runs, and its guest switches a task in: 1 ms and
-    more from the wake-up of the one to the switch-in of the other."""
+    """A halted vCPU is woken, waits for a CPU, runs, and its guest, idle until then, switches a
+    task in: 1 ms and more from the wake-up of the one to the switch-in of the other. Nothing
+    shorter than what the clocks may differ by."""
+    least = max(CHAIN_NS, sides.error_ns)
     seen = []
     for vcpu in sides.both:
         host, guest = sides.hosts[vcpu], sides.guests[vcpu]
@@ -146,7 +148,11 @@ def wake_up_chains(sides: Sides) -> Found:
         place = np.searchsorted(guest.start_ns[tasks], start)
         task = tasks[np.minimum(place, len(tasks) - 1)]
         begun = guest.start_ns[task]
-        fits = (place < len(tasks)) & (begun < again) & (begun - start >= CHAIN_NS)
+        # A vCPU sleeps with a task on it, too: for QEMU's lock, or for a spinlock of the guest's
+        # (kvm_wait() in arch/x86/kernel/kvm.c). Then it is that task which goes on.
+        was_idle = (task > 0) & in_states(guest, State.IDLE)[task - 1]
+        was_idle &= guest.start_ns[task - 1] - start <= sides.error_ns
+        fits = was_idle & (place < len(tasks)) & (begun < again) & (begun - start >= least)
         seen.append(_Seen(vcpu, start, begun, task, in_ns).take(fits))
 
     def text(vcpu: int, start: int, end: int, task: str, ran: int) -> str:
@@ -154,7 +160,8 @@ def wake_up_chains(sides: Sides) -> Found:
         by, behind = _by(sides, vcpu, start), _behind(host, start, ran)
         waits = meter(host, State.PREEMPTED)
         again = int(waits.between(np.array([ran]), np.array([end]))[0]) if end > ran else 0
-        more = f" ({_ms(again)} of them without a CPU again)" if again else ""
+        who = _behind(host, ran, end) if again else ""
+        more = f" ({_ms(again)} of them without a CPU again{who})" if again else ""
         return (
             f"vCPU {vcpu}, woken{by}, waits {_ms(ran - start)} for a CPU{behind}; "
             f"{_ms(max(0, end - ran))} later{more} the guest runs '{task}'"
@@ -219,14 +226,16 @@ def _found(
 
 
 def _behind(lane: Lane, start_ns: int, end_ns: int) -> str:
-    """Who had the CPU for the longest of a wait."""
+    """Who had the CPU for the longest of what a lane waits in between."""
     first = int(np.searchsorted(lane.end_ns, start_ns, "right"))
     after = int(np.searchsorted(lane.start_ns, end_ns, "left"))
+    waits = in_states(lane, State.PREEMPTED)
     length: dict[str, int] = {}
     for row in range(first, after):
-        name = lane.details[lane.detail[row]]
-        shared = min(end_ns, int(lane.end_ns[row])) - max(start_ns, int(lane.start_ns[row]))
-        length[name] = length.get(name, 0) + shared
+        if waits[row]:
+            name = lane.details[lane.detail[row]]
+            shared = min(end_ns, int(lane.end_ns[row])) - max(start_ns, int(lane.start_ns[row]))
+            length[name] = length.get(name, 0) + shared
     name = max(length, key=length.__getitem__, default="")
     return f" behind '{name}'" if name else ""
 

@@ -8,8 +8,10 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
+from labctl.report import timeline_words as words
 from labctl.report.perfetto import write_perfetto
 from labctl.trace.lanes import Timeline
+from labctl.trace.model import Gap
 from tests.unit.report.test_timeline import HOSTILE, MS, late, small
 from tools.bench.timelines import made_up
 
@@ -106,7 +108,7 @@ def test_every_span_and_mark_is_a_slice_of_its_track() -> None:
             (9 * MS, 10 * MS, "handling an exit: MSR_WRITE"),
             (12 * MS, 20 * MS, "halted"),
         ],
-        (CPU, "CPU 0, inside the guest"): [
+        (CPU, "CPU 0, inside the guest, ± 35.0 µs"): [
             (0, 10 * MS, "running a task: cyclictest"),
             (10 * MS, 20 * MS, "running a task: kworker/0:1"),
         ],
@@ -138,6 +140,12 @@ def test_a_late_wake_up_says_what_its_time_went_to() -> None:
     }
 
 
+def test_what_a_guests_recorder_lost_has_a_track_with_the_clocks_bound() -> None:
+    gaps = (Gap(cpu=0, start_ns=3 * MS, end_ns=4 * MS, count=5),)
+    found = slices(replace(small(), guest_gaps=gaps))
+    assert found["lost in the guest, ± 35.0 µs",] == [(3 * MS, 4 * MS, "5 lost events")]
+
+
 def test_late_wake_ups_that_overlap_have_tracks_of_their_own() -> None:
     two = replace(small(), late=(late(4, 5 * MS, 0), late(6, 5 * MS, 0), late(12, MS, 0)))
     tracks, _ = written(two)
@@ -149,7 +157,8 @@ def test_no_span_is_left_out_of_a_long_trace() -> None:
     timeline = made_up(seconds=0.5)
     found = slices(timeline)
     for one in timeline.lanes:
-        side = ", on its host" if one.side == "host" else ", inside the guest"
+        bound = f", ± {words.nanoseconds(timeline.clock_error_ns or 0)}"
+        side = ", on its host" if one.side == "host" else f", inside the guest{bound}"
         own = found[f"CPU {one.vcpu} of the trial", one.title + side]
         assert [row[0] for row in own] == one.start_ns.tolist()
         assert [row[1] for row in own] == one.end_ns.tolist()

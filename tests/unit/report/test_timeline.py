@@ -189,6 +189,17 @@ def test_the_guests_side_alone_gives_no_share_of_any_cause() -> None:
     assert "5.00 ms late, 4.000 ms into" in worst
     assert words.late_shares(blind) == {}
     assert "<td>unknown</td>" in page(blind, ABOUT)
+    none_lost = replace(blind, gaps=())
+    assert "<dt>Lost events</dt><dd>guest 0, host unknown</dd>" in page(none_lost, ABOUT)
+
+
+def test_what_a_guests_recorder_lost_is_counted_and_listed() -> None:
+    lost = replace(small(), guest_gaps=(Gap(cpu=0, start_ns=3 * MS, end_ns=4 * MS, count=5),))
+    html = page(lost, ABOUT)
+    assert "<dt>Lost events</dt><dd>82</dd>" in html
+    assert '<td class="number">4.000 ms</td><td>guest</td><td>0</td><td>5</td>' in html
+    found = timeline_json(lost, ABOUT)["lost_events"]
+    assert [(one["side"], one["count"]) for one in found] == [("host", 77), ("guest", 5)]
 
 
 def test_a_trace_without_late_wake_ups_says_so() -> None:

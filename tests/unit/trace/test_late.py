@@ -157,7 +157,9 @@ def test_wake_ups_over_a_gap_are_not_told_of() -> None:
     wake_up(inside, due_us=20_000, woken_us=20_010, ran_us=20_020)
     wake_up(inside, due_us=40_000, woken_us=49_010, ran_us=49_020)
     inside.lose(41_000, 42_000, cpu=0, count=7)
-    timeline = told(outside, inside)
+    timeline = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(500), WORKLOAD)
+    (gap,) = timeline.guest_gaps
+    assert (gap.start_ns, gap.end_ns, gap.count) == (41_500_000, 42_500_000, 7)
     assert timeline.figures["wakeups"] == 1
     assert any(
         "lost on the guest's side: 7, in 1 place" in problem for problem in timeline.problems

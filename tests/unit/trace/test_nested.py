@@ -153,6 +153,28 @@ def test_threads_of_the_guests_own_qemu_are_told_from_those_of_others() -> None:
     assert details == ["this guest's qemu-system-x86", "qemu-system-x86"]
 
 
+def test_threads_of_qemu_that_follow_each_other_have_lanes_of_their_own_names() -> None:
+    """What came after the first look at QEMU's threads was counted anew."""
+    outside, inside = host(), guest()
+    came = [Thread(tid=tid, pid=90, role="emulator", index=1, name="worker") for tid in (HOG, 203)]
+    for at, tid in ((10_000, HOG), (20_000, 203)):
+        outside.switch(at, 1, VCPU, tid, PREEMPTED)
+        outside.switch(at + 5_000, 1, tid, VCPU, SLEEPING)
+    timeline = timeline_of(outside.trace(), [vcpu(), *came], inside.trace(), clock(), WORKLOAD)
+    titles = [lane.title for lane in timeline.lanes if lane.vcpu < 0]
+    assert titles == ["emulator 0: worker", "emulator 1: worker"]
+
+
+def test_a_vcpu_of_another_guest_that_had_the_cpu_is_not_taken_for_this_ones() -> None:
+    outside, inside = host(), guest()
+    outside.names[NEIGHBOUR] = "CPU 0/KVM"
+    outside.switch(10_000, 1, VCPU, NEIGHBOUR, PREEMPTED)
+    outside.switch(12_000, 1, NEIGHBOUR, VCPU, PREEMPTED)
+    inside.switch(5_000, 0, 0, SHELL, RUNNABLE)
+    (suspect,) = told(outside, inside).suspects
+    assert suspect.text.endswith("behind 'another guest's CPU 0/KVM'")
+
+
 def test_traces_without_any_events_make_a_time_line_that_says_so() -> None:
     empty = Trace(where="nothing", start_ns=5, end_ns=5, events={})
     timeline = timeline_of(empty, [vcpu()], empty, clock(), WORKLOAD)

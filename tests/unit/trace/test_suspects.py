@@ -13,6 +13,7 @@ from tests.unit.trace.recorded import (
     SLEEPING,
 )
 from tests.unit.trace.two_sides import (
+    CYCLICTEST,
     HOG,
     NEIGHBOUR,
     SECOND,
@@ -107,3 +108,46 @@ def test_a_vcpu_that_halts_again_without_a_task_is_no_chain() -> None:
     inside.switch(29_000, 0, SHELL, 0, SLEEPING)
     inside.switch(90_000, 0, 0, SHELL, RUNNABLE)
     assert told(outside, inside).figures["wake_up_chain_count"] == 0
+
+
+@pytest.mark.parametrize("idles_between", [False, True])
+def test_a_vcpu_that_slept_with_a_task_on_it_begins_no_chain(idles_between: bool) -> None:
+    """It slept for QEMU's lock, say, or for a spinlock of the guest's: what its guest switches to
+    afterwards isn't what it was woken for."""
+    outside, inside = host(), guest()
+    outside.switch(30_000, 1, VCPU, HOG, SLEEPING)
+    outside.wake(50_000, 0, VCPU, by=WAKER, to=1)
+    outside.switch(52_000, 1, HOG, VCPU, PREEMPTED)
+    inside.switch(29_000, 0, 0, SHELL, RUNNABLE)
+    if idles_between:
+        inside.switch(54_000, 0, SHELL, 0, SLEEPING)
+    inside.switch(55_000, 0, 0 if idles_between else SHELL, CYCLICTEST, RUNNABLE)
+    assert told(outside, inside).figures["wake_up_chain_count"] == 0
+
+
+def test_who_had_the_cpu_later_in_a_chain_is_named_too() -> None:
+    outside, inside = host(), guest()
+    outside.switch(30_000, 1, VCPU, NEIGHBOUR, SLEEPING)
+    outside.wake(50_000, 0, VCPU, by=WAKER, to=1)
+    outside.switch(50_010, 1, NEIGHBOUR, VCPU, PREEMPTED)
+    outside.switch(50_100, 1, VCPU, HOG, PREEMPTED)
+    outside.switch(70_100, 1, HOG, VCPU, PREEMPTED)
+    inside.switch(29_000, 0, SHELL, 0, SLEEPING)
+    inside.switch(70_200, 0, 0, SHELL, RUNNABLE)
+    (suspect,) = [one for one in told(outside, inside).suspects if one.kind == "wake-up chain"]
+    assert suspect.text == (
+        "vCPU 0, woken by 'qemu', waits 0.010 ms for a CPU behind 'other-vm'; 20.190 ms later "
+        "(20.000 ms of them without a CPU again behind 'stress-ng') the guest runs 'sh'"
+    )
+
+
+@pytest.mark.parametrize(("error_us", "count"), [(2_000, 1), (2_100, 0)])
+def test_a_chain_is_longer_than_the_clocks_may_differ_by(error_us: float, count: int) -> None:
+    outside, inside = host(), guest()
+    outside.switch(30_000, 1, VCPU, HOG, SLEEPING)
+    outside.wake(50_000, 0, VCPU, by=WAKER, to=1)
+    outside.switch(52_000, 1, HOG, VCPU, PREEMPTED)
+    inside.switch(29_000, 0, SHELL, 0, SLEEPING)
+    inside.switch(52_050, 0, 0, SHELL, RUNNABLE)
+    timeline = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(0, error_us), WORKLOAD)
+    assert timeline.figures["wake_up_chain_count"] == count
