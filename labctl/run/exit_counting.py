@@ -37,6 +37,7 @@ from labctl.trace.problems import note_problem
 _ATTACH_S = 60.0
 """bpftrace compiles its program each time: about half a second on an idle CPU."""
 _END_S = 30.0
+_REMIND_S = 0.5
 _REPORT_S = 300.0
 _POLL_S = 0.01
 
@@ -170,11 +171,7 @@ def bpf_counting(
         process.send_signal(bpf_exits.SHOW)
         _wait_for(bpf_exits.ATTACHED, process, output, errors, deadline)
         yield Window(process)
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired as error:
-            raise BrokenError(f"bpftrace did not end within {_END_S:g} s") from error
+        _end(process)
         if process.returncode != 0:
             raise _failed(process, errors)
     errors.unlink()
@@ -188,6 +185,20 @@ def _wait_for(
             raise _failed(process, errors)
         deadline.remaining()
         time.sleep(_POLL_S)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """bpftrace looks whether it is to end only when a signal has interrupted its wait for events.
+    A SIGINT that comes between two waits, as while it is kept from its CPU, stays unseen until
+    another signal comes (seen with 0.17); a second SIGINT might kill it before it has printed."""
+    process.send_signal(signal.SIGINT)
+    deadline = Deadline.after(_END_S, "bpftrace's end")
+    while True:
+        try:
+            process.wait(min(_REMIND_S, deadline.remaining()))
+            return
+        except subprocess.TimeoutExpired:
+            process.send_signal(bpf_exits.SHOW)
 
 
 def _failed(process: subprocess.Popen[bytes], errors: Path) -> BrokenError:

@@ -34,6 +34,7 @@ _ROUND_S = 0.01
 """Long against a read of the counter, short against the host's timer."""
 _FEW, _MOST = 200, 50_000
 """Iterations of a round: of the first look at a kind, and the most."""
+_FOR_EVER = 2**32 - 1
 _DEADLINE_S = 5.0
 _ADDRESS = 0xF0000
 _DEBUG_PORT = 0xE9
@@ -117,6 +118,21 @@ def measure(
             yield _measured(guest, kind)
 
 
+@contextmanager
+def exiting(kind: ExitKind, cpu: int | None) -> Iterator[ExitingGuest]:
+    """A guest that does nothing but make this exit, for ever. `cpu`: as `measure` has it.
+
+    Raises HostError as `measure` does.
+    """
+    with tempfile.TemporaryDirectory(prefix="labctl-exits-") as name:
+        folder = Path(name)
+        program = _assembled(folder)
+        guest = _Guest(folder, program, _cpu_model(folder, program), cpu)
+        with guest.stopped(kind, _FOR_EVER, _FOR_EVER) as running_guest:
+            _command(running_guest.monitor, "cont")
+            yield running_guest
+
+
 def _assembled(folder: Path) -> bytes:
     source = next((f / SOURCE for f in data_folders("benchmarks") if (f / SOURCE).is_file()), None)
     if source is None:
@@ -179,6 +195,25 @@ class _Rounds:
 
 
 @dataclass(frozen=True, slots=True)
+class ExitingGuest:
+    """A guest that makes exits, one to an instruction. `pid`: QEMU's; `vcpu`: its only vCPU's
+    thread."""
+
+    pid: int
+    vcpu: int
+    monitor: QEMUMonitorProtocol
+
+    def exits(self) -> int | None:
+        """VM exits so far by KVM's own count, None where its kernel tells none (Linux before
+        5.14)."""
+        answer = _command(self.monitor, "query-stats", target="vcpu")
+        counts = [
+            stat["value"] for entry in answer for stat in entry["stats"] if stat["name"] == "exits"
+        ]
+        return int(counts[0]) if counts else None
+
+
+@dataclass(frozen=True, slots=True)
 class _Guest:
     folder: Path
     program: bytes
@@ -187,22 +222,17 @@ class _Guest:
 
     def rounds(self, kind: ExitKind, iterations: int) -> _Rounds:
         """Raises BrokenError for a guest that doesn't do them."""
-        with self.stopped(kind, iterations, ROUNDS) as monitor:
-            (vcpu,) = _command(monitor, "query-cpus-fast")
-            if self.cpu is not None:
-                os.sched_setaffinity(vcpu["thread-id"], {self.cpu})
-            before, started = _exits(monitor), time.monotonic()
-            _command(monitor, "cont")
+        with self.stopped(kind, iterations, ROUNDS) as guest:
+            before, started = guest.exits(), time.monotonic()
+            _command(guest.monitor, "cont")
             cycles = self._told(kind)
             seconds = time.monotonic() - started
-            after = _exits(monitor)
+            after = guest.exits()
         counted = None if before is None or after is None else after - before
         return _Rounds(iterations=iterations, cycles=cycles, seconds=seconds, exits=counted)
 
     @contextmanager
-    def stopped(
-        self, kind: ExitKind, iterations: int, rounds: int
-    ) -> Iterator[QEMUMonitorProtocol]:
+    def stopped(self, kind: ExitKind, iterations: int, rounds: int) -> Iterator[ExitingGuest]:
         """QEMU with a guest that waits to be let go; raises BrokenError when it doesn't start."""
         image, said = self.folder / "program.bin", self.folder / "qemu.txt"
         image.write_bytes(struct.pack("<III", kind.number, iterations, rounds) + self.program[12:])
@@ -221,7 +251,7 @@ class _Guest:
             ours,
             qemus,
             said.open("wb") as errors,
-            running(argv, stderr=errors, pass_fds=[qemus.fileno()], grace_s=1.0),
+            running(argv, stderr=errors, pass_fds=[qemus.fileno()], grace_s=1.0) as process,
         ):
             qemus.close()
             with QEMUMonitorProtocol(ours) as monitor:
@@ -232,7 +262,11 @@ class _Guest:
                     lines = said.read_text(errors="replace").strip().splitlines()
                     why = lines[-1] if lines else str(error)
                     raise BrokenError(f"QEMU does not start: {why}") from error
-                yield monitor
+                (vcpu,) = _command(monitor, "query-cpus-fast")
+                if self.cpu is not None:
+                    os.sched_setaffinity(vcpu["thread-id"], {self.cpu})
+                # setpriv has become QEMU.
+                yield ExitingGuest(process.pid, vcpu["thread-id"], monitor)
 
     @property
     def _output(self) -> Path:
@@ -248,15 +282,6 @@ class _Guest:
         if len(lines) != ROUNDS:
             raise BrokenError(f"the guest told {len(lines)} rounds of '{kind.name}', not {ROUNDS}")
         return tuple(int(line, 16) for line in lines)
-
-
-def _exits(monitor: QEMUMonitorProtocol) -> int | None:
-    """VM exits so far by KVM's own count, None where its kernel tells none (Linux before 5.14)."""
-    answer = _command(monitor, "query-stats", target="vcpu")
-    counts = [
-        stat["value"] for entry in answer for stat in entry["stats"] if stat["name"] == "exits"
-    ]
-    return int(counts[0]) if counts else None
 
 
 def _command(monitor: QEMUMonitorProtocol, name: str, **arguments: object) -> Any:

@@ -110,10 +110,29 @@ def test_a_bpftrace_that_does_not_end_is_an_error(
     monkeypatch.setattr(exit_counting, "_END_S", 0.3)
     _bpftrace(programs, ATTACHES + 'trap "" INT\n' + WAITS)
     with (
-        pytest.raises(BrokenError, match="did not end"),
+        pytest.raises(DeadlineError, match="end was not done within"),
         exit_counting.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
     ):
         pass
+
+
+def test_a_bpftrace_that_missed_the_signal_to_end_is_reminded(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_counting, "_REMIND_S", 0.05)
+    # As the real one is between two waits for events: it notes SIGINT, and looks after the next.
+    _bpftrace(
+        programs,
+        ATTACHES
+        + "trap 'told=1' INT\n"
+        + """trap 'cat "$0.attached"; [ -z "$told" ] || { cat "$0.counted"; exit 0; }' USR1\n"""
+        + WAITS,
+    )
+    output = tmp_path / "out.jsonl"
+    with exit_counting.bpf_counting(1, output, cpus=CPUS) as window:
+        window.mark()
+        window.mark()
+    assert bpf_exits.read_counts(output.read_text(), "").seconds == 1
 
 
 def test_a_host_where_bpf_is_locked_down_is_told_in_bpftraces_words(programs: Path) -> None:
