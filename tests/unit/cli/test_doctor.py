@@ -121,6 +121,7 @@ def test_of_a_study_that_traces_the_results_folder_must_have_room(
         (found,) = rooms("--collect", "trace")
         assert found["status"] == status
         assert found["value"]["trials"] == 50
+        assert 256 < found["value"]["trial_bytes"] / 2**20 <= 2048 + 64
         assert found["value"]["folder"] == str(tmp_path / "results")
 
 
