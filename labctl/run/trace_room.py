@@ -87,14 +87,21 @@ class Window:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """What traces of `trials` may take at `folder`, and what they are likely to: None as long as
-    the run has recorded none. `room_mib`: what they can have. `longest_s`: the longest window."""
+    the run has recorded none. `longest_s`: the longest window. `kept_mib`: of what is free, for all
+    else that the run writes."""
 
     folder: Path
     trials: int
     longest_s: float
-    room_mib: int
+    free_mib: int
+    kept_mib: int
     most_mib: int
     likely_mib: int | None
+
+    @property
+    def room_mib(self) -> int:
+        """What they can have."""
+        return max(0, self.free_mib - self.kept_mib)
 
     @property
     def trial_mib(self) -> int:
@@ -121,7 +128,7 @@ class Forecast:
             f"traces of {counted(self.trials, 'trial')} may take up to "
             f"{size(self.most_mib * MIB)}{likely} ({size(self.trial_mib * MIB)} for one of "
             f"{self.longest_s:g} s), and {self.folder} has room for {size(self.room_mib * MIB)} "
-            f"({size(KEPT_MIB * MIB)} stay free)"
+            f"(of {size(self.free_mib * MIB)}; {size(self.kept_mib * MIB)} are for all else)"
         )
 
 
@@ -138,7 +145,8 @@ def forecast(
         folder=folder,
         trials=len(windows),
         longest_s=max((window.seconds for window in windows), default=0.0),
-        room_mib=max(0, _room_mib(folder) - besides_bytes // MIB),
+        free_mib=_free_mib(folder),
+        kept_mib=KEPT_MIB + besides_bytes // MIB,
         most_mib=sum(
             _most_on_host_mib(window.seconds) + (GUEST_MIB if window.side is Kind.GUEST else 0)
             for window in windows
@@ -151,11 +159,12 @@ def refusal(found: Forecast) -> HostError | None:
     """Why a run does not begin to trace there; None when it may."""
     if not found.is_refused:
         return None
+    lacking_mib = found.trial_mib + found.kept_mib - found.free_mib
     shorter = f"measure {found.fitting_s} s at most (--duration), " if found.fitting_s else ""
     return HostError(
         f"{found.words()}: too little for one trial",
-        hint=f"Free {size((found.trial_mib - found.room_mib) * MIB)} there, name a folder on a "
-        f"larger disk with --results, {shorter}or collect less (--collect counters).",
+        hint=f"Free {size(lacking_mib * MIB)} there, name a folder on a larger disk with "
+        f"--results, {shorter}or collect less (--collect counters).",
     )
 
 
@@ -174,7 +183,11 @@ def on_one_disk(one: Path, other: Path) -> bool:
 
 
 def _room_mib(folder: Path) -> int:
-    return max(0, shutil.disk_usage(_nearest(folder)).free // MIB - KEPT_MIB)
+    return max(0, _free_mib(folder) - KEPT_MIB)
+
+
+def _free_mib(folder: Path) -> int:
+    return shutil.disk_usage(_nearest(folder)).free // MIB
 
 
 def _nearest(folder: Path) -> Path:

@@ -86,7 +86,11 @@ def test_a_run_begins_only_where_a_trial_has_room(tmp_path: Path, free: dict[str
     assert "--collect counters" in str(found.hint)
     free["mib"] = KEPT_MIB + MOST
     assert refusal(forecast(tmp_path, asked)) is None
-    assert refusal(forecast(tmp_path, asked, besides_bytes=MIB)) is not None
+    free["mib"] = 100
+    found = refusal(forecast(tmp_path, asked, besides_bytes=500 * MIB))
+    assert found is not None
+    assert "has room for 0 MiB (of 100 MiB; 1.49 GiB are for all else)" in found.message
+    assert f"Free {(MOST + KEPT_MIB + 400) / 1024:.3g} GiB there" in str(found.hint)
 
 
 def test_short_trials_need_less_room_and_the_longest_counts(
