@@ -133,6 +133,12 @@ def layout_from(mountinfo: str, v2_controllers: str) -> Layout:
     return Layout(controllers, unified, rt_group_sched=False)
 
 
+def mount_points(root: Path = Path("/")) -> list[Path]:
+    """Where hierarchies of any kind are mounted on the host whose /proc lies below `root`."""
+    mountinfo = (root / "proc/self/mountinfo").read_text(encoding="utf-8")
+    return [root / folder.relative_to("/") for folder, _, _ in _cgroup_mounts(mountinfo)]
+
+
 def libvirt_controllers(layout: Layout) -> list[str]:
     """What `cgroup_controllers` of qemu.conf should name here.
 

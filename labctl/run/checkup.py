@@ -26,7 +26,7 @@ from labctl.run.huge_pages import MIB
 from labctl.run.needed_tracers import Kernels, lacking, tracers_of
 from labctl.run.planning import fits, has_peers
 from labctl.run.requirements import read_offers
-from labctl.run.trace_room import forecast
+from labctl.run.trace_room import Window, forecast
 from labctl.study.study import Overrides, Study, load_study
 from labctl.study.tunings import load_tuning, tuning_names
 from labctl.workloads.registry import checkers
@@ -249,8 +249,12 @@ def _trace_room(study: Study, tunings: Mapping[str, Tuning], results: Path) -> l
     """Whether the results folder has room for the traces of a study; [] of one without."""
     if study.collect is not Level.TRACE:
         return []
-    cells = len(study.workloads) * len(study.conditions) * study.blocks
-    found = forecast(results, [tuning.kind for tuning in tunings.values()] * cells)
+    windows = [
+        Window(side=tuning.kind, seconds=workload.duration_s)
+        for tuning in tunings.values()
+        for workload in study.workloads.values()
+    ]
+    found = forecast(results, windows * len(study.conditions) * study.blocks)
     status = Status.OK if found.is_enough else Status.BLOCK if found.is_refused else Status.WARN
     return [
         Finding(
@@ -268,6 +272,7 @@ def _trace_room(study: Study, tunings: Mapping[str, Tuning], results: Path) -> l
                 "trials": found.trials,
                 "room_bytes": found.room_mib * MIB,
                 "most_bytes": found.most_mib * MIB,
+                "trial_bytes": found.trial_mib * MIB,
             },
         )
     ]

@@ -123,7 +123,8 @@ class Engine:
         """Whether the block is traced. All of it or nothing: its arms are compared."""
         if self._plan.collect is not Level.TRACE or not todo:
             return
-        had_room, self._traces = self._traces, holds_block(self._folder, len(todo))
+        windows_s = [self._plan.workloads[trial.cell["workload"]].duration_s for trial in todo]
+        had_room, self._traces = self._traces, holds_block(self._folder, windows_s)
         if had_room and not self._traces:
             text = f"From block {block} on nothing is traced: {NO_ROOM} {MORE_ROOM}"
             self._lab.listener(Warned(text=text))

@@ -18,7 +18,7 @@ from labctl.host.journal import Entry, Journal, Restored
 from labctl.host.knob import Place
 from labctl.host.lock import host_locked
 from labctl.host.topology import read_topology
-from labctl.run.leftovers import clean_up, end_guests, leftover_guests
+from labctl.run.leftovers import clean_up, end_guests, leftover_cgroups, leftover_guests
 from labctl.study.combine import JOINT
 from labctl.study.tunings import load_tuning, tuning_names
 
@@ -120,7 +120,8 @@ def restore(
     left for good.
     """
     journal = Journal(places.journal)
-    if not leftover_guests(places) and all(_is_owned(entry) for entry in journal.pending()):
+    left = leftover_guests(places) or leftover_cgroups(places)
+    if not left and all(_is_owned(entry) for entry in journal.pending()):
         return []
 
     def waiting(busy: BusyError) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +21,7 @@ from labctl.domain.readback import ExpectedThread
 from labctl.domain.render import mac_of
 from labctl.domain.session import RunningGuest, Session
 from labctl.guest.images import Image
-from labctl.host import cgroups
+from labctl.host import cgroups, guest_cgroups
 from labctl.host.accelerator import Accelerator
 from labctl.host.journal import Journal
 from labctl.host.link import Link, link
@@ -153,6 +153,7 @@ def open_lab(
         # A daemon knows the mounts of its own host.
         sizes = () if connect else _page_sizes(planned)
         mounts = stack.enter_context(hugetlbfs_mounted(sizes, places.hugetlbfs, journal))
+        stack.enter_context(_no_guest_cgroups_left(places))
         session = stack.enter_context(_session(places, layout, connect, mounts))
         cables: AbstractContextManager[Link | None] = (
             link(journal, mac_of(_uuid(work))) if has_peers(planned.plan) else nullcontext()
@@ -209,6 +210,18 @@ def _work_folder(places: StatePlaces) -> Iterator[Path]:
             for path in sorted(work.rglob("*"), reverse=True):
                 # QEMU takes its sockets away itself, perhaps at this moment.
                 path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _no_guest_cgroups_left(places: StatePlaces) -> Iterator[None]:
+    """libvirt takes them away itself, but gives up after a second where the host is busy."""
+    try:
+        yield
+    finally:
+        with cleaning_up():
+            for group in guest_cgroups.of_guests(places.libvirt_root, DOMAIN_NAME):
+                with suppress(OSError):  # the next labctl tries again, and says so
+                    guest_cgroups.remove(group)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note, Warned
 from labctl.base.places import StatePlaces
+from labctl.host import guest_cgroups
 from labctl.host.journal import Journal
 from labctl.run.lab import DOMAIN_NAME
 
@@ -39,10 +40,21 @@ def clean_up(places: StatePlaces, listener: Listener) -> None:
 
 
 def end_guests(places: StatePlaces, listener: Listener) -> None:
-    """End labctl's own guests without an owner; the caller holds the host's lock."""
+    """End labctl's own guests without an owner, and take away what libvirt, which would have done
+    that, kept for them. The caller holds the host's lock."""
     for name, pid in leftover_guests(places).items():
         _kill(pid)
         listener(Note(text=f"Ended the guest '{name}', which an interrupted labctl had left."))
+    for group in leftover_cgroups(places):
+        try:
+            guest_cgroups.remove(group)
+        except OSError as error:
+            listener(
+                Warned(
+                    text=f"Not removed: the cgroup {group} of a guest that labctl left: "
+                    f"{error.strerror}."
+                )
+            )
 
 
 def _kill(pid: int) -> None:
@@ -63,6 +75,11 @@ def _arguments(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def leftover_cgroups(places: StatePlaces) -> list[Path]:
+    """Those of guests that labctl started from this state folder."""
+    return guest_cgroups.of_guests(places.libvirt_root, DOMAIN_NAME)
 
 
 def leftover_guests(places: StatePlaces) -> dict[str, int]:

@@ -45,7 +45,7 @@ from labctl.run.planning import (
 from labctl.run.prepare import ImageSource
 from labctl.run.record import check_same_host, command, finished, recorded
 from labctl.run.settle import Settler
-from labctl.run.trace_room import Forecast, forecast, on_one_disk, refusal, traced_bytes
+from labctl.run.trace_room import Forecast, Window, forecast, on_one_disk, refusal, traced_bytes
 from labctl.run.trace_room import warning as little_room
 from labctl.store import collecting_costs
 from labctl.store.exit_prices import known_prices
@@ -158,10 +158,17 @@ def _disk_bytes(places: StatePlaces, planned: Planned) -> int:
 
 def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
     """Of the traces that a run in the folder `path` has yet to make."""
-    folder, trials = RunFolder(path), planned.plan.trials
+    folder, plan = RunFolder(path), planned.plan
     done = _done(folder)
-    sides = [planned.tunings[t.cell["tuning"]].kind for t in trials if t.number not in done]
-    return forecast(path, sides, traced_bytes(folder), besides_bytes)
+    windows = [
+        Window(
+            side=planned.tunings[trial.cell["tuning"]].kind,
+            seconds=plan.workloads[trial.cell["workload"]].duration_s,
+        )
+        for trial in plan.trials
+        if trial.number not in done
+    ]
+    return forecast(path, windows, traced_bytes(folder), besides_bytes)
 
 
 def _check_socket_paths(places: StatePlaces) -> None:

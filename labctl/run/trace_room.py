@@ -7,6 +7,8 @@ so either all of them are traced or none. Something is always left for the rest 
 
 from __future__ import annotations
 
+import math
+import os
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,6 +27,12 @@ KEPT_MIB = 1024
 """What is left free for all else that a run writes."""
 _LEAST_MIB = 256
 """With less a trace is not begun."""
+
+_MIB_PER_CPU_S = 64
+"""Of a CPU that does nothing but switch: `perf bench sched pipe` on each of two made 59. Ordinary
+workloads make a tenth of that, or less."""
+_AROUND_S = 2.0
+"""What is recorded beside the window: the snapshots around it, and the command's beginning."""
 
 MORE_ROOM = (
     "Free some there, and the next block is traced again. Traces of trials that are done may go "
@@ -49,55 +57,101 @@ def traced_bytes(folder: RunFolder) -> list[int]:
     return [taken for taken in sizes if taken]
 
 
-def holds_block(folder: RunFolder, trials: int) -> bool:
-    """Whether there is room for the traces of a block with so many trials, by the largest so far;
-    as long as there is none, by the most that one may take."""
+def holds_block(folder: RunFolder, windows_s: Sequence[float]) -> bool:
+    """Whether there is room for the traces of a block whose trials measure so long, by the largest
+    so far; as long as there is none, by the most that one may take."""
     largest = max(traced_bytes(folder), default=0)
-    expected = trials * largest / MIB if largest else HOST_MIB + GUEST_MIB
+    expected = len(windows_s) * largest / MIB if largest else most_mib(max(windows_s))
     return _room_mib(folder.path) >= max(expected, _LEAST_MIB + GUEST_MIB)
+
+
+def most_mib(window_s: float) -> int:
+    """What both traces of a trial may take that measures so long: all of this host's CPUs do
+    nothing but switch."""
+    return _most_on_host_mib(window_s) + GUEST_MIB
+
+
+def _most_on_host_mib(window_s: float) -> int:
+    grows_by = (os.cpu_count() or 1) * _MIB_PER_CPU_S
+    return max(_LEAST_MIB, min(HOST_MIB, math.ceil((window_s + _AROUND_S) * grows_by)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Of a trial that is to be traced."""
+
+    side: Kind
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """What traces of `trials` may take at `folder`, and what they are likely to: None as long as
-    the run has recorded none. `room_mib`: what they can have."""
+    the run has recorded none. `longest_s`: the longest window. `kept_mib`: of what is free, for all
+    else that the run writes."""
 
     folder: Path
     trials: int
-    room_mib: int
+    longest_s: float
+    free_mib: int
+    kept_mib: int
     most_mib: int
     likely_mib: int | None
 
     @property
+    def room_mib(self) -> int:
+        """What they can have."""
+        return max(0, self.free_mib - self.kept_mib)
+
+    @property
+    def trial_mib(self) -> int:
+        """What one trial may take."""
+        return most_mib(self.longest_s)
+
+    @property
     def is_refused(self) -> bool:
-        return self.room_mib < HOST_MIB + GUEST_MIB
+        return self.room_mib < self.trial_mib
+
+    @property
+    def fitting_s(self) -> int:
+        """Whole seconds that a trial may measure here; 0: not even one."""
+        grows_by = (os.cpu_count() or 1) * _MIB_PER_CPU_S
+        return max(0, math.floor((self.room_mib - GUEST_MIB) / grows_by - _AROUND_S))
 
     @property
     def is_enough(self) -> bool:
         return self.room_mib >= (self.most_mib if self.likely_mib is None else self.likely_mib)
 
     def words(self) -> str:
-        likely = "" if self.likely_mib is None else f", likely {size(self.likely_mib * MIB)},"
+        likely = "" if self.likely_mib is None else f", likely {size(self.likely_mib * MIB)}"
         return (
             f"traces of {counted(self.trials, 'trial')} may take up to "
-            f"{size(self.most_mib * MIB)}{likely} and {self.folder} has room for "
-            f"{size(self.room_mib * MIB)} ({size(KEPT_MIB * MIB)} stay free)"
+            f"{size(self.most_mib * MIB)}{likely} ({size(self.trial_mib * MIB)} for one of "
+            f"{self.longest_s:g} s), and {self.folder} has room for {size(self.room_mib * MIB)} "
+            f"(of {size(self.free_mib * MIB)}; {size(self.kept_mib * MIB)} are for all else)"
         )
 
 
 def forecast(
-    folder: Path, sides: Sequence[Kind], recorded: Collection[int] = (), besides_bytes: int = 0
+    folder: Path,
+    windows: Sequence[Window],
+    recorded: Collection[int] = (),
+    besides_bytes: int = 0,
 ) -> Forecast:
-    """`sides`: of each trial that is to be traced. `recorded`: bytes of those that were.
-    `besides_bytes`: what the run is yet to write on the same disk."""
-    guests = sum(side is Kind.GUEST for side in sides)
+    """`recorded`: bytes of trials that were traced already. `besides_bytes`: what the run is yet to
+    write on the same disk."""
     mean = sum(recorded) / len(recorded) if recorded else None
     return Forecast(
         folder=folder,
-        trials=len(sides),
-        room_mib=max(0, _room_mib(folder) - besides_bytes // MIB),
-        most_mib=len(sides) * HOST_MIB + guests * GUEST_MIB,
-        likely_mib=None if mean is None else round(len(sides) * mean / MIB),
+        trials=len(windows),
+        longest_s=max((window.seconds for window in windows), default=0.0),
+        free_mib=_free_mib(folder),
+        kept_mib=KEPT_MIB + besides_bytes // MIB,
+        most_mib=sum(
+            _most_on_host_mib(window.seconds) + (GUEST_MIB if window.side is Kind.GUEST else 0)
+            for window in windows
+        ),
+        likely_mib=None if mean is None else round(len(windows) * mean / MIB),
     )
 
 
@@ -105,10 +159,12 @@ def refusal(found: Forecast) -> HostError | None:
     """Why a run does not begin to trace there; None when it may."""
     if not found.is_refused:
         return None
+    lacking_mib = found.trial_mib + found.kept_mib - found.free_mib
+    shorter = f"measure {found.fitting_s} s at most (--duration), " if found.fitting_s else ""
     return HostError(
-        f"{found.words()}: less than one trial may take",
-        hint="Name a folder on a larger disk with --results, free some space there, or collect "
-        "less (--collect counters).",
+        f"{found.words()}: too little for one trial",
+        hint=f"Free {size(lacking_mib * MIB)} there, name a folder on a larger disk with "
+        f"--results, {shorter}or collect less (--collect counters).",
     )
 
 
@@ -127,7 +183,11 @@ def on_one_disk(one: Path, other: Path) -> bool:
 
 
 def _room_mib(folder: Path) -> int:
-    return max(0, shutil.disk_usage(_nearest(folder)).free // MIB - KEPT_MIB)
+    return max(0, _free_mib(folder) - KEPT_MIB)
+
+
+def _free_mib(folder: Path) -> int:
+    return shutil.disk_usage(_nearest(folder)).free // MIB
 
 
 def _nearest(folder: Path) -> Path:

@@ -117,7 +117,36 @@ class Switches:
         if not len(missing.time_ns):
             return events
         fields = {"prev_pid": missing.left, "prev_state": missing.state, "next_pid": missing.came}
-        return events.with_more(missing.time_ns, missing.cpu, missing.left, fields)
+        place = _places(missing, events)
+        return events.with_more(missing.time_ns, missing.cpu, missing.left, fields, place)
+
+
+def _places(missing: _Records, events: Events) -> NDArray[np.intp]:
+    """Before which event each belongs: of those of its time, the one that presupposes it, since the
+    CPU had not gone to the thread that leaves it there; without such a one after all of them."""
+    place = np.searchsorted(events.time_ns, missing.time_ns, "right")
+    tied = np.flatnonzero(np.searchsorted(events.time_ns, missing.time_ns, "left") < place)
+    if not len(tied):
+        return place
+    left, came = events.fields["prev_pid"], events.fields["next_pid"]
+    order = np.argsort(events.cpu, kind="stable")
+    goes_on = np.zeros(len(events), dtype=bool)
+    goes_on[order[1:]] = (events.cpu[order[1:]] == events.cpu[order[:-1]]) & (
+        left[order[1:]] == came[order[:-1]]
+    )
+    breaks = np.flatnonzero(~goes_on & np.isin(events.time_ns, missing.time_ns[tied]))
+    presuppose: dict[tuple[int, int, int], list[int]] = {}
+    for at in breaks.tolist():
+        key = (int(events.cpu[at]), int(events.time_ns[at]), int(left[at]))
+        presuppose.setdefault(key, []).append(at)
+    # From the last on: several in a row presuppose each other, and an event the last of them.
+    for index in tied[::-1].tolist():
+        cpu, time_ns = int(missing.cpu[index]), int(missing.time_ns[index])
+        if found := presuppose.get((cpu, time_ns, int(missing.came[index]))):
+            place[index] = found.pop()
+            key = (cpu, time_ns, int(missing.left[index]))
+            presuppose.setdefault(key, []).append(int(place[index]))
+    return place
 
 
 def _untold(found: _Records, events: Events) -> NDArray[np.intp]:

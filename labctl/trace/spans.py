@@ -101,6 +101,11 @@ def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
         # the first makes use of; of numbers of 16 bits the second is a radix sort.
         order = np.argsort(merged.time_ns, kind="stable")
         merged = merged.take(order[np.argsort(merged.thread[order], kind="stable")])
+        came_and_left = _came_and_left_at_once(merged)
+        if len(came_and_left):
+            order = np.arange(len(merged.thread))
+            order[came_and_left], order[came_and_left + 1] = came_and_left + 1, came_and_left
+            merged = merged.take(order)
         is_told = _is_told_already(merged, gaps)
         if is_told.any():
             merged = merged.take(~is_told)
@@ -194,6 +199,17 @@ def _last_of_each(cpu: NDArray[np.int32]) -> NDArray[np.int32]:
         # arrays").
         found[part] = np.arange(first, first + len(part), dtype=np.int32)
     return found
+
+
+def _came_and_left_at_once(records: _Records) -> NDArray[np.intp]:
+    """Where a thread that didn't run leaves a CPU, and comes to it next at the same time: it had
+    come before it left."""
+    what, thread = records.what, records.thread
+    found = (what[1:-1] <= _OUT_RUNNABLE) & (what[2:] == _IN) & (thread[1:-1] == thread[2:])
+    found &= records.time_ns[1:-1] == records.time_ns[2:]
+    found &= (what[:-2] != _IN) & (thread[:-2] == thread[1:-1])
+    found &= records.cpu[1:-1] == records.cpu[2:]
+    return np.flatnonzero(found) + 1
 
 
 def _is_told_already(records: _Records, gaps: _Gaps) -> Mask:

@@ -22,6 +22,8 @@ from ruamel.yaml import YAML
 from labctl.base.places import StatePlaces
 from labctl.guest.images import MANIFEST, Image, find
 from labctl.guest.recipe import load_recipe
+from labctl.host import guest_cgroups
+from labctl.run.leftovers import leftover_cgroups
 from labctl.study.williams import block_order
 
 LABCTL = (sys.executable, "-m", "labctl.cli.main")
@@ -162,6 +164,7 @@ class Sandbox:
         for folder, names, _ in os.walk("/sys/fs/cgroup"):
             left = (n for n in names if n.startswith("labctl-") and not _has_owner(n))
             found += [f"{folder}/{name}" for name in left]
+        found += map(str, leftover_cgroups(StatePlaces(self.state)))
         mounts = Path("/proc/mounts").read_text()
         found += [
             f"a mount in {folder}"
@@ -269,6 +272,8 @@ def sandboxed(kept: Path, results: Path) -> Iterator[Sandbox]:
     finally:
         for pid in sandbox.qemu_pids():
             os.kill(pid, signal.SIGKILL)
+        for group in leftover_cgroups(StatePlaces(state)):
+            guest_cgroups.remove(group)
         subprocess.run(["rm", "-rf", str(state)], check=True)
 
 

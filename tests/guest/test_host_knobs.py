@@ -16,6 +16,7 @@ import pytest
 from labctl.base.places import StatePlaces
 from labctl.host.journal import Journal
 from labctl.host.tunables import FileValue
+from labctl.run.leftovers import leftover_cgroups
 from tests.guest.conftest import QUIET, Sandbox, changed_study, seed_for, wait_for
 
 SWAPPINESS = FileValue("/proc/sys/vm/swappiness")
@@ -117,12 +118,15 @@ def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
     )
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    places = StatePlaces(sandbox.state)
     assert SWAPPINESS.read() == "10"
+    assert leftover_cgroups(places)
     status = sandbox.labctl("domain", "list")
     assert "a labctl that was killed has left" in status.stderr
     restored: subprocess.CompletedProcess[str] = sandbox.labctl("host", "restore")
     assert restored.returncode == 0, restored.stderr
     assert "Ended the guest" in restored.stderr
     assert sandbox.qemu_pids() == []
+    assert leftover_cgroups(places) == []
     assert (SWAPPINESS.read(), THP.read()) == as_it_was
     shutil.rmtree(sandbox.state / "work", ignore_errors=True)

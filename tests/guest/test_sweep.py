@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from labctl.base.places import StatePlaces
 from labctl.guest.images import Image
+from labctl.run.leftovers import leftover_cgroups
 from tests.guest.conftest import QUIET, STUDY, TINY, Sandbox, sandboxed, tiny, wait_for
 
 BUSY = ("--condition=neighbour", "--duration=900", "--quiet")
@@ -174,6 +176,7 @@ def test_a_killed_run_is_cleaned_up_and_resumed_where_it_stopped(sandbox: Sandbo
     run = sandbox.runs()[0]
     before = {trial["number"]: trial["started_at"] for trial in sandbox.trials(run)}
     assert 0 < len(before) < 3
+    assert leftover_cgroups(StatePlaces(sandbox.state))
     done = sandbox.labctl("sweep", "--resume", run.name, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trials"]["done"] == 3

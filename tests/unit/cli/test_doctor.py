@@ -116,11 +116,12 @@ def test_of_a_study_that_traces_the_results_folder_must_have_room(
         return [f for f in json.loads(said.out)["findings"] if f["name"] == "trace-room"]
 
     assert rooms() == []
-    for room_mib, status in ((10**6, "ok"), (3000, "warn"), (100, "block")):
-        monkeypatch.setattr(trace_room, "_room_mib", lambda folder, mib=room_mib: mib)
+    for free_mib, status in ((10**6, "ok"), (4000, "warn"), (1100, "block")):
+        monkeypatch.setattr(trace_room, "_free_mib", lambda folder, mib=free_mib: mib)
         (found,) = rooms("--collect", "trace")
         assert found["status"] == status
         assert found["value"]["trials"] == 50
+        assert 256 < found["value"]["trial_bytes"] / 2**20 <= 2048 + 64
         assert found["value"]["folder"] == str(tmp_path / "results")
 
 

@@ -15,6 +15,7 @@ from labctl.run.trace_room import (
     GUEST_MIB,
     HOST_MIB,
     KEPT_MIB,
+    Window,
     forecast,
     holds_block,
     limit_mib,
@@ -28,6 +29,12 @@ from tests.unit.run.engines import World, small_plan
 
 MIB = 1024 * 1024
 MOST = HOST_MIB + GUEST_MIB
+SHORT_MOST = 3 * 2 * 64 + GUEST_MIB
+"""Of a trial of a second on a host with two CPUs."""
+
+
+def windows(*sides: Kind, seconds: float = 60) -> list[Window]:
+    return [Window(side=side, seconds=seconds) for side in sides]
 
 
 @pytest.fixture
@@ -41,6 +48,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         return SimpleNamespace(free=disk["mib"] * MIB)
 
     monkeypatch.setattr(trace_room.shutil, "disk_usage", asked)
+    monkeypatch.setattr(trace_room.os, "cpu_count", lambda: 2)
     return disk
 
 
@@ -68,34 +76,73 @@ def test_a_trace_gets_what_is_free_and_never_all_of_it(
 
 
 def test_a_run_begins_only_where_a_trial_has_room(tmp_path: Path, free: dict[str, int]) -> None:
-    sides = [Kind.NATIVE, Kind.GUEST]
+    asked = windows(Kind.NATIVE, Kind.GUEST)
     free["mib"] = KEPT_MIB + MOST - 1
-    found = refusal(forecast(tmp_path / "results/new", sides))
+    found = refusal(forecast(tmp_path / "results/new", asked))
     assert found is not None
-    assert "2 trials may take up to 4.06 GiB" in found.message
+    assert "2 trials may take up to 4.06 GiB (2.06 GiB for one of 60 s)" in found.message
+    assert "Free 1 MiB there" in str(found.hint)
     assert "--results" in str(found.hint)
     assert "--collect counters" in str(found.hint)
     free["mib"] = KEPT_MIB + MOST
-    assert refusal(forecast(tmp_path, sides)) is None
-    assert refusal(forecast(tmp_path, sides, besides_bytes=MIB)) is not None
+    assert refusal(forecast(tmp_path, asked)) is None
+    free["mib"] = 100
+    found = refusal(forecast(tmp_path, asked, besides_bytes=500 * MIB))
+    assert found is not None
+    assert "has room for 0 MiB (of 100 MiB; 1.49 GiB are for all else)" in found.message
+    assert f"Free {(MOST + KEPT_MIB + 400) / 1024:.3g} GiB there" in str(found.hint)
+
+
+def test_short_trials_need_less_room_and_the_longest_counts(
+    tmp_path: Path, free: dict[str, int]
+) -> None:
+    short = windows(Kind.NATIVE, Kind.GUEST, seconds=1)
+    free["mib"] = KEPT_MIB + SHORT_MOST
+    assert refusal(forecast(tmp_path, short)) is None
+    assert refusal(forecast(tmp_path, [*short, *windows(Kind.NATIVE, seconds=2)])) is not None
+    free["mib"] -= 1
+    assert refusal(forecast(tmp_path, short)) is not None
+
+
+def test_a_refusal_tells_how_long_a_trial_may_be(tmp_path: Path, free: dict[str, int]) -> None:
+    free["mib"] = KEPT_MIB + MOST - 1
+    long = forecast(tmp_path, windows(Kind.GUEST))
+    fits_s = long.fitting_s
+    found = refusal(long)
+    assert found is not None
+    assert f"measure {fits_s} s at most (--duration)" in str(found.hint)
+    assert refusal(forecast(tmp_path, windows(Kind.GUEST, seconds=fits_s))) is None
+    assert refusal(forecast(tmp_path, windows(Kind.GUEST, seconds=fits_s + 1))) is not None
+    free["mib"] = KEPT_MIB + SHORT_MOST - 1
+    found = refusal(forecast(tmp_path, windows(Kind.GUEST)))
+    assert found is not None
+    assert "--duration" not in str(found.hint)
+
+
+def test_many_cpus_need_no_more_room_than_perf_may_take(
+    tmp_path: Path, free: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_room.os, "cpu_count", lambda: 256)
+    free["mib"] = KEPT_MIB + MOST
+    assert refusal(forecast(tmp_path, windows(Kind.GUEST, seconds=1))) is None
 
 
 def test_a_run_that_may_outgrow_its_disk_is_told_so(tmp_path: Path, free: dict[str, int]) -> None:
-    sides = [Kind.GUEST] * 11
-    said = warning(forecast(tmp_path, sides))
+    asked = windows(Kind.GUEST) * 11
+    said = warning(forecast(tmp_path, asked))
     assert said is not None
     assert "not traced" in said
-    assert warning(forecast(tmp_path, sides[:10])) is None
+    assert warning(forecast(tmp_path, asked[:10])) is None
 
 
 def test_what_was_recorded_tells_what_is_likely(tmp_path: Path, free: dict[str, int]) -> None:
-    sides = [Kind.GUEST] * 100
+    asked = windows(Kind.GUEST) * 100
     assert traced_bytes(run_with(tmp_path, 5, 0, 7)) == [5 * MIB, 7 * MIB]
-    found = forecast(tmp_path, sides, [5 * MIB, 7 * MIB])
+    found = forecast(tmp_path, asked, [5 * MIB, 7 * MIB])
     assert found.likely_mib == 600
     assert warning(found) is None
     free["mib"] = KEPT_MIB + 599
-    assert "likely 600 MiB" in str(warning(forecast(tmp_path, sides, [5 * MIB, 7 * MIB])))
+    assert "likely 600 MiB" in str(warning(forecast(tmp_path, asked, [5 * MIB, 7 * MIB])))
 
 
 def test_a_block_has_room_if_the_largest_trace_so_far_fits_for_each_trial(
@@ -103,18 +150,19 @@ def test_a_block_has_room_if_the_largest_trace_so_far_fits_for_each_trial(
 ) -> None:
     folder = run_with(tmp_path, 100, 400)
     free["mib"] = KEPT_MIB + 2000
-    assert holds_block(folder, 5)
-    assert not holds_block(folder, 6)
+    assert holds_block(folder, [60] * 5)
+    assert not holds_block(folder, [60] * 6)
 
 
 def test_the_first_block_takes_room_for_the_most_that_a_trial_may(
     tmp_path: Path, free: dict[str, int]
 ) -> None:
     folder = run_with(tmp_path)
-    free["mib"] = KEPT_MIB + MOST - 1
-    assert not holds_block(folder, 1)
-    free["mib"] += 1
-    assert holds_block(folder, 1)
+    for window_s, most in ((60, MOST), (1, SHORT_MOST)):
+        free["mib"] = KEPT_MIB + most - 1
+        assert not holds_block(folder, [0.1, window_s])
+        free["mib"] += 1
+        assert holds_block(folder, [0.1, window_s])
 
 
 @pytest.mark.parametrize(("level", "last"), [(Level.TRACE, False), (Level.COUNTERS, True)])

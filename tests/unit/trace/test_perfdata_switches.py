@@ -23,7 +23,7 @@ SWITCH = "sched:sched_switch"
 TRAILER = {1 << 16: 1, 128: 2, 4: 3, 2: 4}
 """IDENTIFIER, CPU, TIME, TID: each word's place from the end."""
 
-A, B, IDLE = 10, 20, 0
+A, B, C, D, IDLE = 10, 20, 30, 40, 0
 Told = tuple[int, int, int, int, int]
 """Time, CPU, prev_pid, prev_state, next_pid."""
 
@@ -123,6 +123,23 @@ def test_by_a_clock_so_coarse_that_all_happens_at_once_nothing_is_told_twice() -
     told: list[Told] = [(10, 0, A, 1, B), (10, 0, B, 1, IDLE)]
     records = (out(10, A, B), come(10, A, B), out(10, B, IDLE), come(10, B, IDLE))
     assert completed(told, *records) == told
+
+
+def test_one_that_an_event_of_its_time_presupposes_comes_before_that() -> None:
+    told: list[Told] = [(10, 0, C, 1, A), (50, 0, B, 1, IDLE), (50, 1, A, 1, B)]
+    put = (50, 0, A, UNTOLD, B)
+    assert completed(told, come(50, A, B)) == [told[0], put, *told[1:]]
+    # Several in a row stay in theirs.
+    told[1] = (50, 0, D, 1, IDLE)
+    records = (come(50, A, B), come(50, B, C), come(50, C, D))
+    more = [(50, 0, B, UNTOLD, C), (50, 0, C, UNTOLD, D)]
+    assert completed(told, *records) == [told[0], put, *more, *told[1:]]
+
+
+def test_one_that_presupposes_an_event_of_its_time_comes_after_that() -> None:
+    told: list[Told] = [(10, 0, C, 1, A), (50, 0, A, 1, B), (60, 0, C, 1, A)]
+    put = (50, 0, B, UNTOLD, C)
+    assert completed(told, come(50, B, C)) == [*told[:2], put, told[2]]
 
 
 def test_what_one_cpu_told_is_nothing_of_the_next_ones() -> None:

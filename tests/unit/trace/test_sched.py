@@ -325,6 +325,22 @@ def test_who_ran_on_a_cpu_without_a_switch_is_unknown_and_not_left_out() -> None
     assert found.rivals_ns == {-1: 15, 0: 5}
 
 
+def test_who_comes_and_leaves_in_one_moment_ran_for_no_time_and_is_known_thereafter() -> None:
+    made = trace(
+        [(10, 0, 9, SLEEPS, 1), (50, 0, 1, RUNNABLE, 2), (50, 0, 2, SLEEPS, 3)]
+        + [(80, 0, 3, SLEEPS, 2), (90, 0, 2, SLEEPS, 9)],
+        [(40, 2, 0), (70, 2, 0)],
+        end_ns=100,
+    )
+    found = schedule(made).threads[2]
+    assert (found.on_cpu_ns, found.unknown) == (10, 0)
+    assert found.delays.length_ns.tolist() == [10, 10]
+    assert schedule(made).threads[3].on_cpu_ns == 30
+    # Who ran, and comes back in the moment in which it leaves, had left first.
+    back = trace([(10, 0, 9, SLEEPS, 1), (50, 0, 1, 0, 2), (50, 0, 2, SLEEPS, 1)], end_ns=100)
+    assert schedule(back).threads[1].on_cpu_ns == 90
+
+
 def test_switches_of_one_moment_cut_a_wait_that_lasts_no_time_into_nothing() -> None:
     switches = [(10, 0, 7, PREEMPTED, 8), (10, 0, 8, SLEEPS, 9), (10, 0, 9, SLEEPS, 7)]
     found = schedule(trace(switches, end_ns=20)).threads[7]
