@@ -230,7 +230,8 @@ class View:
         there = {series_name(metric) for metric in metrics if base_name(metric) in names}
         if there.isdisjoint(names) and 0 < len(there) <= _MOST_VARIANTS:
             return [Column(metric_title(name), (name,)) for name in sorted(there)]
-        return [Column(metric_title(names[0]), names)]
+        # The shortest title: the values have their units.
+        return [Column(metric_title(names[-1]), names)]
 
     def level(self, tuning: str, scene: Scene, column: Column) -> Level | None:
         return _first(self._levels, ((tuning, scene, name) for name in column.names))

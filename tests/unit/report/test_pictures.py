@@ -247,7 +247,7 @@ def test_the_time_in_exits_stands_beside_their_number() -> None:
     assert number.parts == ("MSR_WRITE", "HLT")
     assert time.parts == ("MSR_WRITE",)
     assert time.title.endswith("Time in VM exits per second by reason")
-    assert dict(time.rows)["pinned"][-1] == "2.00 mCPU"
+    assert dict(time.rows)["pinned"][-1] == "0.00200 CPU"
 
 
 def test_without_exits_a_sentence_says_why(judged: Judged) -> None:
