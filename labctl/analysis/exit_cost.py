@@ -18,9 +18,10 @@ _TO_QEMU = {"io-qemu": "IO", "mmio-qemu": "MMIO"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitCost:
     """CPU seconds per second that the exits take: from `low` to `high`, `typical` in between.
-    `priced`: the share of exits (idle ones left out) that have a price; `unpriced`: the reasons
-    of the others, the most frequent first."""
+    `exits`: how many a second, idle ones left out; `priced`: the share of them that has a price;
+    `unpriced`: the reasons of the others, the most frequent first."""
 
+    exits: float
     low: float
     typical: float
     high: float
@@ -59,6 +60,7 @@ def exit_cost(
         return None
     low, typical, high = (float(value) / 1e9 for value in cost)
     return ExitCost(
+        exits=total,
         low=low,
         typical=typical,
         high=high,

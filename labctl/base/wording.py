@@ -156,7 +156,7 @@ def printable(text: str) -> str:
 
 def metric_title(metric: str) -> str:
     """A metric's key in words: "latency_p95" is "p95 latency", "host_cpu{thread=vcpu}"
-    is "host CPU (vcpu)"."""
+    is "host CPU (vcpu)", "exits{vcpu=0}" is "VM exits (vCPU 0)"."""
     base, _, labels = metric.partition("{")
     title = _TITLES.get(base)
     if base == "latency_max":
@@ -167,19 +167,25 @@ def metric_title(metric: str) -> str:
         title = base.replace("_per_s", "/s").replace("_", " ")
     if not labels:
         return title
-    values = [label.partition("=")[2] or label for label in labels.rstrip("}").split(",")]
+    values = map(_label_title, labels.rstrip("}").split(","))
     return f"{title} ({', '.join(values)})"
+
+
+def _label_title(label: str) -> str:
+    """The value says it, unless it is a number."""
+    name, _, value = label.partition("=")
+    return f"vCPU {value}" if name == "vcpu" else value or label
 
 
 _TITLES = {
     "ipc": "IPC",
     "iops": "IOPS",
     "exits": "VM exits",
-    "exits_per_op": "VM exits",
+    "exits_per_op": "VM exits per operation",
     "exit_time": "time in VM exits",
-    "exit_time_per_op": "time in VM exits",
+    "exit_time_per_op": "time in VM exits per operation",
     "userspace_exits": "exits to QEMU",
-    "userspace_exits_per_op": "exits to QEMU",
+    "userspace_exits_per_op": "exits to QEMU per operation",
     "kvm_stat": "KVM's count",
     "vcpu_cpu_net": "vCPU time without polling",
     "events_per_s": "events/s",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from rich.console import Group, RenderableType
 
 from labctl.analysis.exit_cost import ExitCost, exit_cost
 from labctl.analysis.model import EffectKind
+from labctl.analysis.words import listed
 from labctl.base.units import Better, Unit
-from labctl.base.wording import NOT_AVAILABLE, TO, share, significant
+from labctl.base.wording import NOT_AVAILABLE, TO, metric_title, quantity, significant
 from labctl.report.parts import bare_table, small, text
-from labctl.report.view import Scene, View, base_name, label, primary_column
+from labctl.report.view import Scene, View, only_label, primary_column
 from labctl.store.exit_prices import Price, prices_of
 
 
@@ -43,55 +45,153 @@ def _interval(price: Price) -> str:
     return f"{significant(price.low_ns)} to {significant(price.high_ns)}"
 
 
+class Loss(NamedTuple):
+    """A share, and from where to where it may be; `low` and `high` None without an interval."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        text = quantity(self.estimate, Unit.FRACTION)
+        if self.low is None or self.high is None:
+            return text
+        return f"{text} ({significant(100 * self.low)}{TO}{quantity(self.high, Unit.FRACTION)})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """A row: what an arm's exits should cost by the price list, and what it lost to its native
-    twin. `rest` is what is left: caches, page tables, queueing."""
+    """What an arm's exits should cost by the price list, and what it lost to its native twin.
+
+    `predicted`: of the vCPUs' CPU time, None where that isn't known; `measured`: of the twin's
+    throughput, None for the reason `why`."""
 
     arm: str
-    exits: str
-    predicted: str
-    measured: str
-    rest: str
-    priced: str
+    cost: ExitCost
+    predicted: Loss | None
+    measured: Loss | None
+    why: str
+
+    @property
+    def rest(self) -> Loss | None:
+        """What is left, as far off as both may be together."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return Loss(
+            self.measured.estimate - self.predicted.estimate,
+            _less(self.measured.low, self.predicted.high),
+            _less(self.measured.high, self.predicted.low),
+        )
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As text, in the order of the table's columns."""
+        cost = quantity(self.cost.typical, Unit.CPUS)
+        return (
+            quantity(self.cost.exits, Unit.PER_SECOND),
+            cost if self.predicted is None else str(self.predicted),
+            f"{NOT_AVAILABLE}: {self.why}" if self.measured is None else str(self.measured),
+            NOT_AVAILABLE if self.rest is None else str(self.rest),
+            quantity(self.cost.priced, Unit.FRACTION),
+        )
 
 
-def predicted_losses(view: View, scene: Scene) -> tuple[Predicted, ...]:
-    """A row per guest whose exits are known by reason; () without a price list of its host."""
-    prices = prices_of(view.run.run.get("exit_prices"))
-    found = []
-    for arm in view.tunings if prices else ():
-        exits = _by_reason(view, scene, arm, "exits")
-        cost = exit_cost(exits, _by_reason(view, scene, arm, "userspace_exits"), prices)
-        if cost is not None:
-            found.append(_row(view, scene, arm, sum(exits.values()), cost))
-    return tuple(found)
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Of a workload under a condition. `why_none`: why nothing is predicted, a sentence."""
 
+    rows: tuple[Predicted, ...]
+    why_none: str
 
-def _row(view: View, scene: Scene, arm: str, exits: float, cost: ExitCost) -> Predicted:
-    busy = _one(view, scene, arm, "host_cpu{thread=vcpu}")
-    lost = _lost(view, scene, arm)
-    predicted = cost.typical / busy if busy else None
-    without = f"; without a price: {', '.join(cost.unpriced)}" if cost.unpriced else ""
-    return Predicted(
-        arm=arm,
-        exits=f"{significant(exits)}/s",
-        predicted=f"{share(predicted)} ({share(cost.low / busy)}{TO}{share(cost.high / busy)})"
-        if predicted is not None and busy
-        else f"{significant(cost.typical)} {Unit.CPUS}",
-        measured=NOT_AVAILABLE if lost is None else share(lost),
-        rest=NOT_AVAILABLE if lost is None or predicted is None else share(lost - predicted),
-        priced=f"{share(cost.priced)}{without}",
+    title: ClassVar = "Loss predicted from VM exits × price, and measured"
+    header: ClassVar = ("exits", "predicted loss", "measured loss", "rest", "exits with a price")
+    legend: ClassVar = (
+        "What these exits should cost by this host's price list, as a share of the vCPUs' CPU "
+        "time, and what was lost of the native twin's throughput, with its interval. Exits of HLT "
+        "are left out: they are idle time. The rest is exits without a price, caches, page tables "
+        "and queueing. For a workload that also waits the prediction is too high: its waiting is "
+        "no CPU time."
     )
+
+    @property
+    def caption(self) -> str:
+        unpriced = dict.fromkeys(reason for row in self.rows for reason in row.cost.unpriced)
+        return f"{self.legend} Without a price: {listed([*unpriced], 8) or 'none'}."
+
+
+def predictions(view: View, scene: Scene) -> Predictions:
+    """Of each guest whose exits are known by reason, the run's checks apart."""
+    prices = prices_of(view.run.run.get("exit_prices"))
+    if not prices:
+        why = "no price list was made on this host before the run ('labctl exits price')."
+        return Predictions((), why)
+    arms = (view.baseline, *view.candidates)
+    rows = tuple(row for arm in arms if (row := _predicted(view, scene, arm, prices)) is not None)
+    return Predictions(rows, "" if rows else "none of them has a price in this host's list.")
+
+
+def _predicted(view: View, scene: Scene, arm: str, prices: Sequence[Price]) -> Predicted | None:
+    exits = _by_reason(view, scene, arm, "exits")
+    cost = exit_cost(exits, _by_reason(view, scene, arm, "userspace_exits"), prices)
+    if cost is None:
+        return None
+    measured, why = _lost(view, scene, arm)
+    predicted = _of_cpu_time(cost, _one(view, scene, arm, "host_cpu{thread=vcpu}"))
+    return Predicted(arm=arm, cost=cost, predicted=predicted, measured=measured, why=why)
+
+
+def prediction_table(found: Predictions) -> RenderableType:
+    """The same for a terminal of 80 columns."""
+    table = bare_table(found.title)
+    table.add_column("arm", overflow="fold")
+    for name in found.header:
+        table.add_column(name, overflow="fold")
+    for row in found.rows:
+        table.add_row(text(row.arm), *map(text, row.cells))
+    return Group(table, small(found.caption))
+
+
+def predicted_json(view: View) -> list[dict[str, Any]]:
+    """All predictions of a run; docs/report-schema.md has the keys."""
+    return [
+        {
+            "tuning": item.arm,
+            "against": view.twin(item.arm),
+            "workload": scene.workload,
+            "condition": scene.condition,
+            "exits_per_s": item.cost.exits,
+            "cpu_s_per_s": _loss_json(Loss(item.cost.typical, item.cost.low, item.cost.high)),
+            "predicted": _loss_json(item.predicted),
+            "measured": _loss_json(item.measured),
+            "rest": _loss_json(item.rest),
+            "reason": item.why or None,
+            "priced": item.cost.priced,
+            "unpriced": list(item.cost.unpriced),
+        }
+        for scene in view.scenes
+        for item in predictions(view, scene).rows
+    ]
+
+
+def _loss_json(loss: Loss | None) -> dict[str, float | None] | None:
+    return loss._asdict() if loss is not None else None
+
+
+def _of_cpu_time(cost: ExitCost, busy: float | None) -> Loss | None:
+    if not busy:
+        return None
+    return Loss(cost.typical / busy, cost.low / busy, cost.high / busy)
+
+
+def _less(end: float | None, other: float | None) -> float | None:
+    return None if end is None or other is None else end - other
 
 
 def _by_reason(view: View, scene: Scene, arm: str, metric: str) -> Mapping[str, float]:
     return {
         reason: level.typical
         for level in view.levels(scene)
-        if level.tuning == arm
-        and base_name(level.metric) == metric
-        and (reason := label(level.metric, "reason")) is not None
+        if level.tuning == arm and (reason := only_label(level.metric, metric, "reason"))
     }
 
 
@@ -100,12 +200,14 @@ def _one(view: View, scene: Scene, arm: str, metric: str) -> float | None:
     return next((item.typical for item in levels if item.metric == metric), None)
 
 
-def _lost(view: View, scene: Scene, arm: str) -> float | None:
-    """Share of the native twin's throughput that the guest doesn't reach."""
+def _lost(view: View, scene: Scene, arm: str) -> tuple[Loss | None, str]:
+    """Share of the native twin's throughput that the guest doesn't reach, or why it isn't known."""
     twin, primary = view.twin(arm), view.primary(scene.workload)
     if twin is None or primary is None:
-        return None
+        return None, "no native twin" if twin is None else "no primary metric"
     item = view.comparison(arm, twin, scene, primary_column(primary))
-    if item is None or item.kind is not EffectKind.RATIO or item.better is not Better.HIGHER:
-        return None
-    return 1 - item.estimate
+    if item is None:
+        return None, f"not compared with {twin}"
+    if item.kind is not EffectKind.RATIO or item.better is not Better.HIGHER:
+        return None, f"{metric_title(item.metric)} is no throughput"
+    return Loss(1 - item.estimate, _less(1, item.high), _less(1, item.low)), ""

@@ -17,8 +17,9 @@ from labctl.analysis.model import (
     RunCheck,
     Sign,
 )
+from labctl.report.exit_prices import predicted_json
 from labctl.report.published import published_json
-from labctl.report.view import mapping
+from labctl.report.view import View, mapping
 from labctl.store.run_folder import LoadedRun
 
 SCHEMA = 1
@@ -68,6 +69,7 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "unavailable": [_missing(item) for item in judgement.unavailable],
         "skipped": dict(mapping(run.run.get("skipped"))),
         "skipped_workloads": dict(mapping(run.plan.get("skipped_workloads"))),
+        "exit_costs": predicted_json(View(run, judgement)),
         "published": published_json(run),
         "imported": run.run.get("imported"),
     }

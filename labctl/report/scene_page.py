@@ -12,7 +12,7 @@ from labctl.report import sentences
 from labctl.report.bill import Price, bill
 from labctl.report.curves import Curves, curves
 from labctl.report.dots import Dots, Invalid, dots
-from labctl.report.exit_prices import Predicted, predicted_losses
+from labctl.report.exit_prices import Predictions, predictions
 from labctl.report.forest import Forest, forest, native_reference
 from labctl.report.stacks import Stack, exits, host_cpu, no_exits
 from labctl.report.view import SYMBOLS, Scene, View, scene_of, verdict_text
@@ -123,9 +123,9 @@ class Section:
     bills: tuple[Bill, ...]
     dots: Dots | None
     curves: tuple[Curves, ...]
-    exits: Stack | None
+    exits: tuple[Stack, ...]
     no_exits: str
-    predicted: tuple[Predicted, ...]
+    predicted: Predictions
     drawn: int
     """Arms in its pictures, where there isn't room for all of them; else 0."""
     host_cpu: Stack | None
@@ -165,7 +165,7 @@ def section(view: View, scene: Scene, number: int, invalid: Invalid, room: Room)
         curves=tuple(curves(view, scene, shown)),
         exits=exits(view, scene, shown),
         no_exits=no_exits(view, scene),
-        predicted=predicted_losses(view, scene),
+        predicted=predictions(view, scene),
         drawn=len(shown) if len(shown) < len(view.tunings) else 0,
         host_cpu=host_cpu(view, scene, shown),
         metrics=tuple(_metrics(view, scene, room.detail)),

@@ -10,12 +10,16 @@ from functools import partial
 from labctl.analysis.model import Level
 from labctl.base.units import Unit
 from labctl.base.wording import quantity
-from labctl.report.view import Scene, View, base_name, label
+from labctl.report.view import Scene, View, base_name, label, only_label
 
 _MOST_PARTS = 6
 """Parts with a colour of their own; more are joined as "other"."""
-_LABELLED = 14.0
-"""Percent of the width that a part's name takes."""
+_LETTER, _LETTERS_AROUND = 2.5, 1
+"""Percent of the width of a narrow screen that a letter of a part's name takes, and the letters'
+room around it."""
+
+_EXITS = (("exits", "VM exits"), ("exit_time", "Time in VM exits"))
+"""What is told by reason, as metric and in words."""
 
 _THREADS = ("vcpu", "workload", "emulator", "iothread", "vhost", "labctl")
 """Of the host's CPU time what a guest (or, natively, the workload) and labctl cost."""
@@ -40,9 +44,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """`rows` are the table behind the picture, with all arms; `parts` the legend."""
+    """`rows` are the table behind the picture, with all arms; `parts` the legend; `name`: what
+    it is of, in a word."""
 
     title: str
+    name: str
     parts: tuple[str, ...]
     bars: tuple[Bar, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
@@ -51,14 +57,25 @@ class Stack:
 
 def host_cpu(view: View, scene: Scene, shown: Collection[str]) -> Stack | None:
     """CPU seconds per second of the host, by thread; None where none was measured."""
-    return _stack(view, scene, f"{scene.title}: host CPU by thread", _thread, _THREADS, shown)
+    title = f"{scene.title}: host CPU by thread"
+    return _stack(view, scene, title, _thread, _THREADS, shown, "host CPU")
 
 
-def exits(view: View, scene: Scene, shown: Collection[str]) -> Stack | None:
-    """VM exits by reason, per operation where that was measured; None without a breakdown."""
-    for metric, per in (("exits_per_op", "per operation"), ("exits", "per second")):
-        title = f"{scene.title}: VM exits {per} by reason"
-        found = _stack(view, scene, title, partial(_reason, metric), (), shown)
+def exits(view: View, scene: Scene, shown: Collection[str]) -> tuple[Stack, ...]:
+    """VM exits by reason, their number and their time, each per operation where that was measured,
+    else per second; () without a breakdown. Of a run with more arms than a picture has room for
+    the number alone."""
+    room = len(_EXITS) if len(shown) >= len(view.tunings) else 1
+    found = (_by_reason(view, scene, base, what, shown) for base, what in _EXITS[:room])
+    return tuple(stack for stack in found if stack is not None)
+
+
+def _by_reason(
+    view: View, scene: Scene, base: str, what: str, shown: Collection[str]
+) -> Stack | None:
+    for metric, per in ((f"{base}_per_op", "per operation"), (base, "per second")):
+        title = f"{scene.title}: {what} {per} by reason"
+        found = _stack(view, scene, title, partial(_reason, metric), (), shown, what)
         if found is not None:
             return found
     return None
@@ -80,7 +97,7 @@ def _thread(level: Level) -> str | None:
 
 
 def _reason(metric: str, level: Level) -> str | None:
-    return label(level.metric, "reason") if base_name(level.metric) == metric else None
+    return only_label(level.metric, metric, "reason")
 
 
 def _stack(
@@ -90,6 +107,7 @@ def _stack(
     part_of: Callable[[Level], str | None],
     order: Sequence[str],
     drawn: Collection[str],
+    name: str,
 ) -> Stack | None:
     by_arm: dict[str, dict[str, float]] = {}
     unit = Unit.COUNT
@@ -113,6 +131,7 @@ def _stack(
     )
     return Stack(
         title=title,
+        name=name,
         parts=tuple(names),
         bars=bars,
         rows=tuple(
@@ -147,7 +166,7 @@ def _bar(
     for colour, name in enumerate(names):
         width = 100 * found.get(name, 0.0) / largest
         if width >= 0.05:
-            text = name if width >= _LABELLED else ""
+            text = name if width >= _LETTER * (len(name) + _LETTERS_AROUND) else ""
             parts.append(Part(round(x, 2), round(width, 2), colour, text))
         x += width
     return Bar(arm, tuple(parts), quantity(sum(found.values()), unit))

@@ -17,6 +17,7 @@ from labctl.base.levels import Level
 from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
 from labctl.report import sentences
 from labctl.report.bill import bill
+from labctl.report.exit_prices import prediction_table, predictions
 from labctl.report.parts import bare_table, marked, skipped_table, small, text
 from labctl.report.published import published_table
 from labctl.report.view import SYMBOLS, Column, Scene, View, verdict_text
@@ -145,6 +146,8 @@ def _scene(view: View, scene: Scene, notes: _Footnotes) -> list[RenderableType]:
         if table is not None:
             parts += [Text(), table]
     parts += _bill(view, scene)
+    if (found := predictions(view, scene)).rows:
+        parts += [Text(), prediction_table(found)]
     parts += [Text(), *(small(line) for line in _legend(view, scene))]
     return parts
 

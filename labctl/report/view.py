@@ -101,6 +101,14 @@ def label(metric: str, name: str) -> str | None:
     return next((value for key, _, value in pairs if key == name), None)
 
 
+def only_label(metric: str, base: str, name: str) -> str | None:
+    """The value of a label of a `base` that has no other: exits by reason are "exits{reason=HLT}",
+    and "exits{reason=HLT,vcpu=0}" is a part of them."""
+    if base_name(metric) != base or len(_labels(metric)) != 1:
+        return None
+    return label(metric, name)
+
+
 def mapping(value: Any) -> Mapping[str, Any]:
     """`value` if it is a mapping, else an empty one: a run record may be old, cut or edited."""
     return value if isinstance(value, Mapping) else {}
@@ -222,7 +230,8 @@ class View:
         there = {series_name(metric) for metric in metrics if base_name(metric) in names}
         if there.isdisjoint(names) and 0 < len(there) <= _MOST_VARIANTS:
             return [Column(metric_title(name), (name,)) for name in sorted(there)]
-        return [Column(metric_title(names[0]), names)]
+        # The shortest title: the values have their units.
+        return [Column(metric_title(names[-1]), names)]
 
     def level(self, tuning: str, scene: Scene, column: Column) -> Level | None:
         return _first(self._levels, ((tuning, scene, name) for name in column.names))

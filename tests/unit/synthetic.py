@@ -64,6 +64,7 @@ EFFECTS: Mapping[str, Effect] = {
 """Roughly what a 2-core host showed under emulation; arms left out have no effect."""
 
 _TYPICAL = {"events_per_s": 400.0, "iops": 900.0}
+_EXIT_S = 2e-6
 _NO_EXITS = "emulated: no VM exits"
 _NO_STEAL = "the guest's steal stays 0 under emulation"
 
@@ -279,6 +280,9 @@ def _readings(
             for reason, rate_of in shape.exit_reasons.items():
                 exits = noisy(rate_of)
                 yield sample("exits", exits, Unit.PER_SECOND, lower, "kvm.txt", reason=reason)
+                if reason != "HLT":
+                    seconds = _EXIT_S * exits
+                    yield sample("exit_time", seconds, Unit.CPUS, lower, "kvm.txt", reason=reason)
     yield sample(
         "neighbour_ops_per_s",
         noisy(1e4 / math.sqrt(speed)),

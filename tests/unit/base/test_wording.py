@@ -6,6 +6,7 @@ import pytest
 
 from labctl.base.units import Unit
 from labctl.base.wording import (
+    _TITLES,
     change,
     change_interval,
     counted,
@@ -124,6 +125,14 @@ def test_metrics_are_named_in_words() -> None:
     assert metric_title("ctx_switches{kind=voluntary,of=workload}") == (
         "context switches (voluntary, workload)"
     )
+
+
+def test_two_metrics_never_share_a_name_and_a_number_says_of_what_it_is() -> None:
+    assert metric_title("exits{reason=HLT}") == "VM exits (HLT)"
+    assert metric_title("exits_per_op{reason=HLT}") == "VM exits per operation (HLT)"
+    assert metric_title("exit_time{vcpu=0}") == "time in VM exits (vCPU 0)"
+    titles = [*_TITLES.values()]
+    assert sorted(set(titles)) == sorted(titles)
 
 
 def test_what_drives_a_terminal_or_reorders_text_is_replaced() -> None:

@@ -70,7 +70,9 @@ def emulated(tmp: Path) -> str:
 def with_exits(tmp: Path) -> str:
     reasons = dict.fromkeys(("HLT", "MSR_WRITE", "EPT_VIOLATION", "IO", "CPUID", "X", "Y"), 30.0)
     run = synthetic_run(accelerator="kvm", exit_reasons={**reasons, "HLT": 900.0})
-    return of(run, tmp)
+    price = {"kind": "cpuid", "what": "cpuid", "reason": "CPUID", "to_qemu": False, "problem": ""}
+    price |= {"ns": 1000.0, "low_ns": 900.0, "high_ns": 1100.0, "exits_per_op": 1.0}
+    return of(replace(run, run={**run.run, "exit_prices": {"at": "", "prices": [price]}}), tmp)
 
 
 def many_arms(tmp: Path) -> str:

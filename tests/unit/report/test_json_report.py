@@ -166,6 +166,27 @@ class Published(Shape):
     results: list[PublishedResult]
 
 
+class Loss(Shape):
+    estimate: float
+    low: float | None
+    high: float | None
+
+
+class ExitCost(Shape):
+    tuning: str
+    against: str | None
+    workload: str
+    condition: str
+    exits_per_s: float
+    cpu_s_per_s: Loss
+    predicted: Loss | None
+    measured: Loss | None
+    rest: Loss | None
+    reason: str | None
+    priced: float
+    unpriced: list[str]
+
+
 class Report(Shape):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -205,6 +226,7 @@ class Report(Shape):
     unavailable: list[Missing]
     skipped: dict[str, str]
     skipped_workloads: dict[str, dict[Literal["guest", "native"], str]]
+    exit_costs: list[ExitCost]
     published: Published | None
     imported: Imported | None
 

@@ -232,17 +232,27 @@ def test_rare_reasons_of_exits_are_joined_and_none_is_lost() -> None:
     reasons = {f"R{number}": float(100 - number) for number in range(12)}
     run = synthetic_run(accelerator="kvm", exit_reasons=reasons, noise=0.0)
     view = View(run, judge(run))
-    stack = exits(view, SCENE, view.tunings)
-    assert stack is not None
+    stack, _ = exits(view, SCENE, view.tunings)
     assert stack.parts == (*(f"R{number}" for number in range(6)), "other")
     pinned = dict(stack.rows)["pinned"]
     assert pinned[-2] == "549/s"  # 94 + 93 + 92 + 91 + 90 + 89
     assert pinned[-1] == "1.13 k/s"
 
 
+def test_the_time_in_exits_stands_beside_their_number() -> None:
+    reasons = {"MSR_WRITE": 1000.0, "HLT": 500.0}
+    run = synthetic_run(accelerator="kvm", exit_reasons=reasons, noise=0.0)
+    view = View(run, judge(run))
+    number, time = exits(view, SCENE, view.tunings)
+    assert number.parts == ("MSR_WRITE", "HLT")
+    assert time.parts == ("MSR_WRITE",)
+    assert time.title.endswith("Time in VM exits per second by reason")
+    assert dict(time.rows)["pinned"][-1] == "0.00200 CPU"
+
+
 def test_without_exits_a_sentence_says_why(judged: Judged) -> None:
     view = View(*judged)
-    assert exits(view, SCENE, view.tunings) is None
+    assert exits(view, SCENE, view.tunings) == ()
     assert no_exits(view, SCENE) == "emulated: no VM exits."
 
 
