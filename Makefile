@@ -20,12 +20,18 @@ sweep: ARGS ?= --quick
 sweep: image
 	@$(labctl) sweep $(STUDY) $(ARGS)
 
-# The guests' tests come last, so that the output ends with pytest's closing line.
-test: unit image
+# On every CPU; more processes than that many would wait for the slowest of the tests.
+unit_tests = $(bin)/pytest tests/unit --numprocesses=logical --maxprocesses=8 --dist=worksteal
+
+# The guests' tests come last, so that the output ends with pytest's closing line, and alone: their
+# trials are of the whole host.
+test: setup
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint image
+	$(unit_tests)
 	$(bin)/pytest tests/guest
 
 unit: lint
-	$(bin)/pytest tests/unit
+	$(unit_tests)
 
 lint: setup
 	$(bin)/ruff check .

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from labctl.base.latency_qos import DEVICE, NO_LIMIT_US, limit_us
 from labctl.base.places import StatePlaces
+from labctl.guest.images import Image
 from labctl.host.journal import Journal
 from labctl.host.tunables import FileValue
 from labctl.run.leftovers import leftover_cgroups
-from tests.guest.conftest import QUIET, Sandbox, changed_study, seed_for, wait_for
+from labctl.store.samples import Sample, Unavailable
+from labctl.store.trial import TrialFolder
+from tests.guest.conftest import QUIET, Sandbox, changed_study, sandboxed, seed_for, wait_for
 
 SWAPPINESS = FileValue("/proc/sys/vm/swappiness")
 THP = FileValue("/sys/kernel/mm/transparent_hugepage/enabled")
+KNOBS = "host-knobs.json"
 NATIVE = """\
 extends: native
 description: No guest, and no transparent huge pages on the host, for a test.
@@ -29,22 +36,50 @@ host:
 """
 
 
-@pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A study of two settings of the host, one with a native side; both have other values now."""
+HELD = """\
+extends: baseline
+description: The host's idle CPUs wake up within 20 microseconds, for a test.
+host:
+  cpu-dma-latency: 20
+"""
+HOLDER = """\
+import sys
+from labctl.base.latency_qos import limited
+with limited(30):
+    print("holding", flush=True)
+    sys.stdin.read()
+"""
+
+
+def study_in(lab: Path) -> str:
+    """A study of three settings of the host, one of which has a native side."""
+    (lab / "domains").mkdir()
+    (lab / "domains" / "native+thp-never.yaml").write_text(NATIVE)
+    (lab / "domains" / "held.yaml").write_text(HELD)
+    arms = ["native", "native+thp-never", "baseline", "swappiness-10", "thp-never"]
+    if who_holds_the_latency() is None:
+        arms.append("held")
+    return changed_study(lab, {"[native, baseline, pinned+fifo]": f"[{', '.join(arms)}]"})
+
+
+def who_holds_the_latency() -> str | None:
+    """Why no trial can have a limit of its own here, if so."""
+    try:
+        found = limit_us()
+    except OSError as error:
+        return f"/{DEVICE}: {error.strerror}"
+    return None if found == NO_LIMIT_US else f"somebody holds /{DEVICE} at {found} µs"
+
+
+def need_other_values() -> None:
     for knob, value in ((SWAPPINESS, "10"), (THP, "never")):
         if knob.read() == value:
             pytest.skip(f"this host has {knob.name} at {value} already")
-    (tmp_path / "domains").mkdir()
-    (tmp_path / "domains" / "native+thp-never.yaml").write_text(NATIVE)
-    monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
-    arms = "[native, native+thp-never, baseline, swappiness-10, thp-never]"
-    return changed_study(tmp_path, {"[native, baseline, pinned+fifo]": arms})
 
 
-@pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[tuple[str, str]]:
-    """The settings before the test, and so again after it, even if labctl fails."""
+@contextmanager
+def put_back() -> Iterator[tuple[str, str]]:
+    """The settings as they are now, and so again afterwards, even if labctl fails."""
     before = SWAPPINESS.read(), THP.read()
     try:
         yield before
@@ -73,60 +108,139 @@ def watched() -> Iterator[set[tuple[str, str]]]:
         thread.join()
 
 
-def test_settings_are_in_force_in_their_own_trials_only(
-    sandbox: Sandbox, study: str, as_it_was: tuple[str, str]
-) -> None:
-    with watched() as seen:
-        done = sandbox.labctl("sweep", study, "--seed=1", *QUIET, "--json")
-    assert done.returncode == 0, done.stderr
-    swappiness, thp = as_it_was
-    assert seen == {as_it_was, ("10", thp), (swappiness, "never")}
-    assert (SWAPPINESS.read(), THP.read()) == as_it_was
-    [run] = sandbox.runs()
-    evidence = {}
-    for folder in (run / "trials").iterdir():
-        trial = json.loads((folder / "trial.json").read_text())
-        path = folder / "host-knobs.json"
-        if path.exists():
-            evidence[trial["cell"]["tuning"]] = json.loads(path.read_text())
-    assert set(evidence) == {"native+thp-never", "swappiness-10", "thp-never"}
+@dataclass(frozen=True)
+class Swept:
+    """A sweep of the study that is over: what the host had before, in it and after it.
+    `unlimited`: why its latency could not be limited."""
+
+    before: tuple[str, str]
+    during: set[tuple[str, str]]
+    after: tuple[str, str]
+    unlimited: str | None
+    latency_after_us: int | None
+    trials: Mapping[str, TrialFolder]
+    leftovers: list[str]
+
+
+@pytest.fixture(scope="module")
+def swept(image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swept]:
+    lab, unlimited = tmp_path_factory.mktemp("lab"), who_holds_the_latency()
+    with put_back() as before, sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
+        with watched() as seen:
+            done = sandbox.labctl("sweep", study_in(lab), "--seed=1", *QUIET, "--json", lab=lab)
+        assert done.returncode == 0, done.stderr
+        [run] = sandbox.runs()
+        folders = [TrialFolder(path) for path in (run / "trials").iterdir()]
+        yield Swept(
+            before=before,
+            during=seen,
+            after=(SWAPPINESS.read(), THP.read()),
+            unlimited=unlimited,
+            latency_after_us=limit_us() if unlimited is None else None,
+            trials={folder.read_record().cell["tuning"]: folder for folder in folders},
+            leftovers=sandbox.leftovers(),
+        )
+
+
+def test_settings_are_in_force_in_their_own_trials_only(swept: Swept) -> None:
+    need_other_values()
+    swappiness, thp = swept.before
+    assert swept.during == {swept.before, ("10", thp), (swappiness, "never")}
+    assert swept.after == swept.before
+    evidence = {
+        name: trial.read_json(KNOBS) for name, trial in swept.trials.items() if trial.has(KNOBS)
+    }
+    assert evidence.keys() - {"held"} == {"native+thp-never", "swappiness-10", "thp-never"}
     assert evidence["swappiness-10"]["asked"] == {"swappiness": "10"}
     assert evidence["swappiness-10"]["changed"] == [
         {"name": SWAPPINESS.name, "before": swappiness, "now": "10"}
     ]
     for name in ("native+thp-never", "thp-never"):
         assert {"name": THP.name, "before": thp, "now": "never"} in evidence[name]["changed"]
-    assert sandbox.leftovers() == []
+    assert swept.leftovers == []
+
+
+def test_a_latency_limit_is_held_in_its_own_trials_only(swept: Swept) -> None:
+    if swept.unlimited:
+        pytest.skip(swept.unlimited)
+    assert swept.latency_after_us == NO_LIMIT_US
+    assert swept.trials["held"].read_json(KNOBS)["held"] == [
+        {"name": f"/{DEVICE}", "before": "no limit", "now": "20"}
+    ]
+    limits = {name: readings(trial)["cpu_latency_limit"] for name, trial in swept.trials.items()}
+    assert limits.pop("held") == 20e-6
+    assert all("nobody limited" in reason for reason in limits.values())
+
+
+def test_a_guest_that_was_just_restored_touches_memory_first_and_less_of_it_as_it_gets_warm(
+    swept: Swept,
+) -> None:
+    baseline = swept.trials["baseline"]
+    windows = baseline.read_json("warmup.json")["windows"]
+    faults = [window["faults"]["minor"] for window in windows]
+    assert faults[0] > faults[-1], faults
+    assert readings(baseline)["page_faults{kind=minor,of=vcpu}"] >= 0
+    assert swept.trials["native"].read_json("warmup.json")["windows"][0]["faults"] == {}
+
+
+def readings(folder: TrialFolder) -> dict[str, Any]:
+    """By key the value, or the reason why there is none."""
+    found: dict[str, Any] = {}
+    for reading in folder.read_readings():
+        match reading:
+            case Sample(key=key, value=value):
+                found[key] = value
+            case Unavailable(metric=metric, reason=reason):
+                found[metric] = reason
+    return found
+
+
+def test_the_latency_limit_that_a_killed_process_held_is_gone_with_it() -> None:
+    if held := who_holds_the_latency():
+        pytest.skip(held)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "holding\n"
+        assert limit_us() == 30
+        holder.kill()
+        holder.wait(timeout=10)
+        assert limit_us() == NO_LIMIT_US
 
 
 def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
-    sandbox: Sandbox, study: str, as_it_was: tuple[str, str]
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    need_other_values()
+    monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
+    study = study_in(tmp_path)
     seed = seed_for("swappiness-10", ("native", "baseline", "swappiness-10"))
     arguments = ("--tuning=swappiness-10", f"--seed={seed}", *QUIET, "--duration=900", "--quiet")
-    process = sandbox.start("sweep", study, *arguments)
+    with put_back() as as_it_was:
+        process = sandbox.start("sweep", study, *arguments)
 
-    journal = Journal(StatePlaces(sandbox.state).journal)
+        journal = Journal(StatePlaces(sandbox.state).journal)
 
-    def a_guest_runs_with_the_setting() -> bool:
-        # By the run itself: others on this host may set the same.
-        changed = {entry.name for entry in journal.pending() if entry.done}
-        return SWAPPINESS.name in changed and bool(sandbox.qemu_pids())
+        def a_guest_runs_with_the_setting() -> bool:
+            # By the run itself: others on this host may set the same.
+            changed = {entry.name for entry in journal.pending() if entry.done}
+            return SWAPPINESS.name in changed and bool(sandbox.qemu_pids())
 
-    wait_for(
-        a_guest_runs_with_the_setting, 600, "a guest on a host with another swappiness", process
-    )
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    places = StatePlaces(sandbox.state)
-    assert SWAPPINESS.read() == "10"
-    assert leftover_cgroups(places)
-    status = sandbox.labctl("domain", "list")
-    assert "a labctl that was killed has left" in status.stderr
-    restored: subprocess.CompletedProcess[str] = sandbox.labctl("host", "restore")
-    assert restored.returncode == 0, restored.stderr
-    assert "Ended the guest" in restored.stderr
-    assert sandbox.qemu_pids() == []
-    assert leftover_cgroups(places) == []
-    assert (SWAPPINESS.read(), THP.read()) == as_it_was
+        wait_for(
+            a_guest_runs_with_the_setting, 600, "a guest on a host with another swappiness", process
+        )
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        places = StatePlaces(sandbox.state)
+        assert SWAPPINESS.read() == "10"
+        assert leftover_cgroups(places)
+        status = sandbox.labctl("domain", "list")
+        assert "a labctl that was killed has left" in status.stderr
+        restored: subprocess.CompletedProcess[str] = sandbox.labctl("host", "restore")
+        assert restored.returncode == 0, restored.stderr
+        assert "Ended the guest" in restored.stderr
+        assert sandbox.qemu_pids() == []
+        assert leftover_cgroups(places) == []
+        assert (SWAPPINESS.read(), THP.read()) == as_it_was
     shutil.rmtree(sandbox.state / "work", ignore_errors=True)

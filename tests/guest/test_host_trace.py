@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import statistics
@@ -27,7 +26,7 @@ from labctl.trace.model import Trace
 from labctl.trace.perfdata import read_trace
 from labctl.trace.recordings import Traces
 from labctl.trace.sched import schedule
-from tests.guest.conftest import DISTURBED, Sandbox, tiny, wait_for
+from tests.guest.conftest import DISTURBED
 from tests.guest.test_exits_kvm import Firmware, firmware
 
 __all__ = ["firmware"]  # a fixture
@@ -221,50 +220,3 @@ def test_recording_leaves_no_mount_behind(tmp_path: Path) -> None:
         pass
     assert recorded.problem is None
     assert Path("/proc/self/mounts").read_text() == before
-
-
-def test_a_sweep_at_level_trace_finds_who_takes_a_vcpus_cpu(sandbox: Sandbox) -> None:
-    process = sandbox.start(*tiny("pinned+fifo"), "--collect=trace", "--quiet")
-    try:
-        (path,) = wait_for(lambda: list(sandbox.results.glob("*/run.json")), 300, "a run", process)
-        (cpu,) = json.loads(path.read_text())["pin_plan"]["data"]["vcpus"].values()
-        with hogged(cpu):
-            out, _ = process.communicate(timeout=600)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0, out
-    (run,) = sandbox.runs()
-    found = {}
-    for record in sandbox.trials(run):
-        folder = run / "trials" / f"{record['number']:04}"
-        samples = json.loads((folder / "samples.json").read_text())["samples"]
-        found[record["cell"]["tuning"]] = {
-            (one["metric"], *one["labels"].values()): one["value"] for one in samples
-        }
-        # What perf wrote is what perf reads.
-        raw = folder / files.HOST
-        shown = subprocess.run(
-            ["perf", "script", "-i", str(raw)], capture_output=True, text=True, check=True
-        )
-        assert shown.stdout.count("sched:sched_switch") > 100
-        # Its own time is labctl's, and not somebody else's.
-        counted = json.loads((folder / "host.json").read_text())["after"]["threads"]
-        assert ("perf", "labctl") in {(row["comm"], row["role"]) for row in counted}
-        assert {row["role"] for row in json.loads((folder / files.THREADS).read_text())} >= (
-            {"workload"} if record["cell"]["tuning"] == "native" else {"vcpu", "emulator"}
-        )
-    assert found["native"]["cpu_time", "workload"] > 0
-    for arm in ("baseline", "pinned+fifo"):
-        stolen = found[arm]["host_steal",] * (os.cpu_count() or 1)
-        counted_cpu = found[arm]["host_cpu", "vcpu"]
-        assert counted_cpu - 0.05 < found[arm]["cpu_time", "vcpu"] < counted_cpu + stolen + 0.05
-        assert found[arm]["sched_delay", "vcpu"] == pytest.approx(
-            found[arm]["run_delay",], abs=0.05
-        )
-    pinned = found["pinned+fifo"]
-    rivals = {key[1]: value for key, value in pinned.items() if key[0] == "preempted_time"}
-    # It takes a fifth of the time; for as much of that as the guest has work, the vCPU waits.
-    assert max(rivals, key=rivals.__getitem__) == "hog"
-    assert 0.1 < rivals["hog"] < 0.23
-    assert sandbox.leftovers() == []

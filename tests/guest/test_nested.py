@@ -1,20 +1,26 @@
-"""Both schedulers of a real guest on one time line, with a thread of the host in its way."""
+"""A thread of the host in the way of a real guest: found in the host's trace, and on the time line
+of both schedulers."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from labctl.base.levels import Level
-from labctl.store.trial import TrialFolder
+from labctl.store.trial import TrialFolder, TrialStatus
+from labctl.trace import files
 from labctl.trace.lane_spans import in_states
 from labctl.trace.lanes import State, Timeline
 from labctl.trace.nested import read_timeline
 from tests.guest.conftest import (
     DISTURBED,
-    LATENCY,
     QUIET,
     Sandbox,
     changed_study,
@@ -26,13 +32,28 @@ from tests.guest.test_host_trace import hogged
 pytestmark = DISTURBED
 
 ARM = "pinned+fifo"
-LONGER = {"duration_s: 1": "duration_s: 3", "sysbench-cpu:": "cyclictest:"}
+CYCLICTEST = """\
+  cyclictest:
+    program: cyclictest
+    parameters: {}
+    duration_s: 3
+    primary: latency_p95
+    margin_percent: 5
+
+conditions:"""
+BOTH = {"\nconditions:": CYCLICTEST}
+"""A load that never sleeps, for who takes its CPU, and one that does, for who wakes it late."""
 
 
-def only(run: Path, tuning: str) -> TrialFolder:
-    paths = run.glob("trials/*/trial.json")
-    (found,) = (p for p in paths if json.loads(p.read_text())["cell"]["tuning"] == tuning)
-    return TrialFolder(found.parent)
+def cell(trial: TrialFolder) -> Mapping[str, str]:
+    return trial.read_record().cell
+
+
+def trials_of(run: Path, workload: str) -> dict[str, TrialFolder]:
+    """Those that are done, by tuning."""
+    trials = [TrialFolder(path.parent) for path in run.glob("trials/*/trial.json")]
+    done = [trial for trial in trials if trial.read_record().status is TrialStatus.DONE]
+    return {cell(t)["tuning"]: t for t in done if cell(t)["workload"] == workload}
 
 
 def longest_s(timeline: Timeline) -> float:
@@ -45,10 +66,10 @@ def own_longest_s(trial: TrialFolder) -> float:
     return max(float(thread["max"]) for thread in threads) / 1e6
 
 
-def test_late_wake_ups_of_a_guest_are_laid_to_who_took_its_vcpus_cpu(
+def test_who_takes_a_vcpus_cpu_is_found_by_the_hosts_trace_and_behind_the_guests_late_wake_ups(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    study = changed_study(tmp_path, {**LATENCY, **LONGER})
+    study = changed_study(tmp_path, BOTH)
     seed = seed_for(ARM, ["native", "baseline", ARM])
     process = sandbox.start(
         "sweep", study, f"--seed={seed}", *QUIET, f"--collect={Level.TRACE}", "--quiet"
@@ -63,8 +84,46 @@ def test_late_wake_ups_of_a_guest_are_laid_to_who_took_its_vcpus_cpu(
         process.wait()
     assert process.returncode == 0, out
     (run,) = sandbox.runs()
-    trial = only(run, ARM)
-    timeline = read_timeline(trial)
+    check_the_hosts_trace(trials_of(run, "sysbench-cpu"))
+    check_both_schedulers(trials_of(run, "cyclictest"))
+    assert sandbox.leftovers() == []
+
+
+def check_the_hosts_trace(trials: dict[str, TrialFolder]) -> None:
+    found = {tuning: recorded(trial) for tuning, trial in trials.items()}
+    assert found["native"]["cpu_time", "workload"] > 0
+    for arm in ("baseline", ARM):
+        stolen = found[arm]["host_steal",] * (os.cpu_count() or 1)
+        counted_cpu = found[arm]["host_cpu", "vcpu"]
+        assert counted_cpu - 0.05 < found[arm]["cpu_time", "vcpu"] < counted_cpu + stolen + 0.05
+        assert found[arm]["sched_delay", "vcpu"] == pytest.approx(
+            found[arm]["run_delay",], abs=0.05
+        )
+    pinned = found[ARM]
+    rivals = {key[1]: value for key, value in pinned.items() if key[0] == "preempted_time"}
+    # It takes a fifth of the time; for as much of that as the guest has work, the vCPU waits.
+    assert max(rivals, key=rivals.__getitem__) == "hog"
+    assert 0.1 < rivals["hog"] < 0.23
+
+
+def recorded(trial: TrialFolder) -> dict[tuple[Any, ...], float]:
+    """The trial's values by metric and labels; what was recorded is whole, and of whom it is."""
+    # What perf wrote is what perf reads.
+    argv = ["perf", "script", "-i", str(trial.path / files.HOST)]
+    shown = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert shown.stdout.count("sched:sched_switch") > 100
+    # Its own time is labctl's, and not somebody else's.
+    counted = trial.read_json("host.json")["after"]["threads"]
+    assert ("perf", "labctl") in {(row["comm"], row["role"]) for row in counted}
+    assert {row["role"] for row in trial.read_json(files.THREADS)} >= (
+        {"workload"} if cell(trial)["tuning"] == "native" else {"vcpu", "emulator"}
+    )
+    samples = trial.read_json("samples.json")["samples"]
+    return {(one["metric"], *one["labels"].values()): one["value"] for one in samples}
+
+
+def check_both_schedulers(trials: dict[str, TrialFolder]) -> None:
+    timeline = read_timeline(trials[ARM])
     assert {(lane.side, lane.title) for lane in timeline.lanes} >= {
         ("host", "vCPU 0"),
         ("guest", "CPU 0"),
@@ -88,11 +147,10 @@ def test_late_wake_ups_of_a_guest_are_laid_to_who_took_its_vcpus_cpu(
         assert min(parts) >= 0
         assert sum(parts) == late.latency_ns
     for tuning in (ARM, "baseline"):
-        trial = only(run, tuning)
+        trial = trials[tuning]
         # It looks at the clock after it was switched in, and may be kept from it.
         late_s = own_longest_s(trial) - longest_s(read_timeline(trial))
         assert -0.0001 < late_s < 0.06
-    native = read_timeline(only(run, "native"))
+    native = read_timeline(trials["native"])
     assert native.clock_error_ns is None
     assert native.figures.keys() >= {"late_queue_share"}
-    assert sandbox.leftovers() == []
