@@ -210,18 +210,24 @@ def _root_file_system(texts: Texts) -> Any:
     return types[-1] if types else unavailable(f"no root in {_MOUNTS}")
 
 
+_NO_DISK = re.compile(
+    r"(?:[hsv]|xv)d[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+)p\d+|loop\d+(?:p\d+)?|z?ram\d+"
+)
+"""Partitions, and what isn't on a disk of its own."""
+
+
 def _disks(texts: Texts) -> list[str]:
-    """Names of whole disks, from /proc/partitions ("major minor #blocks name")."""
+    """Names of whole disks, from /proc/partitions ("major minor #blocks name").
+
+    Without loop and RAM disks, which come and go with packages and mounts; below them lies a disk
+    or none, and a state folder on one has its elevator among its own facts.
+    """
     names = [
         fields[3]
         for line in (texts.get(_PARTITIONS) or "").splitlines()
         if len(fields := line.split()) == 4 and fields[0].isdecimal()
     ]
-    return [name for name in names if not _is_partition(name)]
-
-
-def _is_partition(name: str) -> bool:
-    return bool(re.fullmatch(r"(?:[hsv]|xv)d[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+|loop\d+)p\d+", name))
+    return [name for name in names if not _NO_DISK.fullmatch(name)]
 
 
 def _scheduler_path(disk: str) -> str:

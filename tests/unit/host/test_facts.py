@@ -26,7 +26,8 @@ TEXTS: dict[str, str | None] = {
     "/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
     "/etc/os-release": 'NAME="Debian"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n',
     "/proc/partitions": "major minor  #blocks  name\n\n 254        0  1 vda\n 254  1  1 vda1\n"
-    " 259 0 1 nvme0n1\n 259 1 1 nvme0n1p1\n",
+    " 259 0 1 nvme0n1\n 259 1 1 nvme0n1p1\n"
+    " 7 0 1 loop0\n 259 2 1 loop0p1\n 252 0 1 zram0\n 1 0 1 ram0\n",
     "/sys/block/vda/queue/scheduler": "none [mq-deadline] kyber bfq \n",
     "/proc/self/mounts": "rootfs / rootfs rw 0 0\n/dev/vda / ext4 rw,relatime 0 0\n",
     "/sys/devices/system/cpu/vulnerabilities/meltdown": "Not affected\n",
