@@ -282,6 +282,20 @@ def test_what_perf_recorded_is_told_by_reason_too(tmp_path: Path) -> None:
     assert not [key for key in found if "vcpu" in key]
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        recorded("perf-kvm-stat-intel-report-866-samples.txt") * 2,
+        recorded("perf-kvm-stat-3.7-mmio-and-ioport.txt"),
+        recorded("perf-kvm-stat-riscv-browser.txt"),
+    ],
+    ids=["two runs", "accesses", "browser"],
+)
+def test_what_is_not_one_table_of_exits_is_an_error(tmp_path: Path, report: str) -> None:
+    with pytest.raises(BrokenError, match="expected one table of VM-EXIT"):
+        _parse(_perf_trial(tmp_path, 866, report))
+
+
 def test_perf_without_samples_is_a_kvm_in_software_where_kvm_counted_some(tmp_path: Path) -> None:
     report = recorded("perf-kvm-stat-no-samples.txt")
     readings = _parse(_perf_trial(tmp_path, 500, report))
