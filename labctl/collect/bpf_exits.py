@@ -157,7 +157,7 @@ def read_counts(text: str, where: str) -> Counted:
             entry = json.loads(line)
             if entry["type"] == "map":
                 maps.update(entry["data"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BrokenError(
                 f"{where}, line {number}: expected bpftrace's JSON, found {line[:120]!r}"
             ) from error

@@ -78,7 +78,10 @@ class StressNg(WorkloadBase):
             )
             if name != self.stressor or not _is_number(count) or not _is_number(seconds):
                 raise ValueError(f"{count!r} operations of '{name}' in {seconds!r} s")
-        except (KeyError, TypeError, ValueError, AttributeError, YAMLError) as error:
+        except (
+            *(KeyError, TypeError, ValueError, AttributeError, RecursionError),
+            YAMLError,
+        ) as error:
             raise BrokenError(
                 f"{where}: expected stress-ng's YAML with the metrics of '{self.stressor}', found "
                 f"something else ({error})"
