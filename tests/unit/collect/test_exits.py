@@ -88,6 +88,24 @@ def test_returns_to_qemu_are_a_metric_of_their_own(tmp_path: Path) -> None:
     assert found["userspace_exits"] == found["userspace_exits{reason=IO}"] == 2500
 
 
+def test_bpftrace_s_newest_words_are_read(tmp_path: Path) -> None:
+    # What no double holds it writes as text (src/output/json.cpp): nsecs 105 days after boot.
+    late = (1 << 53) + 1
+    text = WORKING + _bpf_output(opened=str(late), closed=str(late + SECONDS * 10**9))
+    text = text.replace('"attached_probes", ', '"attached_probes", "count": 5, ')
+    assert _parse(_trial(tmp_path, 10_000, text)) == _parse(_trial(tmp_path, 10_000))
+
+
+def test_a_map_that_bpftrace_says_took_no_more_makes_the_reasons_unavailable(
+    tmp_path: Path,
+) -> None:
+    said = {"type": "helper_error", "msg": "Argument list too long", "helper": "map_update_elem"}
+    readings = _parse(_trial(tmp_path, 10_000, f"{WORKING}{json.dumps(said)}\n"))
+    assert "maps were full" in reasons(readings)["exits{reason}"]
+    other = {**said, "helper": "probe_read_kernel"}
+    assert values(_parse(_trial(tmp_path, 10_000, f"{WORKING}{json.dumps(other)}\n")))
+
+
 @pytest.mark.parametrize(("keys", "is_full"), [(len(EXITS), True), (len(EXITS) + 1, False)])
 def test_maps_that_were_full_leave_all_that_they_tell_unavailable(
     tmp_path: Path, keys: int, is_full: bool
