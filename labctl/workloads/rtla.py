@@ -89,7 +89,9 @@ def read(text: str, tool: str, where: str) -> Report:
     rows: dict[int, list[int]] = {}
     summary: dict[str, list[int]] = {}
     try:
-        for line in text[header.end() :].splitlines():
+        for line in text[header.end() :].splitlines(keepends=True):
+            if not line.endswith("\n"):
+                raise ValueError("its last line is cut")
             first, *values = line.split()
             # Where no CPU had anything, newer versions of rtla write a 0 in place of nothing.
             numbers = [0 if value == _NONE else int(value) for value in values] if names else []

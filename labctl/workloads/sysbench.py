@@ -28,7 +28,7 @@ EACH_WINDOW = f"--report-interval={WINDOW_S}"
 _EVENTS = re.compile(r"^\s*total number of events:\s+(\d+)\s*$", re.M)
 # sysbench 1.1 calls it otherwise.
 _SECONDS = re.compile(r"^\s*(?:total time|time elapsed):\s+([\d.]+)s\s*$", re.M)
-_MAXIMUM_MS = re.compile(r"^Latency \(ms\):\n(?:.*\n)*?\s*max:\s+([\d.]+)\s*$", re.M)
+_MAXIMUM_MS = re.compile(r"^Latency \(ms\):\n(?:.*\n)*?\s*max:\s+([\d.]+)[ \t]*\n", re.M)
 _BIN = re.compile(r"^\s*([\d.]+) \|\**\s+(\d+)\s*$", re.M)
 # Events or transactions per second, or what memory's have moved.
 _WINDOW = re.compile(r"^\[ \d+s \] (?:thds: \d+ [et]ps: )?(\d+\.\d+)(?: MiB/sec|\s)", re.M)
