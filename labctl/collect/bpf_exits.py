@@ -75,6 +75,9 @@ within the window."""
 _REASONS = 128
 """More than KVM has names for, on SVM (110) or VMX (65), and than returns to QEMU have."""
 
+_UPDATE = "map_update_elem"
+"""The helper of the kernel's that adds a key to a map."""
+
 _HOSTS_PIDS = 0xEFFFFFFC
 """PID_NS_INIT_INO, the inode of the host's own PID namespace (include/linux/proc_ns.h)."""
 
@@ -92,10 +95,12 @@ class Counted:
     exits: Mapping[tuple[int, int, int], int]
     ns: Mapping[tuple[int, int, int], int]
     userspace: Mapping[tuple[int, int, int], int]
+    refused: bool = False
+    """Whether bpftrace says that a map took no more; old ones say it only when told to check."""
 
     def fills(self, keys_max: int) -> bool:
         """Whether maps of so many keys were full, and may have left something out."""
-        return max(map(len, (self.exits, self.ns, self.userspace))) >= keys_max
+        return self.refused or max(map(len, (self.exits, self.ns, self.userspace))) >= keys_max
 
 
 def keys_max(vcpus: int) -> int:
@@ -150,6 +155,7 @@ def read_counts(text: str, where: str) -> Counted:
     opened and closed.
     """
     maps: dict[str, Any] = {}
+    refused = False
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -157,7 +163,9 @@ def read_counts(text: str, where: str) -> Counted:
             entry = json.loads(line)
             if entry["type"] == "map":
                 maps.update(entry["data"])
-        except (ValueError, KeyError, TypeError) as error:
+            elif entry["type"] == "helper_error" and _UPDATE in str(entry.get("helper")):
+                refused = True
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BrokenError(
                 f"{where}, line {number}: expected bpftrace's JSON, found {line[:120]!r}"
             ) from error
@@ -168,8 +176,9 @@ def read_counts(text: str, where: str) -> Counted:
             exits=_by_key(maps.get("@exits", {})),
             ns=_by_key(maps.get("@ns", {})),
             userspace=_by_key(maps.get("@userspace", {})),
+            refused=refused,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BrokenError(
             f"{where}: expected maps of numbers by thread and reason, with the window's begin and "
             f"end in '@opened' and '@closed', found something else ({error!r})"

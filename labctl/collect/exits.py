@@ -15,7 +15,7 @@ from labctl.base.units import Better, Unit
 from labctl.base.versions import is_older
 from labctl.collect import bpf_exits
 from labctl.collect.known import MissingReadingError
-from labctl.collect.perf_kvm_stat import read_reports
+from labctl.collect.perf_kvm_stat import VM_EXITS, Report, read_reports
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
@@ -157,28 +157,37 @@ def _name(isa: int, code: int) -> str:
 def _by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
     """perf tells reasons of the whole guest; returns to QEMU are in what it recorded."""
     where = str(raw.path / PERF_REPORT)
-    reports = read_reports(raw.read_text(PERF_REPORT), where)
+    report = _vm_exits(raw.read_text(PERF_REPORT), where)
     try:
         trace = read_trace(raw.path / PERF_DATA, {TO_QEMU: ("reason", "errno")})
     except BrokenError as error:
         reason = error.message.replace(str(raw.path / PERF_DATA), PERF_DATA)
         raise MissingReadingError(f"{reason}.") from error
-    if lost := trace.lost + sum(report.lost for report in reports):
+    if lost := trace.lost + report.lost:
         raise MissingReadingError(f"perf lost {lost} events: its buffers were full.")
     if trace.problems:
         raise MissingReadingError(trace.problems[0].replace(str(raw.path / PERF_DATA), PERF_DATA))
-    reasons = [reason for report in reports for reason in report.reasons]
     returns = trace.events[TO_QEMU].fields
     return Breakdown(
         seconds=float(data["seconds"]),
-        exits=_added(((None, reason.name), reason.samples) for reason in reasons),
-        ns=_added(((None, reason.name), round(reason.time_ns)) for reason in reasons),
+        exits=_added(((None, reason.name), reason.samples) for reason in report.reasons),
+        ns=_added(((None, reason.name), round(reason.time_ns)) for reason in report.reasons),
         userspace=_added(
             (qemu_exit_name(int(code), int(errno)), 1)
             for code, errno in zip(returns["reason"], returns["errno"], strict=True)
         ),
         source=PERF_REPORT,
     )
+
+
+def _vm_exits(text: str, where: str) -> Report:
+    """The only table, of a report; perf has others of MMIO and of ports, whose times are parts of
+    the exits'."""
+    reports = read_reports(text, where)
+    if [report.what for report in reports] != [VM_EXITS]:
+        found = ", ".join(report.what for report in reports)
+        raise BrokenError(f"{where}: expected one table of {VM_EXITS}, found {found}")
+    return reports[0]
 
 
 def _total(data: Mapping[str, Any]) -> Total | None:

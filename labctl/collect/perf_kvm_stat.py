@@ -1,7 +1,8 @@
 """`perf kvm stat report` and `perf kvm stat live`: VM exits by reason.
 
-The tables are print_result's of tools/perf/builtin-kvm.c. perf takes an exit from its kvm_exit to
-the next kvm_entry of that vCPU, so that HLT's time is idleness and halt polling.
+The tables are print_result's of tools/perf/builtin-kvm.c, or what its browser shows on a terminal
+(since perf 6.4). perf takes an exit from its kvm_exit to the next kvm_entry of that vCPU, so that
+HLT's time is idleness and halt polling.
 """
 
 from __future__ import annotations
@@ -13,23 +14,41 @@ from dataclasses import dataclass, replace
 
 from labctl.base.errors import BrokenError
 
+VM_EXITS = "VM-EXIT"
+"""`what` a table of exits counts; others count MMIO accesses, accesses of ports, hypercalls."""
+
 _HEADER = "Analyze events for "
-_COLUMNS = ("Samples", "Samples%", "Time%", "Min Time", "Max Time", "Avg time")
-_NUMBER = r"(\d+(?:\.\d+)?)"
+_WHOLE = r"(\d{1,18})"
+_NUMBER = r"(\d{1,18}(?:\.\d{1,18})?)"
 _TIME = rf"{_NUMBER}\s*(ns|us|ms|s)"
-# A reason may have a space in it: "PF excp".
-_ROW = re.compile(
-    rf"(\S.*?)\s+(\d+)\s+{_NUMBER}%\s+{_NUMBER}%\s+{_TIME}\s+{_TIME}\s+{_TIME}"
-    rf"(?:\s+\(\s*\+-\s*{_NUMBER}%\s*\))?"
+# A reason may have a space in it: "PF excp". Where all together took no time perf says "-nan%".
+_COUNTS = rf"(\S.*?)\s+{_WHOLE}\s+{_NUMBER}%\s+(?:{_NUMBER}|-?nan)%"
+_DEVIATION = r"(?:\s+\(\s*\+-\s*(?:\d+\.\d+|-?nan)%\s*\))?"
+_ROWS = {
+    "Samples% Time% Min Time Max Time Avg time": re.compile(
+        rf"{_COUNTS}\s+{_TIME}\s+{_TIME}\s+{_TIME}{_DEVIATION}"
+    ),
+    # Before Linux 3.12.
+    "Samples% Time% Avg time": re.compile(rf"{_COUNTS}()()()()\s+{_TIME}{_DEVIATION}"),
+}
+"""By the columns after those of the name and of the samples."""
+_BROWSER = "Event name"
+_BROWSER_COLUMN = re.compile(
+    r"Samples|Sample%|Time%|(?:Max |Min |Mean )?Time ?\(ns\)|(?P<unknown>\S+)"
 )
-_TOTAL = re.compile(rf"Total Samples:\s*(\d+), Total events handled time:\s*{_TIME}\.?")
-_LOST = re.compile(r"Lost events:\s*(\d+)")
+_BROWSER_CELL = re.compile(r"\d{1,18}|\d{1,3}\.\d\d%")
+_BROWSER_NEEDS = {"Samples", "Sample%", "Time(ns)"}
+_RULE = re.compile(r"-[- ]+")
+_TOTAL = re.compile(rf"Total Samples:\s*{_WHOLE}, Total events handled time:\s*{_TIME}\.?")
+_LOST = re.compile(rf"Lost events:\s*{_WHOLE}")
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d\.\d+")
 # What perf says beside its tables: of codes that it has no name for (their row says UNKNOWN), of
 # events that were lost, of its own files.
 _BESIDE = re.compile(
     r"unknown kvm exit code:.*|Warning:|Processed \d+ events.*|Check IO/CPU overload!|\[ perf .*"
 )
+_CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+"""`live` clears the screen before each table."""
 
 _NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _HALF_DIGIT = 0.005
@@ -38,26 +57,26 @@ _HALF_DIGIT = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Exits of one kind. Shares are of 1; `time_ns` is all of them, `average_ns` each."""
+    """Exits of one kind. Shares are of 1; `time_ns` is all of them, `average_ns` each. None is what
+    this perf doesn't tell."""
 
     name: str
     samples: int
     samples_share: float
-    time_share: float
-    min_ns: float
-    max_ns: float
+    time_share: float | None
+    min_ns: float | None
+    max_ns: float | None
     average_ns: float
-
-    @property
-    def time_ns(self) -> float:
-        return self.average_ns * self.samples
+    time_ns: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One table. `of`: whose exits these are, in perf's words. `time_ns`: perf's total."""
+    """One table. In perf's words `of` is whose exits these are, and `what` it counts.
+    `time_ns`: perf's total."""
 
     of: str
+    what: str
     reasons: tuple[Reason, ...]
     samples: int
     time_ns: float
@@ -69,13 +88,16 @@ def read_reports(text: str, where: str) -> list[Report]:
     """The tables that perf printed: one of `report`, one per frame of `live`.
 
     Raises BrokenError naming `where` and the line for what isn't such a table, or not all of it: a
-    table must have its total, and its rows must add up to it.
+    table must have its total, and its rows must add up to it. A browser's table has none: each
+    row's share must be that of its samples.
     """
     reports: list[Report] = []
     lines = _Lines(text, where)
     for number, line in lines:
         if line.startswith(_HEADER):
             reports.append(_table(lines, line.removeprefix(_HEADER).rstrip(":")))
+        elif line.startswith(_BROWSER):
+            reports.append(_browser_table(lines, number, line))
         elif (lost := _LOST.fullmatch(line)) and reports:
             reports[-1] = replace(reports[-1], lost=int(lost[1]))
         elif not _CLOCK.fullmatch(line):
@@ -90,11 +112,12 @@ class _Lines:
 
     def __init__(self, text: str, where: str) -> None:
         self.where = where
+        stripped = (_CONTROL.sub("", line).strip() for line in text.splitlines())
         self._lines = iter(
             [
-                (number, line.strip())
-                for number, line in enumerate(text.splitlines(), 1)
-                if line.strip() and not _BESIDE.fullmatch(line.strip())
+                (number, line)
+                for number, line in enumerate(stripped, 1)
+                if line and not _BESIDE.fullmatch(line)
             ]
         )
 
@@ -110,15 +133,17 @@ class _Lines:
 
 def _table(lines: _Lines, of: str) -> Report:
     reasons: list[Reason] = []
-    has_columns = False
+    what, pattern = "", None
     for number, line in lines:
-        if not has_columns:
-            if not " ".join(line.split()).endswith(" ".join(_COLUMNS)):
-                raise lines.error(number, f"the columns {', '.join(_COLUMNS)}", line)
-            has_columns = True
+        if pattern is None:
+            what, _, columns = " ".join(line.split()).partition(" Samples ")
+            pattern = _ROWS.get(columns)
+            if pattern is None:
+                raise lines.error(number, f"the columns Samples {next(iter(_ROWS))}", line)
         elif total := _TOTAL.fullmatch(line):
             report = Report(
                 of=of,
+                what=what,
                 reasons=tuple(reasons),
                 samples=int(total[1]),
                 time_ns=_ns(total[2], total[3]),
@@ -126,7 +151,7 @@ def _table(lines: _Lines, of: str) -> Report:
             if problem := _disagreement(report):
                 raise lines.error(number, f"a total of its rows ({problem})", line)
             return report
-        elif row := _ROW.fullmatch(line):
+        elif row := pattern.fullmatch(line):
             reasons.append(_reason(row))
         else:
             raise lines.error(number, "a row or a total", line)
@@ -134,14 +159,16 @@ def _table(lines: _Lines, of: str) -> Report:
 
 
 def _reason(row: re.Match[str]) -> Reason:
+    samples, average_ns = int(row[2]), _ns(row[9], row[10])
     return Reason(
         name=row[1],
-        samples=int(row[2]),
+        samples=samples,
         samples_share=float(row[3]) / 100,
-        time_share=float(row[4]) / 100,
-        min_ns=_ns(row[5], row[6]),
-        max_ns=_ns(row[7], row[8]),
-        average_ns=_ns(row[9], row[10]),
+        time_share=float(row[4]) / 100 if row[4] else None,
+        min_ns=_ns(row[5], row[6]) if row[5] else None,
+        max_ns=_ns(row[7], row[8]) if row[7] else None,
+        average_ns=average_ns,
+        time_ns=average_ns * samples,
     )
 
 
@@ -164,3 +191,59 @@ def _disagreement(report: Report) -> str | None:
     if abs(time_ns - report.time_ns) > max(rounding_ns, 0.001 * report.time_ns):
         return f"its rows take {time_ns / 1000:.2f}us"
     return None
+
+
+def _browser_table(lines: _Lines, header_at: int, header: str) -> Report:
+    found = list(_BROWSER_COLUMN.finditer(header.removeprefix(_BROWSER)))
+    columns = [column[0].replace(" (", "(") for column in found]
+    if any(column["unknown"] for column in found) or not set(columns) >= _BROWSER_NEEDS:
+        raise lines.error(header_at, "the columns Samples, Sample% and Time (ns)", header)
+    reasons: list[Reason] = []
+    numbers: list[int] = []
+    for number, line in lines:
+        if _RULE.fullmatch(line) and not reasons:
+            continue
+        try:
+            reasons.append(_browser_reason(columns, line))
+        except ValueError:
+            raise lines.error(number, f"a row of {', '.join(columns)}", line) from None
+        numbers.append(number)
+    if not reasons:
+        raise BrokenError(f"{lines.where}: expected a row below '{_BROWSER}', found the end")
+    samples = sum(reason.samples for reason in reasons)
+    for number, reason in zip(numbers, reasons, strict=True):
+        # It cuts shares to whole percents.
+        if reason.samples * 100 // samples != round(100 * reason.samples_share):
+            raise lines.error(number, "the share of its samples", f"{reason.samples_share:.0%}")
+    return Report(
+        of="",
+        what=_BROWSER,
+        reasons=tuple(reasons),
+        samples=samples,
+        time_ns=sum(reason.time_ns for reason in reasons),
+    )
+
+
+def _browser_reason(columns: list[str], line: str) -> Reason:
+    """Raises ValueError."""
+    name, *cells = line.rsplit(maxsplit=len(columns))
+    if any(_BROWSER_CELL.fullmatch(cell) is None for cell in cells):
+        raise ValueError(line)
+    told = {
+        column: float(cell.removesuffix("%")) if column.endswith("%") else int(cell)
+        for column, cell in zip(columns, cells, strict=True)
+    }
+    samples, time_ns = int(told["Samples"]), told["Time(ns)"]
+    if samples == 0 or told["Sample%"] > 100:
+        raise ValueError(line)
+    time_share = told.get("Time%")
+    return Reason(
+        name=name,
+        samples=samples,
+        samples_share=told["Sample%"] / 100,
+        time_share=None if time_share is None else time_share / 100,
+        min_ns=told.get("Min Time(ns)"),
+        max_ns=told.get("Max Time(ns)"),
+        average_ns=time_ns / samples,
+        time_ns=time_ns,
+    )

@@ -16,12 +16,21 @@ _ALL_OF_THE_TIME = 99.995
 
 _JSON_COMMA = re.compile(r"(?<=: )(-?\d+),(\d+)(?=\s*[,}])")
 """`"pcnt-running" : 66,67`: what follows JSON's own comma is a quote."""
+_JSON_END = re.compile(r",\s*}$")
 _COUNT = re.compile(r"\d+(?:\.\d+|,(?:\d{2}|\d{6}))?")
 """perf prints two decimals (CSV) or six (JSON), so a comma before three is none of a decimal."""
 _PERCENT = re.compile(r"\d{1,3}[.,]\d\d")
-_METRIC_ALONE = ",,,,"
 _PLACES_BEFORE = 4
 """Of CSV: a time, a thread, a CPU or socket and how many of them."""
+_PLACES_OF_METRIC = 6
+"""Of CSV: the least that is left of a line without its counter."""
+_DEVIATION = re.compile(r"\d+[.,]\d\d%")
+"""Of CSV: what several runs (-r) differ by, after the event's name."""
+_OF_CORES = re.compile(r"(?:cpu|cpu_\w+|armv\w+)/([^/:]+)(?::(\w+)/|/(\w*))")
+"""An event of one kind of cores, as perf names it on a host of several kinds: `cpu_atom/cycles:u/`,
+`cpu_core/cycles/u`, `armv8_cortex_a53/cycles/`."""
+_OF_KINDS_ROUNDING = 0.0151
+"""What percentages of three kinds may differ from 100 by, each rounded to two digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +70,13 @@ def read_counters(text: str, where: str) -> list[Counter]:
 
 
 def totals(counters: Iterable[Counter]) -> Mapping[str, Counter]:
-    """One counter per event: threads (or intervals) added up, the worst of their problems kept."""
+    """One counter per event: threads (or intervals) added up, the worst of their problems kept;
+    then, beside each of a host's several kinds of cores, all of them."""
     by_event: dict[str, list[Counter]] = defaultdict(list)
     for counter in counters:
         by_event[counter.event].append(counter)
     summed = {}
+    by_kind: dict[str, list[Counter]] = defaultdict(list)
     for event, parts in by_event.items():
         values = [part.value for part in parts if part.value is not None]
         summed[event] = Counter(
@@ -74,7 +85,28 @@ def totals(counters: Iterable[Counter]) -> Mapping[str, Counter]:
             running_percent=min(part.running_percent for part in parts),
             problem=next((part.problem for part in parts if part.problem), ""),
         )
-    return summed
+        if kind := _OF_CORES.fullmatch(event):
+            modifiers = kind[2] or kind[3]
+            by_kind[f"{kind[1]}:{modifiers}" if modifiers else kind[1]].append(summed[event])
+    return {event: _of_all_cores(event, kinds) for event, kinds in by_kind.items()} | summed
+
+
+def _of_all_cores(event: str, kinds: Sequence[Counter]) -> Counter:
+    """A thread is counted on cores of one kind while it runs there, and perf scales what it counted
+    up to the whole time (perf_counts_values__scale): that is undone here. Of whole CPUs each kind
+    is counted all of the time."""
+    counted = [kind for kind in kinds if kind.value is not None]
+    unsupported = [kind for kind in kinds if kind.problem not in ("", "<not counted>")]
+    if not counted or unsupported:
+        problem = (unsupported or kinds)[0].problem
+        return Counter(event=event, value=None, running_percent=0.0, problem=problem)
+    running = sum(kind.running_percent for kind in counted)
+    if abs(running - 100) <= _OF_KINDS_ROUNDING:
+        running = 100.0
+    elif running > 100:
+        running = min(kind.running_percent for kind in counted)
+    value = sum((kind.value or 0) * kind.running_percent / 100 for kind in counted)
+    return Counter(event=event, value=value, running_percent=running)
 
 
 def counts(summed: Mapping[str, Counter], events: Sequence[str]) -> list[float] | str:
@@ -99,7 +131,8 @@ def _from_json(line: str) -> Counter | None:
     try:
         entry: Any = json.loads(line)
     except ValueError:
-        entry = json.loads(_JSON_COMMA.sub(r"\1.\2", line))
+        # In some locales, and what perf 6.14 leaves where there is no metric.
+        entry = json.loads(_JSON_END.sub("}", _JSON_COMMA.sub(r"\1.\2", line)))
     if "counter-value" not in entry:
         return None
     value = entry["counter-value"]
@@ -110,16 +143,29 @@ def _from_json(line: str) -> Counter | None:
 def _from_csv(line: str) -> Counter | None:
     """value,unit,event,run time,percent[,metric,its unit], with a time, a thread or CPUs before
     it where perf was asked for them (perf-stat(1), "CSV FORMAT")."""
-    fields = line.split(";" if ";" in line else ",")
+    fields = [
+        field
+        for field in line.split(";" if ";" in line else ",")
+        if not _DEVIATION.fullmatch(field)
+    ]
     if len(fields) < 5:
         raise ValueError("too few fields")
     for at in range(min(_PLACES_BEFORE, len(fields) - 5) + 1):
         value, _, event, run_time, percent = fields[at : at + 5]
         if event and run_time.isdecimal() and _PERCENT.fullmatch(percent):
             return _counter(event, value, percent)
-    if _METRIC_ALONE in line.replace(";", ","):
+    if any(_is_metric(fields[at:]) for at in range(_PLACES_BEFORE)):
         return None
     raise ValueError("no count with its run time and percentage")
+
+
+def _is_metric(fields: Sequence[str]) -> bool:
+    """Whether only a metric and its unit are there, maybe with the run time and percentage of
+    counters that it is made of."""
+    if len(fields) < _PLACES_OF_METRIC or fields[0]:
+        return False
+    times = fields[1].isdecimal() and _PERCENT.fullmatch(fields[2]) is not None
+    return not any(fields[3 if times else 0 : -2])
 
 
 def _counter(event: str, value: str, percent: str) -> Counter:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from labctl.base.errors import BrokenError
 from labctl.collect import (
     calibrated,
@@ -19,7 +23,7 @@ from labctl.collect import (
 )
 from labctl.run.counting import PROBLEM
 from labctl.store.run_folder import RunFolder
-from labctl.store.samples import Reading
+from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.trace.recordings import Traces
 from labctl.workloads.neighbour import neighbour_readings
@@ -28,6 +32,27 @@ from labctl.workloads.registry import workload
 
 def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     """Every metric of a trial, or why it is unavailable; raises BrokenError naming the file."""
+    with believable(str(folder.path)):
+        readings = _readings(folder, record)
+    for reading in readings:
+        if isinstance(reading, Sample) and not math.isfinite(reading.value):
+            raise BrokenError(
+                f"{folder.path / reading.source}: {reading.key} would be {reading.value}"
+            )
+    return readings
+
+
+@contextmanager
+def believable(where: str) -> Iterator[None]:
+    """Raises BrokenError for numbers that parsers can't count with: what a guest writes may have
+    thousands of digits, or be beyond a float."""
+    try:
+        yield
+    except (ArithmeticError, ValueError) as error:
+        raise BrokenError(f"{where}: a number of a tool's can't be: {error}") from error
+
+
+def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     try:
         program = workload(record.parsed_with["program"])
         kind = record.parsed_with["kind"]

@@ -32,6 +32,7 @@ from labctl.run.first_touch import change, faults_so_far
 from labctl.run.guest_tracing import guest_tracing
 from labctl.run.lab import Lab
 from labctl.run.neighbours import Neighbours, neighbours
+from labctl.run.parse import believable
 from labctl.run.peer import RAW, RunningPeer, serving
 from labctl.run.threads import labctl_threads, tree_threads
 from labctl.run.trace_room import limit_mib
@@ -250,7 +251,8 @@ def warm_up(
             said = last_words(result.stderr)
             raise BrokenError(f"the warm-up of {workload.name} failed: {said}")
         cpu_s = _busy_s(bench) - busy if bench.kind is Kind.GUEST else _rusage_s(result.side)
-        found = workload.window_rates(result.stdout.decode(errors="replace"), result.files)
+        with believable(f"the warm-up of {workload.name}"):
+            found = workload.window_rates(result.stdout.decode(errors="replace"), result.files)
         before, fault_counts = fault_counts, faults_so_far(bench)
         touched = change(before, fault_counts)
         touches.append(sum(touched.values()))

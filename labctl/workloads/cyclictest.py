@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ BINARY = "/usr/bin/cyclictest"
 OUTPUT = "cyclictest.json"
 WARMUP_WINDOWS = 3
 MICROSECOND_S = 1e-6
+
+_INTERVAL = re.compile(r"(?: --interval[ =]| -i ?)(\d{1,9})(?: |$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +133,8 @@ def _command(setting: Setting, length: str) -> Command:
     )
 
 
-def _threads(text: str, where: str) -> tuple[list[Thread], int]:
-    """The threads of a report, and the interval that its command line has."""
+def _threads(text: str, where: str) -> tuple[list[Thread], int | None]:
+    """The threads of a report, and the interval that its command line names."""
     try:
         report = json.loads(text)
         if report["return_code"] != 0:
@@ -139,8 +142,8 @@ def _threads(text: str, where: str) -> tuple[list[Thread], int]:
         if report["resolution_in_ns"] != 0:
             raise BrokenError(f"{where}: expected microseconds, found nanoseconds")
         threads = [_thread(entry) for entry in report["thread"].values()]
-        interval_us = _interval_us(report["cmdline:"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        interval_us = _interval_us(str(report["cmdline:"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenError(
             f"{where}: expected cyclictest's JSON (file_version 1) with a histogram per thread, "
             f"found something else ({error!r})"
@@ -158,16 +161,17 @@ def _thread(entry: Mapping[str, Any]) -> Thread:
     return Thread(by_latency, beyond, int(entry["max"]))
 
 
-def _interval_us(command_line: str) -> int:
-    for word in command_line.split():
-        if word.startswith("--interval="):
-            return int(word.removeprefix("--interval="))
-    raise ValueError(f"no --interval in {command_line!r}")
+def _interval_us(command_line: str) -> int | None:
+    found = _INTERVAL.search(command_line)
+    return int(found[1]) if found else None
 
 
-def _stall_time(threads: list[Thread], interval_us: int, source: str) -> Reading:
+def _stall_time(threads: list[Thread], interval_us: int | None, source: str) -> Reading:
     """Sum over all wake-ups of max(0, latency - interval), all threads together (METHOD rule 9):
     cyclictest skips the periods that it missed, so a stall of 50 ms is one wake-up to it."""
+    if interval_us is None:
+        reason = "cyclictest's command line names no interval."
+        return Unavailable(metric="stall_time", reason=reason)
     if any(thread.beyond > 1 for thread in threads):
         reason = (
             "more than one wake-up of a thread came after the end of cyclictest's histogram, "

@@ -145,7 +145,7 @@ def read_job(text: str, where: str) -> Mapping[str, Any]:
         report = json.loads(text[start:])
         (job,) = report["jobs"]
         error = job["error"]
-    except (ValueError, KeyError, TypeError) as problem:
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise BrokenError(
             f"{where}: expected the JSON of one fio job, found something else ({problem})"
         ) from problem

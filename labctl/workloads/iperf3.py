@@ -134,7 +134,7 @@ def _command(setting: Setting, seconds: int, *, interval_s: float) -> Command:
 def _report(text: str, where: str) -> Mapping[str, Any]:
     try:
         report = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BrokenError(f"{where}: expected iperf3's JSON, found something else") from error
     if not isinstance(report, dict):
         raise BrokenError(f"{where}: expected iperf3's JSON, found {text[:80]!r}")

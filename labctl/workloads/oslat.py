@@ -92,7 +92,7 @@ def _threads(text: str, where: str) -> list[Thread]:
         if report["return_code"] != 0:
             raise BrokenError(f"{where}: oslat ended with status {report['return_code']}")
         threads = [_thread(entry) for entry in report["thread"].values()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenError(
             f"{where}: expected oslat's JSON (file_version 1) with a histogram per thread, found "
             f"something else ({error!r})"

@@ -31,6 +31,12 @@ _HEADER = re.compile(
     r"# Duration: +(?P<days>\d+) (?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)\s*\n"
     r"Index(?P<columns>[^\n]*)\n"
 )
+_MISSED = re.compile(
+    r"^.*\d.* events missed, .*$|^unknown number of events missed, .*$", re.MULTILINE
+)
+"""Since 6.15 it says how many events its buffers had no room for."""
+_NONE = "-"
+"""In place of the least, the average and the longest of nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +79,22 @@ def command(tool: str, setting: Setting, seconds: int, option: str) -> Command:
 
 
 def read(text: str, tool: str, where: str) -> Report:
-    """Raises BrokenError when it is no whole histogram of that tool in microseconds."""
+    """Raises BrokenError when it is no whole histogram of that tool in buckets of a microsecond."""
     header = _HEADER.search(text)
     if header is None or header["tool"] != tool:
         raise BrokenError(f"{where}: expected the histogram of 'rtla {tool} hist', found none")
+    if missed := _MISSED.search(text):
+        raise BrokenError(f"{where}: 'rtla {tool} hist' says: {missed[0].strip()}")
     names = header["columns"].split()
     rows: dict[int, list[int]] = {}
     summary: dict[str, list[int]] = {}
     try:
-        for line in text[header.end() :].splitlines():
+        for line in text[header.end() :].splitlines(keepends=True):
+            if not line.endswith("\n"):
+                raise ValueError("its last line is cut")
             first, *values = line.split()
             # Where no CPU had anything, newer versions of rtla write a 0 in place of nothing.
-            numbers = [int(value) for value in values] if names else []
+            numbers = [0 if value == _NONE else int(value) for value in values] if names else []
             if len(numbers) != len(names):
                 raise ValueError(f"{len(numbers)} values for {len(names)} columns")
             if first.endswith(":"):
@@ -125,6 +135,10 @@ def _column(
         raise ValueError(
             f"{name} counts {summary['count:'][at]} and its histogram holds {column.count}"
         )
+    told_us = max(column.by_length_us, default=0)
+    if column.maximum_us < told_us or (column.maximum_us > told_us and not column.beyond):
+        # Of wider buckets (--bucket-size) only the begin is told.
+        raise ValueError(f"{name} has {told_us} us in its last row and {column.maximum_us} at most")
     return column
 
 

@@ -18,6 +18,8 @@ from labctl.workloads.model import IntegerParameter, Setting, WorkloadBase
 
 BINARY = "/usr/bin/stress-ng"
 OUTPUT = "stress-ng.yaml"
+_END = "\n..."
+"""A number that is cut is still a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,10 @@ class StressNg(WorkloadBase):
 
     def _done(self, text: str, where: str) -> tuple[int, float]:
         """Operations of all workers, and for how long they ran, on average."""
+        if not text.rstrip().endswith(_END):
+            raise BrokenError(
+                f"{where}: expected '{_END}' at the end of stress-ng's YAML, found none"
+            )
         try:
             report: Any = YAML(typ="safe", pure=True).load(text)
             (metrics,) = report["metrics"]
@@ -78,7 +84,10 @@ class StressNg(WorkloadBase):
             )
             if name != self.stressor or not _is_number(count) or not _is_number(seconds):
                 raise ValueError(f"{count!r} operations of '{name}' in {seconds!r} s")
-        except (KeyError, TypeError, ValueError, AttributeError, YAMLError) as error:
+        except (
+            *(KeyError, TypeError, ValueError, AttributeError, RecursionError),
+            YAMLError,
+        ) as error:
             raise BrokenError(
                 f"{where}: expected stress-ng's YAML with the metrics of '{self.stressor}', found "
                 f"something else ({error})"

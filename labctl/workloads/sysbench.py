@@ -26,8 +26,9 @@ WINDOW_S = 1
 EACH_WINDOW = f"--report-interval={WINDOW_S}"
 
 _EVENTS = re.compile(r"^\s*total number of events:\s+(\d+)\s*$", re.M)
-_SECONDS = re.compile(r"^\s*total time:\s+([\d.]+)s\s*$", re.M)
-_MAXIMUM_MS = re.compile(r"^Latency \(ms\):\n(?:.*\n)*?\s*max:\s+([\d.]+)\s*$", re.M)
+# sysbench 1.1 calls it otherwise.
+_SECONDS = re.compile(r"^\s*(?:total time|time elapsed):\s+([\d.]+)s\s*$", re.M)
+_MAXIMUM_MS = re.compile(r"^Latency \(ms\):\n(?:.*\n)*?\s*max:\s+([\d.]+)[ \t]*\n", re.M)
 _BIN = re.compile(r"^\s*([\d.]+) \|\**\s+(\d+)\s*$", re.M)
 # Events or transactions per second, or what memory's have moved.
 _WINDOW = re.compile(r"^\[ \d+s \] (?:thds: \d+ [et]ps: )?(\d+\.\d+)(?: MiB/sec|\s)", re.M)
@@ -62,7 +63,10 @@ def event_rate(text: str, where: str) -> float:
     """Events per second of a test whose events may be long: sysbench prints it with two decimals,
     and it ends after the last event that began in time, to where its total time goes."""
     events = number(_EVENTS, text, where, "a line 'total number of events:'")
-    return events / number(_SECONDS, text, where, "a line 'total time:'")
+    seconds = number(_SECONDS, text, where, "a line 'total time:'")
+    if seconds <= 0:
+        raise BrokenError(f"{where}: sysbench's total time is {seconds} s")
+    return events / seconds
 
 
 def _bin(match: re.Match[str]) -> Bin:

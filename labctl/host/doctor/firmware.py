@@ -30,6 +30,8 @@ exit $ended
 """
 _LONGEST = re.compile(r"^Max Latency: (?:(\d+)us|Below threshold)$", re.MULTILINE)
 _SMIS = re.compile(r"^SMIs during run: (\d+)$", re.MULTILINE)
+_NO_COUNT = "cannot read MSR"
+"""Of a CPU that doesn't count SMIs (AMD's), after which hwlatdetect says that there were 0."""
 
 
 def hwlat(reader: Reader, scope: Scope) -> Result:
@@ -61,7 +63,7 @@ def _measured(reader: Reader, seconds: int) -> Result:
     if done is None or longest is None:
         lines = done.text.strip().splitlines()[-1:] if done else []
         return unknown(f"hwlatdetect ended without an answer: {' '.join(lines) or 'nothing'}")
-    smis = _SMIS.search(done.text)
+    smis = None if _NO_COUNT in done.text else _SMIS.search(done.text)
     counted = f", {smis[1]} SMIs counted" if smis else ""
     longest_us = int(longest[1] or 0)
     value = {"seconds": seconds, "longest_us": longest_us, "smis": int(smis[1]) if smis else None}

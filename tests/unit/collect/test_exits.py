@@ -88,6 +88,24 @@ def test_returns_to_qemu_are_a_metric_of_their_own(tmp_path: Path) -> None:
     assert found["userspace_exits"] == found["userspace_exits{reason=IO}"] == 2500
 
 
+def test_bpftrace_s_newest_words_are_read(tmp_path: Path) -> None:
+    # What no double holds it writes as text (src/output/json.cpp): nsecs 105 days after boot.
+    late = (1 << 53) + 1
+    text = WORKING + _bpf_output(opened=str(late), closed=str(late + SECONDS * 10**9))
+    text = text.replace('"attached_probes", ', '"attached_probes", "count": 5, ')
+    assert _parse(_trial(tmp_path, 10_000, text)) == _parse(_trial(tmp_path, 10_000))
+
+
+def test_a_map_that_bpftrace_says_took_no_more_makes_the_reasons_unavailable(
+    tmp_path: Path,
+) -> None:
+    said = {"type": "helper_error", "msg": "Argument list too long", "helper": "map_update_elem"}
+    readings = _parse(_trial(tmp_path, 10_000, f"{WORKING}{json.dumps(said)}\n"))
+    assert "maps were full" in reasons(readings)["exits{reason}"]
+    other = {**said, "helper": "probe_read_kernel"}
+    assert values(_parse(_trial(tmp_path, 10_000, f"{WORKING}{json.dumps(other)}\n")))
+
+
 @pytest.mark.parametrize(("keys", "is_full"), [(len(EXITS), True), (len(EXITS) + 1, False)])
 def test_maps_that_were_full_leave_all_that_they_tell_unavailable(
     tmp_path: Path, keys: int, is_full: bool
@@ -280,6 +298,20 @@ def test_what_perf_recorded_is_told_by_reason_too(tmp_path: Path) -> None:
     assert found["exit_time"] == pytest.approx(3281e-6 / SECONDS, rel=1e-3)
     assert found["userspace_exits"] == found["userspace_exits{reason=IO}"] == 394 / SECONDS
     assert not [key for key in found if "vcpu" in key]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        recorded("perf-kvm-stat-intel-report-866-samples.txt") * 2,
+        recorded("perf-kvm-stat-3.7-mmio-and-ioport.txt"),
+        recorded("perf-kvm-stat-riscv-browser.txt"),
+    ],
+    ids=["two runs", "accesses", "browser"],
+)
+def test_what_is_not_one_table_of_exits_is_an_error(tmp_path: Path, report: str) -> None:
+    with pytest.raises(BrokenError, match="expected one table of VM-EXIT"):
+        _parse(_perf_trial(tmp_path, 866, report))
 
 
 def test_perf_without_samples_is_a_kvm_in_software_where_kvm_counted_some(tmp_path: Path) -> None:

@@ -1,13 +1,21 @@
+"""The tables were posted on public kernel lists and pages, from hosts with hardware KVM: the first
+ones of perf (3.7) in its commit messages, RISC-V's and LoongArch's in theirs."""
+
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.perf_kvm_stat import Report, read_reports
+from labctl.collect.perf_kvm_stat import VM_EXITS, Report, read_reports
 from tests.unit.collect.trials import recorded
 
 INTEL = "perf-kvm-stat-intel-report-866-samples.txt"
 ARM = "perf-kvm-stat-arm64-report-669155-samples.txt"
 LIVE = "perf-kvm-stat-intel-live-two-frames.txt"
 NONE = "perf-kvm-stat-no-samples.txt"
+AMD = "perf-kvm-stat-amd-679918-samples.txt"
+OLD = "perf-kvm-stat-3.7-intel-98202-samples.txt"
+OLD_ACCESSES = "perf-kvm-stat-3.7-mmio-and-ioport.txt"
+RISCV = "perf-kvm-stat-riscv-browser.txt"
+LOONGARCH = "perf-kvm-stat-loongarch-browser.txt"
 
 
 def _only(text: str) -> Report:
@@ -36,6 +44,87 @@ def test_arm64_is_read_as_well() -> None:
     report = _only(recorded(ARM))
     assert report.reasons[0].name == "DABT_LOW"
     assert sum(reason.samples for reason in report.reasons) == report.samples == 669155
+
+
+def test_amd_s_names_are_read_as_well() -> None:
+    report = _only(recorded(AMD))
+    assert [reason.name for reason in report.reasons[:3]] == ["interrupt", "msr", "vintr"]
+    assert report.time_ns == pytest.approx(481_784_640)
+
+
+def test_a_perf_without_shortest_and_longest_times_is_read_as_well() -> None:
+    report = _only(recorded(OLD))
+    assert (report.of, report.samples) == ("all VCPUs", 98202)
+    halts = next(reason for reason in report.reasons if reason.name == "HLT")
+    assert (halts.samples, halts.min_ns, halts.max_ns) == (4496, None, None)
+    assert halts.average_ns == pytest.approx(8_360_340)
+
+
+def test_what_a_table_counts_is_told() -> None:
+    assert _only(recorded(AMD)).what == VM_EXITS
+    mmio, ports = read_reports(recorded(OLD_ACCESSES), "report.txt")
+    assert (mmio.what, ports.what) == ("MMIO Access", "IO Port Access")
+    assert [reason.name for reason in ports.reasons] == ["0xc090:POUT"]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "samples", "time_ns", "average_ns", "longest_ns"),
+    [
+        (RISCV, "STORE_GUEST_PAGE_FAULT", 49669, 4_929_713_800, 74274, 3_361_400),
+        (LOONGARCH, "Memory store", 146_745, 6_005_011_490, 8590, None),
+    ],
+)
+def test_a_browser_s_table_is_read_by_its_columns(
+    name: str, first: str, samples: int, time_ns: int, average_ns: int, longest_ns: int | None
+) -> None:
+    report = _only(recorded(name))
+    assert (report.samples, report.time_ns) == (samples, time_ns)
+    assert report.reasons[0].name == first
+    # perf cuts its averages to whole nanoseconds.
+    assert int(report.reasons[0].average_ns) == pytest.approx(average_ns, abs=1)
+    assert report.reasons[0].max_ns == longest_ns
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("26968     54.00%", "26968     55.00%"),
+        ("26968     54.00%", "26968     nan%"),
+        ("17645     35.00%", "1764x     35.00%"),
+        ("HYPERVISOR_SYSCALL         21", "HYPERVISOR_SYSCALL         0"),
+        ("2003031800", "-2003031800"),
+        ("2003031800", "9" * 400),
+        ("Sample%", "Share"),
+        ("Time (ns)     Time%", "Time%"),
+    ],
+)
+def test_a_broken_browser_s_table_is_an_error_that_names_the_line(was: str, now: str) -> None:
+    text = recorded(RISCV)
+    assert was in text
+    with pytest.raises(BrokenError, match=r"report\.txt, line \d"):
+        read_reports(text.replace(was, now), "report.txt")
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3])
+def test_a_browser_s_table_that_lacks_much_is_an_error(lines: int) -> None:
+    cut = "\n".join(recorded(RISCV).splitlines()[:lines])
+    with pytest.raises(BrokenError, match=r"report\.txt"):
+        read_reports(cut, "report.txt")
+
+
+def test_shares_and_deviations_of_no_time_may_be_no_numbers() -> None:
+    text = recorded(NONE).replace(
+        "Total Samples:0",
+        "  WFx  2  100.00%  -nan%  0.00us  0.00us  0.00us ( +-   -nan% )\n\nTotal Samples:2",
+    )
+    (reason,) = _only(text).reasons
+    assert (reason.samples, reason.time_share, reason.time_ns) == (2, None, 0)
+
+
+def test_live_clears_the_screen_before_each_table() -> None:
+    frames = recorded(LIVE).split("\n\n\n")
+    text = "\x1b[H\x1b[2J\n".join(["", *frames])
+    assert read_reports(text, "live.txt") == read_reports(recorded(LIVE), "live.txt")
 
 
 def test_live_output_is_a_table_per_frame() -> None:

@@ -9,6 +9,8 @@ from tests.unit.collect.trials import recorded
 AMD = "perf-stat-amd-json-user-6.x.jsonl"
 CSV = "perf-stat-csv-all-cpus.csv"
 INTEL = "perf-stat-intel-json-system-wide.jsonl"
+HYBRID = "perf-stat-6.8-csv-hybrid-topdown.csv"
+"""Of a host with two kinds of cores, posted on a public kernel list in 2024."""
 THREADS = "perf-stat-json-per-thread.jsonl"
 
 
@@ -24,6 +26,7 @@ def _only(text: str) -> Counter:
         (CSV, 2, ("instructions", 6721924.0)),
         (INTEL, 7, ("context-switches", 986.0)),
         (THREADS, 6, ("cycles", 41498.0)),
+        (HYBRID, 7, ("task-clock:u", 0.65)),
     ],
 )
 def test_lines_of_every_recorded_format_are_read(
@@ -83,6 +86,70 @@ def test_one_of_many_threads_that_was_not_counted_spoils_their_sum() -> None:
     assert counts(summed, ["cycles"]) == "perf says <not counted> for cycles."
 
 
+def _hybrid(*lines: str) -> list[float] | str:
+    return counts(totals(read_counters("\n".join(lines), "a file")), ["cycles:u"])
+
+
+def test_on_several_kinds_of_cores_a_thread_s_counts_add_up_without_perf_s_scaling() -> None:
+    # perf scales each up to the whole time: 1.89 % and 98.11 % of it are what was counted.
+    found = _hybrid(
+        "12640094118,,cpu_atom/cycles/u,175,1.89,,",
+        "25549986034,,cpu_core/cycles/u,9111,98.11,,",
+        "<not counted>,,cpu_lowpower/cycles/u,0,0.00,,",
+    )
+    assert found == [pytest.approx(0.0189 * 12640094118 + 0.9811 * 25549986034)]
+
+
+@pytest.mark.parametrize(
+    "name", ["cpu_core/cycles:u/", "cpu_core/cycles/u", "armv8_pmuv3_0/cycles/u"]
+)
+def test_one_kind_of_cores_that_counted_all_of_the_time_is_enough(name: str) -> None:
+    other = (
+        '{"counter-value" : "<not counted>", "event" : "cpu_atom/cycles/u", "pcnt-running" : 0.00}'
+    )
+    assert _hybrid(f"81947837,,{name},5,100.00,,", other) == [81947837]
+
+
+def test_whole_cpus_of_several_kinds_add_up() -> None:
+    assert _hybrid("5,,cpu_atom/cycles/u,5,100.00,,", "7,,cpu_core/cycles/u,5,100.00,,") == [12]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("5,,cpu_atom/cycles/u,5,42.00,,", "<not counted>,,cpu_core/cycles/u,0,0.00,,"), "42 %"),
+        (("5,,cpu_atom/cycles/u,5,60.00,,", "5,,cpu_core/cycles/u,5,70.00,,"), "60 %"),
+        (("<not counted>,,cpu_core/cycles/u,0,0.00,,",), "<not counted>"),
+        (
+            ("5,,cpu_core/cycles/u,5,100.00,,", "<not supported>,,cpu_atom/cycles/u,0,100.00,,"),
+            "<not supported>",
+        ),
+    ],
+)
+def test_kinds_of_cores_that_counted_too_little_tell_no_count(
+    lines: tuple[str, ...], said: str
+) -> None:
+    found = _hybrid(*lines)
+    assert isinstance(found, str)
+    assert said in found
+
+
+def test_events_of_other_pmus_keep_their_names() -> None:
+    summed = totals(read_counters("5,,msr/aperf/,7,100.00,,", "a file"))
+    assert set(summed) == {"msr/aperf/"}
+
+
+def test_what_several_runs_differ_by_is_no_event() -> None:
+    line = "8847212,,bp_l1_tlb_miss_l2_tlb_hit:u,2.29%,756066504,49.00,0.4,per_1k_instr"
+    expected = Counter(event="bp_l1_tlb_miss_l2_tlb_hit:u", value=8847212, running_percent=49)
+    assert _only(line) == expected
+
+
+def test_perf_6_14_s_comma_before_the_brace_is_read_over() -> None:
+    line = '{"counter-value" : "3112.000000", "event" : "cycles:u", "pcnt-running" : 100.00, }'
+    assert _only(line).value == 3112
+
+
 def test_lines_of_a_metric_alone_are_no_counters() -> None:
     metrics = [line for line in recorded(INTEL).splitlines() if "counter-value" not in line]
     assert metrics
@@ -126,6 +193,8 @@ def _entry(**changes: object) -> str:
         _entry(counter_value=[1]),
         _entry(event=""),
         "1,2",
+        "<not counted>,,cycles",
+        "<not counted>,,cycles,,,,",
         "1,,cycles,5,many",
         "1,,cycles,much,100.00",
         "[]",

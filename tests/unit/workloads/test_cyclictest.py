@@ -68,6 +68,19 @@ def test_the_interval_of_the_stall_time_is_the_one_that_was_run(tmp_path: Path) 
     assert values(_parse(tmp_path, recorded(TWO)))["stall_time"] == pytest.approx(expected / 1e6)
 
 
+@pytest.mark.parametrize("option", ["-i 200", "-i200", "--interval 200"])
+def test_the_interval_may_be_told_in_other_words(tmp_path: Path, option: str) -> None:
+    asked = values(_parse(tmp_path, recorded(TWO)))["stall_time"]
+    other = _altered(lambda r: r.update({"cmdline:": f"cyclictest -q {option} -h 400"}), TWO)
+    assert values(_parse(tmp_path, other))["stall_time"] == asked
+
+
+def test_without_an_interval_there_are_percentiles_and_no_stall_time(tmp_path: Path) -> None:
+    readings = _parse(tmp_path, _altered(lambda r: r.update({"cmdline:": "cyclictest -q"})))
+    assert "no interval" in reasons(readings)["stall_time"]
+    assert "latency_p95" in values(readings)
+
+
 def test_one_wake_up_beyond_the_histogram_has_the_maximum_s_length(tmp_path: Path) -> None:
     found = values(_parse(tmp_path, _with({"10": 999}, cycles=1000, max=250_000)))
     assert found["stall_time"] == pytest.approx(0.249)
@@ -96,7 +109,8 @@ def test_a_percentile_among_those_beyond_is_unavailable(tmp_path: Path) -> None:
         _altered(lambda r: r.update(thread={})),
         _altered(lambda r: r.update(return_code=1)),
         _altered(lambda r: r.update(resolution_in_ns=1)),
-        _altered(lambda r: r.update({"cmdline:": "cyclictest -q"})),
+        _altered(lambda r: r.pop("cmdline:")),
+        "[" * 100_000,
         _altered(lambda r: r["thread"]["0"].pop("histogram")),
         _altered(lambda r: r["thread"]["0"].update(histogram={}, cycles=0)),
         _altered(lambda r: r["thread"]["0"].update(histogram={"ten": 4})),

@@ -26,6 +26,17 @@ def test_the_rate_is_perf_s_own(tmp_path: Path, name: str) -> None:
     assert len(PERF_SCHED_PIPE.window_rates(text, {})) == len(executed)
 
 
+def test_perf_of_linux_3_has_other_words_for_it(tmp_path: Path) -> None:
+    # Posted on public pages: "Extecuted" is perf's own.
+    old = (
+        "# Running sched/pipe benchmark...\n# Extecuted 1000000 pipe operations between two tasks\n"
+        "\n     Total time: 20.888 [sec]\n\n      20.888017 usecs/op\n          47874 ops/sec\n"
+    )
+    found = _parse(tmp_path, old)
+    assert found["ops_per_s"] == pytest.approx(47874, abs=1)
+    assert found["operations"] == 1_000_000
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -85,6 +85,42 @@ def test_a_cpu_that_nothing_disturbs_has_no_noise_and_no_longest_stall(
     assert "nothing kept" in reasons(readings)["latency_max"]
 
 
+def test_threads_in_user_space_have_columns_of_their_own_which_may_be_empty(tmp_path: Path) -> None:
+    # Posted on a public kernel list in October 2025.
+    text = (
+        "# RTLA timerlat histogram\n# Time unit is microseconds (us)\n# Duration:   0 00:00:01\n"
+        "Index   IRQ-000   Thr-000   Usr-000\n6             1         0         0\n"
+        "21            0         1         0\nover:         0         0         0\n"
+        "count:        1         1         0\nmin:          6        21         -\n"
+        "avg:          6        21         -\nmax:          6        21         -\n"
+        "ALL:        IRQ       Thr       Usr\ncount:        1         1         0\n"
+        "min:          6        21         -\navg:          6        21         -\n"
+        "max:          6        21         -\n"
+    )
+    found = values(_parse(TIMERLAT, tmp_path, text))
+    assert found["wakeups"] == 1
+    assert found["latency_max"] == pytest.approx(21e-6)
+
+
+def test_buckets_of_more_than_a_microsecond_are_not_taken_for_microseconds(tmp_path: Path) -> None:
+    # Posted publicly, of one CPU, from 'rtla timerlat hist -b 10'.
+    text = (
+        "# RTLA timerlat histogram\n# Time unit is microseconds (us)\n# Duration:   0 00:00:02\n"
+        "Index   IRQ-001   Thr-001\n0          1000       944\n10            0        55\n"
+        "20            0         1\nover:         0         0\ncount:     1000      1000\n"
+        "min:          0         3\navg:          1         7\nmax:          7        21\n"
+    )
+    with pytest.raises(BrokenError, match="0 us in its last row and 7 at most"):
+        _parse(TIMERLAT, tmp_path, text)
+
+
+@pytest.mark.parametrize("said", ["7 (0.10%) events missed", "unknown number of events missed"])
+def test_a_histogram_that_lost_events_is_refused_in_rtla_s_words(tmp_path: Path, said: str) -> None:
+    text = recorded(NOTHING) + f"{said}, results might not be accurate\n"
+    with pytest.raises(BrokenError, match="events missed"):
+        _parse(OSNOISE, tmp_path, text)
+
+
 @pytest.mark.parametrize(
     "text",
     [

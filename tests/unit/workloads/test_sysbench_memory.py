@@ -30,6 +30,21 @@ def test_the_rate_is_the_printed_one_with_more_digits(tmp_path: Path, name: str)
     assert found["events_per_s"] == pytest.approx(float(printed[1]), rel=0.05)
 
 
+def test_sysbench_1_1_names_the_time_otherwise(tmp_path: Path) -> None:
+    # Of its cpu test, posted on a public page; what is read of both is the same.
+    text = recorded("sysbench-1.1.0-8-threads.txt")
+    found = values(list(SYSBENCH_MEMORY.parse(trial(tmp_path, stdout_txt=text))))
+    assert found["events_per_s"] == pytest.approx(6481.1278, rel=1e-4)
+    assert found["latency_p99"] == pytest.approx(49.21e-3, rel=1e-3)
+    assert found["latency_max"] == pytest.approx(57.69e-3)
+
+
+def test_no_time_at_all_is_an_error(tmp_path: Path) -> None:
+    text = re.sub(r"total time: +[\d.]+s", "total time: 0.0000s", recorded(SMALL))
+    with pytest.raises(BrokenError, match="total time is 0"):
+        list(SYSBENCH_MEMORY.parse(trial(tmp_path, stdout_txt=text)))
+
+
 def test_p95_agrees_with_sysbench_s_own(tmp_path: Path) -> None:
     text = recorded(SMALL)
     theirs_ms = float(re.findall(r"95th percentile:\s+([\d.]+)", text)[0])

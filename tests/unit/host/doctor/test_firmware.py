@@ -67,6 +67,17 @@ def test_nothing_above_the_threshold_is_fine(
     assert found.value == {"seconds": 5, "longest_us": 0, "smis": 3}
 
 
+def test_a_cpu_that_does_not_count_smis_had_no_known_number_of_them(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What rdmsr and hwlatdetect say on AMD's.
+    said = "SMIs during run: 0\nrdmsr: CPU 0 cannot read MSR 0x00000034\n"
+    _with_tool(host, monkeypatch, Output(0, f"Max Latency: Below threshold\n{said}"))
+    found = host.find("hwlat", hwlat_s=5)
+    assert found.value == {"seconds": 5, "longest_us": 0, "smis": None}
+    assert "SMI" not in found.found
+
+
 @pytest.mark.parametrize(
     "output", [None, Output(1, ""), Output(9, "somebody traces here (function)\n")]
 )

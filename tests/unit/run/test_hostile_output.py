@@ -1,0 +1,154 @@
+"""Recorded output, damaged at random: a parser tells metrics, or raises what it says it raises."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labctl.base.errors import BrokenError
+from labctl.collect import bpf_exits, exits, perf_stat
+from labctl.collect.perf_kvm_stat import read_reports
+from labctl.run.parse import believable
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
+from labctl.workloads.registry import workload
+
+UNIT = Path(__file__).parents[1]
+
+WORKLOADS = {
+    "cyclictest": ("files/cyclictest.json", "cyclictest-2.40-1-thread.json"),
+    "oslat": ("files/oslat.json", "oslat-2.40-native.json"),
+    "fio-random": ("files/fio.json", "fio-3.33-randread.json"),
+    "fio-fsync": ("files/fio.json", "fio-3.33-fdatasync.json"),
+    "hackbench": ("stdout.txt", "hackbench-2.40-pipe-threads.txt"),
+    "perf-sched-pipe": ("stdout.txt", "perf-6.1-sched-pipe.txt"),
+    "timerlat": ("stdout.txt", "rtla-6.1-timerlat-rt-tcg-guest.txt"),
+    "osnoise": ("stdout.txt", "rtla-6.1-osnoise-rt-tcg-guest.txt"),
+    "sockperf": ("files/sockperf.csv", "sockperf-3.7-ping-pong-tcg.csv"),
+    "stress-ng-fork": ("files/stress-ng.yaml", "stress-ng-0.15.06-fork-tcg-guest.yaml"),
+    "sysbench-cpu": ("stdout.txt", "sysbench-1.0.20-2-threads.txt"),
+    "sysbench-memory": ("stdout.txt", "sysbench-1.0.20-memory-window.txt"),
+    "iperf3": ("stdout.txt", "iperf3-3.12-native.json"),
+}
+REPEATED = ("hackbench", "perf-sched-pipe")
+"""They print one run after the other: of which the last is missing nobody knows."""
+REPORTS = (
+    "perf-kvm-stat-3.7-intel-98202-samples.txt",
+    "perf-kvm-stat-intel-live-two-frames.txt",
+    "perf-kvm-stat-riscv-browser.txt",
+)
+COUNTERS = (
+    "perf-stat-6.8-csv-hybrid-topdown.csv",
+    "perf-stat-amd-json-user-6.x.jsonl",
+    "perf-stat-json-per-thread.jsonl",
+)
+
+Damage = Callable[[bytes], bytes]
+
+_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
+_VALUES = (
+    *(b"0", b"-1", b"1.5", b"1,5", b"nan", b"-inf", b"1e400", b"9" * 30, b"9" * 400, b"9" * 5000),
+    *(b"null", b"true", b'""', b"[]", b"{}", b"<not counted>", "١٢".encode(), b"\xff"),
+)
+_WHOLE = (
+    *(b"", b"\0" * 64, b"null", b"[]", b"{}", b"[" * 2_000, b'{"a":' * 2_000, b"- " * 2_000),
+    *(b"Error: Permission denied\n", b"\xff\xfe\n"),
+)
+
+
+def _number_becomes(value: bytes, which: int) -> Damage:
+    def damaged(data: bytes) -> bytes:
+        found = list(_NUMBER.finditer(data))
+        one = found[which % len(found)]
+        return data[: one.start()] + value + data[one.end() :]
+
+    return damaged
+
+
+def _line_times(which: int, times: int) -> Damage:
+    def damaged(data: bytes) -> bytes:
+        lines = data.splitlines(keepends=True)
+        at = which % len(lines)
+        return b"".join([*lines[:at], *lines[at : at + 1] * times, *lines[at + 1 :]])
+
+    return damaged
+
+
+places = st.integers(0, 1 << 20)
+damages = st.one_of(
+    st.builds(_number_becomes, st.sampled_from(_VALUES), places),
+    st.builds(_line_times, places, st.sampled_from((0, 2))),
+    places.map(lambda at: lambda data: data[: at % (len(data) + 1)]),
+    st.sampled_from(_WHOLE).map(lambda whole: lambda _: whole),
+    st.just(lambda data: data * 2),
+    st.just(lambda data: data.replace(b".", b",")),
+    st.just(lambda data: data.replace(b"\n", b"\r\n")),
+)
+
+
+def _read(data: bytes, file: str, parse: Callable[[TrialFolder], Iterator[object]]) -> list[object]:
+    """[] for what is refused."""
+    with TemporaryDirectory() as place:
+        folder = TrialFolder(Path(place))
+        folder.write_raw(file, data)
+        with suppress(BrokenError), believable(place):
+            return list(parse(folder))
+    return []
+
+
+@pytest.mark.parametrize("program", WORKLOADS)
+@settings(max_examples=25)
+@given(damage=damages)
+def test_a_workload_s_output(program: str, damage: Damage) -> None:
+    file, recorded = WORKLOADS[program]
+    data = (UNIT / "workloads" / "fixtures" / recorded).read_bytes()
+    _read(damage(data), file, workload(program).parse)
+
+
+@pytest.mark.parametrize("program", [name for name in WORKLOADS if name not in REPEATED])
+@settings(max_examples=25)
+@given(short=st.integers(1, 1 << 20) | st.integers(1, 400))
+def test_a_workload_s_output_that_is_cut_tells_nothing_else(program: str, short: int) -> None:
+    file, recorded = WORKLOADS[program]
+    data = (UNIT / "workloads" / "fixtures" / recorded).read_bytes()
+    parse = workload(program).parse
+    assert _read(data[: -min(short, len(data))], file, parse) in ([], _read(data, file, parse))
+
+
+@pytest.mark.parametrize("recorded", REPORTS)
+@settings(max_examples=50)
+@given(damage=damages)
+def test_perf_kvm_stat_s(recorded: str, damage: Damage) -> None:
+    data = (UNIT / "collect" / "fixtures" / recorded).read_bytes()
+    text = damage(data).decode(errors="replace")
+    with suppress(BrokenError):
+        read_reports(text, "report.txt")
+
+
+@pytest.mark.parametrize("recorded", COUNTERS)
+@settings(max_examples=25)
+@given(damage=damages)
+def test_perf_stat_s(recorded: str, damage: Damage) -> None:
+    data = (UNIT / "collect" / "fixtures" / recorded).read_bytes()
+    _read(damage(data), perf_stat.RAW, lambda raw: perf_stat.parse(raw, kind="guest"))
+
+
+@settings(max_examples=25)
+@given(damage=damages)
+def test_bpftrace_s(damage: Damage) -> None:
+    fixtures = UNIT / "collect" / "fixtures"
+
+    def parse(raw: TrialFolder) -> Iterator[object]:
+        told = (fixtures / "exits-linux-6.18-software-kvm.json").read_bytes()
+        raw.write_raw(files.EXITS, told)
+        return exits.parse(raw)
+
+    data = (fixtures / "exits-bpftrace-0.17-software-kvm.jsonl").read_bytes()
+    _read(damage(data), bpf_exits.RAW, parse)

@@ -1,0 +1,61 @@
+"""What a guest writes is read by parsers that count with its numbers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.run import parse
+from labctl.store.samples import Sample
+from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+
+FIXTURES = Path(__file__).parents[1] / "workloads" / "fixtures"
+
+
+def _record(program: str) -> TrialRecord:
+    return TrialRecord(
+        number=1,
+        attempt=1,
+        block=1,
+        boot=1,
+        position=1,
+        cell={},
+        status=TrialStatus.DONE,
+        parsed_with={"program": program, "kind": "guest", "accelerator": "tcg"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "file", "recorded", "was", "now"),
+    [
+        ("hackbench", "stdout.txt", "hackbench-2.40-pipe-threads.txt", "with 1 ", "with %s "),
+        ("oslat", "files/oslat.json", "oslat-2.40-native.json", '"max": ', '"max": %s'),
+        ("sockperf", "files/sockperf.csv", "sockperf-3.7-ping-pong-tcg.csv", "\n7, ", "\n7%s, "),
+    ],
+)
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_numbers_beyond_any_measure_make_a_trial_invalid_and_no_crash(
+    tmp_path: Path, program: str, file: str, recorded: str, was: str, now: str, digits: int
+) -> None:
+    folder = TrialFolder(tmp_path)
+    text = (FIXTURES / recorded).read_text()
+    assert was in text
+    folder.write_raw(file, text.replace(was, now % ("9" * digits), 1))
+    with pytest.raises(BrokenError, match=str(tmp_path)):
+        parse.parse_trial(folder, _record(program))
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_metric_that_is_no_number_names_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    made = Sample(
+        metric="noise", value=value, unit=Unit.CPUS, better=Better.LOWER, source="files/oslat.json"
+    )
+    monkeypatch.setattr(parse, "_readings", lambda folder, record: [made])
+    with pytest.raises(BrokenError, match=r"files/oslat\.json: noise would be (inf|nan)"):
+        parse.parse_trial(TrialFolder(tmp_path), _record("oslat"))
