@@ -323,7 +323,7 @@ def _done(folder: RunFolder) -> set[int]:
 
 
 def _records(folder: RunFolder) -> list[TrialRecord]:
-    return [t.read_record() for t in folder.trial_folders() if t.has("trial.json")]
+    return [t.read_record() for t in folder.trial_folders() if t.has_record]
 
 
 def _facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> dict[str, Any]:
