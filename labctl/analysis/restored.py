@@ -99,37 +99,27 @@ def _check(
     restored = _effect(series(test.restored), series(design.baseline, design.control))
     booted = _effect(series(test.booted), series(booted_baseline))
     where = f"'{test.restored}' in {test.place}"
+    unchecked = f"Whether {where} may be restored could not be checked"
     if restored is None or booted is None or EffectKind.DIFFERENCE in (restored.kind, booted.kind):
-        return _checked(test, None, f"Whether {where} may be restored could not be checked.")
+        return _checked(test, None, f"{unchecked}.")
     both = sorted(set(restored.by_block) & set(booted.by_block))
     by_block = {block: restored.by_block[block] - booted.by_block[block] for block in both}
     if len(both) < FEWEST_BLOCKS:
-        return _checked(
-            test,
-            None,
-            f"Whether {where} may be restored could not be checked: {len(both)} of the "
-            f"{FEWEST_BLOCKS} blocks that it takes.",
-        )
+        lack = f"{len(both)} of the {FEWEST_BLOCKS} blocks that it takes"
+        return _checked(test, None, f"{unchecked}: {lack}.")
+    if licence is None or not licence.judges:
+        return _checked(test, None, f"{unchecked}: the control there forbids it.")
+    if design.before_look:
+        none = "the run reached none of the looks that its plan declares"
+        return _checked(test, None, f"{unchecked}: {none}.")
     boots = [*restored.boots, *booted.boots]
     of = spread_over(by_block, boots, _RESOLUTION, math.hypot(restored.floor, booted.floor))
-    if licence is None or not licence.judges:
-        return _checked(
-            test,
-            None,
-            f"Whether {where} may be restored could not be checked: the control there forbids it.",
-        )
-    if design.before_look:
-        return _checked(
-            test,
-            None,
-            f"Whether {where} may be restored could not be checked: the run reached none of the "
-            "looks that its plan declares.",
-        )
     # Two one-sided tests at alpha each: their interval has confidence 1 - 2 alpha.
     interval = t_interval(of, 2 * alpha)
     if interval is None:
         return _checked(test, None, f"{where} differed by the same number in every block.")
-    half = on_scale(test.primary.margin, restored.kind) / 2
+    margin = on_scale(test.primary.margin, restored.kind)
+    half = margin / 2
     passed = interval.within(half)
     low, high = restored.shown(interval.low), restored.shown(interval.high)
     found = (
@@ -137,22 +127,15 @@ def _check(
         f"({change_interval(low, high)}) against booted guests, where "
         f"{size(restored.as_size(half))} is allowed"
     )
-    if passed and not (
-        licence.sees and licence.reach <= on_scale(test.primary.margin, restored.kind)
-    ):
-        return _checked(
-            test,
-            None,
-            f"Whether {where} may be restored could not be checked: {found}, but control and "
-            "handicap do not let this run call things equal.",
-            restored.shown(of.mean),
-            Interval(low, high),
-        )
+    estimate, shown = restored.shown(of.mean), Interval(low, high)
+    if passed and not (licence.sees and licence.reach <= margin):
+        forbids = "control and handicap do not let this run call things equal"
+        return _checked(test, None, f"{unchecked}: {found}, but {forbids}.", estimate, shown)
     apart = t_interval(of, alpha)
     differs = apart is not None and (apart.low > 0 or apart.high < 0)
     verb = "has" if passed else _DIFFERS if differs else "has not been shown to have"
     sentence = f"{where} {verb} the effect of a booted guest: {found}."
-    return _checked(test, passed, sentence, restored.shown(of.mean), Interval(low, high))
+    return _checked(test, passed, sentence, estimate, shown)
 
 
 def _effect(tuning: Sequence[Series], references: Sequence[Series]) -> Effects | None:

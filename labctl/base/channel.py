@@ -8,7 +8,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,14 +83,14 @@ class Channel:
                 answered_ns = time.monotonic_ns()
                 machine_ns = message.get("monotonic_ns")
                 if not isinstance(machine_ns, int):
-                    raise self._garbage(message)
+                    raise _garbage(self.name, message)
                 return ClockReading(asked_ns, machine_ns, answered_ns)
 
     def read(self, paths: Sequence[str], deadline: Deadline) -> dict[str, str | None]:
         """The texts of files on the machine; None for one that can't be read."""
         texts = self._ask("read", deadline, paths=list(paths)).get("texts")
         if not isinstance(texts, dict):
-            raise self._garbage(texts)
+            raise _garbage(self.name, texts)
         return {path: texts.get(path) for path in paths}
 
     def write(self, path: str, data: bytes, deadline: Deadline, *, mode: int = 0o644) -> None:
@@ -143,17 +143,26 @@ class Channel:
             folder=folder,
         )
         ready = self._answer(request, "ready", Deadline.after(30, f"{self.name}: forking"))
-        # The runner kills the command after `seconds`; more means that the machine hangs.
+
+        def tell(op: str) -> None:
+            self._send_line({"id": request, "op": op})
+
+        def answer(event: str, deadline: Deadline) -> Mapping[str, Any]:
+            return self._answer(request, event, deadline)
+
         try:
-            execution = Execution(self, command, request, int(ready["pid"]), seconds)
+            pid = int(ready["pid"])
         except (KeyError, TypeError, ValueError) as error:
-            raise self._garbage(ready) from error
+            raise _garbage(self.name, ready) from error
+        execution = Execution(
+            machine=self.name, command=command, pid=pid, seconds=seconds, tell=tell, answer=answer
+        )
         try:
             yield execution
         except LabctlError:
             if not execution.is_started:
                 # Else the runner would wait for its 'go' and answer nothing else.
-                self._send_line({"id": request, "op": "stop"})
+                tell("stop")
             raise
 
     def _ask(self, op: str, deadline: Deadline, **fields: Any) -> Mapping[str, Any]:
@@ -182,7 +191,7 @@ class Channel:
             if message.get("event") == "error":
                 raise RefusedError(f"{self.name}: {message.get('message')}")
             if message.get("event") != event:
-                raise self._garbage(message)
+                raise _garbage(self.name, message)
             return message
 
     def _receive(self, deadline: Deadline) -> dict[str, Any]:
@@ -219,37 +228,50 @@ class Channel:
     def _closed(self) -> ChannelClosed:
         return ChannelClosed(f"{self.name}: ended while labctl was talking to it")
 
-    def _garbage(self, found: Any) -> BrokenError:
-        return BrokenError(f"{self.name}: answered with {str(found)[:200]!r}")
+
+def _garbage(machine: str, found: Any) -> BrokenError:
+    return BrokenError(f"{machine}: answered with {str(found)[:200]!r}")
 
 
 class Execution:
-    """One command on a machine: `go`, `wait_exited`, `result`, in this order."""
+    """One command on a machine: `go`, `wait_exited`, `result`, in this order.
+
+    `tell` sends its runner a word about this command; `answer` waits for an event of it.
+    """
 
     def __init__(
-        self, channel: Channel, command: Command, request: int, pid: int, seconds: float
+        self,
+        *,
+        machine: str,
+        command: Command,
+        pid: int,
+        seconds: float,
+        tell: Callable[[str], None],
+        answer: Callable[[str, Deadline], Mapping[str, Any]],
     ) -> None:
         self.pid = pid
         """The command's process on its machine (natively a host pid, if /proc is the host's)."""
-        self._channel = channel
+        self._machine = machine
         self._command = command
-        self._request = request
         self._seconds = seconds
+        self._tell = tell
+        self._answer = answer
         self.is_started = False
 
     def go(self) -> None:
         self.is_started = True
-        self._channel._send_line({"id": self._request, "op": "go"})
+        self._tell("go")
 
     def wait_exited(self) -> None:
         """Block until the command has ended; the machine is sent nothing meanwhile."""
-        name = f"{self._channel.name}: '{self._command.argv[0]}'"
-        self._channel._answer(self._request, "exited", Deadline.after(self._seconds + 30, name))
+        name = f"{self._machine}: '{self._command.argv[0]}'"
+        # The runner kills the command after `seconds`; more means that the machine hangs.
+        self._answer("exited", Deadline.after(self._seconds + 30, name))
 
     def result(self) -> CommandResult:
         """The outcome; raises BrokenError for a command that was killed for taking too long."""
-        deadline = Deadline.after(60, f"{self._channel.name}: sending results")
-        message = self._channel._answer(self._request, "result", deadline)
+        deadline = Deadline.after(60, f"{self._machine}: sending results")
+        message = self._answer("result", deadline)
         try:
             found = message["files"]
             # Only what was asked for: the names become those of files here.
@@ -257,7 +279,7 @@ class Execution:
             files = {name: base64.b64decode(found[name]) for name in names}
             if message["timed_out"]:
                 raise BrokenError(
-                    f"{self._channel.name}: '{self._command.argv[0]}' was killed after "
+                    f"{self._machine}: '{self._command.argv[0]}' was killed after "
                     f"{self._seconds:g} s"
                 )
             return CommandResult(
@@ -276,4 +298,4 @@ class Execution:
                 },
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._channel._garbage(message) from error
+            raise _garbage(self._machine, message) from error

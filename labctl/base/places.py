@@ -8,7 +8,6 @@ own folders; an installed wheel carries them in `labctl/data`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,13 +53,6 @@ def results_folder() -> Path:
     if configured := os.environ.get("LABCTL_RESULTS"):
         return Path(configured).resolve()
     return lab_folder() / "results"
-
-
-def relative_files(folder: Path) -> Iterator[Path]:
-    """Every file under `folder`, as paths relative to it, sorted."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            yield path.relative_to(folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labctl.base.errors import UsageError
+from labctl.base.percentiles import SAMPLES_BEYOND
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.trace import files
 from labctl.trace.nested import timeline_of_files
 from labctl.trace.recordings import Traces
 
-ENOUGH = 20
 SHARES = ("late_host_share", "late_exit_share", "late_queue_share")
 _IMPOSSIBLE = {
     "native": {
@@ -40,8 +40,8 @@ def parse(traces: Traces, *, program: str, kind: str, accelerator: str) -> Itera
     for metric in SHARES:
         if metric in impossible:
             yield Unavailable(metric=metric, reason=impossible[metric])
-        elif 0 < late < ENOUGH:
-            reason = f"{late} late wake-ups are fewer than {ENOUGH} (METHOD rule 16)."
+        elif 0 < late < SAMPLES_BEYOND:
+            reason = f"{late} late wake-ups are fewer than {SAMPLES_BEYOND} (METHOD rule 16)."
             yield Unavailable(metric=metric, reason=reason)
         elif metric in timeline.figures:
             yield Sample(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from labctl.base.percentiles import samples_needed
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable, sample_key
 from labctl.trace.sched import Delays, Schedule, ThreadSchedule
@@ -105,7 +106,7 @@ def _percentiles(delays: Delays, labels: Mapping[str, str], source: str) -> Iter
         metric = f"sched_delay_{name}"
         value = delays.percentile(q)
         if value is None:
-            needed = round(20 / (1 - q))
+            needed = samples_needed(q)
             reason = f"there were {count:,} waits, and a percentile of that rank needs {needed:,}."
             yield Unavailable(metric=sample_key(metric, labels), reason=reason)
         else:

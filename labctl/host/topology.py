@@ -108,10 +108,6 @@ class Topology:
         others = (self.cpu(number).siblings - {number} for number in cpus)
         return frozenset().union(*others) & self.online
 
-    def usable_cores(self) -> tuple[CpuSet, ...]:
-        """The usable threads of each core that has any, ordered by their lowest CPU."""
-        return self.cores(self.usable)
-
 
 def read_topology(root: Path = SYS, *, allowed: CpuSet | None = None) -> Topology:
     """Read sysfs, or another machine's copy of it, below `root`.

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import change
-from labctl.report.view import Column, Scene, View, base_name, label, primary_column
+from labctl.report.view import Column, Scene, View, primary_column
+from labctl.store.samples import base_name, labels_of
 from labctl.trace.threads import HELPERS, VCPU
 
 
@@ -52,5 +53,5 @@ def _host_cpu(view: View, tuning: str, scene: Scene) -> float:
         for level in view.levels(scene)
         if level.tuning == tuning
         and base_name(level.metric) == "host_cpu"
-        and label(level.metric, "thread") in (VCPU, *HELPERS)
+        and labels_of(level.metric).get("thread") in (VCPU, *HELPERS)
     )

@@ -17,7 +17,8 @@ from labctl.analysis.model import Level
 from labctl.base.units import Unit
 from labctl.base.wording import counted, quantity
 from labctl.report.axis import Axis, axis_of
-from labctl.report.view import Scene, View, base_name, mapping
+from labctl.report.view import Scene, View, mapping
+from labctl.store.samples import base_name
 
 _LABEL = 17
 """Height that a number at the axis takes."""

@@ -10,7 +10,8 @@ from functools import partial
 from labctl.analysis.model import Level
 from labctl.base.units import Unit
 from labctl.base.wording import quantity
-from labctl.report.view import Scene, View, base_name, label, only_label
+from labctl.report.view import Scene, View, only_label
+from labctl.store.samples import base_name, labels_of
 
 _MOST_PARTS = 6
 """Parts with a colour of their own; more are joined as "other"."""
@@ -92,7 +93,9 @@ def no_exits(view: View, scene: Scene) -> str:
 
 
 def _thread(level: Level) -> str | None:
-    thread = label(level.metric, "thread") if base_name(level.metric) == "host_cpu" else None
+    if base_name(level.metric) != "host_cpu":
+        return None
+    thread = labels_of(level.metric).get("thread")
     return thread if thread in _THREADS else None
 
 

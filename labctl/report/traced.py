@@ -111,7 +111,7 @@ def find(folder: RunFolder, name: str) -> TrialFolder:
 def about(folder: RunFolder, trial: TrialFolder) -> About:
     """Raises UsageError for a trial that was not finished, BrokenError when its record can't be
     read."""
-    if not trial.has("trial.json"):
+    if not trial.has_record:
         raise UsageError(
             f"trial {trial.path.name.lstrip('0')} of {folder.name} was not finished",
             hint=f"'labctl sweep --resume {folder.name}' makes it again.",

@@ -22,6 +22,7 @@ from labctl.analysis.model import (
 )
 from labctl.base.wording import metric_title
 from labctl.store.run_folder import LoadedRun
+from labctl.store.samples import base_name, labels_of, sample_key
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -77,36 +78,20 @@ class Column:
     primary: bool = False
 
 
-def base_name(metric: str) -> str:
-    """The metric without its labels: "ipc" of "ipc{source=pmu}"."""
-    return metric.partition("{")[0]
-
-
 def series_name(metric: str) -> str:
     """The metric's key without its `source`: `ipc{source=pmu}` is a series of "ipc", while
     `latency_p95{direction=read}` is one of its own."""
-    base, labels = base_name(metric), _labels(metric)
-    kept = [label for label in labels if not label.startswith("source=")]
-    return f"{base}{{{','.join(kept)}}}" if kept else base
-
-
-def _labels(metric: str) -> list[str]:
-    inside = metric.partition("{")[2].removesuffix("}")
-    return inside.split(",") if inside else []
-
-
-def label(metric: str, name: str) -> str | None:
-    """The value of one label: "vcpu" of "host_cpu{thread=vcpu}"; None without it."""
-    pairs = (pair.partition("=") for pair in _labels(metric))
-    return next((value for key, _, value in pairs if key == name), None)
+    kept = {name: value for name, value in labels_of(metric).items() if name != "source"}
+    return sample_key(base_name(metric), kept)
 
 
 def only_label(metric: str, base: str, name: str) -> str | None:
     """The value of a label of a `base` that has no other: exits by reason are "exits{reason=HLT}",
     and "exits{reason=HLT,vcpu=0}" is a part of them."""
-    if base_name(metric) != base or len(_labels(metric)) != 1:
+    labels = labels_of(metric)
+    if base_name(metric) != base or len(labels) != 1:
         return None
-    return label(metric, name)
+    return labels.get(name)
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from labctl.base.tuning import Network, Tuning
 from labctl.domain.session import RunningGuest
 from labctl.host.link import tap
 from labctl.run.lab import Lab
+from labctl.workloads.failures import last_words
 
 RAW = "network.json"
 
@@ -110,6 +111,5 @@ def _card(mac: str, channel: Channel) -> list[str]:
 def _output(channel: Channel, *argv: str) -> str:
     result = channel.run(Command(argv=argv), seconds=_SECONDS)
     if result.returncode != 0:
-        said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise BrokenError(f"'{' '.join(argv[:3])}' fails in the guest: {' '.join(said)}")
+        raise BrokenError(f"'{argv[0]}' fails in the guest: {last_words(result.stderr)}")
     return result.stdout.decode(errors="replace").strip("\n")

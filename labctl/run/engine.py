@@ -87,7 +87,7 @@ class Engine:
         self._traces = True
         self._started = time.monotonic()
         for trial in folder.trial_folders():
-            if trial.has("trial.json"):
+            if trial.has_record:
                 self._count(trial.read_record())
         # A resumed run may try again what was invalid: its cause may have been mended.
         self._attempts_before = dict(self._attempts)

@@ -13,6 +13,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.tuning import GuestSide
 from labctl.host.tunables import selected
 from labctl.run import guest_tuned
+from labctl.workloads.failures import last_words
 
 RAW = "guest-side.json"
 
@@ -120,8 +121,7 @@ def _output(channel: Channel, *argv: str) -> str:
     """What a program of the guest prints; raises BrokenError with what it says when it fails."""
     result = channel.run(Command(argv=argv), seconds=_SECONDS)
     if result.returncode != 0:
-        said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise BrokenError(f"'{argv[0]}' fails in the guest: {' '.join(said)}")
+        raise BrokenError(f"'{argv[0]}' fails in the guest: {last_words(result.stderr)}")
     return result.stdout.decode(errors="replace").strip()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
+from labctl.workloads.failures import last_words
 
 _LOG = "/var/log/tuned/tuned.log"
 _STARTED = "/run/tuned/started"
@@ -138,9 +139,8 @@ def _is_other_spelling(failed: str, isolated: str) -> bool:
 def _run(channel: Channel, *argv: str) -> str:
     result = channel.run(Command(argv=argv), seconds=_START_S + 30)
     if result.returncode != 0:
-        said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise BrokenError(
-            f"tuned can't be used in the guest: {' '.join(said)}",
+            f"tuned can't be used in the guest: {last_words(result.stderr)}",
             hint="An image gets tuned by its recipe's 'packages'.",
         )
     return result.stdout.decode(errors="replace")

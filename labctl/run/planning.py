@@ -12,7 +12,7 @@ from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.places import StatePlaces
 from labctl.base.tuning import Kind, Strategy, Tuning
 from labctl.domain import pincheck
-from labctl.domain.pinplan import PinPlan, default_vcpus, pin_plan
+from labctl.domain.pinplan import PinPlan, default_vcpus, pin_plan, same_placement
 from labctl.guest.images import find
 from labctl.guest.recipe import Recipe
 from labctl.host import tuned
@@ -304,8 +304,7 @@ def _same_place(tuning: Tuning, plans: Mapping[Strategy, PinPlan]) -> list[Unmet
     shown = tuning.cpu.topology or tuning.memory.numa or tuning.memory.cells
     if tuning.pin.strategy is Strategy.COMPACT or shown:
         return []
-    places = [(plan.vcpus, plan.emulator, plan.iothreads) for plan in (pins, compact)]
-    if places[0] != places[1]:
+    if not same_placement(pins, compact):
         return []
     return [
         Unmet(
@@ -351,7 +350,7 @@ def extended_plan(folder: RunFolder, blocks: int) -> Planned:
     """
     planned = resumed_plan(folder)
     status = folder.read_run().get("status")
-    begun = {t.read_record().block for t in folder.trial_folders() if t.has("trial.json")}
+    begun = {t.read_record().block for t in folder.trial_folders() if t.has_record}
     if status != "done" or planned.plan.blocks not in begun:
         said = f"status: {status}" if status != "done" else "its last extension has not begun"
         raise UsageError(

@@ -89,5 +89,5 @@ class Settler:
         lines = result.stdout.decode(errors="replace").splitlines()
         hashes = [line.split()[0] for line in lines if line.strip()]
         if result.returncode != 0 or len(hashes) != len(paths):
-            raise BrokenError(f"sha256sum fails in the guest: {result.stderr.decode()[:400]}")
+            raise BrokenError(f"sha256sum fails in the guest: {last_words(result.stderr)}")
         return dict(zip(paths, hashes, strict=True))

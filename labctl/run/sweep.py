@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -213,18 +213,9 @@ def _carry_out(
     places, plan = request.places, planned.plan
     image = built_image(planned.recipe, places, listener)
     chosen = accelerator(request.accel, image.kernel, places)
-    if record.setdefault("accelerator", chosen.name) != chosen.name:
-        raise UsageError(
-            f"run '{folder.name}' was begun under {record['accelerator']}, and guests run under "
-            f"{chosen.name} now",
-            hint=f"Resume it with '--accel {record['accelerator']}', or start a new run.",
-        )
+    _check_same_accelerator(folder, record, chosen)
     listener(Note(text=chosen.reason))
-    at = Here(accelerator=chosen.name, tree=image.tree)
-    warnings = [*planned.warnings, *lacking(plan.collect, at)]
-    if plan.collect is Level.TRACE and (little := little_room(_forecast(planned, folder.path))):
-        warnings.append(little)
-    for warning in warnings:
+    for warning in _warnings(planned, folder, Here(accelerator=chosen.name, tree=image.tree)):
         listener(Warned(text=warning))
     with ExitStack() as stack:
         lab = stack.enter_context(
@@ -264,12 +255,7 @@ def _carry_out(
         record["calibration"] = calibrations.summary()
         fresh_boots = record.setdefault("fresh_boots", request.fresh_boots)
         record["restored_state"] = not fresh_boots
-        # Now and here: a report of this run must not hang on what others show later.
-        known = [] if fresh_boots else shown(places.restore_checks, record, plan.to_json())
-        record.setdefault("restores_shown", known)
-        costs = collecting_costs.known(places.collecting_costs, record, str(plan.collect))
-        record.setdefault("collecting_costs", [asdict(cost) for cost in costs])
-        record.setdefault("exit_prices", known_prices(places.exit_prices, record["host"]))
+        _recall(places, plan, record)
         folder.write_run(record)
         engine = Engine(
             lab, folder, plan, boots, calibrations, fresh_boots=fresh_boots, why_end=why_end
@@ -282,6 +268,37 @@ def _carry_out(
             record["trials"] = engine.counts()
             seconds = {str(number): taken for number, taken in boots.seconds.items()}
             record["boot_seconds"] = record.get("boot_seconds", {}) | seconds
+
+
+def _check_same_accelerator(folder: RunFolder, record: dict[str, Any], chosen: Accelerator) -> None:
+    """A run's guests run under what its first ones did; raises UsageError."""
+    if record.setdefault("accelerator", chosen.name) != chosen.name:
+        raise UsageError(
+            f"run '{folder.name}' was begun under {record['accelerator']}, and guests run under "
+            f"{chosen.name} now",
+            hint=f"Resume it with '--accel {record['accelerator']}', or start a new run.",
+        )
+
+
+def _warnings(planned: Planned, folder: RunFolder, at: Here) -> Iterator[str]:
+    """What the run can't have here, and goes on without."""
+    yield from planned.warnings
+    yield from lacking(planned.plan.collect, at)
+    if planned.plan.collect is Level.TRACE:
+        little = little_room(_forecast(planned, folder.path))
+        if little:
+            yield little
+
+
+def _recall(places: StatePlaces, plan: Plan, record: dict[str, Any]) -> None:
+    """Put what runs before have shown of this host into the run's record. Now and here: a report
+    of this run must not hang on what others show later."""
+    fresh = record["fresh_boots"]
+    known = [] if fresh else shown(places.restore_checks, record, plan.to_json())
+    record.setdefault("restores_shown", known)
+    costs = collecting_costs.known(places.collecting_costs, record, str(plan.collect))
+    record.setdefault("collecting_costs", [asdict(cost) for cost in costs])
+    record.setdefault("exit_prices", known_prices(places.exit_prices, record["host"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +323,7 @@ def _done(folder: RunFolder) -> set[int]:
 
 
 def _records(folder: RunFolder) -> list[TrialRecord]:
-    return [t.read_record() for t in folder.trial_folders() if t.has("trial.json")]
+    return [t.read_record() for t in folder.trial_folders() if t.has_record]
 
 
 def _facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> dict[str, Any]:

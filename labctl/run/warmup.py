@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 WINDOWS = 3
 """The least number of windows that the rule looks at."""
 
@@ -19,25 +22,21 @@ reached by luck alone."""
 
 def slope(rates: Sequence[float]) -> float:
     """Relative change per window: the least-squares slope of ln(rate) over the window number."""
-    logs = [math.log(rate) for rate in rates]
-    middle = (len(logs) - 1) / 2
-    mean = sum(logs) / len(logs)
-    above = sum((number - middle) * (value - mean) for number, value in enumerate(logs))
-    below = sum((number - middle) ** 2 for number in range(len(logs)))
-    return above / below
+    number, logs = _centred(rates)
+    return float(number @ logs / (number @ number))
 
 
 def standard_error(rates: Sequence[float]) -> float:
     """Standard error of `slope`, from the scatter around the fitted line (n - 2 degrees)."""
-    logs = [math.log(rate) for rate in rates]
-    middle = (len(logs) - 1) / 2
-    mean = sum(logs) / len(logs)
-    fitted = slope(rates)
-    residual = sum(
-        (value - mean - fitted * (number - middle)) ** 2 for number, value in enumerate(logs)
-    )
-    below = sum((number - middle) ** 2 for number in range(len(logs)))
-    return math.sqrt(residual / (len(logs) - 2) / below)
+    number, logs = _centred(rates)
+    residual = logs - slope(rates) * number
+    return math.sqrt(residual @ residual / (len(rates) - 2) / (number @ number))
+
+
+def _centred(rates: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Numbers of the windows and logarithms of their rates, each less its mean."""
+    number, logs = np.arange(len(rates), dtype=np.float64), np.log(rates)
+    return number - number.mean(), logs - logs.mean()
 
 
 def is_settled(rates: Sequence[float]) -> bool:
@@ -73,7 +72,5 @@ def is_flat(counts: Sequence[int]) -> bool:
 def _counting_error(larger: Sequence[float]) -> float:
     """Standard error of `slope` of counts that come at random: the variance of ln(count) is
     1 / count."""
-    middle = (len(larger) - 1) / 2
-    below = sum((number - middle) ** 2 for number in range(len(larger)))
-    above = sum((number - middle) ** 2 / value for number, value in enumerate(larger))
-    return math.sqrt(above) / below
+    number, _ = _centred(larger)
+    return math.sqrt(number * number @ (1 / np.asarray(larger))) / float(number @ number)

@@ -113,6 +113,11 @@ class TrialFolder:
     def read_json(self, name: str) -> Any:
         return read_json(self.path / name)
 
+    @property
+    def has_record(self) -> bool:
+        """Whether the attempt came to an end, whichever; one that was cut off has none."""
+        return self.has("trial.json")
+
     def write_record(self, record: TrialRecord) -> None:
         write_json(self.path / "trial.json", record.to_json())
 

@@ -212,10 +212,11 @@ def _helper_lanes(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> L
             number = thread.index if role == "iothread" else place
             title = f"{role} {number}: {thread.name}" if thread.name else role
             lane = side.thread_lane(thread.tid, title)
-            if lane is not None:
-                draft.lanes.append(lane)
-                if is_emulated and thread.tid == thread.pid:
-                    main_loop = lane
+            if lane is None:
+                continue
+            draft.lanes.append(lane)
+            if is_emulated and thread.tid == thread.pid:
+                main_loop = lane
     return main_loop
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from labctl.trace.keys import Keys
 from labctl.trace.model import Nanoseconds, Numbers, Trace
 from labctl.trace.spans import Spans
 from labctl.trace.tracepoints import MIGRATE, SWITCH
@@ -111,15 +112,13 @@ def _by_cpu_of_the_moment(trace: Trace, waits: Spans) -> _Stretches:
     if MIGRATE not in trace.events or not len(waits):
         return whole
     events = trace.events[MIGRATE]
-    # One number for thread and time, so that the wait before each move is found at once.
-    begin_ns, end_ns = trace.start_ns, max(trace.end_ns, int(waits.end_ns.max()))
-    tids, number = np.unique(waits.tid, return_inverse=True)
-    length_ns = end_ns - begin_ns + 2
-    starts = number * length_ns + (waits.start_ns - begin_ns)
-    moved = np.flatnonzero(np.isin(events.fields["pid"], tids))
+    # So that the wait before each move is found at once.
+    end_ns = max(trace.end_ns, int(waits.end_ns.max()))
+    keys = Keys(np.unique(waits.tid), trace.start_ns, end_ns - trace.start_ns + 2)
+    moved = np.flatnonzero(np.isin(events.fields["pid"], keys.things))
     pids, time_ns = events.fields["pid"][moved], events.time_ns[moved]
-    keys = np.searchsorted(tids, pids) * length_ns + (time_ns - begin_ns)
-    wait = np.searchsorted(starts, keys, "right") - 1
+    starts, moves = keys.key(waits.tid, waits.start_ns), keys.key(pids, time_ns)
+    wait = np.searchsorted(starts, moves, "right") - 1
     inside = (wait >= 0) & (waits.tid[wait] == pids) & (time_ns < waits.end_ns[wait])
     if not inside.any():
         return whole

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labctl.base.percentiles import samples_needed
 from labctl.trace.model import Nanoseconds, Trace
 from labctl.trace.rivals import who_ran
 from labctl.trace.spans import Kind, Spans, spans
@@ -17,9 +18,6 @@ from labctl.trace.tracepoints import MIGRATE, SWITCH
 
 _PART = 30_000
 """Waits that are put in order at a time: it bounds the memory."""
-
-_BEYOND = 20
-"""So many values must lie beyond a percentile that is told (METHOD rule 16)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +34,9 @@ class Delays:
         return int(self.length_ns.sum())
 
     def percentile(self, q: float) -> int | None:
-        """The nearest-rank percentile (0 < q < 1) in ns; None when fewer than 20 values would lie
-        beyond it."""
+        """The nearest-rank percentile (0 < q < 1) in ns; None of too few values (METHOD 16)."""
         count = len(self.length_ns)
-        # Rounded: 1 - 0.95 is a little more than 0.05.
-        if round(count * (1 - q), 9) < _BEYOND:
+        if count < samples_needed(q):
             return None
         rank = math.ceil(round(count * q, 9)) - 1
         return int(np.partition(self.length_ns, rank)[rank])

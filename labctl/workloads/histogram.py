@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
+from labctl.base.percentiles import SAMPLES_BEYOND, samples_needed
 from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Sample, Unavailable, sample_key
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-SAMPLES_BEYOND = 20
-"""METHOD rule 16: a percentile q of N samples is reported only if N(1 - q) is at least this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +63,17 @@ def latency_readings(latencies: Histogram, maximum_s: float) -> Iterator[Reading
     """
     for name, q in PERCENTILES.items():
         metric = f"latency_{name}"
-        tail = latencies.count * (1 - q)
+        needed = samples_needed(q)
         found = latencies.quantile(q)
-        if tail < SAMPLES_BEYOND - 1e-9:
-            needed = ceil(SAMPLES_BEYOND / (1 - q) - 1e-9)
+        if latencies.count < needed:
             reason = (
                 f"the trial has {latencies.count} samples and {name} takes {needed}, "
                 f"so that {SAMPLES_BEYOND} lie beyond it."
             )
-            yield Unavailable(metric=_key(metric, latencies.labels), reason=reason)
+            yield Unavailable(metric=sample_key(metric, latencies.labels), reason=reason)
         elif found is None:
             reason = f"{latencies.beyond} samples lie beyond the end of the tool's histogram."
-            yield Unavailable(metric=_key(metric, latencies.labels), reason=reason)
+            yield Unavailable(metric=sample_key(metric, latencies.labels), reason=reason)
         else:
             yield _seconds(metric, found.middle_s, latencies)
             yield Sample(
@@ -98,8 +96,3 @@ def _seconds(metric: str, value: float, latencies: Histogram) -> Sample:
         labels=latencies.labels,
         source=latencies.source,
     )
-
-
-def _key(metric: str, labels: Mapping[str, str]) -> str:
-    inside = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
-    return f"{metric}{{{inside}}}" if inside else metric

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from labctl.base import process
 from labctl.base.deadline import Deadline
-from labctl.base.places import DATA_FOLDERS, relative_files
+from labctl.base.places import DATA_FOLDERS
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -29,6 +29,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
     return folder / "site"
+
+
+def relative_files(folder: Path) -> Iterator[Path]:
+    return (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
 
 
 def run_elsewhere(

@@ -9,7 +9,6 @@ from labctl.base.places import (
     DATA_FOLDERS,
     StatePlaces,
     data_files,
-    relative_files,
     results_folder,
     shipped_data,
 )
@@ -60,10 +59,3 @@ def test_state_lies_outside_of_the_repository(
     monkeypatch.setenv("XDG_STATE_HOME", "/home/me/state")
     monkeypatch.setattr(os, "geteuid", lambda: user)
     assert StatePlaces.default().root == Path(root)
-
-
-def test_the_files_of_a_folder_are_listed_sorted_and_relative(tmp_path: Path) -> None:
-    for name in ("b", "a/c"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    assert [str(path) for path in relative_files(tmp_path)] == ["a/c", "b"]

@@ -52,7 +52,7 @@ def all_cpus(count: int) -> frozenset[int]:
 def test_cores_caches_and_nodes_are_read(tmp_path: Path) -> None:
     found = read_topology(sysfs(tmp_path, 4, threads=2, l3="0-3"), allowed=all_cpus(4))
     assert found.usable == {0, 1, 2, 3}
-    assert found.usable_cores() == (frozenset({0, 1}), frozenset({2, 3}))
+    assert found.cores(found.usable) == (frozenset({0, 1}), frozenset({2, 3}))
     assert [cpu.core for cpu in found.cpus] == [0, 0, 1, 1]
     assert {cpu.l3 for cpu in found.cpus} == {0}
     assert {cpu.node for cpu in found.cpus} == {0}
@@ -72,7 +72,7 @@ def test_an_offline_cpu_is_present_and_not_usable(tmp_path: Path) -> None:
     found = read_topology(tmp_path, allowed=all_cpus(4))
     assert found.present == {0, 1, 2, 3}
     assert found.usable == {0, 1, 2}
-    assert found.usable_cores() == (frozenset({0, 1}), frozenset({2}))
+    assert found.cores(found.usable) == (frozenset({0, 1}), frozenset({2}))
 
 
 def test_a_cpu_outside_our_affinity_is_not_usable(tmp_path: Path) -> None:
@@ -86,14 +86,15 @@ def test_a_cpu_that_two_cores_claim_is_in_one(tmp_path: Path) -> None:
     for cpu, siblings in enumerate(["0-1", "1-2", "2", "0-3"]):
         write(tmp_path / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", siblings)
     found = read_topology(tmp_path, allowed=all_cpus(4))
-    assert found.usable_cores() == ({0, 1}, {2}, {3})
+    assert found.cores(found.usable) == ({0, 1}, {2}, {3})
 
 
 def test_a_core_that_sysfs_has_on_two_nodes_is_two_cores(tmp_path: Path) -> None:
     sysfs(tmp_path, 2, threads=2)
     write(tmp_path / "devices/system/node/node0/cpulist", "0")
     write(tmp_path / "devices/system/node/node1/cpulist", "1")
-    assert read_topology(tmp_path, allowed=all_cpus(2)).usable_cores() == ({0}, {1})
+    found = read_topology(tmp_path, allowed=all_cpus(2))
+    assert found.cores(found.usable) == ({0}, {1})
 
 
 def test_in_a_copy_every_cpu_is_ours_but_the_isolated_ones(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_a_kernel_without_hotplug_and_numa_has_all_cpus_online_on_node_0(tmp_pat
     found = read_topology(tmp_path, allowed=all_cpus(2))
     assert found.usable == {0, 1}
     assert found.memory_nodes == {0}
-    assert found.usable_cores() == (frozenset({0}), frozenset({1}))
+    assert found.cores(found.usable) == (frozenset({0}), frozenset({1}))
 
 
 @pytest.mark.parametrize("garbage", ["", "x", "3-1", "\x00\xff"])

@@ -1,0 +1,31 @@
+"""A guest is hostile: what it says while it settles breaks nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from labctl.base.command import Command, CommandResult
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.run.settle import Settler
+
+
+class Guest:
+    def read(self, paths: Sequence[str], deadline: Deadline) -> dict[str, str | None]:
+        return dict.fromkeys(paths)
+
+    def run(self, command: Command, *, seconds: float) -> CommandResult:
+        return CommandResult(
+            returncode=1, stdout=b"", stderr=b"\xff\xfe: gone\n", files={}, duration_s=0.0, side={}
+        )
+
+
+def test_a_guest_whose_complaint_is_no_text_is_an_error_and_no_crash() -> None:
+    lab = SimpleNamespace(source=SimpleNamespace(programs={"sysbench": "/usr/bin/sysbench"}))
+    settler = Settler(cast(Any, lab), cast(Any, None), cast(Any, None))
+    with pytest.raises(BrokenError, match="sha256sum fails in the guest: .*: gone"):
+        settler.settle(cast(Any, Guest()), "/dev/vdb")
