@@ -54,15 +54,21 @@ def test_throughput_lost_is_a_share_of_the_guests_own() -> None:
 
 
 def test_a_bpf_that_costs_more_than_recording_misses_the_target() -> None:
-    disturbs = exits.exits_figures([block(0.0, 900.0), block(0.0, 910.0)])[0]
+    disturbs = exits.exits_figures([block(0.0, 900.0), block(0.0, 910.0, 801.0)])[0]
     assert disturbs.met is False
-    assert "perf's less BPF's -105 ns" in disturbs.note
+    assert "perf's less BPF's -104 ns" in disturbs.note
+
+
+def test_where_recording_costs_nothing_that_can_be_seen_there_is_no_ratio() -> None:
+    disturbs = exits.exits_figures([block(0.0, 100.0, -900.0), block(0.0, 100.0, 1000.0)])[0]
+    assert (disturbs.value, disturbs.met) == (None, None)
+    assert "perf record 50 ns (-12021…12121) an exit" in disturbs.note
 
 
 def test_bytes_are_per_exit_and_cpu_time_is_from_a_collectors_start_to_its_end() -> None:
     _, writes, uses = exits.exits_figures(BLOCKS)
     assert writes.value == pytest.approx(2000 / 80_000)
-    assert writes.note == "2.000 MB against 80.0 MB per million exits"
+    assert writes.note == "2.000 MB against 80.0 MB per million exits that it saw"
     assert uses.value == pytest.approx(1.5)
     assert uses.met is False
     assert "0.30 CPU seconds a window (0.000 while it is open)" in uses.note

@@ -123,13 +123,15 @@ def exits_figures(blocks: Sequence[Block]) -> list[Figure]:
         done = sum(block[arm].exits for block in blocks)
         if seen + lost < 0.9 * done:
             raise BrokenError(f"{arm} saw {seen} of {done} exits on their way to QEMU")
+    known = t_interval(spread(_added_ns(blocks, PERF), _TIED_NS), ALPHA)
     added = {arm: _added_ns(blocks, arm) for arm in (BPF, PERF)}
     means = {arm: statistics.fmean(values) for arm, values in added.items()}
     more = [ours - theirs for ours, theirs in zip(added[PERF], added[BPF], strict=True)]
     return [
         replace(
             DISTURBS,
-            value=means[BPF] / means[PERF],
+            # What is 0 for all that is known has no ratio.
+            value=None if known is None or known.low <= 0 else means[BPF] / means[PERF],
             values=(*added[BPF], *added[PERF]),
             note=f"{_covers(blocks)}; {'; '.join(_disturbed(blocks, arm) for arm in (BPF, PERF))}; "
             f"perf's less BPF's {_ns_words(more)}; {_setting(blocks)}",
@@ -186,16 +188,17 @@ def _covers(blocks: Sequence[Block]) -> str:
 
 
 def _written(blocks: Sequence[Block]) -> Figure:
-    """Of all windows together."""
+    """Of all windows together; a collector is at it before and after them as well."""
     mb = {
-        arm: sum(block[arm].written for block in blocks) / sum(block[arm].exits for block in blocks)
+        arm: sum(block[arm].written for block in blocks)
+        / sum(block[arm].returns for block in blocks)
         for arm in (BPF, PERF)
     }
     return replace(
         WRITES,
         value=mb[BPF] / mb[PERF],
         values=tuple(float(block[arm].written) for arm in (BPF, PERF) for block in blocks),
-        note=f"{mb[BPF]:.3f} MB against {mb[PERF]:.1f} MB per million exits",
+        note=f"{mb[BPF]:.3f} MB against {mb[PERF]:.1f} MB per million exits that it saw",
     )
 
 
