@@ -26,6 +26,10 @@ VCPUS = 2
 PORT_IO = bytes.fromhex("ba8000 b041 ee ebfd")
 """Writes to the port of POST codes, which QEMU handles, for ever."""
 
+# mov dx, 0x80; mov ax, 0xf000; mov ds, ax; here: out dx, al; mov [0], al; jmp here
+PORT_AND_MEMORY_IO = bytes.fromhex("ba8000 b800f0 8ed8 ee a20000 ebfa")
+"""In turns with writes to its own ROM, which QEMU handles too."""
+
 
 @dataclass(frozen=True)
 class Firmware:

@@ -23,7 +23,7 @@ from labctl.run.lab import Lab
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from tests.guest.conftest import DISTURBED
-from tests.guest.firmware import PORT_IO, VCPUS, Firmware, started
+from tests.guest.firmware import PORT_AND_MEMORY_IO, PORT_IO, VCPUS, Firmware, started
 
 pytestmark = DISTURBED
 
@@ -46,13 +46,15 @@ def firmware(tmp_path: Path) -> Iterator[Firmware]:
 
 
 @contextmanager
-def _perf_counts(event: str, pid: int) -> Iterator[list[int]]:
-    """How often perf saw the event in all of the block; known afterwards."""
+def _perf_counts(event: str, pid: int, *filters: str) -> Iterator[list[int]]:
+    """How often perf saw the event in all of the block, or of each filter; known afterwards."""
     asked, asking = os.pipe()
     answers, answering = os.pipe()
     argv = with_tracefs(
         ("perf", "stat", "-x,", "-D", "-1", "--control", f"fd:{asked},{answering}")
-        + ("-e", event, "-p", str(pid))
+        + tuple(word for text in filters for word in ("-e", event, "--filter", text))
+        + (() if filters else ("-e", event))
+        + ("-p", str(pid))
     )
     counts: list[int] = []
     with subprocess.Popen(
@@ -69,8 +71,7 @@ def _perf_counts(event: str, pid: int) -> Iterator[list[int]]:
         _, said = perf.communicate(timeout=20)
     os.close(asking)
     os.close(answers)
-    line = next(line for line in said.splitlines() if event in line)
-    counts.append(int(line.split(",")[0]))
+    counts += [int(line.split(",")[0]) for line in said.splitlines() if event in line]
 
 
 def _values(readings: list[Reading]) -> dict[str, float]:
@@ -119,23 +120,29 @@ def counter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("counter")
-def test_returns_to_qemu_are_as_many_as_perf_counts_beside(
-    firmware: Firmware, tmp_path: Path
+def test_returns_to_qemu_are_of_each_reason_as_many_as_perf_counts_beside(
+    tmp_path: Path,
 ) -> None:
     mounts = Path("/proc/mounts").read_text()
     raw = TrialFolder(tmp_path / "trial")
     event = "kvm:kvm_userspace_exit"
+    # Any, and KVM_EXIT_IO and KVM_EXIT_MMIO of linux/kvm.h.
+    filters = ("reason>=0", "reason==2", "reason==6")
     with (
-        _perf_counts(event, firmware.pid) as around,
-        exit_counting.exit_counting(LAB, firmware.bench, raw),
-        _perf_counts(event, firmware.pid) as within,
+        started(tmp_path, PORT_AND_MEMORY_IO) as guest,
+        _perf_counts(event, guest.pid, *filters) as around,
+        exit_counting.exit_counting(LAB, guest.bench, raw),
+        _perf_counts(event, guest.pid, *filters) as within,
     ):
         time.sleep(1)
     found = _values(list(exits.parse(raw)))
-    count = round(found["userspace_exits"] * found["exits_window"])
-    assert 1000 < within[0] <= count <= around[0]
-    # Port I/O is all that it does.
-    assert found["userspace_exits{reason=IO}"] > 0.99 * found["userspace_exits"]
+    keys = ("userspace_exits", "userspace_exits{reason=IO}", "userspace_exits{reason=MMIO}")
+    for key, inner, outer in zip(keys, within, around, strict=True):
+        count = round(found[key] * found["exits_window"])
+        assert 500 < inner <= count <= outer, key
+    # It does one after the other, and nothing else.
+    assert found[keys[1]] == pytest.approx(found[keys[2]], rel=0.01)
+    assert found[keys[1]] + found[keys[2]] > 0.99 * found[keys[0]]
     assert 1 < found["exits_window"] < 5
     assert Path("/proc/mounts").read_text() == mounts
 

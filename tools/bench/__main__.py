@@ -24,7 +24,7 @@ from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import accelerator
 from labctl.host.facts import host_facts
 from labctl.store.jsonfile import write_json
-from tools.bench import commands, guests, reports, sweeps, timeline_page, traces
+from tools.bench import commands, exits, guests, reports, sweeps, timeline_page, traces
 from tools.bench.benchmark import IMAGE, SWEEP_ARGUMENTS, TRACE_EVENTS, Benchmark
 from tools.bench.figures import Figure
 
@@ -42,6 +42,7 @@ GROUPS: dict[str, tuple[Callable[[Benchmark], list[Figure]], tuple[Figure, ...]]
         (timeline_page.OPENS, timeline_page.SIZE, timeline_page.RENDERED),
     ),
     "trace": (traces.trace, (traces.SCRIPT, traces.LATENCY, traces.MEMORY)),
+    "exits": (exits.exits, (exits.DISTURBS, exits.WRITES, exits.USES)),
     "image": (commands.image, (commands.BUILD, commands.DISK_SIZE)),
     "restore": (guests.restore, (guests.RESTORE,)),
     "boot": (guests.boot, (guests.BOOT,)),
