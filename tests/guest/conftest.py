@@ -51,6 +51,10 @@ LATENCY = {
 """What makes the least study one of a workload that needs no instructions counted."""
 
 
+TWO = {"[native, baseline, pinned+fifo]": "[native, baseline]"}
+"""For what is the same in every guest."""
+
+
 def changed_study(folder: Path, changes: Mapping[str, str]) -> str:
     """The least study with some of its words changed."""
     text = TINY.read_text()
@@ -134,6 +138,15 @@ class Sandbox:
     def trials(self, run: Path) -> list[dict[str, Any]]:
         paths = sorted(run.glob("trials/*/trial.json"))
         return [json.loads(path.read_text()) for path in paths]
+
+    def measured_trials(self) -> list[Path]:
+        """Folders of trials that are warm and not yet over."""
+        return [
+            path.parent
+            for run in self.runs()
+            for path in run.glob("trials/*/warmup.json")
+            if not path.with_name("host.json").exists()
+        ]
 
     def shadow_image(self, image: Image, **manifest: str) -> Path:
         """In place of the host's images: this one, with another manifest, and first boots of its
@@ -223,23 +236,6 @@ def wait_for(
 
 
 @pytest.fixture(scope="session")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """The host's own image, built and booted once: tests of what may go wrong want to start from
-    one that is as it should be."""
-    assert os.geteuid() == 0, "guest tests need root"
-    found = find(load_recipe("debian-12"), StatePlaces.default())
-    assert found is not None, "run 'labctl image build' first"
-    if not any(found.prepared_dir.glob("*.qcow2")):
-        subprocess.run(
-            [*LABCTL, *tiny(), "--quiet"],
-            env={**os.environ, "LABCTL_RESULTS": str(tmp_path_factory.mktemp("first"))},
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-    return found
-
-
-@pytest.fixture(scope="session")
 def kept() -> Iterator[Path]:
     """What a host keeps from run to run, and no test need make for itself: the data disk, half a
     gigabyte that a run takes for dirty, and what libvirt knows of QEMU."""
@@ -275,6 +271,43 @@ def sandboxed(kept: Path, results: Path) -> Iterator[Sandbox]:
         for group in leftover_cgroups(StatePlaces(state)):
             guest_cgroups.remove(group)
         subprocess.run(["rm", "-rf", str(state)], check=True)
+
+
+@pytest.fixture(scope="session")
+def built() -> Image:
+    """The host's own image."""
+    assert os.geteuid() == 0, "guest tests need root"
+    found = find(load_recipe("debian-12"), StatePlaces.default())
+    assert found is not None, "run 'labctl image build' first"
+    return found
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A small sweep that is over. `leftovers`: what was on the host when it had ended."""
+
+    sandbox: Sandbox
+    report: dict[str, Any]
+    leftovers: list[str]
+
+
+@pytest.fixture(scope="session")
+def swept(built: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swept]:
+    """For all tests that only read what a sweep has made. It boots the image for the first time,
+    and counts instructions, where nobody has."""
+    with sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
+        done = sandbox.labctl("sweep", str(STUDY), "--seed=1", *QUIET, "--json")
+        assert done.returncode == 0, done.stderr
+        yield Swept(sandbox, json.loads(done.stdout), sandbox.leftovers())
+
+
+@pytest.fixture(scope="session")
+def image(built: Image, request: pytest.FixtureRequest) -> Image:
+    """The host's image, booted once: tests of what may go wrong want to start from one that is as
+    it should be."""
+    if not any(built.prepared_dir.glob("*.qcow2")):
+        request.getfixturevalue("swept")
+    return built
 
 
 @pytest.fixture

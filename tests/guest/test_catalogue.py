@@ -38,6 +38,7 @@ from labctl.run.huge_pages import (
     pages_of,
     sizes_in_files,
 )
+from labctl.run.requirements import read_offers
 from labctl.study.tunings import load_tuning, load_tunings, tuning_names
 from tests.guest.conftest import huge_page_pools, wait_for
 
@@ -143,9 +144,13 @@ def _locked(stack: ExitStack) -> bool:
     return True
 
 
-def _absent(tuning: Tuning, installed: str) -> str | None:
+def _absent(tuning: Tuning, installed: str, topology: Topology) -> str | None:
     """Why this host can't start the tuning's guest at all."""
     need = tuning.requires
+    if tuning.memory.locked:
+        offers = read_offers([tuning], topology, vcpus=1, memory_mib=MEMORY_MIB, accelerator="tcg")
+        if not offers.locks_memory:
+            return "the right to lift the limit of locked memory"
     if need.libvirt is not None and is_older(installed, need.libvirt):
         return f"libvirt {need.libvirt}"
     if missing := [path for path in need.paths if not Path(path).exists()]:
@@ -158,7 +163,7 @@ def _absent(tuning: Tuning, installed: str) -> str | None:
 @pytest.mark.parametrize("tuning", GUESTS, ids=lambda tuning: tuning.name)
 def test_a_tuning_becomes_the_guest_that_was_asked_for(bench: Bench, tuning: Tuning) -> None:
     installed = bench.session.versions()["libvirt"]
-    if absent := _absent(tuning, installed):
+    if absent := _absent(tuning, installed, bench.topology):
         pytest.skip(f"this host lacks {absent}")
     vcpus = min(2, len(bench.topology.usable))
     try:

@@ -26,6 +26,7 @@ from tests.guest.conftest import (
     LABCTL,
     LATENCY,
     QUIET,
+    TWO,
     Sandbox,
     changed_study,
     sandboxed,
@@ -60,7 +61,7 @@ def samples(trial: TrialFolder) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def traced(image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     with sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
-        study = changed_study(tmp_path_factory.mktemp("study"), LATENCY)
+        study = changed_study(tmp_path_factory.mktemp("study"), LATENCY | TWO)
         done = sandbox.labctl("sweep", study, *QUIET, f"--collect={Level.TRACE}", "--quiet")
         assert done.returncode == 0, done.stderr
         (run,) = sandbox.runs()
@@ -73,7 +74,7 @@ def traced(image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_a_sweep_at_level_trace_is_one_of_valid_trials_and_leaves_nothing(traced: Traced) -> None:
-    assert [trial["status"] for trial in traced.trials] == ["done"] * 3
+    assert [trial["status"] for trial in traced.trials] == ["done"] * 2
     assert traced.leftovers == []
 
 
@@ -182,11 +183,11 @@ def test_a_guest_that_cannot_be_traced_says_why_and_its_trials_are_valid(
     # kernel_lockdown(7): tracefs is there, and empty.
     command_line = f"{image.command_line} lockdown=confidentiality"
     sandbox.shadow_image(image, command_line=command_line)
-    study = changed_study(tmp_path, LATENCY)
+    study = changed_study(tmp_path, LATENCY | TWO)
     done = sandbox.labctl("sweep", study, *QUIET, f"--collect={Level.TRACE}", "--quiet")
     assert done.returncode == 0, done.stderr
     (run,) = sandbox.runs()
-    assert [trial["status"] for trial in sandbox.trials(run)] == ["done"] * 3
+    assert [trial["status"] for trial in sandbox.trials(run)] == ["done"] * 2
     guest = only(run, "baseline")
     problem = noted_problem(guest, COLLECTOR)
     assert problem == "perf can't record in the guest: no tracepoints in /sys/kernel/tracing"

@@ -9,14 +9,11 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from labctl.base.places import StatePlaces
 from labctl.guest.images import Image
-from labctl.run.leftovers import leftover_cgroups
-from tests.guest.conftest import QUIET, STUDY, TINY, Sandbox, sandboxed, tiny, wait_for
+from tests.guest.conftest import TINY, Sandbox, Swept, sandboxed, tiny, wait_for
 
 BUSY = ("--condition=neighbour", "--duration=900", "--quiet")
 """A trial that lasts until it is interrupted, with everything that may run beside it."""
@@ -36,23 +33,6 @@ def _threads(pid: int) -> dict[str, tuple[str, int, str]]:
             continue
         found[name] = ({0: "other", 1: "fifo", 2: "rr"}[policy], priority, str(cpus))
     return found
-
-
-@dataclass(frozen=True)
-class Swept:
-    """A small sweep that is over. `leftovers`: what was on the host when it had ended."""
-
-    sandbox: Sandbox
-    report: dict[str, Any]
-    leftovers: list[str]
-
-
-@pytest.fixture(scope="module")
-def swept(image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swept]:
-    with sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
-        done = sandbox.labctl("sweep", str(STUDY), "--seed=1", *QUIET, "--json")
-        assert done.returncode == 0, done.stderr
-        yield Swept(sandbox, json.loads(done.stdout), sandbox.leftovers())
 
 
 def test_a_small_sweep_reports_every_arm_and_leaves_nothing_behind(swept: Swept) -> None:
@@ -103,16 +83,6 @@ class Running:
     threads: dict[str, tuple[str, int, str]]
 
 
-def _measured_trials(sandbox: Sandbox) -> list[Path]:
-    """Folders of trials that are warm and not yet over."""
-    return [
-        path.parent
-        for run in sandbox.runs()
-        for path in run.glob("trials/*/warmup.json")
-        if not path.with_name("host.json").exists()
-    ]
-
-
 @pytest.fixture(scope="module")
 def running(
     image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory
@@ -121,7 +91,7 @@ def running(
     with sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
         process = sandbox.start(*tiny("pinned+fifo"), *BUSY)
         try:
-            wait_for(lambda: _measured_trials(sandbox), 600, "a measured trial", process)
+            wait_for(lambda: sandbox.measured_trials(), 600, "a measured trial", process)
             (pid,) = sandbox.qemu_pids()
             yield Running(sandbox, process, _threads(pid))
         finally:
@@ -159,44 +129,5 @@ def test_a_run_that_is_asked_to_end_leaves_nothing_behind(running: Running) -> N
 
 def test_a_run_that_is_interrupted_leaves_nothing_behind(sandbox: Sandbox) -> None:
     process = sandbox.start(*tiny("native"), *BUSY)
-    wait_for(lambda: _measured_trials(sandbox), 600, "a measured trial", process)
+    wait_for(lambda: sandbox.measured_trials(), 600, "a measured trial", process)
     _interrupted(sandbox, process, signal.SIGINT)
-
-
-def test_a_killed_run_is_cleaned_up_and_resumed_where_it_stopped(sandbox: Sandbox) -> None:
-    process = sandbox.start(*tiny("native"), "--quiet")
-
-    def a_trial_is_done_and_a_guest_runs() -> bool:
-        runs = sandbox.runs()
-        return bool(runs and sandbox.trials(runs[0]) and sandbox.qemu_pids())
-
-    wait_for(a_trial_is_done_and_a_guest_runs, 600, "the first trial", process)
-    process.kill()
-    process.communicate(timeout=60)
-    run = sandbox.runs()[0]
-    before = {trial["number"]: trial["started_at"] for trial in sandbox.trials(run)}
-    assert 0 < len(before) < 3
-    assert leftover_cgroups(StatePlaces(sandbox.state))
-    done = sandbox.labctl("sweep", "--resume", run.name, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["trials"]["done"] == 3
-    after = {trial["number"]: trial["started_at"] for trial in sandbox.trials(run)}
-    assert {number: after[number] for number in before} == before
-    assert sandbox.leftovers() == []
-
-
-def test_a_guest_that_dies_mid_trial_costs_one_attempt(sandbox: Sandbox) -> None:
-    process = sandbox.start(*tiny("baseline"), "--duration=4", "--quiet")
-
-    def guest_in_a_trial() -> int | None:
-        return next(iter(sandbox.qemu_pids()), None) if _measured_trials(sandbox) else None
-
-    pid = wait_for(guest_in_a_trial, 600, "a measured trial in a guest", process)
-    os.kill(pid, signal.SIGKILL)
-    out, _ = process.communicate(timeout=1800)
-    assert process.returncode == 0, out
-    trials = sandbox.trials(sandbox.runs()[0])
-    reasons = [trial["reasons"][0] for trial in trials if trial["status"] == "invalid"]
-    assert any("ended while labctl was talking to it" in reason for reason in reasons)
-    assert sum(trial["status"] == "done" for trial in trials) == 3
-    assert sandbox.leftovers() == []
