@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from jinja2.exceptions import TemplateError
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import UsageError
 from labctl.base.places import data_folders
+from labctl.base.templates import template_environment
 from labctl.base.tuning import Disk, Kind, Policy, Sched, Tuning
 from labctl.domain.guestcpu import PAGE_KIB, cpu_element, memory_nodes
 from labctl.domain.pinplan import PinPlan, placement
@@ -157,15 +158,8 @@ def _check(request: DomainRequest) -> None:
 
 @cache
 def _environment(folders: tuple[Path, ...]) -> Environment:
-    """Kept, because compiling a template costs more than rendering it; a changed file is read
-    again."""
-    environment = Environment(
-        loader=FileSystemLoader(folders),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    """Kept as long as they are in these folders, because compiling a template costs more than
+    rendering it; a changed file is read again."""
+    environment = template_environment("", escapes=True)
     environment.filters["cpus"] = format_cpus
     return environment

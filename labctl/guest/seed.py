@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from labctl.base import places
 from labctl.base.errors import BrokenError, HostError
+from labctl.base.templates import template_environment
 
 RUNNER_PATH = "/usr/local/lib/labctl/runner.py"
 RUNNER_PORT = "org.labctl.runner.0"
@@ -28,16 +28,9 @@ _FILES = ("user-data", "meta-data", "network-config")
 
 def render(*, hostname: str, instance_id: str, user: str, runner_program: str) -> dict[str, str]:
     """The seed's files by name. `runner_program`: text of the Python program to install."""
-    import jinja2
+    from jinja2.exceptions import TemplateError
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(
-            [folder / "cloud-init" for folder in places.data_folders("templates")]
-        ),
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # YAML, made of labctl's own values
-    )
+    environment = template_environment("cloud-init", escapes=False)
     values = {
         "hostname": hostname,
         "instance_id": instance_id,
@@ -48,7 +41,7 @@ def render(*, hostname: str, instance_id: str, user: str, runner_program: str) -
     }
     try:
         return {name: environment.get_template(f"{name}.j2").render(values) for name in _FILES}
-    except jinja2.TemplateError as error:
+    except TemplateError as error:
         raise BrokenError(
             f"a template in 'templates/cloud-init' cannot be rendered: {error}",
             hint="If the lab folder has its own 'templates/cloud-init', compare it with labctl's.",

@@ -20,6 +20,7 @@ from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.places import data_folders
+from labctl.base.templates import template_environment
 from labctl.host.journal import Change, Changes
 from labctl.host.knob import Impossible, Knob, Place
 from labctl.host.tunables import FileValue, cpu_mask
@@ -164,18 +165,12 @@ def _own(name: str, place: Place) -> dict[str, str]:
 
 def _rendered(name: str, place: Place) -> str:
     # Loaded here: `labctl host` must not take as long to start as a report.
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from jinja2.exceptions import TemplateError
 
-    folders = [folder / "tuned" for folder in data_folders("templates")]
-    environment = Environment(  # noqa: S701 - a file of tuned's, not HTML
-        loader=FileSystemLoader(folders), undefined=StrictUndefined, trim_blocks=True
-    )
     template = f"{name}/tuned.conf.j2"
     try:
-        return environment.get_template(template).render(
-            not_isolated_mask=cpu_mask(_not_isolated(place))
-        )
+        found = template_environment("tuned", escapes=False).get_template(template)
+        return found.render(not_isolated_mask=cpu_mask(_not_isolated(place)))
     except TemplateError as error:
         raise BrokenError(f"templates/tuned/{template}: {error}") from error
 

@@ -6,10 +6,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from labctl.base.errors import UsageError
-from labctl.base.places import data_folders
+from labctl.base.templates import template_environment
 from labctl.base.wording import printable
 from labctl.report.advice import Advice, Advised
 from labctl.report.advice_ansible import tasks
@@ -153,14 +151,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _rendered(template: str, **values: object) -> str:
-    environment = Environment(
-        loader=FileSystemLoader([folder / "advice" for folder in data_folders("templates")]),
-        autoescape=False,  # noqa: S701  # scripts and markdown, with escapes of their own
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = template_environment("advice", escapes=False)
     environment.filters["one_line"] = _one_line
     environment.filters["cell"] = lambda text: _one_line(text).replace("|", "\\|")
     environment.filters["quoted"] = quoted

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import StrictUndefined, Template
+from jinja2.exceptions import TemplateNotFound
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.kernel_line import in_full
-from labctl.base.places import data_folders
+from labctl.base.templates import template_environment
 from labctl.report.advice_steps import Command, Done, InForce, Place, Step, TextFile
 from labctl.report.view import mapping, sequence
 
@@ -177,19 +177,20 @@ def _sysctl(tuning: str, settings: Mapping[str, str]) -> Step:
 
 def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
     """A profile that labctl brings has to be where tuned looks for it."""
-    name = f"tuned/{profile}/tuned.conf.j2"
-    for folder in data_folders("templates"):
-        if (folder / name).resolve().is_relative_to(folder) and (folder / name).is_file():
-            source = (folder / name).read_text(encoding="utf-8")
-            template = Template(source, undefined=StrictUndefined)
-            text = template.render(not_isolated_mask=_mask(cpus.others))
-            yield Step(
-                title=f"Bring labctl's profile '{profile}' to tuned",
-                place=Place.HOST,
-                in_force=InForce.AT_ONCE,
-                file=TextFile(f"/etc/tuned/{profile}/tuned.conf", text.rstrip() + "\n"),
-            )
-            return
+    try:
+        # Of a name that leads elsewhere Jinja says as well that there is none.
+        template = template_environment("tuned", escapes=False).get_template(
+            f"{profile}/tuned.conf.j2"
+        )
+    except TemplateNotFound:
+        return
+    text = template.render(not_isolated_mask=_mask(cpus.others))
+    yield Step(
+        title=f"Bring labctl's profile '{profile}' to tuned",
+        place=Place.HOST,
+        in_force=InForce.AT_ONCE,
+        file=TextFile(f"/etc/tuned/{profile}/tuned.conf", text.rstrip() + "\n"),
+    )
 
 
 def _idle_states(tuning: str, value: str) -> Step:
