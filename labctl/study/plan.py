@@ -221,7 +221,7 @@ def make_plan(
                 twin=tuning.twin if tuning.twin in planned else None,
                 restore=tuning.restore,
                 description=tuning.description,
-                exercised_by=tuple(w for w in study.exercises.get(name, ()) if w in workloads),
+                exercised_by=_exercised_by(tuning, study, workloads),
                 digest=_tuning_digest(tuning),
                 durability=(promises or {}).get(name, tuning.disk.durability)
                 if tuning.kind is Kind.GUEST
@@ -332,6 +332,17 @@ def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
             )
 
 
+def _exercised_by(
+    tuning: Tuning, study: Study, workloads: Mapping[str, StudyWorkload]
+) -> tuple[str, ...]:
+    """Of the plan's workloads those that the study names for the tuning; of one that it says
+    nothing of, those that the tuning's own file does."""
+    named = study.exercises.get(tuning.name)
+    if named is None:
+        return tuple(w for w in workloads if workloads[w].program in tuning.exercised_by)
+    return tuple(w for w in named if w in workloads)
+
+
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
     """A whole tuning in JSON's types: what run.json keeps of it, for advice years later."""
     recorded: dict[str, Any] = _listed(asdict(tuning))
@@ -379,6 +390,7 @@ def _restored_as(tuning: Tuning, planned: Mapping[str, Tuning], control: str | N
 def _does(tuning: Tuning) -> Tuning:
     """What a tuning does, without its name, its words, its needs and how its guest comes about."""
     said: dict[str, Any] = {"name": "", "description": "", "sources": (), "needs": (), "risks": ()}
+    said["exercised_by"] = ()
     return replace(tuning, **said, requires=Requires(), restore=True, twin=None)
 
 
