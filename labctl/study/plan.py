@@ -221,7 +221,7 @@ def make_plan(
                 twin=tuning.twin if tuning.twin in planned else None,
                 restore=tuning.restore,
                 description=tuning.description,
-                exercised_by=_exercised_by(tuning, study, workloads),
+                exercised_by=study.exercising(tuning, workloads),
                 digest=_tuning_digest(tuning),
                 durability=(promises or {}).get(name, tuning.disk.durability)
                 if tuning.kind is Kind.GUEST
@@ -330,17 +330,6 @@ def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
                 f"the control '{control.name}' differs from the baseline '{baseline.name}'",
                 hint=f"Let it say 'extends: {baseline.name}' and nothing else.",
             )
-
-
-def _exercised_by(
-    tuning: Tuning, study: Study, workloads: Mapping[str, StudyWorkload]
-) -> tuple[str, ...]:
-    """Of the plan's workloads those that the study names for the tuning; of one that it says
-    nothing of, those that the tuning's own file does."""
-    named = study.exercises.get(tuning.name)
-    if named is None:
-        return tuple(w for w in workloads if workloads[w].program in tuning.exercised_by)
-    return tuple(w for w in named if w in workloads)
 
 
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
