@@ -207,6 +207,8 @@ class Tuning:
     """What a host must have for it, in words."""
     risks: tuple[str, ...] = ()
     """What it can do to guest or host, in words."""
+    exercised_by: tuple[str, ...] = ()
+    """Programs of workloads that use what it changes (docs/workloads.md)."""
     requires: Requires = field(default_factory=Requires)
     """What of `needs` can be checked."""
     restore: bool = True

@@ -156,6 +156,7 @@ def _validated(
     from labctl.host.topology import read_rt_runtime_us, read_topology
     from labctl.run.requirements import read_offers, unmet
     from labctl.study.tunings import load_tunings
+    from labctl.workloads.registry import checkers
 
     tunings = load_tunings(names)
     topology, rt_runtime_us = read_topology(), read_rt_runtime_us()
@@ -180,6 +181,11 @@ def _validated(
             if not lacking:
                 problems.append(error.message)
         else:
+            problems += [
+                f"'exercised_by' names '{program}', which is no workload"
+                for program in tuning.exercised_by
+                if program not in checkers()
+            ]
             for problem in check(tuning, request.plan, topology, rt_runtime_us):
                 line = f"{problem.text}. {problem.hint}"
                 (problems if problem.refused else warnings).append(line)
@@ -231,4 +237,5 @@ def _described(tuning: Tuning) -> Iterator[tuple[str, list[str]]]:
             "native twin",
             [tuning.twin or "none: no native tuning has its placement and policy"],
         )
+    yield "exercised by", list(tuning.exercised_by)
     yield "sources", list(tuning.sources)

@@ -83,6 +83,7 @@ def combined(
         sources=_union(part.sources for part in parts),
         needs=_union(part.needs for part in parts),
         risks=_union(part.risks for part in parts),
+        exercised_by=_union(part.exercised_by for part in parts),
         requires=_required(parts),
         restore=all(part.restore for part in parts),
     )

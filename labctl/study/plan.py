@@ -221,7 +221,7 @@ def make_plan(
                 twin=tuning.twin if tuning.twin in planned else None,
                 restore=tuning.restore,
                 description=tuning.description,
-                exercised_by=tuple(w for w in study.exercises.get(name, ()) if w in workloads),
+                exercised_by=study.exercising(tuning, workloads),
                 digest=_tuning_digest(tuning),
                 durability=(promises or {}).get(name, tuning.disk.durability)
                 if tuning.kind is Kind.GUEST
@@ -379,6 +379,7 @@ def _restored_as(tuning: Tuning, planned: Mapping[str, Tuning], control: str | N
 def _does(tuning: Tuning) -> Tuning:
     """What a tuning does, without its name, its words, its needs and how its guest comes about."""
     said: dict[str, Any] = {"name": "", "description": "", "sources": (), "needs": (), "risks": ()}
+    said["exercised_by"] = ()
     return replace(tuning, **said, requires=Requires(), restore=True, twin=None)
 
 

@@ -18,7 +18,9 @@ _HEAD = f"""\
 One file in `domains/` each: what it is, the keys that differ from the baseline, what it needs and \
 what it risks, and where that comes from. What can be checked of its needs is checked before a \
 run: a sweep leaves out what the host can't have and says why, and refuses it when it was asked \
-for by name. Tunings combine by their names (`vcpupin+cache-none`).
+for by name. Tunings combine by their names (`vcpupin+cache-none`). \
+*Exercised by* are the [workloads](workloads.md) that use what it changes: with others it may well \
+be found equal to the baseline.
 
 A tuning that is *restored* starts from the boot that its block shares; one that is *booted* boots \
 for itself in each block, because a restored guest would not be what a booted one is \
@@ -47,6 +49,7 @@ def _lines(tuning: Tuning, baseline: Tuning) -> Iterator[str]:
     for heading, texts in (
         ("Needs", tuning.needs),
         ("Risks", tuning.risks),
+        ("Exercised by", tuning.exercised_by),
         ("Sources", tuning.sources),
     ):
         if texts:

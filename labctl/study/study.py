@@ -12,6 +12,7 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
 from labctl.base.places import data_files
 from labctl.base.stopping import MOST_BLOCKS, Stopping
+from labctl.base.tuning import Tuning
 from labctl.base.yamlfile import nearest
 from labctl.store.jsonfile import canonical
 from labctl.study.combine import with_combinations
@@ -119,6 +120,14 @@ class Study:
                 hint=f"'labctl doctor --for {self.name}' says what could be done.",
             )
         return left
+
+    def exercising(self, tuning: Tuning, workloads: Mapping[str, StudyWorkload]) -> tuple[str, ...]:
+        """Those of `workloads` that exercise what the tuning changes, as the study names them; of
+        a tuning that it says nothing of, as the tuning's own file does."""
+        named = self.exercises.get(tuning.name)
+        if named is None:
+            return tuple(w for w in workloads if workloads[w].program in tuning.exercised_by)
+        return tuple(w for w in named if w in workloads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,6 +128,7 @@ class TuningFile(FileModel):
     sources: list[str] | None = None
     needs: list[str] | None = None
     risks: list[str] | None = None
+    exercised_by: list[str] | None = None
     requires: RequiresFile | None = None
     restore: bool | None = None
     twin: str | None = None

@@ -177,6 +177,7 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
         sources=tuple(values.get("sources", ())),
         needs=tuple(values.get("needs", ())),
         risks=tuple(values.get("risks", ())),
+        exercised_by=tuple(values.get("exercised_by", ())),
         restore=values.get("restore", True),
         twin=values.get("twin"),
         pin=Pin(

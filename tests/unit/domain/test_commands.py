@@ -75,6 +75,19 @@ def test_a_tuning_that_this_host_cannot_take_is_found_with_status_1() -> None:
     assert data[0]["valid"] is False
 
 
+def test_a_workload_that_no_one_knows_makes_a_tuning_invalid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "domains").mkdir()
+    text = "extends: baseline\ndescription: Mine.\nexercised_by: [fio-randon]\n"
+    (tmp_path / "domains/mine.yaml").write_text(text)
+    monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
+    result = labctl("domain", "validate", "mine")
+    assert result.exit_code == 1
+    assert "'exercised_by' names 'fio-randon', which is no workload" in result.output
+    assert "fio-randon" in labctl("domain", "show", "mine").output
+
+
 def test_an_invalid_template_is_found_with_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

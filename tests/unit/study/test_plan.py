@@ -162,6 +162,18 @@ def test_the_digest_does_not_change_with_where_the_files_lie(
     assert make_plan(make_study(), moved, seed=7, host_digest="host").digest == plan.digest
 
 
+def test_what_exercises_a_tuning_its_file_says_where_the_study_does_not(
+    make_study: MakeStudy, tunings: Tunings, plan: Plan
+) -> None:
+    study = replace(make_study(), exercises={"handicap": ("cpu",)})
+    says = {"exercised_by": ("fio-random", "oslat")}
+    both = {name: replace(item, **says) for name, item in tunings.items()}
+    made = make_plan(study, both, seed=7, host_digest="host")
+    assert made.tunings["pinned"].exercised_by == ("read",)
+    assert made.tunings["handicap"].exercised_by == ("cpu",)
+    assert made.tunings["pinned"].digest == plan.tunings["pinned"].digest
+
+
 def test_the_plan_holds_what_analysis_reads(plan: Plan) -> None:
     data = json.loads(text(plan))
     assert data["schema"] == 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from labctl.base.tuning import Kind
 from labctl.study.reference import COMMAND, reference
+from labctl.study.study import load_study, study_names
 from labctl.study.tunings import BASELINE, load_tuning, load_tunings, tuning_names
+from labctl.workloads.registry import checkers
 
 FILE = Path(__file__).parents[3] / "docs" / "tunings.md"
 
@@ -24,8 +27,29 @@ def test_every_tuning_of_the_catalogue_says_where_it_comes_from_and_what_it_risk
     assert silent == []
 
 
+ACTS_ON_NOTHING_MEASURED = {"baseline", "booted", "control", "disk-discard-ignore", "no-balloon"}
+"""The baseline again, and two that none of the workloads has to do with."""
+
+
+def test_every_guest_tuning_of_the_catalogue_names_a_workload_that_exercises_it() -> None:
+    tunings = load_tunings(tuning_names())
+    named = {name: t.exercised_by for name, t in tunings.items() if t.kind is Kind.GUEST}
+    assert {name for name, programs in named.items() if not programs} == ACTS_ON_NOTHING_MEASURED
+    assert {program for programs in named.values() for program in programs} <= {*checkers()}
+
+
+def test_what_a_study_says_exercises_a_tuning_the_catalogue_says_as_well() -> None:
+    tunings = load_tunings(tuning_names())
+    for study in (load_study(name, programs=checkers()) for name in study_names()):
+        for name, workloads in study.exercises.items():
+            if name in tunings and tunings[name].kind is Kind.GUEST:
+                programs = {study.workloads[workload].program for workload in workloads}
+                assert programs <= {*tunings[name].exercised_by}, (study.name, name)
+
+
 def test_a_tuning_is_told_with_its_keys_and_with_how_it_starts() -> None:
     text = reference(load_tunings(["cache-none", "hugepages-2M"]), load_tuning(BASELINE))
     assert "- **`cache-none`** (restored; `disk.cache: none`): The data disk passes" in text
     assert "- **`hugepages-2M`** (booted; `memory.hugepages: 2M`): " in text
+    assert "  - Exercised by: fio-fsync; fio-random.\n" in text
     assert text.index("## Memory") < text.index("## Disk")
