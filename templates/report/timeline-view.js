@@ -114,7 +114,7 @@ function textAt(x, y) {
   const scale = (view.to - view.from) / canvas.clientWidth;
   const at = view.from + x * scale;
   const gap = facts.gaps.find((one) => at >= one.at && at <= one.end);
-  if (gap) return [`${gap.count} lost events`, "nothing is known here"];
+  if (gap && row && isHidden(row)) return [`${gap.count} lost events`, "nothing is known here"];
   if (row?.kind === "lane") {
     const from = at - scale / 2;
     const index = firstAfter(row.lane, from);

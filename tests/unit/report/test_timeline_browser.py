@@ -207,6 +207,9 @@ def test_pointing_tells_state_detail_time_and_clock_error(browser: Browser, few:
     ]
     mouse(browser, "mouseMoved", 11 / 20, row(browser, 0))
     assert text(browser, "tip").splitlines() == ["77 lost events", "nothing is known here"]
+    # The guest's recorder lost nothing there.
+    mouse(browser, "mouseMoved", 11 / 20, row(browser, 1))
+    assert "running a task: kworker/0:1" in text(browser, "tip").splitlines()
 
 
 def test_a_place_of_many_spans_tells_their_shares(browser: Browser, many: Path) -> None:
