@@ -63,7 +63,7 @@ function described(one) {
     .map((part) => `${percent(one.parts[part.index], one.latency)} ${part.text}`);
   return `${one.task} on ${facts.cpu} ${one.vcpu}, due at ${moment(one.at)} ms, came ` +
     `${length(one.latency)} late: ${parts.join(", ")}` +
-    (one.culprit ? `; most of it ${one.culprit} had the CPU` : "");
+    (one.culprit ? `; ${one.culprit} had the CPU for the longest of it` : "");
 }
 
 function jump(one) {

@@ -248,7 +248,7 @@ def test_n_and_p_go_from_mark_to_mark_and_say_the_split(browser: Browser, few: P
     browser.press("p")
     assert "3 of 3" not in text(browser, "status")
     assert "80 % waiting for a host CPU, 20 % for other reasons" in text(browser, "status")
-    assert "stress-ng (host)" in text(browser, "status")
+    assert "stress-ng (host) had the CPU for the longest of it" in text(browser, "status")
 
 
 def test_a_row_of_the_table_leads_into_the_picture(browser: Browser, many: Path) -> None:
