@@ -28,6 +28,7 @@ def timeline_json(timeline: Timeline, about: About) -> dict[str, Any]:
                 for (name, _), part in zip(words.PARTS, words.parts_of(one), strict=True)
             },
             "culprit": one.culprit or None,
+            "behind_s": {name: length / 1e9 for name, length in one.behind_ns.items()},
         }
 
     def suspect(one: Suspect) -> dict[str, Any]:

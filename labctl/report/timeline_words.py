@@ -21,8 +21,9 @@ PARTS = (
 """Of a late wake-up's time: `Late`'s fields without `_ns`, and their words."""
 NATIVE_PARTS = (*PARTS[:2], ("queue", "behind other tasks"), PARTS[3])
 
-_ON_HOST = " (host)"
-"""How a culprit's name ends that was a thread of the host."""
+_NAMED = 2
+"""Of those who had a CPU that was waited for, and each with this share of the time or more."""
+_NAMED_SHARE = 0.1
 _OF_VCPU = re.compile(r"vcpu(\d+)_(\w+)_share")
 _SMALL_ERROR = 0.1
 """Share of a late wake-up that the clock error may be without a word about it."""
@@ -149,10 +150,10 @@ def answer(timeline: Timeline) -> tuple[str, ...]:
         return (f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late.",)
     return (
         f"Of the time that the slowest 5 % of wake-ups waited, "
-        f"{_share_words(found, parts, _culprit(timeline.late))}.",
+        f"{_share_words(found, parts, _behind(timeline.late))}.",
         f"{_late_words(timeline)} The worst came {nanoseconds(worst.latency_ns)} late, "
         f"{moment(timeline, worst.at_ns)} into the trace: "
-        f"{_share_words(_shares([worst]), parts, _culprit([worst]))}.",
+        f"{_share_words(_shares([worst]), parts, _behind([worst]))}.",
     )
 
 
@@ -182,24 +183,29 @@ def _late_words(timeline: Timeline) -> str:
     return f"These are {late:,}{whole} wake-ups{waited}."
 
 
-def _share_words(found: dict[str, float], parts: tuple[tuple[str, str], ...], culprit: str) -> str:
+def _share_words(found: dict[str, float], parts: tuple[tuple[str, str], ...], behind: str) -> str:
     words: list[str] = []
     for name, text in sorted(parts, key=lambda part: -found[part[0]]):
         if round(100 * found[name]) > 0:
             verb = " was" if not words else ""
-            who = f" (mostly {culprit} had it)" if name == "host" and culprit else ""
+            who = behind if name == "host" else ""
             words.append(f"{100 * found[name]:.0f} %{verb} {text}{who}")
     return ", ".join(words)
 
 
-def _culprit(lates: Sequence[Late]) -> str:
-    """Who on the host had the CPU in most of the time that these waited for it; "" when that isn't
-    known."""
-    waited: Counter[str] = Counter()
+def _behind(lates: Sequence[Late]) -> str:
+    """Who on the host had the CPU that these waited for, and for how much of that time; "" when
+    that isn't known."""
+    whole = sum(late.host_ns for late in lates)
+    had: Counter[str] = Counter()
     for late in lates:
-        if late.host_ns and late.culprit.endswith(_ON_HOST):
-            waited[late.culprit.removesuffix(_ON_HOST)] += late.host_ns
-    return waited.most_common(1)[0][0] if waited else ""
+        had.update(late.behind_ns)
+    named = [
+        f"{100 * length / whole:.0f} % behind {name}"
+        for name, length in had.most_common(_NAMED)
+        if length >= _NAMED_SHARE * whole > 0
+    ]
+    return f" ({', '.join(named)})".replace("%", "% of that", 1) if named else ""
 
 
 def clock_words(timeline: Timeline) -> str:

@@ -59,6 +59,8 @@ class Late:
     other_ns: int
     culprit: str = ""
     """Who had the CPU for the longest of it."""
+    behind_ns: Mapping[str, int] = field(default_factory=dict)
+    """Of `host_ns`: who had the CPU, as far as that is known, the longest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

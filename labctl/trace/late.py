@@ -6,8 +6,9 @@ latency exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from labctl.trace.task_lanes import Mapped
 from labctl.trace.wakeups import Wakeups
 
 QUANTILE = 0.95
+_HOST = " (host)"
 ENOUGH = 400
 """Wake-ups, for 20 of them to be beyond the quantile."""
 
@@ -120,10 +122,14 @@ def described(
     names: Mapping[int, str],
 ) -> tuple[Late, ...]:
     """Some of them, each with who had the CPU for the longest of it."""
-    culprits = {}
+    culprits: dict[int, str] = {}
+    behind: dict[int, dict[str, int]] = {}
     for number in np.unique(late.cpu[rows]).tolist():
         own = rows[late.cpu[rows] == number]
-        culprits.update(_culprits(late, own, number, sight))
+        for row, who in _who_had_it(late, own, number, sight):
+            culprits.setdefault(row, "".join(who[:2]))
+            if who.where == _HOST:
+                behind.setdefault(row, {})[who.name] = who.length_ns
     columns = zip(
         *(
             column[rows].tolist()
@@ -151,11 +157,18 @@ def described(
             queue_ns=queue,
             other_ns=other,
             culprit=culprits.get(row, ""),
+            behind_ns=behind.get(row, {}),
         )
         for row, (tid, cpu, at, latency, host, exits, queue, other) in zip(
             rows.tolist(), columns, strict=True
         )
     )
+
+
+class _Who(NamedTuple):
+    name: str
+    where: str
+    length_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,34 +214,36 @@ def _main_loop(host: Lane, main_loop: Lane) -> _Had:
     return _Had.of(main_loop, State.PREEMPTED).during(host, State.HALTED)
 
 
-def _culprits(late: Shared, rows: NDArray[np.int64], cpu: int, sight: Sight) -> dict[int, str]:
-    """By row, who had the CPU for the longest: a thread of the host, an exit, or a task."""
+def _who_had_it(
+    late: Shared, rows: NDArray[np.int64], cpu: int, sight: Sight
+) -> Iterator[tuple[int, _Who]]:
+    """By row, who had the CPU for how long, the longest first: threads of the host, exits, and
+    tasks."""
     host, tasks = sight.hosts.get(cpu), sight.tasks.get(cpu)
     meant, woken, ran = late.meant_ns[rows], late.woken_ns[rows], late.ran_ns[rows]
     asked: list[tuple[_Had, str, Nanoseconds]] = []
     if host is not None:
-        asked.append((_Had.of(host, State.PREEMPTED), "host", meant))
-        asked.append((_Had.of(host, State.EXIT), "exit", meant))
+        asked.append((_Had.of(host, State.PREEMPTED), _HOST, meant))
+        asked.append((_Had.of(host, State.EXIT), " (exit)", meant))
         if sight.main_loop is not None:
-            asked.append((_main_loop(host, sight.main_loop), "host", meant))
+            asked.append((_main_loop(host, sight.main_loop), _HOST, meant))
     if tasks is not None and (sight.is_native or host is not None):
-        asked.append((_tasks(tasks, host), "guest" if host else "task", woken))
-    number: dict[str, int] = {}
+        asked.append((_tasks(tasks, host), " (guest)" if host else " (task)", woken))
+    number: dict[tuple[str, str], int] = {}
     parts: list[NDArray[np.int64]] = [np.zeros((3, 0), dtype=np.int64)]
     for had, where, since in asked:
         of, at = overlaps(since, ran, had.start_ns, had.end_ns)
         length = np.minimum(had.end_ns[at], ran[of]) - np.maximum(had.start_ns[at], since[of])
-        names = [f"{name} ({where})" if name else "" for name in had.names]
+        names = [(name, where) for name in had.names]
         numbers = np.array([number.setdefault(name, len(number)) for name in names] or [0])
         parts.append(np.stack((of, numbers[had.name[at]], length)))
     of, name, length = np.concatenate(parts, axis=1)
     pairs, place = np.unique(of * (len(number) + 1) + name, return_inverse=True)
     sums = np.bincount(place, weights=length)
     names = list(number)
-    longest: dict[int, str] = {}
-    # Each row's longest comes last, and stays.
-    for pair in pairs[np.argsort(sums, kind="stable")].tolist():
-        who = names[pair % (len(number) + 1)]
-        if who:
-            longest[int(rows[pair // (len(number) + 1)])] = who
-    return longest
+    # Of equal ones the last.
+    in_order = np.argsort(sums, kind="stable")[::-1]
+    for pair, length in zip(pairs[in_order].tolist(), sums[in_order].tolist(), strict=True):
+        name, where = names[pair % (len(number) + 1)]
+        if name:
+            yield int(rows[pair // (len(number) + 1)]), _Who(name, where, round(length))

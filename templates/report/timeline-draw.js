@@ -237,6 +237,9 @@ function drawSuspects({ suspects, y }, view, width) {
   }
 }
 
+// The host's recorder lost events there. The guest's has its own losses, which its lanes show.
+const isHidden = (row) => row.lane?.side !== "guest";
+
 function drawBands(all, view, width, chosen) {
   const height = all.height;
   const scale = width / (view.to - view.from);
@@ -246,7 +249,8 @@ function drawBands(all, view, width, chosen) {
     if (high < 0 || low > width) continue;
     pen.fillStyle = inks.unknown;
     pen.globalAlpha = 0.55;
-    pen.fillRect(low, AXIS, Math.max(3, high - low), height - AXIS - SPACE);
+    const across = Math.max(3, high - low);
+    for (const row of all.filter(isHidden)) pen.fillRect(low, row.y, across, row.height);
     pen.globalAlpha = 1;
     const text = ["lost events: nothing is known here", "lost events", "lost"]
       .find((one) => fitting(one, high - low - 4) === one);

@@ -63,7 +63,7 @@ function described(one) {
     .map((part) => `${percent(one.parts[part.index], one.latency)} ${part.text}`);
   return `${one.task} on ${facts.cpu} ${one.vcpu}, due at ${moment(one.at)} ms, came ` +
     `${length(one.latency)} late: ${parts.join(", ")}` +
-    (one.culprit ? `; most of it ${one.culprit} had the CPU` : "");
+    (one.culprit ? `; ${one.culprit} had the CPU for the longest of it` : "");
 }
 
 function jump(one) {
@@ -114,7 +114,7 @@ function textAt(x, y) {
   const scale = (view.to - view.from) / canvas.clientWidth;
   const at = view.from + x * scale;
   const gap = facts.gaps.find((one) => at >= one.at && at <= one.end);
-  if (gap) return [`${gap.count} lost events`, "nothing is known here"];
+  if (gap && row && isHidden(row)) return [`${gap.count} lost events`, "nothing is known here"];
   if (row?.kind === "lane") {
     const from = at - scale / 2;
     const index = firstAfter(row.lane, from);

@@ -49,6 +49,7 @@ def late(at_ms: float, latency: int, host: int, **changes: Any) -> Late:
         queue_ns=0,
         other_ns=latency - host,
         culprit="stress-ng (host)",
+        behind_ns={"stress-ng": host} if host else {},
     )
     return replace(whole, **changes)
 
@@ -156,11 +157,19 @@ def test_the_lead_says_where_late_wake_ups_waited_and_who_had_the_cpu() -> None:
     lead, worst = words.answer(small())
     assert lead == (
         "Of the time that the slowest 5 % of wake-ups waited, 67 % was waiting for a host CPU "
-        "(mostly stress-ng had it), 33 % for other reasons."
+        "(100 % of that behind stress-ng), 33 % for other reasons."
     )
     assert "2 of 40 wake-ups" in worst
     assert "5.00 ms late, 4.000 ms into" in worst
     assert "80 % was waiting for a host CPU" in worst
+
+
+def test_the_lead_says_how_much_of_the_waiting_was_behind_whom() -> None:
+    one = late(1, 4 * MS, 4 * MS, behind_ns={"hog": 3 * MS, "sh": MS})
+    two = late(6, 6 * MS, 6 * MS, behind_ns={"sh": 5_100_000, "kworker/0:1": 900_000})
+    lead, worst = words.answer(replace(small(), late=(one, two)))
+    assert "100 % was waiting for a host CPU (61 % of that behind sh, 30 % behind hog)." in lead
+    assert "(85 % of that behind sh, 15 % behind kworker/0:1)" in worst
 
 
 def test_shares_of_all_late_wake_ups_stand_where_not_all_are_listed() -> None:
@@ -429,6 +438,7 @@ def test_the_json_counts_seconds_from_the_windows_start() -> None:
         "queue_s": 0.0,
         "other_s": pytest.approx(0.001),
         "culprit": "stress-ng (host)",
+        "behind_s": {"stress-ng": pytest.approx(0.004)},
     }
     assert found["clock_error_s"] == pytest.approx(35e-6)
     assert found["lost_events"][0]["count"] == 77
@@ -444,7 +454,7 @@ def test_a_known_preemption_is_on_the_page_with_its_culprit_and_times() -> None:
     outside.entry(70_005, 1, schedule.VCPU)
     schedule.wake_up(inside, due_us=55_000, woken_us=70_010, ran_us=70_030)
     html = page(schedule.told(outside, inside), ABOUT)
-    assert "waiting for a host CPU (mostly stress-ng had it)" in html
+    assert "waiting for a host CPU (100 % of that behind stress-ng)" in html
     assert "The worst came 15.0 ms late, 55.000 ms into the trace" in html
     found = facts(html)
     (one,) = found["late"]

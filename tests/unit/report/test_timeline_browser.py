@@ -207,6 +207,9 @@ def test_pointing_tells_state_detail_time_and_clock_error(browser: Browser, few:
     ]
     mouse(browser, "mouseMoved", 11 / 20, row(browser, 0))
     assert text(browser, "tip").splitlines() == ["77 lost events", "nothing is known here"]
+    # The guest's recorder lost nothing there.
+    mouse(browser, "mouseMoved", 11 / 20, row(browser, 1))
+    assert "running a task: kworker/0:1" in text(browser, "tip").splitlines()
 
 
 def test_a_place_of_many_spans_tells_their_shares(browser: Browser, many: Path) -> None:
@@ -245,7 +248,7 @@ def test_n_and_p_go_from_mark_to_mark_and_say_the_split(browser: Browser, few: P
     browser.press("p")
     assert "3 of 3" not in text(browser, "status")
     assert "80 % waiting for a host CPU, 20 % for other reasons" in text(browser, "status")
-    assert "stress-ng (host)" in text(browser, "status")
+    assert "stress-ng (host) had the CPU for the longest of it" in text(browser, "status")
 
 
 def test_a_row_of_the_table_leads_into_the_picture(browser: Browser, many: Path) -> None:

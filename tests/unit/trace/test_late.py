@@ -77,6 +77,7 @@ def test_a_preemption_of_20_ms_is_the_hosts_part_with_its_culprit() -> None:
             queue_ns=0,
             other_ns=25_000,
             culprit="stress-ng (host)",
+            behind_ns={"stress-ng": 15_002_000},
         ),
     )
     assert timeline.figures["late_host_share"] == pytest.approx(15_002 / 15_030)
@@ -258,3 +259,4 @@ def test_parts_are_those_of_each_microsecond_and_add_up(
         assert parts == parts_by_hand(timeline, late, woken_us[late.at_ns])
         assert min(*parts, late.other_ns) >= 0
         assert sum(parts) + late.other_ns == late.latency_ns
+        assert late.behind_ns == ({"stress-ng": late.host_ns} if late.host_ns else {})
