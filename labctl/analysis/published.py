@@ -61,9 +61,10 @@ def published(run: LoadedRun) -> Published:
     """The published results that a run's plan carries, each beside the run's own ratio.
 
     Against baseline the reference is the mean of baseline and control, as everywhere (METHOD 17).
-    A metric whose labels are named in part is the sum of what has them, in each block. The
-    direction is this run's where the interval of at least ten blocks excludes no change. As with
-    a verdict, the blocks are those that decide, and the control may forbid it (METHOD 18, 22).
+    A metric whose labels are named in part is the sum of what has them, in each block, unless it
+    stands there itself. The direction is this run's where the interval of at least ten blocks
+    excludes no change. As with a verdict, the blocks are those that decide, and the control may
+    forbid it (METHOD 18, 22).
     """
     run = confirmatory(run)
     sources = run.plan.get("published") or []
@@ -153,8 +154,9 @@ def _agreement(
 
 
 def _series(cells: Cells, tuning: str | None, place: Place, metric: str) -> Series | None:
-    """What has the metric's name and its labels, summed by block; None where there is nothing, or
-    where the numbers come from more than one source (METHOD 12)."""
+    """What has the metric's name and its labels and no more, or else what has them, summed by
+    block; None where there is nothing, or where the numbers come from more than one source
+    (METHOD 12)."""
     if tuning is None:
         return None
     base, labels = base_name(metric), labels_of(metric)
@@ -163,6 +165,9 @@ def _series(cells: Cells, tuning: str | None, place: Place, metric: str) -> Seri
         for series in cells.at(tuning, place).values()
         if series.sample.metric == base and labels.items() <= series.sample.labels.items()
     ]
+    # A total that stands beside its parts, as exits beside exits{reason=HLT}, is not one of them.
+    wanted = labels.keys() | {"source"}
+    found = [series for series in found if series.sample.labels.keys() <= wanted] or found
     if len({series.sample.labels.get("source") for series in found}) != 1:
         return None
     first, *more = found

@@ -20,7 +20,8 @@ _PER_OPERATION = {
     "exit_time": ("exit_time_per_op", Unit.SECONDS),
     "userspace_exits": ("userspace_exits_per_op", Unit.PER_OPERATION),
 }
-"""What is counted in `exits_window`: by reason, and beside KVM's own total of `exits`."""
+"""What is counted in `exits_window`, but for KVM's own totals, `exits` and those of each vCPU:
+theirs is `host_window`."""
 
 
 def per_operation_readings(
@@ -102,13 +103,15 @@ def _breakdown(
     for one in readings:
         if not isinstance(one, Sample) or one.metric not in _PER_OPERATION:
             continue
-        if (one.metric == "exits" and "reason" not in one.labels) or "vcpu" in one.labels:
-            continue
+        if one.metric == "exits" and not one.labels:
+            continue  # exits_per_op itself
         metric, unit = _PER_OPERATION[one.metric]
+        own_total = one.metric == "exits" and "reason" not in one.labels
         try:
-            value = one.value * known.value("exits_window") / operations()
+            window = known.value("host_window" if own_total else "exits_window")
+            value = one.value * window / operations()
         except MissingReadingError:
-            return  # exits_per_op says why
+            continue  # exits_per_op says why
         yield Sample(
             metric=metric,
             value=value,

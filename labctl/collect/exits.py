@@ -66,7 +66,8 @@ class Total:
 
 def parse(raw: TrialFolder) -> Iterator[Reading]:
     """exits{reason=...}, exit_time, exit_time{reason=...}, exit_time{vcpu=...}, userspace_exits,
-    userspace_exits{reason=...}, exits_window and exits_agreement, or why not.
+    userspace_exits{reason=...}, exits_window and exits_agreement, or why not; of several vCPUs
+    exits{reason=...,vcpu=...} and exit_time{reason=...,vcpu=...} as well.
 
     Nothing for a trial that wasn't to tell them. Raises BrokenError when a file isn't whole.
     """
@@ -265,6 +266,14 @@ def _by_reason_and_vcpu(breakdown: Breakdown) -> Iterator[Sample]:
     by_vcpu = {key: ns for key, ns in timed.items() if key[0] is not None}
     for vcpu, ns in _sums(by_vcpu, 0):
         yield _sample("exit_time", ns / 1e9 / seconds, Unit.CPUS, {"vcpu": str(vcpu)}, source)
+    if len({vcpu for vcpu, _ in breakdown.exits}) == 1:
+        return  # where the sums are those of the one vCPU, or its vCPUs aren't told apart
+    for (vcpu, reason), count in breakdown.exits.items():
+        labels = {"reason": reason, "vcpu": str(vcpu)}
+        yield _sample("exits", count / seconds, Unit.PER_SECOND, labels, source)
+        if (vcpu, reason) in timed:
+            cpus = timed[vcpu, reason] / 1e9 / seconds
+            yield _sample("exit_time", cpus, Unit.CPUS, labels, source)
 
 
 def _userspace_readings(breakdown: Breakdown) -> Iterator[Sample]:

@@ -81,6 +81,13 @@ def test_labels_named_in_part_are_summed() -> None:
     assert found.ratio == pytest.approx(0.5)
 
 
+def test_a_total_beside_its_parts_is_not_summed_with_them() -> None:
+    measured = run(accelerator="kvm", exit_reasons={"HLT": 900.0}, noise=0.001)
+    measured = with_values(measured, "pinned", "exits", lambda _, value: value / 2)
+    found = only_one(measured, metric="exits", direction="lower")
+    assert found.ratio == pytest.approx(0.5, rel=0.01)
+
+
 def test_a_zero_has_no_ratio() -> None:
     measured = with_values(run(), "pinned", "events_per_s", lambda block, old: 0.0)
     found = only_one(measured)

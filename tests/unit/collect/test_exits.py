@@ -83,6 +83,22 @@ def test_the_time_of_exits_leaves_out_that_of_halts(tmp_path: Path) -> None:
     assert "exit_time{reason=HLT}" not in found
 
 
+def test_of_several_vcpus_each_has_its_reasons_and_their_time(tmp_path: Path) -> None:
+    found = values(_parse(_trial(tmp_path, total=10_000)))
+    assert found["exits{reason=IO_INSTRUCTION,vcpu=0}"] == 3000
+    assert found["exits{reason=HLT,vcpu=0}"] == found["exits{reason=HLT,vcpu=1}"] == 500
+    assert found["exit_time{reason=MSR_WRITE,vcpu=1}"] == pytest.approx(0.01)
+    assert "exits{reason=MSR_WRITE,vcpu=0}" not in found
+    assert "exit_time{reason=HLT,vcpu=0}" not in found
+
+
+def test_of_one_vcpu_the_sums_are_its_own(tmp_path: Path) -> None:
+    mine = {key: count for key, count in EXITS.items() if key[0] == VCPU0}
+    readings = _parse(_trial(tmp_path, total=7000, counts=_bpf_output(exits=_maps(mine))))
+    assert values(readings)["exits{reason=HLT}"] == 500
+    assert not [key for key in values(readings) if "reason=" in key and "vcpu=" in key]
+
+
 def test_returns_to_qemu_are_a_metric_of_their_own(tmp_path: Path) -> None:
     found = values(_parse(_trial(tmp_path, total=10_000)))
     assert found["userspace_exits"] == found["userspace_exits{reason=IO}"] == 2500

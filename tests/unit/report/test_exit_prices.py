@@ -13,6 +13,7 @@ from labctl.analysis.judge import judge
 from labctl.report.exit_prices import Predicted, predictions, price_table
 from labctl.report.html import page
 from labctl.report.json_report import report_json
+from labctl.report.scene_page import _wanted
 from labctl.report.tables import print_report
 from labctl.report.view import Scene, View, only_label
 from labctl.store.exit_prices import Price
@@ -118,6 +119,14 @@ def test_a_list_without_a_price_for_any_exit_is_not_called_missing(tmp_path: Pat
     text = page(run, judge(run), tmp_path)
     assert "none of them has a price" in text
     assert "no price list was made" not in text
+
+
+def test_the_page_leaves_each_reason_of_each_vcpu_to_the_json() -> None:
+    run = priced_run()
+    view = View(run, judge(run))
+    level = next(x for x in view.levels(SCENE) if x.metric == "exits{reason=CPUID}")
+    assert _wanted(view, level, ("",))
+    assert not _wanted(view, replace(level, metric="exits{reason=CPUID,vcpu=0}"), ("",))
 
 
 def test_exits_of_one_vcpu_are_a_part_of_all_and_not_added_to_them() -> None:
