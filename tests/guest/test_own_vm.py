@@ -122,8 +122,9 @@ def qemu_img(*words: str | Path) -> None:
 
 
 def command_line(image: Image) -> str:
-    """As the image has it, without the first boot's provisioning: that is somebody else's VM."""
-    return f"{image.command_line} cloud-init=disabled"
+    """As the image has it, without the first boot's provisioning: that is somebody else's VM. Nor
+    does its kernel give up where a busy host is late with an emulated timer's first ticks."""
+    return f"{image.command_line} cloud-init=disabled no_timer_check"
 
 
 @contextmanager
@@ -329,9 +330,9 @@ def test_a_guest_without_an_agent_ends_the_run_in_time_and_is_told_the_remedy(
 ) -> None:
     own.without("/usr/sbin/qemu-ga")
     started = time.monotonic()
-    done = sandbox.labctl("sweep", study(tmp_path, boot_s=20), *SWEEP, f"--domain={own.xml}")
+    done = sandbox.labctl("sweep", study(tmp_path, boot_s=10), *SWEEP, f"--domain={own.xml}")
     assert time.monotonic() - started < BOOT_S / 2
     assert done.returncode == 3
-    assert "no agent answers in the guest within 20 s" in done.stderr
+    assert "no agent answers in the guest within 10 s" in done.stderr
     assert "apt install qemu-guest-agent" in done.stderr
     assert sandbox.leftovers() == []
