@@ -17,6 +17,8 @@ _ALL_OF_THE_TIME = 99.995
 _JSON_COMMA = re.compile(r"(?<=: )(-?\d+),(\d+)(?=\s*[,}])")
 """`"pcnt-running" : 66,67`: what follows JSON's own comma is a quote."""
 _JSON_END = re.compile(r",\s*}$")
+_JSON_NAN = re.compile(r"(?<=: )-?(?:nan|inf)(?=\s*[,}])")
+"""Metrics of nothing, without the quotes that newer ones put around them."""
 _COUNT = re.compile(r"\d+(?:\.\d+|,(?:\d{2}|\d{6}))?")
 """perf prints two decimals (CSV) or six (JSON), so a comma before three is none of a decimal."""
 _PERCENT = re.compile(r"\d{1,3}[.,]\d\d")
@@ -132,7 +134,8 @@ def _from_json(line: str) -> Counter | None:
         entry: Any = json.loads(line)
     except ValueError:
         # In some locales, and what perf 6.14 leaves where there is no metric.
-        entry = json.loads(_JSON_END.sub("}", _JSON_COMMA.sub(r"\1.\2", line)))
+        line = _JSON_NAN.sub("null", _JSON_COMMA.sub(r"\1.\2", line))
+        entry = json.loads(_JSON_END.sub("}", line))
     if "counter-value" not in entry:
         return None
     value = entry["counter-value"]

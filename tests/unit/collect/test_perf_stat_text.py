@@ -150,6 +150,19 @@ def test_perf_6_14_s_comma_before_the_brace_is_read_over() -> None:
     assert _only(line).value == 3112
 
 
+@pytest.mark.parametrize("metric", ["nan", "-nan", "inf", '"nan"'])
+def test_a_metric_that_is_no_number_leaves_its_counter_as_it_is(metric: str) -> None:
+    counter = '"counter-value" : "5", "event" : "cycles:u", "pcnt-running" : 100.00'
+    line = f'{{{counter}, "metric-value" : {metric}}}'
+    assert _only(line).value == 5
+    assert counts(totals([_only(line)]), ["cycles:u"]) == [5]
+
+
+def test_a_counter_that_is_no_number_is_an_error() -> None:
+    with pytest.raises(BrokenError, match="a file"):
+        _only('{"counter-value" : nan, "event" : "cycles:u", "pcnt-running" : 100.00}')
+
+
 def test_lines_of_a_metric_alone_are_no_counters() -> None:
     metrics = [line for line in recorded(INTEL).splitlines() if "counter-value" not in line]
     assert metrics
