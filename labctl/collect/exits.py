@@ -21,11 +21,9 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.exit_names import IDLE, VMX, exit_name, qemu_exit_name
 from labctl.trace.perfdata import read_trace
-from labctl.trace.problems import noted_problem
+from labctl.trace.problems import EXITS, noted_problem
 from labctl.trace.tracepoints import TO_QEMU
 
-COLLECTOR = "exits"
-"""Its name in PROBLEMS."""
 EMULATED = "emulated: no VM exits."
 
 BPFTRACE, PERF, NONE = "bpftrace", "perf", "none"
@@ -71,7 +69,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 
     Nothing for a trial that wasn't to tell them. Raises BrokenError when a file isn't whole.
     """
-    problem = noted_problem(raw, COLLECTOR)
+    problem = noted_problem(raw, EXITS)
     if problem is not None:
         yield from _unavailable(BY_REASON, problem)
         return

@@ -14,7 +14,7 @@ from labctl.trace import files
 from labctl.trace.clocks import stored_clock_map
 from labctl.trace.family import family
 from labctl.trace.model import Trace
-from labctl.trace.problems import noted_problem
+from labctl.trace.problems import GUEST_TRACE, noted_problem
 from labctl.trace.recordings import Traces
 from labctl.trace.sched import has_switches, schedule
 from labctl.trace.threads import Thread, Window, stored_window
@@ -28,7 +28,6 @@ from labctl.trace.tracepoints import (
     WAKING,
 )
 
-COLLECTOR = "guest_trace"
 EVENTS = (
     SWITCH,
     WAKING,
@@ -56,7 +55,7 @@ def parse(traces: Traces, *, kind: str) -> Iterator[Reading]:
     `kind`: "guest" or "native". Raises BrokenError when a file of labctl's own isn't whole.
     """
     raw = traces.folder
-    problem = noted_problem(raw, COLLECTOR)
+    problem = noted_problem(raw, GUEST_TRACE)
     if kind == "native":
         if raw.has(files.HOST):
             yield from _unavailable("natively there is no guest.", "clock_error", *_OF_TRACE)

@@ -17,12 +17,10 @@ from labctl.store.samples import Reading, Unavailable, sample_key
 from labctl.trace import files
 from labctl.trace.family import family
 from labctl.trace.model import Trace
-from labctl.trace.problems import noted_problem
+from labctl.trace.problems import HOST_TRACE, noted_problem
 from labctl.trace.recordings import Traces
 from labctl.trace.sched import Schedule, has_switches, schedule
 from labctl.trace.threads import Thread, stored_threads
-
-COLLECTOR = "host_trace"
 
 
 def parse(traces: Traces) -> Iterator[Reading]:
@@ -33,7 +31,7 @@ def parse(traces: Traces) -> Iterator[Reading]:
     snapshots or threads.json aren't what was written.
     """
     raw = traces.folder
-    problem = noted_problem(raw, COLLECTOR)
+    problem = noted_problem(raw, HOST_TRACE)
     if not raw.has(files.HOST) and problem is None:
         return
     snapshots = read_snapshots(raw)

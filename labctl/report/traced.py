@@ -17,11 +17,10 @@ from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.problems import GUEST_TRACE, HOST_TRACE, noted_problem
 
 _WORST = "latency_max"
-_RECORDERS = {"host_trace": "the host's side", "guest_trace": "the guest's side"}
-_NO_RECORDER = "exits"
-"""The collector whose problem is no reason why there is no trace."""
+_SIDES = {HOST_TRACE: "the host's side", GUEST_TRACE: "the guest's side"}
 _NAME = re.compile(r"0*(\d+)(?:\.([1-9]\d*))?")
 
 
@@ -155,17 +154,11 @@ def _worst(trial: LoadedTrial) -> float | None:
 
 def recorders_said(trial: TrialFolder) -> list[str]:
     """Why the sides of a trial have no trace, one sentence each."""
-    if not trial.has(files.PROBLEMS):
-        return []
     try:
-        problems = trial.read_json(files.PROBLEMS)
+        said = {side: noted_problem(trial, recorder) for recorder, side in _SIDES.items()}
     except BrokenError as error:
-        problems = {files.PROBLEMS: error.message}
-    if not isinstance(problems, dict):
-        return []
-    return [
-        f"{_RECORDERS.get(who, who)}: {why}" for who, why in problems.items() if who != _NO_RECORDER
-    ]
+        return [f"{files.PROBLEMS}: {error.message}"]
+    return [f"{side}: {why}" for side, why in said.items() if why is not None]
 
 
 def _no_trace(folder: RunFolder, trial: TrialFolder, name: str) -> UsageError:

@@ -32,7 +32,7 @@ from labctl.run.trace_room import limit_mib
 from labctl.run.tracing import kvm_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.problems import note_problem
+from labctl.trace.problems import EXITS, note_problem
 
 _ATTACH_S = 60.0
 """bpftrace compiles its program each time: about half a second on an idle CPU."""
@@ -53,7 +53,7 @@ def exit_counting(lab: Lab, bench: Bench, folder: TrialFolder) -> Iterator[None]
         yield
         return
     if lab.accelerator.name != "kvm":
-        note_problem(folder, exits.COLLECTOR, exits.EMULATED)
+        note_problem(folder, EXITS, exits.EMULATED)
         yield
         return
     problem = why_no_bpf()
@@ -89,7 +89,7 @@ def _by_perf(bench: Bench, folder: TrialFolder, cpus: CpuSet, no_bpf: str) -> It
         yield
         total.read()
     if recorded.problem is not None:
-        note_problem(folder, exits.COLLECTOR, f"{no_bpf} {recorded.problem}")
+        note_problem(folder, EXITS, f"{no_bpf} {recorded.problem}")
         return
     table = run(
         ("perf", "kvm", "-i", data, "stat", "report"),

@@ -24,7 +24,7 @@ from labctl.run.bench import Bench
 from labctl.run.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
 from labctl.store.trial import TrialFolder
 from labctl.trace import clocks, files
-from labctl.trace.problems import note_problem
+from labctl.trace.problems import GUEST_TRACE, note_problem
 
 READINGS = 20
 """Of the clocks, at either end: the quickest of them count."""
@@ -101,7 +101,7 @@ def guest_tracing(
     if problem is None:
         problem = _stop(channel, folder)
     if problem is not None:
-        note_problem(folder, guest_trace.COLLECTOR, problem)
+        note_problem(folder, GUEST_TRACE, problem)
     readings = [*before, *_read_clocks(channel)]
     folder.write_raw_json(files.CLOCKS, [clocks.to_json(reading) for reading in readings])
     last = steering()

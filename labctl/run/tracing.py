@@ -17,7 +17,6 @@ from pathlib import Path
 
 from labctl.base.cpus import CpuSet
 from labctl.base.tuning import Kind
-from labctl.collect import host_trace
 from labctl.collect.host_threads import ThreadRef
 from labctl.run.bench import Bench
 from labctl.run.lab import Lab
@@ -25,7 +24,7 @@ from labctl.run.perf_record import recording
 from labctl.run.threads import process_threads
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.problems import note_problem
+from labctl.trace.problems import HOST_TRACE, note_problem
 from labctl.trace.tracepoints import (
     ENTRY,
     EXIT,
@@ -63,7 +62,7 @@ def host_tracing(
         yield
         after = _threads(bench, pid)
     if recorded.problem is not None:
-        note_problem(folder, host_trace.COLLECTOR, recorded.problem)
+        note_problem(folder, HOST_TRACE, recorded.problem)
     # Those that have ended, and those that came. A number that was given anew is the last's.
     folder.write_raw_json(files.THREADS, list((before | after).values()))
 

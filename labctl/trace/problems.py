@@ -8,6 +8,9 @@ from labctl.base.errors import BrokenError
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 
+HOST_TRACE, GUEST_TRACE, EXITS = "host_trace", "guest_trace", "exits"
+"""Collectors, as the file names them."""
+
 
 def note_problem(raw: TrialFolder, collector: str, sentence: str) -> None:
     """Put it beside what the trial's other collectors said."""

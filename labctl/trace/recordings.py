@@ -13,7 +13,7 @@ from labctl.trace.asked import with_asked_wakeups
 from labctl.trace.clocks import ClockMap, stored_clock_map
 from labctl.trace.model import Trace
 from labctl.trace.perfdata import read_trace, tracepoints
-from labctl.trace.problems import noted_problem
+from labctl.trace.problems import GUEST_TRACE, HOST_TRACE, noted_problem
 from labctl.trace.threads import Thread, Workload, stored_threads, stored_workload
 from labctl.trace.tracepoints import (
     ENTRY,
@@ -28,7 +28,6 @@ from labctl.trace.tracepoints import (
     WAKING,
 )
 
-_RECORDERS = ("host_trace", "guest_trace")
 _WANTED: Mapping[str, Sequence[str]] = {
     SWITCH: ("prev_pid", "prev_state", "next_pid"),
     **dict.fromkeys(WAKEUPS, ("pid", "target_cpu")),
@@ -91,7 +90,7 @@ def recordings(traces: Traces, program: str) -> Recordings:
     """`program`: what labctl calls the workload's. Raises UsageError for a trial that wasn't
     traced, BrokenError naming a file of labctl's own that isn't what was written."""
     folder = traces.folder
-    noted = [noted_problem(folder, recorder) for recorder in _RECORDERS]
+    noted = [noted_problem(folder, recorder) for recorder in (HOST_TRACE, GUEST_TRACE)]
     problems = [f"{sentence}." for sentence in noted if sentence]
     problems += [sentence for sentence in (traces.host, traces.guest) if isinstance(sentence, str)]
     host = traces.host if isinstance(traces.host, Trace) else None

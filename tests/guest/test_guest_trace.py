@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 from labctl.base.levels import Level
-from labctl.collect.guest_trace import COLLECTOR
 from labctl.guest.images import Image
 from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
 from labctl.trace.perfdata import read_trace, tracepoints
-from labctl.trace.problems import noted_problem
+from labctl.trace.problems import GUEST_TRACE, noted_problem
 from tests.guest.conftest import (
     LABCTL,
     LATENCY,
@@ -93,7 +92,7 @@ def test_the_guests_trace_opens_in_the_hosts_perf(traced: Traced) -> None:
 
 
 def test_the_guests_trace_holds_all_of_the_measured_window(traced: Traced) -> None:
-    assert noted_problem(traced.guest, COLLECTOR) is None
+    assert noted_problem(traced.guest, GUEST_TRACE) is None
     found = stored_clock_map(traced.guest)
     assert isinstance(found, ClockMap)
     side = traced.guest.read_json("side.json")
@@ -120,7 +119,7 @@ def test_the_workloads_waits_inside_the_guest_are_told(traced: Traced) -> None:
 def test_nothing_of_it_is_natively_there(traced: Traced) -> None:
     assert not traced.native.has(files.GUEST)
     assert not traced.native.has(files.CLOCKS)
-    assert noted_problem(traced.native, COLLECTOR) is None
+    assert noted_problem(traced.native, GUEST_TRACE) is None
 
 
 def test_time_lines_of_both_sides_are_drawn_by_a_browser(traced: Traced, tmp_path: Path) -> None:
@@ -189,7 +188,7 @@ def test_a_guest_that_cannot_be_traced_says_why_and_its_trials_are_valid(
     (run,) = sandbox.runs()
     assert [trial["status"] for trial in sandbox.trials(run)] == ["done"] * 2
     guest = only(run, "baseline")
-    problem = noted_problem(guest, COLLECTOR)
+    problem = noted_problem(guest, GUEST_TRACE)
     assert problem == "perf can't record in the guest: no tracepoints in /sys/kernel/tracing"
     absent = {r.metric: r.reason for r in guest.read_readings() if isinstance(r, Unavailable)}
     assert absent["sched_delay_p95{of=workload}"] == f"{problem}."

@@ -237,7 +237,7 @@ def test_a_vcpu_that_comes_during_the_trial_makes_the_reasons_unavailable(tmp_pa
 def test_what_the_collector_said_is_the_reason(tmp_path: Path) -> None:
     raw = TrialFolder(tmp_path)
     raw.path.mkdir(exist_ok=True)
-    note_problem(raw, exits.COLLECTOR, "BPF can't be used: it is locked.")
+    note_problem(raw, "exits", "BPF can't be used: it is locked.")
     assert set(reasons(_parse(raw)).values()) == {"BPF can't be used: it is locked."}
     assert "exits{reason}" in reasons(_parse(raw))
 

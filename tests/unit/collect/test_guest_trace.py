@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.guest_trace import COLLECTOR, parse
+from labctl.collect.guest_trace import parse
 from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.problems import note_problem
+from labctl.trace.problems import GUEST_TRACE, note_problem
 from labctl.trace.recordings import Traces
 
 RECORDED = Path(__file__).parent / "fixtures" / "perf-6.1-guest-cyclictest"
@@ -106,7 +106,7 @@ def test_natively_there_is_no_guest(tmp_path: Path) -> None:
 
 def test_a_guest_that_could_not_record_says_why(raw: TrialFolder) -> None:
     (raw.path / files.GUEST).unlink()
-    note_problem(raw, COLLECTOR, "perf can't record in the guest: no tracepoints")
+    note_problem(raw, GUEST_TRACE, "perf can't record in the guest: no tracepoints")
     assert "clock_error" in samples(raw)
     found = reasons(raw)
     assert set(found) == set(OF_TRACE)
@@ -114,7 +114,7 @@ def test_a_guest_that_could_not_record_says_why(raw: TrialFolder) -> None:
 
 
 def test_part_of_a_trace_is_no_figure_of_the_whole(raw: TrialFolder) -> None:
-    note_problem(raw, COLLECTOR, "perf in the guest ended before the trial: size limit")
+    note_problem(raw, GUEST_TRACE, "perf in the guest ended before the trial: size limit")
     assert samples(raw).keys() == {"clock_error"}
     assert all_say(reasons(raw).values(), "size limit")
 

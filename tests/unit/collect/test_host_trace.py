@@ -14,7 +14,7 @@ from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.model import Gap, Trace
-from labctl.trace.problems import note_problem
+from labctl.trace.problems import HOST_TRACE, note_problem
 from labctl.trace.recordings import Traces
 from tests.unit.collect.trials import FIXTURES, reasons, values
 from tests.unit.trace.schedules import PREEMPTED, SLEEPS, Switch, trace
@@ -69,7 +69,7 @@ def test_a_trial_that_was_not_traced_says_nothing_of_it(tmp_path: Path) -> None:
 
 def test_what_perf_could_not_do_is_the_reason_of_every_metric(tmp_path: Path) -> None:
     raw = recorded(tmp_path)
-    note_problem(raw, host_trace.COLLECTOR, "perf can't record: no permission.")
+    note_problem(raw, HOST_TRACE, "perf can't record: no permission.")
     found, missing = read(raw)
     assert found == {}
     assert set(missing.values()) == {"perf can't record: no permission."}

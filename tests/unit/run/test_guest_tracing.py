@@ -21,7 +21,6 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.collect.guest_trace import COLLECTOR
 from labctl.run import guest_tracing as module
 from labctl.run.bench import Bench
 from labctl.run.guest_tracing import guest_tracing
@@ -29,7 +28,7 @@ from labctl.run.perf_record import NO_ROOM
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
-from labctl.trace.problems import noted_problem
+from labctl.trace.problems import GUEST_TRACE, noted_problem
 from tests.unit.base.runners import Runner, running_runner
 
 PERF = """#!/bin/sh
@@ -77,7 +76,7 @@ class Machine:
 
     @property
     def problem(self) -> str:
-        return str(noted_problem(self.raw, COLLECTOR))
+        return str(noted_problem(self.raw, GUEST_TRACE))
 
 
 @pytest.fixture
@@ -125,7 +124,7 @@ def test_the_recorder_records_before_the_command_starts_until_after_it_has_ended
     found = recorded(machine)
     assert found["start"] < began < ended < found["end"]
     assert is_gone(found["pid"])
-    assert noted_problem(machine.raw, COLLECTOR) is None
+    assert noted_problem(machine.raw, GUEST_TRACE) is None
 
 
 def test_the_command_beside_the_recorder_is_run_as_ever(machine: Machine) -> None:
@@ -263,7 +262,7 @@ def test_a_guest_that_ends_meanwhile_is_no_matter_of_the_trace(machine: Machine)
     machine.runner.process.wait()
     with pytest.raises(ChannelClosed):
         tracing.__exit__(None, None, None)
-    assert noted_problem(machine.raw, COLLECTOR) is None
+    assert noted_problem(machine.raw, GUEST_TRACE) is None
 
 
 def test_the_runner_answers_on_when_the_trace_is_over(machine: Machine) -> None:
