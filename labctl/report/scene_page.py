@@ -15,7 +15,8 @@ from labctl.report.dots import Dots, Invalid, dots
 from labctl.report.exit_prices import Predictions, predictions
 from labctl.report.forest import Forest, forest, native_reference
 from labctl.report.stacks import Stack, exits, host_cpu, no_exits
-from labctl.report.view import SYMBOLS, Scene, View, label, scene_of, verdict_text
+from labctl.report.view import SYMBOLS, Scene, View, scene_of, verdict_text
+from labctl.store.samples import labels_of
 
 _ALWAYS = ("latency_p95", "ipc", "exits", "exits_per_op", "ops_per_cpu_s", "neighbour_ops_per_s")
 _MOSTLY = (*_ALWAYS, "latency_", "host_cpu", "run_delay", "stall_time", "events_per_s", "iops")
@@ -191,7 +192,7 @@ def change(item: Comparison) -> Change:
 
 
 def _wanted(view: View, level: Level, detail: tuple[str, ...]) -> bool:
-    if label(level.metric, "reason") and label(level.metric, "vcpu"):
+    if {"reason", "vcpu"} <= labels_of(level.metric).keys():
         return False  # a number for each reason of each vCPU: the JSON has them
     return level.metric == view.primary(level.workload) or level.metric.startswith(detail)
 
