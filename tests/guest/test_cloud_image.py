@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from labctl.guest.images import Image
-from tests.guest.conftest import LATENCY, QUIET, Sandbox, changed_study
+from tests.guest.conftest import LATENCY, QUIET, TWO, Sandbox, changed_study
 from tests.unit.guest.publisher import Signer, serving
 
 MIB = 2**20
@@ -82,7 +82,7 @@ def test_a_signed_cloud_image_is_built_booted_and_measured_in_and_a_changed_one_
         server.files[f"/{NAME}"] = whole
         built = sandbox.labctl("image", "build", "test-cloud", lab=lab)
         assert built.returncode == 0, built.stderr
-    study = changed_study(tmp_path, LATENCY | {"image: debian-12": "image: test-cloud"})
+    study = changed_study(tmp_path, LATENCY | TWO | {"image: debian-12": "image: test-cloud"})
     done = sandbox.labctl("sweep", study, *QUIET, "--json", lab=lab)
     assert done.returncode == 0, done.stderr
     (run,) = sandbox.runs()
