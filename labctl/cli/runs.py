@@ -235,6 +235,7 @@ def _print_table(titles: list[str], rows: list[list[str]]) -> None:
 @results_option
 def reparse_run(run_name: str, results: Path | None) -> None:
     """Make RUN's samples anew from its raw files, with today's parsers."""
+    from labctl.base.wording import counted
     from labctl.run.parse import reparse
     from labctl.store.run_folder import RunFolder
 
@@ -245,8 +246,8 @@ def reparse_run(run_name: str, results: Path | None) -> None:
             hint="Import its file again.",
         )
     written, problems = reparse(folder)
-    click.echo(f"Parsed {written} trials again.")
+    click.echo(f"Parsed {counted(written, 'trial')} again.")
     for problem in problems:
         click.echo(problem, err=True)
     if problems:
-        raise BrokenError(f"{len(problems)} trials could not be parsed; their samples stay")
+        raise BrokenError(f"{counted(len(problems), 'trial')} can't be parsed: the samples stay")
