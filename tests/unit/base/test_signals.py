@@ -20,8 +20,11 @@ ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in ENDING}
-    # A shell's background job, as continuous integration may be one, ignores SIGINT.
+    # What continuous integration runs may ignore some: a shell's background job SIGINT, nohup's
+    # command SIGHUP.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
