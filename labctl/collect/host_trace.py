@@ -82,7 +82,7 @@ def _cpu_times(found: Schedule, threads: Sequence[Thread], seconds: float) -> It
         by_role[thread.role].append(thread)
     for role, ours in by_role.items():
         labels = {"thread": role}
-        problem = why_unknown(found, ours, role, seconds)
+        problem = why_unknown(found, ours, role, seconds, when_it_ran=True)
         if problem is not None:
             yield Unavailable(metric=sample_key("cpu_time", labels), reason=problem)
         else:

@@ -68,14 +68,18 @@ def waiting(
         yield from _percentiles(delays, label, source)
 
 
-def why_unknown(found: Schedule, ours: Sequence[Thread], of: str, seconds: float) -> str | None:
-    """Why the trace doesn't tell what threads of this role did; None where it does."""
+def why_unknown(
+    found: Schedule, ours: Sequence[Thread], of: str, seconds: float, *, when_it_ran: bool = False
+) -> str | None:
+    """Why the trace doesn't tell what threads of this role did, or just when they ran; None where
+    it does."""
     seen = {thread: found.threads[thread.tid] for thread in ours if thread.tid in found.threads}
     if not seen or (of == "vcpu" and len(seen) < len(ours)):
         missing = sorted(thread.index for thread in ours if thread not in seen)
         names = ", ".join(f"{of} {index}" for index in missing) or f"a {of} thread"
         return f"the trace has no switch of {names}: it ran all along, or slept."
-    unknown = sum(thread.unknown_ns for thread in seen.values()) / 1e9
+    unknown_ns = (t.may_have_run_ns if when_it_ran else t.unknown_ns for t in seen.values())
+    unknown = sum(unknown_ns) / 1e9
     share = unknown / seconds / len(seen)
     if share > _MOST_UNKNOWN:
         why = f"perf lost {found.lost:,} events" if found.lost else "the kernel kept events back"

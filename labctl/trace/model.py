@@ -82,6 +82,9 @@ class Trace:
     processes: Mapping[int, int] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     problems: tuple[str, ...] = ()
+    every_switch: bool = False
+    """Whether the recorder told of switches by records of its own as well, one from either thread:
+    a thread of which nothing is kept back ran nowhere between two switches that are known."""
 
     @property
     def lost(self) -> int:

@@ -216,4 +216,5 @@ class _Reading:
             processes=self.threads.processes,
             gaps=self.gaps.gaps(start_ns, self.end_ns),
             problems=tuple(problems),
+            every_switch=self.switches.are_told,
         )

@@ -63,6 +63,11 @@ class Switches:
         self._trailer = trailer
         self._parts: list[_Records] = []
 
+    @property
+    def are_told(self) -> bool:
+        """Whether there are any."""
+        return bool(self._parts)
+
     def take(self, chunk: Chunk) -> None:
         """Raises BrokenError where one can't be."""
         words, at = chunk.words, chunk.switches

@@ -52,7 +52,8 @@ class Delays:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadSchedule:
     """`on_cpu_ns`: its time on any CPU within the window. `unknown`: how many of its spans aren't
-    known, since events of them are missing, and `unknown_ns` how long those were within the window.
+    known, since events of them are missing, and `unknown_ns` how long those were within the window;
+    `may_have_run_ns`: without those in which it slept or waited, and surely didn't run.
     `rivals_ns`: who ran on the CPU that it waited for, while it did, by thread; 0
     is the idle task, which runs until the CPU has seen that there is work, and -1 what events
     don't tell. They add up to `delays.total_ns`."""
@@ -64,6 +65,7 @@ class ThreadSchedule:
     migrations: int
     unknown: int
     unknown_ns: int
+    may_have_run_ns: int
     rivals_ns: Mapping[int, int]
 
     @property
@@ -99,6 +101,7 @@ def schedule(
     ran: dict[int, int] = {}
     unknown: dict[int, int] = {}
     unknown_ns: dict[int, int] = {}
+    off_cpu_ns: dict[int, int] = {}
     seen: set[int] = set()
     most = len(trace.events[SWITCH]) if SWITCH in trace.events else 0
     waits = _Waits(most, with_cpus=rivals)
@@ -108,7 +111,9 @@ def schedule(
         is_inside = (batch.end_ns >= start_ns) & (batch.start_ns <= end_ns)
         seen.update(np.unique(batch.tid).tolist())
         _add(ran, batch.tid, inside, is_inside & (batch.kind == Kind.RAN))
-        is_unknown = is_inside & (batch.kind == Kind.UNKNOWN)
+        is_off_cpu = is_inside & (batch.kind == Kind.OFF_CPU)
+        is_unknown = is_off_cpu | (is_inside & (batch.kind == Kind.UNKNOWN))
+        _add(off_cpu_ns, batch.tid, inside, is_off_cpu)
         _add(unknown_ns, batch.tid, inside, is_unknown)
         _add(unknown, batch.tid, np.ones_like(inside), is_unknown)
         is_whole = (batch.start_ns >= start_ns) & (batch.end_ns <= end_ns)
@@ -132,6 +137,7 @@ def schedule(
             migrations=moved.get(tid, 0),
             unknown=unknown.get(tid, 0),
             unknown_ns=unknown_ns.get(tid, 0),
+            may_have_run_ns=unknown_ns.get(tid, 0) - off_cpu_ns.get(tid, 0),
             rivals_ns=by_rival.get(tid, {}),
         )
     return Schedule(start_ns=start_ns, end_ns=end_ns, threads=threads, lost=trace.lost)

@@ -28,13 +28,15 @@ _OUT, _OUT_RUNNABLE, _WAKE, _IN, _UNSEEN = range(5)
 
 class Kind(IntEnum):
     """PREEMPTED waits began when the thread was switched out, WOKEN ones with its wake-up;
-    UNFINISHED ones had no end when the trace had. UNKNOWN: events are missing in between."""
+    UNFINISHED ones had no end when the trace had. UNKNOWN: events are missing in between.
+    OFF_CPU: it slept and then waited, but its wake-up is missing; it surely didn't run."""
 
     RAN = 0
     PREEMPTED = 1
     WOKEN = 2
     UNFINISHED = 3
     UNKNOWN = 4
+    OFF_CPU = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,7 @@ def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
         is_told = _is_told_already(merged, gaps)
         if is_told.any():
             merged = merged.take(~is_told)
-        yield _between(merged, gaps, numbering.tids)
+        yield _between(merged, gaps, numbering.tids, trace.every_switch)
         is_last = np.ones(len(merged.thread), dtype=bool)
         is_last[:-1] = merged.thread[1:] != merged.thread[:-1]
         held = merged.take(is_last)
@@ -227,7 +229,7 @@ def _is_told_already(records: _Records, gaps: _Gaps) -> Mask:
     return is_told
 
 
-def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
+def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32], every_switch: bool) -> Spans:
     first, then = records.what[:-1], records.what[1:]
     is_same = records.thread[1:] == records.thread[:-1]
     slept = (first == _OUT) & (then == _WAKE)
@@ -248,6 +250,8 @@ def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
     bridged = gaps.between(start_ns, end_ns)
     kind[(first == _OUT_RUNNABLE) & (then == _IN) & ~bridged] = Kind.PREEMPTED
     kind[(first == _WAKE) & (then == _IN) & ~bridged] = Kind.WOKEN
+    if every_switch:
+        kind[(first == _OUT) & (then == _IN) & ~bridged] = Kind.OFF_CPU
     return Spans(tid=tids[records.thread[at]], start_ns=start_ns, end_ns=end_ns, cpu=cpu, kind=kind)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -146,6 +148,16 @@ def test_a_switch_in_without_a_wake_up_is_no_wait_of_unknown_length() -> None:
     vcpu = schedule(made).threads[VCPU]
     assert vcpu.delays.length_ns.tolist() == []
     assert (vcpu.unknown, vcpu.unknown_ns) == (1, 40)
+    assert vcpu.may_have_run_ns == 40  # and gone again, with both switches missing
+
+
+def test_where_each_switch_is_told_who_sleeps_or_waits_runs_nowhere_meanwhile() -> None:
+    made = trace([(10, 0, VCPU, SLEEPS, 0), (50, 0, 0, RUNNABLE, VCPU)], end_ns=60)
+    vcpu = schedule(replace(made, every_switch=True)).threads[VCPU]
+    assert (vcpu.unknown, vcpu.unknown_ns, vcpu.may_have_run_ns) == (1, 40, 0)
+    lost = (Gap(cpu=1, start_ns=20, end_ns=30, count=1),)
+    vcpu = schedule(replace(made, every_switch=True, gaps=lost)).threads[VCPU]
+    assert vcpu.may_have_run_ns == 40
 
 
 def test_a_thread_that_comes_and_one_that_goes_have_the_time_that_they_were_there() -> None:
