@@ -6,9 +6,7 @@ import json
 
 from labctl.run.guest_side import RAW
 from labctl.study.tunings import load_tunings, tuning_names
-from tests.guest.conftest import DISTURBED, QUIET, TINY, Sandbox
-
-pytestmark = DISTURBED  # an emulated guest that is kept waiting as it boots may panic
+from tests.guest.conftest import QUIET, TINY, Sandbox
 
 TUNINGS = {name: t for name, t in load_tunings(tuning_names()).items() if t.guest.tuned}
 
