@@ -47,10 +47,14 @@ class ClockReading:
 
 
 class Channel:
-    """Requests to one runner, one at a time. `name` is the machine's, for errors."""
+    """Requests to one runner, one at a time. `name` is the machine's, for errors. `how_ended`:
+    what is known of a machine that is gone, as sentences that follow the error's."""
 
-    def __init__(self, connection: socket.socket, name: str) -> None:
+    def __init__(
+        self, connection: socket.socket, name: str, how_ended: Callable[[], str] = lambda: ""
+    ) -> None:
         self.name = name
+        self._how_ended = how_ended
         self._socket = connection
         self._socket.setblocking(False)
         self._buffer = bytearray()
@@ -58,7 +62,9 @@ class Channel:
 
     @classmethod
     @contextmanager
-    def connected(cls, path: Path, name: str, deadline: Deadline) -> Iterator[Channel]:
+    def connected(
+        cls, path: Path, name: str, deadline: Deadline, how_ended: Callable[[], str] = lambda: ""
+    ) -> Iterator[Channel]:
         """A channel through the unix socket of a guest's virtio-serial port."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with connection:
@@ -70,7 +76,7 @@ class Channel:
                     if deadline.expired:
                         raise ChannelClosed(f"{name}: nobody serves {path}") from error
                     time.sleep(0.02)
-            yield cls(connection, name)
+            yield cls(connection, name, how_ended)
 
     def wait_ready(self, deadline: Deadline) -> ClockReading:
         """Return once the runner answers; whatever an earlier talk left behind is skipped."""
@@ -226,7 +232,8 @@ class Channel:
             raise deadline.error()
 
     def _closed(self) -> ChannelClosed:
-        return ChannelClosed(f"{self.name}: ended while labctl was talking to it")
+        said = f"{self.name}: ended while labctl was talking to it{self._how_ended()}"
+        return ChannelClosed(said)
 
 
 def _garbage(machine: str, found: Any) -> BrokenError:

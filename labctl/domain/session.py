@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -117,6 +118,8 @@ class Session:
         """
         _start_event_loop()
         adopt_orphans()
+        # libvirt adds 6 KB for each restore, and nobody else shortens it.
+        shutil.rmtree(root / "log", ignore_errors=True)
         (root / "etc").mkdir(parents=True, exist_ok=True, mode=0o755)
         mounts = f"hugetlbfs_mount = [{_quoted(map(str, hugetlbfs))}]\n" if hugetlbfs else ""
         text = _QEMU_CONF.format(controllers=_quoted(controllers), hugetlbfs=mounts)

@@ -14,13 +14,11 @@ from labctl.base.tuning import Tuning
 from labctl.domain.render import DomainRequest, render
 from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest
+from labctl.run import guest_logs
 from labctl.run.disks import Disks
 from labctl.run.lab import DOMAIN_NAME, Lab
 
 RESTORE_S = 60.0
-_CONSOLE_LINES = 8
-_CONSOLE_BYTES = 64 * 1024
-_CONSOLE_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 def guest_xml(lab: Lab, tuning: Tuning, disks: Disks) -> str:
@@ -74,45 +72,26 @@ def answering(
     `is_booting`: it has no runner from before, as a restored guest has. Raises BrokenError with
     the console's last lines when it doesn't answer within `seconds`.
     """
+
+    def how_ended() -> str:
+        return guest_logs.how_it_ended(lab.qemu_log, lab.console_log)
+
     try:
         deadline = Deadline.after(seconds, "the guest's first answer")
-        with Channel.connected(lab.runner_socket, "the guest", deadline) as channel:
+        with Channel.connected(lab.runner_socket, "the guest", deadline, how_ended) as channel:
             running.resume()
             try:
                 if is_booting:
                     lab.source.greet(lab, running, deadline)
                 channel.wait_ready(deadline)
             except DeadlineError as error:
+                said = guest_logs.console_end(lab.console_log)
                 raise BrokenError(
-                    f"the guest did not answer within {seconds:g} s{console_end(lab.console_log)}",
+                    f"the guest did not answer within {seconds:g} s{said}",
                     hint=lab.source.hint(lab),
                 ) from error
             channel.set_time(Deadline.after(10, "setting the guest's clock"))
             yield channel
     finally:
         running.end()
-        _bound(lab.console_log)
-
-
-def _bound(log: Path) -> None:
-    """A guest may write to its console without end; the host's disk has one."""
-    try:
-        if log.stat().st_size > _CONSOLE_LIMIT_BYTES:
-            os.truncate(log, 0)
-    except FileNotFoundError:
-        pass
-
-
-def console_end(log: Path) -> str:
-    """What a guest printed last, as the end of a sentence."""
-    try:
-        with open(log, "rb") as file:
-            # A guest may write there without end.
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _CONSOLE_BYTES))
-            lines = file.read(_CONSOLE_BYTES).decode(errors="replace").splitlines()
-    except OSError:
-        return " and left no console log"
-    last = [line.strip() for line in lines if line.strip()][-_CONSOLE_LINES:]
-    if not last:
-        return " and printed nothing on its console"
-    return ". Its console ends:\n" + "\n".join(f"  {line[:160]}" for line in last)
+        guest_logs.bound(lab.console_log)

@@ -129,6 +129,13 @@ class Lab:
     def console_log(self) -> Path:
         return self.work / "console.log"
 
+    @property
+    def qemu_log(self) -> Path:
+        """What QEMU says of the guests, and libvirt of its end."""
+        embedded = self.places.libvirt_root / "log/qemu"
+        folder = embedded if self.session.is_embedded else Path("/var/log/libvirt/qemu")
+        return folder / f"{DOMAIN_NAME}.log"
+
 
 @contextmanager
 def open_lab(

@@ -21,7 +21,8 @@ from labctl.domain.readback import ExpectedThread
 from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest
 from labctl.run.disks import FLASH, DiskFile, Disks
-from labctl.run.guests import console_end, image_xml
+from labctl.run.guest_logs import console_end
+from labctl.run.guests import image_xml
 from labctl.run.lab import DOMAIN_NAME, Lab
 from labctl.run.own_domain import OwnGuest
 

@@ -100,7 +100,9 @@ def test_garbage_from_a_tool_and_a_guest_that_dies_cost_their_own_trials_and_no_
     reasons = {reason for trial in native for reason in trial["reasons"]}
     assert all("cyclictest" in reason for reason in reasons), reasons
     reasons = {trial["reasons"][0] for trial in invalid if trial not in native}
-    assert any("ended while labctl was talking to it" in reason for reason in reasons), reasons
+    ended = [reason for reason in reasons if "ended while labctl was talking to it" in reason]
+    assert ended, reasons
+    assert all("Its console " in reason for reason in ended), ended
     assert sandbox.leftovers() == []
 
 

@@ -85,6 +85,15 @@ def test_a_dead_runner_closes_the_channel() -> None:
             runner.channel.wait_ready(soon())
 
 
+def test_what_is_known_of_a_machine_that_is_gone_is_told_with_it() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours:
+        channel = Channel(ours, "the guest", lambda: ". Its console ends here")
+        with pytest.raises(ChannelClosed, match=r"talking to it\. Its console ends here$"):
+            channel.wait_ready(soon())
+
+
 def test_a_huge_answer_is_refused_and_not_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LINE_LIMIT", 1 << 20)
     with (
