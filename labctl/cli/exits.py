@@ -59,11 +59,13 @@ def measured(tell: Callable[[str], None]) -> list[Price]:
 
     from labctl.analysis import exit_price
     from labctl.collect.calibrated import tsc_hz
+    from labctl.collect.perf_stat_probe import measured_tsc_hz
     from labctl.domain.pinplan import default_vcpus, pin_plan
     from labctl.host.topology import read_topology
     from labctl.run import exit_prices
 
     cpuinfo = Path("/proc/cpuinfo").read_text()
+    rate = tsc_hz(cpuinfo) or measured_tsc_hz()
     which = exit_prices.vendor(cpuinfo)
     topology = read_topology()
     cpu = min(pin_plan(topology, default_vcpus(topology), 0).vcpu_cpus)
@@ -77,7 +79,7 @@ def measured(tell: Callable[[str], None]) -> list[Price]:
             cycles=item.cycles,
             alone=alone.cycles,
             exits_per_op=item.exits_per_op,
-            tsc_hz=tsc_hz(cpuinfo),
+            tsc_hz=rate,
             problem=item.problem or alone.problem,
         )
         for item in found

@@ -20,8 +20,8 @@ LIMIT = "cpu_latency_limit_us"
 FREQUENCY = "frequency.txt"
 FREQUENCY_PROBLEM = "frequency-problem.txt"
 
-_APERF, _MPERF, _TSC, _TIME = "msr/aperf/", "msr/mperf/", "msr/tsc/", "cpu-clock"
-EVENTS = (_APERF, _MPERF, _TSC, _TIME)
+_APERF, _MPERF, TSC, TIME = "msr/aperf/", "msr/mperf/", "msr/tsc/", "cpu-clock"
+EVENTS = (_APERF, _MPERF, TSC, TIME)
 """Free-running registers, which need no counter of the PMU's (arch/x86/events/msr.c)."""
 
 

@@ -74,6 +74,23 @@ def frequency_countable(msr: Path = _MSR) -> Countable:
     return Countable(events=host_cpus.EVENTS, output=output)
 
 
+def measured_tsc_hz(msr: Path = _MSR) -> float | None:
+    """Rate of the time-stamp counter as it is now, in Hz, for hosts that don't say that it is
+    constant; None where perf can't read the counter."""
+    if not (msr / "tsc").exists():
+        return None
+    events = (host_cpus.TSC, host_cpus.TIME)
+    try:
+        found = _tried(events, output_options(), "--cpu", "0", program=("sleep", "0.5"))
+    except LabctlError:
+        return None
+    read = found if isinstance(found, str) else counts(found, events)
+    if isinstance(read, str):
+        return None
+    ticks, time_ms = read
+    return ticks / (time_ms / 1000) if ticks > 0 and time_ms > 0 else None
+
+
 def output_options() -> tuple[str, ...]:
     """perf stat's options for output that programs read: JSON where it has that."""
     done = run(("perf", "version"), deadline=Deadline.after(_PROBING_S, "perf's version"))
@@ -116,10 +133,10 @@ def _why_not(events: tuple[str, ...], choice: tuple[str, ...], output: Sequence[
 
 
 def _tried(
-    events: Sequence[str], output: Sequence[str], *options: str
+    events: Sequence[str], output: Sequence[str], *options: str, program: Sequence[str] = ("true",)
 ) -> Mapping[str, Counter] | str:
     """What perf counts of a short process; a sentence when it refuses."""
-    argv = ("perf", "stat", *output, *options, "--event", ",".join(events), "true")
+    argv = ("perf", "stat", *output, *options, "--event", ",".join(events), *program)
     deadline = Deadline.after(_PROBING_S, "probing perf")
     done = run(argv, deadline=deadline, check=False, env=ENVIRONMENT)
     if done.returncode != 0:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from labctl.collect import perf_stat_probe
-from labctl.collect.perf_stat_probe import countable, frequency_countable
+from labctl.collect.perf_stat_probe import countable, frequency_countable, measured_tsc_hz
 from tests.unit.collect.trials import recorded
 
 NO_PMU = "perf-stat-6.1-no-pmu.jsonl"
@@ -151,3 +151,20 @@ def test_registers_that_the_kernel_offers_are_tried(perf: Path, tmp_path: Path) 
     assert "<not supported> for msr/mperf/" in (frequency_countable(tmp_path).problem or "")
     _says(perf, "#!/bin/sh\ntest $1 = version && echo perf version 6.1 && exit\nexit 255\n")
     assert "perf can't count here" in (frequency_countable(tmp_path).problem or "")
+
+
+def test_a_counter_whose_rate_nobody_vouches_for_is_read_against_the_clock(
+    perf: Path, tmp_path: Path
+) -> None:
+    assert measured_tsc_hz(tmp_path) is None
+    (tmp_path / "tsc").touch()
+    _says(
+        perf,
+        "#!/bin/sh\n[ $1 = version ] && exec echo perf version 5.10.1\n"
+        "printf '1250000000,,msr/tsc/,5,100.00,,\\n500.0,msec,cpu-clock,5,100.00,,\\n' >&2\n",
+    )
+    assert measured_tsc_hz(tmp_path) == 2.5e9
+    _pmu(perf, room=20, lacking=("msr/tsc/",))
+    assert measured_tsc_hz(tmp_path) is None
+    _says(perf, "#!/bin/sh\n[ $1 = version ] && exec echo perf version 6.1\nexit 1\n")
+    assert measured_tsc_hz(tmp_path) is None
