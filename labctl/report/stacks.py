@@ -45,12 +45,13 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """`rows` are the table behind the picture, with all arms; `parts` the legend; `name`: what
-    it is of, in a word."""
+    """`rows` are the table behind the picture, with all arms; `parts` the legend, `colours` theirs;
+    `name`: what it is of, in a word."""
 
     title: str
     name: str
     parts: tuple[str, ...]
+    colours: tuple[int, ...]
     bars: tuple[Bar, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     description: str
@@ -67,19 +68,28 @@ def exits(view: View, scene: Scene, shown: Collection[str]) -> tuple[Stack, ...]
     else per second; () without a breakdown. Of a run with more arms than a picture has room for
     the number alone."""
     room = len(_EXITS) if len(shown) >= len(view.tunings) else 1
-    found = (_by_reason(view, scene, base, what, shown) for base, what in _EXITS[:room])
+    told = [(_told_by_reason(view, scene, base), base, what) for base, what in _EXITS[:room]]
+    # One colour for a reason in both pictures: its rank by the larger of its two shares.
+    shares: dict[str, float] = {}
+    for metric, *_ in told:
+        sizes = _sizes(_by_arm(view, scene, partial(_reason, metric)))
+        whole = sum(sizes.values())
+        for part, size in sizes.items():
+            shares[part] = max(shares.get(part, 0.0), size / whole if whole else 0.0)
+    order = _largest_parts(shares)
+    found = []
+    for metric, base, what in told:
+        per = "per second" if metric == base else "per operation"
+        title = f"{scene.title}: {what} {per} by reason"
+        found.append(_stack(view, scene, title, partial(_reason, metric), order, shown, what))
     return tuple(stack for stack in found if stack is not None)
 
 
-def _by_reason(
-    view: View, scene: Scene, base: str, what: str, shown: Collection[str]
-) -> Stack | None:
-    for metric, per in ((f"{base}_per_op", "per operation"), (base, "per second")):
-        title = f"{scene.title}: {what} {per} by reason"
-        found = _stack(view, scene, title, partial(_reason, metric), (), shown, what)
-        if found is not None:
-            return found
-    return None
+def _told_by_reason(view: View, scene: Scene, base: str) -> str:
+    """`base` per operation where that is known by reason, else `base`, which is per second."""
+    per_operation = f"{base}_per_op"
+    known = (_reason(per_operation, level) for level in view.levels(scene))
+    return per_operation if any(known) else base
 
 
 def no_exits(view: View, scene: Scene) -> str:
@@ -112,30 +122,26 @@ def _stack(
     drawn: Collection[str],
     name: str,
 ) -> Stack | None:
-    by_arm: dict[str, dict[str, float]] = {}
-    unit = Unit.COUNT
-    for level in view.levels(scene):
-        part = part_of(level)
-        if part is not None and math.isfinite(level.typical) and level.typical >= 0:
-            by_arm.setdefault(level.tuning, {})[part] = level.typical
-            unit = level.unit
-    sizes: dict[str, float] = {}
-    for found in by_arm.values():
-        for part, value in found.items():
-            sizes[part] = sizes.get(part, 0.0) + value
+    by_arm = _by_arm(view, scene, part_of)
+    sizes = _sizes(by_arm)
     largest = max((sum(found.values()) for found in by_arm.values()), default=0.0)
     if largest <= 0:
         return None
-    parts = [part for part in order if sizes.get(part)] or _largest_parts(sizes)
+    unit = next(level.unit for level in view.levels(scene) if part_of(level) is not None)
+    parts = [part for part in order if sizes.get(part)]
     shown = {arm: _joined(by_arm[arm], parts) for arm in view.tunings if arm in by_arm}
     names = [*parts, "other"] if any("other" in found for found in shown.values()) else parts
+    colours = {part: number for number, part in enumerate((*order, "other"))}
     bars = tuple(
-        _bar(arm, found, names, largest, unit) for arm, found in shown.items() if arm in drawn
+        _bar(arm, found, {name: colours[name] for name in names}, largest, unit)
+        for arm, found in shown.items()
+        if arm in drawn
     )
     return Stack(
         title=title,
         name=name,
         parts=tuple(names),
+        colours=tuple(colours[name] for name in names),
         bars=bars,
         rows=tuple(
             (
@@ -151,6 +157,26 @@ def _stack(
     )
 
 
+def _by_arm(
+    view: View, scene: Scene, part_of: Callable[[Level], str | None]
+) -> dict[str, dict[str, float]]:
+    by_arm: dict[str, dict[str, float]] = {}
+    for level in view.levels(scene):
+        part = part_of(level)
+        if part is not None and math.isfinite(level.typical) and level.typical >= 0:
+            by_arm.setdefault(level.tuning, {})[part] = level.typical
+    return by_arm
+
+
+def _sizes(by_arm: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Each part's, of all arms together."""
+    sizes: dict[str, float] = {}
+    for found in by_arm.values():
+        for part, value in found.items():
+            sizes[part] = sizes.get(part, 0.0) + value
+    return sizes
+
+
 def _largest_parts(sizes: Mapping[str, float]) -> list[str]:
     ranked = sorted((part for part in sizes if sizes[part] > 0), key=lambda part: -sizes[part])
     return ranked if len(ranked) <= _MOST_PARTS + 1 else ranked[:_MOST_PARTS]
@@ -163,10 +189,10 @@ def _joined(found: Mapping[str, float], parts: Iterable[str]) -> dict[str, float
 
 
 def _bar(
-    arm: str, found: Mapping[str, float], names: Sequence[str], largest: float, unit: Unit
+    arm: str, found: Mapping[str, float], colours: Mapping[str, int], largest: float, unit: Unit
 ) -> Bar:
     parts, x = [], 0.0
-    for colour, name in enumerate(names):
+    for name, colour in colours.items():
         width = 100 * found.get(name, 0.0) / largest
         if width >= 0.05:
             text = name if width >= _LETTER * (len(name) + _LETTERS_AROUND) else ""

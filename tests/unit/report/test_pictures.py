@@ -250,6 +250,23 @@ def test_the_time_in_exits_stands_beside_their_number() -> None:
     assert dict(time.rows)["pinned"][-1] == "0.00200 CPU"
 
 
+def test_a_reason_has_one_colour_in_both_pictures_whatever_its_share(judged: Judged) -> None:
+    levels = [
+        level("exits_per_op{reason=often}", {1: 9.0}, unit=Unit.COUNT),
+        level("exits_per_op{reason=HLT}", {1: 4.0}, unit=Unit.COUNT),
+        level("exits_per_op{reason=long}", {1: 1.0}, unit=Unit.COUNT),
+        level("exit_time{reason=often}", {1: 0.1}, unit=Unit.CPUS),
+        level("exit_time{reason=long}", {1: 0.7}, unit=Unit.CPUS),
+    ]
+    view = with_levels(judged, levels)
+    number, time = exits(view, SCENE, view.tunings)
+    colours = dict(zip(number.parts, number.colours, strict=True))
+    assert colours == {"long": 0, "often": 1, "HLT": 2}
+    assert dict(zip(time.parts, time.colours, strict=True)) == {"long": 0, "often": 1}
+    for stack in (number, time):
+        assert [p.colour for bar in stack.bars for p in bar.parts] == list(stack.colours)
+
+
 def test_without_exits_a_sentence_says_why(judged: Judged) -> None:
     view = View(*judged)
     assert exits(view, SCENE, view.tunings) == ()
