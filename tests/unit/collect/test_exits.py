@@ -34,6 +34,15 @@ NS = {
 }
 SECONDS = 2
 
+SVM_COUNTS = {
+    "cpuid": 33,
+    "npf": 653,
+    "interrupt": 703,
+    "vintr": 743,
+    "hlt": 1729,
+    "msr": 4328,
+}
+
 
 def _maps(counts: dict[tuple[int, int, int], int]) -> dict[str, int]:
     return {",".join(map(str, key)): count for key, count in counts.items()}
@@ -215,6 +224,22 @@ def test_a_kvm_in_software_has_returns_to_qemu_and_no_reasons(tmp_path: Path) ->
     assert not [key for key in found if key.startswith(("exits{", "exit_time"))]
     assert "KVM counted 24254 VM exits" in reasons(readings)["exits{reason}"]
     assert "never fired" in reasons(readings)["exit_time"]
+
+
+def test_a_guest_s_exits_are_told_by_reason_as_kvm_counts_them(tmp_path: Path) -> None:
+    # cyclictest in a guest of one vCPU under kvm_amd, on an emulated host.
+    raw = TrialFolder(tmp_path)
+    raw.write_raw(files.EXITS, recorded("exits-linux-6.1-svm.json"))
+    raw.write_raw(bpf_exits.RAW, recorded("exits-bpftrace-0.17-svm.jsonl"))
+    found = values(_parse(raw))
+    window = found["exits_window"]
+    counts = {key: round(found[f"exits{{reason={key}}}"] * window) for key in SVM_COUNTS}
+    assert counts == SVM_COUNTS
+    assert found["exits_agreement"] == pytest.approx(8189 / (27904 - 19708))
+    assert found["exit_time"] == found["exit_time{vcpu=0}"]
+    by_reason = [found[key] for key in found if key.startswith("exit_time{reason=")]
+    assert sum(by_reason) == pytest.approx(found["exit_time"])
+    assert "exit_time{reason=hlt}" not in found
 
 
 def test_a_window_without_exits_has_no_reasons_and_says_so(tmp_path: Path) -> None:
