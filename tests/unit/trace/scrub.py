@@ -36,8 +36,10 @@ def scrubbed(data: bytes) -> bytes:
         for found in (read_formats(tracing, "the recording", at) if tracing else [])
     }
     (sample_type,) = struct.unpack_from("<Q", data, attrs_at + 24)
-    raw_at = 60 if sample_type & 1 << 16 else 52  # IDENTIFIER, IP, TID, TIME, CPU, PERIOD, size
-    records = b"".join(kept_records(data[start : start + size], names, raw_at))
+    # IDENTIFIER, IP, TID, TIME, ID, CPU, PERIOD, size: each but the first and the fifth always.
+    tid_at = 28 if sample_type & 1 << 16 else 20
+    raw_at = tid_at + (40 if sample_type & 1 << 6 else 32)
+    records = b"".join(kept_records(data[start : start + size], names, tid_at, raw_at))
     head[6] = len(records)
     head[9] = 2 if tracing else 0
     table = struct.pack("<QQ", start + len(records) + 16, len(tracing))
@@ -45,10 +47,9 @@ def scrubbed(data: bytes) -> bytes:
 
 
 def kept_records(
-    records: bytes, names: dict[int, list[tuple[int, int]]], raw_at: int
+    records: bytes, names: dict[int, list[tuple[int, int]]], tid_at: int, raw_at: int
 ) -> list[bytes]:
     kept, at = [], 0
-    tid_at = raw_at - 32  # of TID, TIME, CPU, PERIOD, size
     ran = set()
     while at < len(records):
         kind, _, size = struct.unpack_from("<IHH", records, at)

@@ -1,7 +1,8 @@
 """Files that perf 6.1 recorded, against what `perf script` prints of them.
 
 Each `NAME.data` was scrubbed (`scrub.py`); its `NAME.script` is what perf 6.1 prints of it with
-`perf script --ns -F pid,tid,cpu,time,event,trace`.
+`perf script --ns -F pid,tid,cpu,time,event,trace`. `svm` is of a guest under kvm_amd, on an
+emulated host.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from labctl.base.errors import BrokenError
+from labctl.collect.perf_kvm_stat import read_reports
+from labctl.trace.exit_names import SVM, exit_name
 from labctl.trace.model import Trace
 from labctl.trace.perfdata import read_trace, tracepoints
+from labctl.trace.tracepoints import ENTRY, EXIT
 
 FIXTURES = Path(__file__).parent / "fixtures"
+COLLECTED = Path(__file__).parents[1] / "collect" / "fixtures"
 SWITCH, WAKEUP = "sched:sched_switch", "sched:sched_wakeup"
 WANTED = {
     "sched-perf-6.1": {
@@ -31,6 +37,12 @@ WANTED = {
     },
     "one-event-perf-6.1": {SWITCH: ("prev_pid", "prev_prio", "next_pid", "next_prio")},
     "kvm-perf-6.1": {"kvm:kvm_userspace_exit": ("reason", "errno")},
+    "svm-perf-6.1": {
+        ENTRY: ("vcpu_id",),
+        EXIT: ("exit_reason", "isa"),
+        "kvm:kvm_userspace_exit": ("reason", "errno"),
+        "kvm:kvm_halt_poll_ns": ("vcpu_id",),
+    },
 }
 LINE = re.compile(r"\s*(-?\d+)/(-?\d+)\s+\[(\d+)\]\s+(\d+)\.(\d{9}):\s+(\S+): (.*)")
 
@@ -77,7 +89,7 @@ def test_every_event_is_as_perf_prints_it(name: str) -> None:
         tids = [row["prev_pid"] if row["tid"] == -1 else row["tid"] for row in rows]
         assert events.tid.tolist() == list(map(int, tids))
         for field, column in events.fields.items():
-            if event != "kvm:kvm_userspace_exit":
+            if not event.startswith("kvm:"):  # perf prints those as sentences
                 assert column.tolist() == [int(row[field]) for row in rows], field
 
 
@@ -86,6 +98,28 @@ def test_exits_to_qemu_have_the_reasons_that_perf_prints() -> None:
     reasons = trace.events["kvm:kvm_userspace_exit"].fields["reason"].tolist()
     printed = [row["text"] for row in said["kvm:kvm_userspace_exit"]]
     assert [f"({reason})" for reason in reasons] == [str(text).split()[-1] for text in printed]
+
+
+def test_exits_of_a_guest_have_the_reasons_and_the_times_that_perf_tells() -> None:
+    trace, said = read("svm-perf-6.1"), said_by_perf("svm-perf-6.1")
+    exits, entries = trace.events[EXIT], trace.events[ENTRY]
+    names = [exit_name(SVM, code) for code in exits.fields["exit_reason"].tolist()]
+    assert names == [str(row["text"]).split()[3] for row in said[EXIT]]
+    assert set(exits.fields["isa"].tolist()) == {SVM}
+    # One vCPU: each exit ends with the entry that follows it.
+    ends = np.searchsorted(entries.time_ns, exits.time_ns)
+    took = defaultdict(list)
+    for name, start, end in zip(names, exits.time_ns.tolist(), ends.tolist(), strict=True):
+        if end < len(entries):
+            took[name].append(entries.time_ns.tolist()[end] - start)
+    (report,) = read_reports((COLLECTED / "perf-kvm-stat-6.1-svm-850-samples.txt").read_text(), "")
+    assert {reason.name: reason.samples for reason in report.reasons} == {
+        name: len(times) for name, times in took.items()
+    }
+    for reason in report.reasons:
+        assert (reason.min_ns, reason.max_ns, reason.average_ns) == pytest.approx(
+            (min(took[reason.name]), max(took[reason.name]), np.mean(took[reason.name])), abs=6
+        )
 
 
 def test_a_field_of_eight_bytes_is_read_at_its_odd_place() -> None:
