@@ -83,26 +83,36 @@ class ImageSource:
         )
 
 
+def prepared_path(image: Image) -> Path:
+    """Where the overlay lies that a first boot of the image provisions.
+
+    It is named by its seed's digest, so that another runner or another user-data makes another.
+    """
+    return image.prepared_dir / f"{seed.seed_digest(_seed_files(image))[:12]}.qcow2"
+
+
+def _seed_files(image: Image) -> Mapping[str, str]:
+    return seed.render(
+        hostname="labctl-guest",
+        instance_id="labctl-1",
+        user=str(image.manifest["user"]),
+        runner_program=runner_program(),
+    )
+
+
 def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
     """The overlay that a first boot of the image provisioned; booted now if there is none.
 
-    It is found by its seed's digest, so that another runner or another user-data makes another.
     Raises BrokenError with the log's last lines when cloud-init failed.
     """
-    files = seed.render(
-        hostname="labctl-guest",
-        instance_id="labctl-1",
-        user=str(lab.image.manifest["user"]),
-        runner_program=runner_program(),
-    )
-    prepared = lab.image.prepared_dir / f"{seed.seed_digest(files)[:12]}.qcow2"
+    prepared = prepared_path(lab.image)
     if prepared.is_file():
         return prepared
     lab.image.prepared_dir.mkdir(exist_ok=True)
     with _alone(lab.image.prepared_dir, lab.listener):
         if not prepared.is_file():
             lab.listener(Note(text="First boot: cloud-init provisions the guest image (once)."))
-            _boot_first(lab, baseline, files, prepared)
+            _boot_first(lab, baseline, prepared)
     return prepared
 
 
@@ -126,10 +136,10 @@ def _alone(folder: Path, listener: Listener) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _boot_first(lab: Lab, baseline: Tuning, files: Mapping[str, str], prepared: Path) -> None:
+def _boot_first(lab: Lab, baseline: Tuning, prepared: Path) -> None:
     """Boot the image with its seed, and keep the overlay as `prepared`."""
     seed_disk = lab.work / "seed.iso"
-    seed.write_seed(seed_disk, files)
+    seed.write_seed(seed_disk, _seed_files(lab.image))
     disk = prepared.with_name(f".{prepared.name}.new")
     disk.unlink(missing_ok=True)  # of a labctl that was killed: its guest may still write to it
     # By a relative name, so that the state folder may be moved, or be known by another path.
