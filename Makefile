@@ -7,7 +7,7 @@ IMAGE ?= debian-12
 bin := .venv/bin
 labctl := $(bin)/labctl
 
-.PHONY: setup image sweep test lint unit bench calibrate lock clean
+.PHONY: setup image sweep test test-kvm lint unit bench calibrate lock clean
 
 setup:
 	@tools/setup.sh
@@ -29,6 +29,11 @@ test: setup
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint image
 	$(unit_tests)
 	$(bin)/pytest tests/guest
+
+# The tests that need KVM, in an emulated host of it, where this one has none;
+# `make test-kvm ARGS=tests/guest/test_exits_kvm.py` runs others there.
+test-kvm: setup
+	@$(bin)/python -m tools.kvm_host $(ARGS)
 
 unit: lint
 	$(unit_tests)

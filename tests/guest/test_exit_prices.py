@@ -13,7 +13,7 @@ import pytest
 
 from tests.guest.conftest import DISTURBED, Sandbox
 
-pytestmark = DISTURBED
+pytestmark = [DISTURBED, pytest.mark.kvm]
 
 
 def test_exits_to_qemu_have_a_price_and_what_makes_no_exit_has_a_reason(sandbox: Sandbox) -> None:

@@ -25,7 +25,7 @@ from labctl.store.trial import TrialFolder
 from tests.guest.conftest import DISTURBED
 from tests.guest.firmware import PORT_AND_MEMORY_IO, PORT_IO, VCPUS, Firmware, started
 
-pytestmark = DISTURBED
+pytestmark = [DISTURBED, pytest.mark.kvm]
 
 CPUS = frozenset(os.sched_getaffinity(0))
 
@@ -147,9 +147,8 @@ def test_returns_to_qemu_are_of_each_reason_as_many_as_perf_counts_beside(
     assert Path("/proc/mounts").read_text() == mounts
 
 
-@pytest.mark.usefixtures("counter")
 def test_reasons_add_up_to_kvms_total_or_are_unavailable_where_kvm_tells_none(
-    firmware: Firmware, tmp_path: Path
+    firmware: Firmware, counter: str, tmp_path: Path
 ) -> None:
     raw = TrialFolder(tmp_path / "trial")
     with (
@@ -167,7 +166,8 @@ def test_reasons_add_up_to_kvms_total_or_are_unavailable_where_kvm_tells_none(
         assert found["exits_agreement"] == pytest.approx(1, abs=0.02)
         assert any(key in found for key in ("exits{reason=IO_INSTRUCTION}", "exits{reason=io}"))
         assert 0 < found["exit_time"] <= VCPUS
-        assert found["exit_time"] == pytest.approx(found["exit_time{vcpu=0}"], rel=0.1)
+        if counter == "BPF":  # perf's report doesn't say whose
+            assert found["exit_time"] == pytest.approx(found["exit_time{vcpu=0}"], rel=0.1)
 
 
 def test_emulated_there_are_none_and_natively_they_take_no_time(tmp_path: Path) -> None:

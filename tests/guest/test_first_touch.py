@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from labctl.run.first_touch import KVM, MINOR, change, faults_so_far
 from tests.guest.conftest import wait_for
 from tests.guest.firmware import started
+
+pytestmark = pytest.mark.kvm
 
 PAGES = 0x90
 # xor ax, ax; here: mov ds, ax; mov byte [0], 1; add ax, 0x100; cmp ax, 0x9000; jb here; jmp 0

@@ -27,8 +27,8 @@ MEMORY_MIB = 4096
 
 KERNEL_LINE = "no_timer_check mitigations=off tsc=reliable"
 """no_timer_check: an emulated timer's interrupts may come late, and the check of them panics.
-tsc=reliable: of emulated AMD CPUs the kernel believes no time-stamp counter, KVM then scales that
-of its guests, and their clocks go wrong."""
+tsc=reliable: the kernel takes an emulated AMD CPU's time-stamp counter for unstable, and guests
+that KVM runs on it then have clocks of half the pace."""
 
 _LAST_LINES = 40
 """Of the console, where the machine doesn't come to its task or its end."""

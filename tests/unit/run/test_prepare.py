@@ -31,7 +31,7 @@ class Host:
         self.fails = False
         monkeypatch.setattr(module, "_boot_first", self.boot)
 
-    def boot(self, lab: Any, baseline: Any, files: Any, prepared: Path) -> None:
+    def boot(self, lab: Any, baseline: Any, prepared: Path) -> None:
         self.boots.append(prepared)
         self.begun.set()
         assert self.over.wait(30)

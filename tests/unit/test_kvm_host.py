@@ -1,0 +1,137 @@
+"""`make test-kvm`, without a machine: what it is made of, and how its task is followed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BrokenError, DeadlineError, UsageError
+from labctl.base.events import silent
+from labctl.base.places import StatePlaces
+from labctl.guest.images import Image
+from labctl.host.facts import QEMU
+from tools.kvm_host import image, machine
+from tools.kvm_host.__main__ import CHECKOUT, NEED_KVM, pytest_command
+from tools.kvm_host.machine import INSIDE, Machine
+
+FAKE_QEMU = """#!/bin/sh
+for word; do
+  case $word in
+    local,*mount_tag=task,*) task=${word#local,path=} task=${task%%,*} ;;
+  esac
+done
+"""
+
+
+def made(folder: Path, name: str) -> Image:
+    folder = folder / name
+    (folder / "prepared").mkdir(parents=True)
+    (folder / "vmlinuz").write_bytes(b"kernel")
+    manifest = {"name": name, "user": "lab", "command_line": "rw", "files": {"initrd.img": {}}}
+    return Image(folder, manifest)
+
+
+@pytest.fixture
+def emulated(tmp_path: Path) -> Machine:
+    host, guest = made(tmp_path, "kvm-host-1"), made(tmp_path, "debian-12-1")
+    return Machine(host, guest, tmp_path / "guest.raw", tmp_path / "check,out")
+
+
+def qemu(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """In QEMU's place: a script that knows the task's folder."""
+    path = folder / QEMU
+    path.write_text(FAKE_QEMU + script)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+def test_the_host_has_what_labctl_needs_but_what_only_makes_and_checks_a_checkout() -> None:
+    needed = set(image.PACKAGES.read_text().splitlines())
+    assert needed >= image.LEFT_OUT
+    recipe = image.host_recipe()
+    assert {"qemu-system-x86", "bpftrace", "linux-perf", "binutils"} <= set(recipe.spec.packages)
+    assert not image.LEFT_OUT & set(recipe.spec.packages)
+    assert recipe.spec.kernel == "linux-image-amd64"
+
+
+def test_nothing_in_the_machine_writes_to_the_images_or_the_checkout(emulated: Machine) -> None:
+    argv = emulated.qemu(Path("/task"))
+    drives = [word for word in argv if word.startswith("file=")]
+    assert len(drives) == 2
+    assert all("snapshot=on" in drive for drive in drives)
+    (checkout,) = (word for word in argv if "mount_tag=checkout" in word)
+    assert "readonly=on" in checkout
+    assert "check,,out" in checkout
+    # AMD's SVM with nested paging, without five levels of it.
+    assert argv[argv.index("-cpu") + 1] == "max,la57=off"
+    assert argv[argv.index("-accel") + 1].startswith("tcg")
+
+
+def test_the_command_runs_in_the_checkouts_own_place(emulated: Machine) -> None:
+    assert emulated.inside(["pytest"]) == [
+        *("sh", f"/run/checkout/{INSIDE}"),
+        *(str(emulated.checkout), "debian-12-1", "pytest"),
+    ]
+    assert (CHECKOUT / INSIDE).is_file()
+
+
+def test_what_the_task_prints_is_shown_and_its_status_is_the_answer(
+    emulated: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = """
+    cp "$task/run" "$task/output"
+    sleep 0.5
+    echo '1 failed' >>"$task/output"
+    echo 1 >"$task/status"
+    """
+    qemu(tmp_path, monkeypatch, script)
+    shown: list[str] = []
+    assert emulated.run(["pytest", "-k", "a or b"], shown.append) == 1
+    assert "".join(shown).endswith("pytest -k 'a or b'\n1 failed\n")
+
+
+def test_a_machine_that_does_not_come_to_its_task_shows_its_console(
+    emulated: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qemu(tmp_path, monkeypatch, "echo 'Kernel panic'; exit 7\n")
+    with pytest.raises(BrokenError, match=r"status 7 before its task did:\nKernel panic"):
+        emulated.run(["pytest"], print)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_machine_that_takes_too_long_is_ended_and_shows_its_console(
+    begun: bool, emulated: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "TASK_S" if begun else "BOOT_S", 1.0)
+    begins = 'touch "$task/output"' if begun else ":"
+    qemu(tmp_path, monkeypatch, f'echo booting; {begins}; echo $$ >"$0.pid"; exec sleep 60\n')
+    with pytest.raises(DeadlineError, match="within 1 s; its console's last lines:\nbooting"):
+        emulated.run(["pytest"], lambda text: None)
+    pid = int((tmp_path / f"{QEMU}.pid").read_text())
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_the_guest_image_is_copied_once_and_an_outdated_copy_goes(tmp_path: Path) -> None:
+    places = StatePlaces(tmp_path)
+    host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-12-1")
+    outdated = host.dir / "debian-12-0-abc.raw"
+    outdated.touch()
+    disk = image.guest_disk(guest, host, places, silent)
+    assert not outdated.exists()
+    made_at = disk.stat().st_mtime_ns
+    assert image.guest_disk(guest, host, places, silent) == disk
+    assert disk.stat().st_mtime_ns == made_at
+    assert {path.name for path in host.dir.glob("*.raw*")} == {disk.name}
+
+
+def test_the_machine_gets_a_python_that_the_checkout_brings_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(CHECKOUT / ".venv"))
+    assert tuple(pytest_command(())[-3:]) == NEED_KVM
+    assert pytest_command(("-k", "sweep"))[-2:] == ["-k", "sweep"]
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    with pytest.raises(UsageError, match="would be missing"):
+        pytest_command(())
