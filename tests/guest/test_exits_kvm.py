@@ -162,12 +162,19 @@ def test_reasons_add_up_to_kvms_total_or_are_unavailable_where_kvm_tells_none(
         assert "never fired" in reasons["exits{reason}"]
         assert "never fired" in reasons["exit_time"]
         assert not [key for key in found if key.startswith(("exits{", "exit_time"))]
-    else:
-        assert found["exits_agreement"] == pytest.approx(1, abs=0.02)
-        assert any(key in found for key in ("exits{reason=IO_INSTRUCTION}", "exits{reason=io}"))
-        assert 0 < found["exit_time"] <= VCPUS
-        if counter == "BPF":  # perf's report doesn't say whose
-            assert found["exit_time"] == pytest.approx(found["exit_time{vcpu=0}"], rel=0.1)
+        return
+    doubt = reasons.get("exits{reason}") or reasons.get("exits_agreement")
+    if counter == "perf" and doubt is not None:
+        # perf writes each exit down, from before the total's first reading until after its last:
+        # a slow host, as an emulated one is, may lose some, or have many in between.
+        assert "lost" in doubt or "apart" in doubt
+        return
+    # Of a slow host some exits are between a total's reading and the window's edge.
+    assert found["exits_agreement"] == pytest.approx(1, abs=0.05)
+    assert any(key in found for key in ("exits{reason=IO_INSTRUCTION}", "exits{reason=io}"))
+    assert 0 < found["exit_time"] <= VCPUS
+    if counter == "BPF":  # perf's report doesn't say whose
+        assert found["exit_time"] == pytest.approx(found["exit_time{vcpu=0}"], rel=0.1)
 
 
 def test_emulated_there_are_none_and_natively_they_take_no_time(tmp_path: Path) -> None:
