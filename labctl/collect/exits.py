@@ -45,9 +45,11 @@ _K = TypeVar("_K", bound=Hashable)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
     """Of a window of `seconds`. By the vCPU's number (None where it isn't told) and the reason:
-    exits, and their time in ns; by the reason: returns to QEMU. `source`: the file that says so."""
+    exits, and their time in ns; by the reason: returns to QEMU. `source`: the file that says so.
+    `around_s`: what it may hold of before and after the window, in seconds."""
 
     seconds: float
+    around_s: float = 0.0
     exits: Mapping[tuple[int | None, str], int]
     ns: Mapping[tuple[int | None, str], int]
     userspace: Mapping[str, int]
@@ -169,6 +171,7 @@ def _by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
     returns = trace.events[TO_QEMU].fields
     return Breakdown(
         seconds=float(data["seconds"]),
+        around_s=float(data.get("around_s", 0.0)),
         exits=_added(((None, reason.name), reason.samples) for reason in report.reasons),
         ns=_added(((None, reason.name), round(reason.time_ns)) for reason in report.reasons),
         userspace=_added(
@@ -210,8 +213,10 @@ def _exit_readings(breakdown: Breakdown, total: Total | None, kernel: str) -> It
             metric="exits_agreement",
             reason="KVM of this host tells QEMU no total to check the reasons against.",
         )
-    elif problem := _disagreement(counted, total, breakdown.seconds):
-        if counted < total.exits or not misses_fast_paths(kernel):
+    elif problem := _disagreement(counted, total, breakdown):
+        # VMX's reasons have names in capitals, SVM's have not.
+        is_vmx = any(reason.isupper() for _, reason in breakdown.exits)
+        if counted < total.exits or not is_vmx or not misses_fast_paths(kernel):
             yield from _unavailable((*BY_REASON[:2], "exits_agreement"), problem)
             return
         yield Unavailable(
@@ -239,12 +244,13 @@ def _why_none(total: Total | None) -> str:
     )
 
 
-def _disagreement(counted: int, total: Total, seconds: float) -> str | None:
+def _disagreement(counted: int, total: Total, breakdown: Breakdown) -> str | None:
     """A sentence, unless both agree to 1 %. KVM's total may also hold what happened between its
-    own readings and the edges of the breakdown's window."""
-    outside = max(0.0, 1 - seconds / total.seconds) * total.exits
+    own readings and the edges of the breakdown's window, and the breakdown what happened around."""
+    outside = max(0.0, 1 - breakdown.seconds / total.seconds) * total.exits
+    around = breakdown.around_s / total.seconds * total.exits
     margin = _AGREEMENT * total.exits
-    if total.exits - outside - margin <= counted <= total.exits + margin:
+    if total.exits - outside - margin <= counted <= total.exits + around + margin:
         return None
     return (
         f"the reasons add up to {counted} VM exits and KVM's total is {total.exits}, which is "

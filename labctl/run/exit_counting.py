@@ -24,6 +24,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.process import run, running
 from labctl.base.tuning import Kind
+from labctl.base.versions import upstream_release
 from labctl.collect import bpf_exits, exits, kvm_stats
 from labctl.run.bench import Bench
 from labctl.run.lab import Lab
@@ -98,7 +99,8 @@ def _by_perf(bench: Bench, folder: TrialFolder, cpus: CpuSet, no_bpf: str) -> It
     )
     # Some versions print it where others print their complaints.
     folder.write_raw(exits.PERF_REPORT, table.stdout if table.stdout.strip() else table.stderr)
-    told = {"tool": exits.PERF, "no_bpf": no_bpf, "seconds": total.seconds}
+    window = {"seconds": total.seconds, "around_s": recorded.around_s}
+    told = {"tool": exits.PERF, "no_bpf": no_bpf, **window}
     folder.write_raw_json(files.EXITS, {**told, **total.to_json()})
 
 
@@ -123,8 +125,13 @@ class _Total:
 
     def to_json(self) -> dict[str, Any]:
         """With the kernel: which exits are in the total is a matter of its version."""
+        try:
+            signature = Path("/proc/version_signature").read_text()
+        except OSError:
+            signature = ""
+        kernel = upstream_release(platform.release(), platform.version(), signature)
         total = {"before": self._before, "after": self._after, "seconds": self.seconds}
-        return {"kernel": platform.release(), "total": total}
+        return {"kernel": kernel, "total": total}
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import select
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,9 +41,11 @@ _SAID_ANYWAY = ("Events ", "[ perf record: Woken up", "[ perf record: Captured a
 
 @dataclass(slots=True)
 class Recorded:
-    """`problem`: why the block wasn't recorded, or not to its end. Known once it is over."""
+    """`problem`: why the block wasn't recorded, or not to its end. `around_s`: how long before and
+    after it events may have been on, together. Known once it is over."""
 
     problem: str | None = None
+    around_s: float = 0.0
 
 
 @contextmanager
@@ -72,11 +75,13 @@ def recording(
             # Its own ends only: when it ends, so do the answers.
             asked, answering = _closed(asked), _closed(answering)
             # It looks at its control once it is ready, however long that takes.
+            started = time.monotonic()
             if not _ask(asking, answers, "enable", _START_S):
                 recorded.problem = _why(perf, "perf can't record")
+            recorded.around_s = time.monotonic() - started
             yield recorded
             if recorded.problem is None:
-                recorded.problem = _end(perf, asking, answers)
+                recorded.problem = _end(perf, asking, answers, recorded)
     finally:
         for end in (asked, asking, answers, answering):
             if end >= 0:
@@ -144,8 +149,13 @@ def _ask(asking: int, answers: int, what: str, seconds: float) -> bool:
     return bool(ready) and os.read(answers, 64).startswith(b"ack")
 
 
-def _end(perf: subprocess.Popen[bytes], asking: int, answers: int) -> str | None:
-    if not _ask(asking, answers, "disable", _ANSWER_S):
+def _end(
+    perf: subprocess.Popen[bytes], asking: int, answers: int, recorded: Recorded
+) -> str | None:
+    started = time.monotonic()
+    is_off = _ask(asking, answers, "disable", _ANSWER_S)
+    recorded.around_s += time.monotonic() - started
+    if not is_off:
         return _why(perf, "perf ended before the trial did")
     perf.send_signal(signal.SIGINT)
     try:

@@ -184,6 +184,13 @@ def test_a_kernel_known_not_to_count_fast_paths_keeps_the_reasons_and_is_named(
     assert "fast path" in said
 
 
+def test_such_a_kernel_s_fast_paths_are_vmxs_alone(tmp_path: Path) -> None:
+    counts = json.loads(json.dumps({f"{VCPU0},2,124": 4000, f"{VCPU0},2,120": 1000}))
+    output = _bpf_output(exits=counts, ns={f"{VCPU0},2,124": 10**6})
+    readings = _parse(_trial(tmp_path, total=2_000, counts=output, kernel="6.1.20"))
+    assert "exits{reason}" in reasons(readings)
+
+
 def test_such_a_kernel_does_not_explain_a_total_that_is_too_large(tmp_path: Path) -> None:
     readings = _parse(_trial(tmp_path, total=20_000, kernel="6.1.20"))
     assert "exits{reason}" in reasons(readings)
@@ -327,6 +334,14 @@ def _perf_trial(folder: Path, total: int, report: str, data: bytes | None = None
     raw.write_raw(exits.PERF_REPORT, report)
     raw.write_raw(exits.PERF_DATA, PERF_RECORDED.read_bytes() if data is None else data)
     return raw
+
+
+def test_perf_may_hold_what_happened_while_it_was_switched_on_and_off(tmp_path: Path) -> None:
+    report = recorded("perf-kvm-stat-intel-report-866-samples.txt")
+    raw = _perf_trial(tmp_path, 820, report)
+    assert "exits{reason}" in reasons(_parse(raw))  # 866 are 5.6 % more
+    raw.write_raw_json(files.EXITS, {**raw.read_json(files.EXITS), "around_s": 0.1})
+    assert values(_parse(raw))["exits_agreement"] == pytest.approx(866 / 820)
 
 
 def test_what_perf_recorded_is_told_by_reason_too(tmp_path: Path) -> None:
