@@ -51,9 +51,11 @@ def test_without_kvm_there_is_no_price_list_and_the_reason(
 _WAITS = """
 import sys
 from pathlib import Path
-from labctl.run.exit_prices import NOTHING, _assembled, _Guest
+from labctl.run.exit_prices import NOTHING, _assembled, _cpu_model, _Guest
 folder = Path(sys.argv[1])
-with _Guest(folder, _assembled(folder), "host", None).stopped(NOTHING, 1, 1) as guest:
+program = _assembled(folder)
+model = _cpu_model(folder, program)
+with _Guest(folder, program, model, None).stopped(NOTHING, 1, 1) as guest:
     print(guest.vcpu, flush=True)
     sys.stdin.read()
 """
