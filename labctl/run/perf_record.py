@@ -75,8 +75,9 @@ def recording(
             # Its own ends only: when it ends, so do the answers.
             asked, answering = _closed(asked), _closed(answering)
             # It looks at its control once it is ready, however long that takes.
+            is_ready = _ask(asking, answers, "disable", _START_S)  # which they are anyway
             started = time.monotonic()
-            if not _ask(asking, answers, "enable", _START_S):
+            if not is_ready or not _ask(asking, answers, "enable", _ANSWER_S):
                 recorded.problem = _why(perf, "perf can't record")
             recorded.around_s = time.monotonic() - started
             yield recorded

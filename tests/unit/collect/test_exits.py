@@ -185,7 +185,7 @@ def test_a_kernel_known_not_to_count_fast_paths_keeps_the_reasons_and_is_named(
 
 
 def test_such_a_kernel_s_fast_paths_are_vmxs_alone(tmp_path: Path) -> None:
-    counts = json.loads(json.dumps({f"{VCPU0},2,124": 4000, f"{VCPU0},2,120": 1000}))
+    counts = {f"{VCPU0},2,124": 4000, f"{VCPU0},2,120": 1000}
     output = _bpf_output(exits=counts, ns={f"{VCPU0},2,124": 10**6})
     readings = _parse(_trial(tmp_path, total=2_000, counts=output, kernel="6.1.20"))
     assert "exits{reason}" in reasons(readings)
