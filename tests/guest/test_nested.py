@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from labctl.trace import files
 from labctl.trace.lane_spans import in_states
 from labctl.trace.lanes import State, Timeline
 from labctl.trace.nested import read_timeline
+from labctl.trace.perfdata import read_trace
+from labctl.trace.tracepoints import SWITCH
 from tests.guest.conftest import (
     DISTURBED,
     QUIET,
@@ -108,10 +111,7 @@ def check_the_hosts_trace(trials: dict[str, TrialFolder]) -> None:
 
 def recorded(trial: TrialFolder) -> dict[tuple[Any, ...], float]:
     """The trial's values by metric and labels; what was recorded is whole, and of whom it is."""
-    # What perf wrote is what perf reads.
-    argv = ["perf", "script", "-i", str(trial.path / files.HOST)]
-    shown = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert shown.stdout.count("sched:sched_switch") > 100
+    check_perf_reads_the_same(trial.path / files.HOST)
     # Its own time is labctl's, and not somebody else's.
     counted = trial.read_json("host.json")["after"]["threads"]
     assert ("perf", "labctl") in {(row["comm"], row["role"]) for row in counted}
@@ -120,6 +120,19 @@ def recorded(trial: TrialFolder) -> dict[tuple[Any, ...], float]:
     )
     samples = trial.read_json("samples.json")["samples"]
     return {(one["metric"], *one["labels"].values()): one["value"] for one in samples}
+
+
+def check_perf_reads_the_same(path: Path) -> None:
+    """What perf wrote is what perf reads, and labctl reads as much of it."""
+    argv = ["perf", "script", "--fields", "event", "-i", str(path)]
+    shown = subprocess.run(argv, capture_output=True, text=True, check=True)
+    by_perf = Counter(line.strip().rstrip(":") for line in shown.stdout.splitlines())
+    assert by_perf[SWITCH] > 0
+    read = read_trace(path, dict.fromkeys(by_perf, ()))
+    # Those of the tracepoint, and switches of which only a record of perf's own tells.
+    assert len(read.events[SWITCH]) >= by_perf[SWITCH]
+    for event in by_perf.keys() - {SWITCH}:
+        assert len(read.events[event]) == by_perf[event], event
 
 
 def check_both_schedulers(trials: dict[str, TrialFolder]) -> None:
