@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
+from labctl.base.tuning import Kind
 from labctl.cli.common import console, print_json, state_places
 
 if TYPE_CHECKING:
@@ -38,6 +39,13 @@ _FEWEST_PAIRS = 10
     help="Measure only these levels (default: all).",
 )
 @click.option(
+    "--side",
+    "sides",
+    multiple=True,
+    type=click.Choice([Kind.NATIVE.value, Kind.GUEST.value]),
+    help="Measure only there (default: both).",
+)
+@click.option(
     "--pairs",
     type=click.IntRange(min=2),
     default=20,
@@ -64,6 +72,7 @@ def command(
     context: click.Context,
     overhead: bool,
     levels: tuple[str, ...],
+    sides: tuple[str, ...],
     pairs: int,
     seconds: float | None,
     study: str,
@@ -78,7 +87,7 @@ def command(
     With --overhead also measure what a level costs: a workload's throughput with and without it,
     taking turns, as a share with its 95 % interval. It is kept for reports of later runs here.
     """
-    from labctl.run.overhead import OverheadRequest
+    from labctl.run.overhead import SIDES, OverheadRequest
 
     places = state_places(context)
     document: dict[str, Any] = {"schema": SCHEMA, "collectors": _listed(places, accel, study)}
@@ -88,6 +97,7 @@ def command(
             study=study,
             workload=workload,
             levels=tuple(Level(x) for x in dict.fromkeys(levels)) or tuple(Level),
+            sides=tuple(Kind(x) for x in dict.fromkeys(sides)) or SIDES,
             pairs=pairs,
             seconds=seconds,
             seed=seed,
@@ -106,8 +116,8 @@ def command(
 
 def _refuse_alone(context: click.Context) -> None:
     """Raises UsageError for options that say how to measure, where nothing is to be measured."""
-    for option in ("level", "pairs", "seconds", "workload", "seed"):
-        name = "levels" if option == "level" else option
+    for option in ("level", "side", "pairs", "seconds", "workload", "seed"):
+        name = f"{option}s" if option in ("level", "side") else option
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(
                 f"--{option} says how a level's cost is measured, and none is",

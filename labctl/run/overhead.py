@@ -45,6 +45,8 @@ from labctl.trace import files
 from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
 
+SIDES = (Kind.NATIVE, Kind.GUEST)
+
 NOTHING = "nothing"
 """The arm in which no collector is attached and no snapshot is taken."""
 
@@ -62,6 +64,7 @@ class OverheadRequest:
     study: str = "selftest"
     workload: str | None = None
     levels: tuple[Level, ...] = tuple(Level)
+    sides: tuple[Kind, ...] = SIDES
     pairs: int = 20
     seconds: float | None = None
     seed: int = 1
@@ -97,7 +100,7 @@ class Overheads:
 
 
 def measure_overheads(request: OverheadRequest, listener: Listener) -> Overheads:
-    """Measure in a guest and natively, with the image and roles of the study.
+    """Measure natively and in a guest, with the image and roles of the study.
 
     Raises UsageError for a workload whose throughput says nothing; what a sweep raises.
     """
@@ -121,7 +124,7 @@ def measure_overheads(request: OverheadRequest, listener: Listener) -> Overheads
             )
         )
         measuring = _Measuring(lab, planned, request, name)
-        sides = tuple(measuring.side(kind) for kind in (Kind.NATIVE, Kind.GUEST))
+        sides = tuple(measuring.side(kind) for kind in request.sides)
     return Overheads(
         workload=name,
         seconds=planned.plan.workloads[name].duration_s,
@@ -280,7 +283,7 @@ class _Measuring:
         )
 
     def _progress(self, kind: Kind, arm: str) -> None:
-        planned = 2 * self._asked.pairs * len(self._arms)
+        planned = len(self._asked.sides) * self._asked.pairs * len(self._arms)
         mean = (time.monotonic() - self._started) / self._done if self._done else None
         self._lab.listener(
             Progress(

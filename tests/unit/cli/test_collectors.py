@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
+from labctl.base.tuning import Kind
 from labctl.cli import main
 from labctl.run import collectors, overhead
 from labctl.run.collectors import Here
@@ -51,23 +52,24 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[OverheadRequest]:
             for level in request.levels
         }
         guest = dict.fromkeys(request.levels, bare)
+        sides = (
+            Rates(
+                side="native",
+                by_arm={NOTHING: bare, **native},
+                labctl_cpu=dict.fromkeys(request.levels, (0.001, 0.003)),
+                problems={},
+            ),
+            Rates(
+                side="guest",
+                by_arm={NOTHING: bare, **guest},
+                labctl_cpu=dict.fromkeys(request.levels, ()),
+                problems={"trace": ("the guest has no tracefs.",)},
+            ),
+        )
         return Overheads(
             workload="sysbench-cpu",
             seconds=1.0,
-            sides=(
-                Rates(
-                    side="native",
-                    by_arm={NOTHING: bare, **native},
-                    labctl_cpu=dict.fromkeys(request.levels, (0.001, 0.003)),
-                    problems={},
-                ),
-                Rates(
-                    side="guest",
-                    by_arm={NOTHING: bare, **guest},
-                    labctl_cpu=dict.fromkeys(request.levels, ()),
-                    problems={"trace": ("the guest has no tracefs.",)},
-                ),
-            ),
+            sides=tuple(rates for rates in sides if rates.side in request.sides),
             here=HERE,
         )
 
@@ -128,6 +130,18 @@ def test_what_was_measured_is_shown_and_kept(
     assert [cost.side for cost in kept] == ["native", "guest"]
 
 
+def test_one_side_alone_is_measured_and_the_other_is_not_forgotten(
+    tmp_path: Path, measured: list[OverheadRequest]
+) -> None:
+    asked = ("--overhead", "--level", "counters", "--quiet")
+    assert _labctl(tmp_path, *asked).exit_code == 0
+    document = _document(_labctl(tmp_path, *asked, "--side", "guest", "--pairs", "11", "--json"))
+    assert measured[1].sides == (Kind.GUEST,)
+    assert [cost["side"] for cost in document["overhead"]["costs"]] == ["guest"]
+    kept = known(tmp_path / "collecting-costs.json", HERE, "counters")
+    assert {cost.side: cost.pairs for cost in kept} == {"native": 20, "guest": 11}
+
+
 def test_fewer_than_ten_pairs_are_shown_and_not_kept(
     tmp_path: Path, measured: list[OverheadRequest]
 ) -> None:
@@ -142,6 +156,7 @@ def test_fewer_than_ten_pairs_are_shown_and_not_kept(
     "words",
     [
         ("--level", "trace"),
+        ("--side", "guest"),
         ("--pairs", "9"),
         ("--seconds", "2"),
         ("--workload", "fio"),
