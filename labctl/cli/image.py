@@ -77,15 +77,23 @@ def list_(context: click.Context, as_json: bool) -> None:
     from labctl.guest.recipe import load_recipe, recipe_names
 
     places = state_places(context)
+    recipes = recipe_names()
     current: dict[str, Path] = {}
     broken: dict[str, str] = {}
-    for name in recipe_names():
+    for name in recipes:
         try:
             current[name] = images.image_dir(load_recipe(name), places)
         except LabctlError as error:
             broken[name] = error.message
     built = images.list_images(places)
-    rows = [{**_summary(image), "current": image.dir in current.values()} for image in built]
+    rows = [
+        {
+            **_summary(image),
+            "current": image.dir in current.values(),
+            "recipe": image.name in recipes,
+        }
+        for image in built
+    ]
     missing = [name for name, folder in current.items() if folder not in {i.dir for i in built}]
     if as_json:
         print_json({"images": rows, "not_built": missing, "broken": broken})
@@ -194,7 +202,9 @@ def _say(event: Event) -> None:
 def _state(row: dict[str, Any]) -> str:
     if row["kernel"] is not None:
         return f"with {row['kernel']['file']}"
-    return "as it is now" if row["current"] else "has changed"
+    if row["current"]:
+        return "as it is now"
+    return "has changed" if row["recipe"] else "not here"
 
 
 def _kernel(image: Image) -> str:

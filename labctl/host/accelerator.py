@@ -87,11 +87,12 @@ def known_accelerator(
     requested: Requested, kernel: Path | None, places: StatePlaces
 ) -> Literal["kvm", "tcg"] | None:
     """What `accelerator` would choose, where that can be told without booting anything; None where
-    only a kernel that boots can tell. `kernel`: None when no guest image is built yet."""
+    only a kernel that boots can tell. `kernel`: None when no guest image is built yet. Without
+    QEMU nothing was booted."""
     if requested != "auto":
         return requested
     probe = _device_problem()
-    if probe is None and kernel is not None:
+    if probe is None and kernel is not None and shutil.which(QEMU):
         probe = _kept_probe(kernel, places)
     if probe is None:
         return None

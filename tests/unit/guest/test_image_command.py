@@ -33,6 +33,14 @@ def test_the_list_says_which_images_are_of_the_present_recipe(state: Path) -> No
     assert "has changed" in image(state, "list").stdout
 
 
+def test_the_list_says_of_an_image_that_its_recipe_is_elsewhere(state: Path) -> None:
+    make_image(StatePlaces(state).images / "mine-0123456789ab", "0123456789ab" * 4, "mine")
+    rows = json.loads(image(state, "list", "--json").stdout)["images"]
+    assert {row["name"]: row["recipe"] for row in rows} == {"debian-12": True, "mine": False}
+    (line,) = [x for x in image(state, "list").stdout.splitlines() if "mine-" in x]
+    assert "not here" in line
+
+
 def test_show_names_the_programs_and_their_digests(state: Path) -> None:
     assert "/usr/bin/fio" in image(state, "show").stdout
     assert json.loads(image(state, "show", "--json").stdout)["packages"] == {"fio": "3.33-3"}

@@ -30,7 +30,7 @@ def places(tmp_path: Path) -> StatePlaces:
     return StatePlaces(tmp_path)
 
 
-def make_image(folder: Path, digest: str) -> Image:
+def make_image(folder: Path, digest: str, recipe: str = "debian-12") -> Image:
     files = {images.DISK: b"disk", images.KERNEL: b"kernel", images.INITRD: b"initrd"}
     (folder / "tree/usr/bin").mkdir(parents=True)
     (folder / "tree/usr/bin/fio").write_bytes(b"fio")
@@ -40,6 +40,7 @@ def make_image(folder: Path, digest: str) -> Image:
         folder / images.MANIFEST,
         {
             **MANIFEST,
+            "name": recipe,
             "digest": digest,
             "files": {
                 name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

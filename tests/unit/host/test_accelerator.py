@@ -137,3 +137,10 @@ def test_a_kernel_that_is_not_there_is_an_error_with_a_remedy(
     with pytest.raises(HostError, match="cannot read the kernel") as caught:
         accelerator("auto", tmp_path / "none", places)
     assert "labctl image build" in (caught.value.hint or "")
+
+
+def test_without_qemu_nobody_knows_and_nothing_is_refused(
+    kernel: Path, places: StatePlaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert module.known_accelerator("auto", kernel, places) is None
