@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from labctl.base.command import Command
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample
+from labctl.store.trial import TrialFolder
+from labctl.workloads.model import Setting, WorkloadBase
+from labctl.workloads.windows import Window, batch_errors
 
 SHELL = "/usr/bin/dash"
+STDOUT = "stdout.txt"
+WARMUP_WINDOWS = 3
+"""Runs of a warm-up window."""
 
 # The shell's own words alone: nothing is forked between two runs. /proc/uptime counts hundredths
 # of a second, and nobody can set it.
@@ -24,3 +35,38 @@ def for_seconds(argv: Sequence[str], seconds: float) -> tuple[str, ...]:
 def times(argv: Sequence[str], count: int) -> tuple[str, ...]:
     """Runs `argv` that often."""
     return (SHELL, "-c", _TIMES, str(count), *argv)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated(WorkloadBase):
+    """A benchmark of which a trial is as many runs as begin in its time; its primary metric is the
+    rate, over all runs."""
+
+    def argv(self, setting: Setting) -> tuple[str, ...]:
+        """Of one run."""
+        raise NotImplementedError
+
+    def runs(self, text: str, where: str) -> list[Window]:
+        """What they printed, one after the other; raises BrokenError when that isn't all of it."""
+        raise NotImplementedError
+
+    def command(self, setting: Setting) -> Command:
+        self.check_duration(setting.duration_s)
+        return Command(argv=for_seconds(self.argv(setting), setting.duration_s))
+
+    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
+        return Command(argv=times(self.argv(setting), WARMUP_WINDOWS))
+
+    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
+        return [run.operations / run.seconds for run in self.runs(stdout, STDOUT)]
+
+    def parse(self, raw: TrialFolder) -> Iterator[Reading]:
+        runs = self.runs(raw.read_text(STDOUT), str(raw.path / STDOUT))
+        operations = sum(run.operations for run in runs)
+        rate = operations / sum(run.seconds for run in runs)
+        for metric, value, unit, better in (
+            (self.primary, rate, Unit.PER_SECOND, Better.HIGHER),
+            ("operations", operations, Unit.COUNT, Better.NEITHER),
+        ):
+            yield Sample(metric=metric, value=value, unit=unit, better=better, source=STDOUT)
+        yield from batch_errors(runs, self.primary, STDOUT)
