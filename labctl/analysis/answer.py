@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import place_of
 from labctl.analysis.effects import on_scale
 from labctl.analysis.model import Comparison, EffectKind, Role, Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS
@@ -138,13 +138,11 @@ def _clause(of: Sequence[Comparison], *more: str) -> str:
 
 
 def _places(of: Sequence[Comparison]) -> str:
-    return listed([str(Place(c.workload, c.condition)) for c in of])
+    return listed([str(place_of(c)) for c in of])
 
 
 def _effects(of: Sequence[Comparison]) -> str:
-    return listed(
-        [f"{Place(c.workload, c.condition)} ({metric_title(c.metric)} {effect(c)})" for c in of]
-    )
+    return listed([f"{place_of(c)} ({metric_title(c.metric)} {effect(c)})" for c in of])
 
 
 def _margin(c: Comparison) -> str:
@@ -160,7 +158,7 @@ def _unclear(c: Comparison) -> str:
         )
     if c.blocks_needed is not None:
         facts.append(f"{_margin(c)} would take {c.blocks_needed} blocks")
-    place = str(Place(c.workload, c.condition))
+    place = str(place_of(c))
     return f"{place} ({'; '.join(facts)})" if facts else place
 
 

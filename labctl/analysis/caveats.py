@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from labctl.analysis.cells import Cell, Cells, Place, done_trials, planned_trials
+from labctl.analysis.cells import Cell, Cells, Place, done_trials, place_of, planned_trials
 from labctl.analysis.checks import Checked
 from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
@@ -143,7 +143,7 @@ def _signs(signs: Sequence[Sign]) -> Iterator[str]:
     for sign in signs:
         if sign.grave:
             whose = f" ('{sign.tuning}')" if sign.tuning is not None else ""
-            by_place[Place(sign.workload, sign.condition)][f"{sign.kind}{whose}"] = None
+            by_place[place_of(sign)][f"{sign.kind}{whose}"] = None
     for place, found in by_place.items():
         yield (
             f"Intervals in {place} may promise too much: {listed(list(found), 4)}. What was seen, "
@@ -296,7 +296,7 @@ def _references(design: Design) -> tuple[str | None, ...]:
 
 def _unjudgeable(primaries: Sequence[Comparison]) -> Iterator[str]:
     for c in primaries:
-        where = f"{c.metric} of {Cell(c.tuning, Place(c.workload, c.condition))}"
+        where = f"{c.metric} of {Cell(c.tuning, place_of(c))}"
         if c.better is Better.NEITHER:
             yield f"{where} has no better direction, so it gets no verdict."
         elif c.fallback is not None:

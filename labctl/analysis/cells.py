@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -40,6 +40,23 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.workload} under '{self.condition}'"
+
+    @property
+    def title(self) -> str:
+        """In headings."""
+        return f"{self.workload} under {self.condition}"
+
+
+class _Placed(Protocol):
+    @property
+    def workload(self) -> str: ...
+    @property
+    def condition(self) -> str: ...
+
+
+def place_of(item: _Placed) -> Place:
+    """Of a comparison, a level, a check, a sign."""
+    return Place(item.workload, item.condition)
 
 
 class Cell(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from labctl.analysis.cells import Cell, Cells, Place, Series
+from labctl.analysis.cells import Cell, Cells, Place, Series, place_of
 from labctl.analysis.design import ALPHA, Design
 from labctl.analysis.effects import Effects, on_scale, paired, towards_better
 from labctl.analysis.intervals import blocks_needed, smallest_visible, t_interval
@@ -37,7 +37,7 @@ class Compared:
 
     @property
     def place(self) -> Place:
-        return Place(self.comparison.workload, self.comparison.condition)
+        return place_of(self.comparison)
 
 
 def comparisons(

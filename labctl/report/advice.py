@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.analysis.answer import rank, recommendable
+from labctl.analysis.cells import place_of
 from labctl.analysis.model import Comparison, Judgement, Verdict
 from labctl.analysis.words import effect_text
 from labctl.base.errors import UsageError
@@ -19,7 +20,7 @@ from labctl.base.wording import metric_title, size
 from labctl.report.advice_card import Card, card
 from labctl.report.advice_cost import Cost, cost
 from labctl.report.advice_means import Means, means
-from labctl.report.view import View, scene_of
+from labctl.report.view import View
 from labctl.store.run_folder import LoadedRun
 
 RULE = (
@@ -112,19 +113,19 @@ def advise(run: LoadedRun, judgement: Judgement, folder: Path) -> Advice:
 
 
 def _judged(view: View, tuning: str) -> tuple[Comparison, ...]:
-    return tuple(item for scene in view.scenes for item in view.judged(scene, tuning))
+    return tuple(item for place in view.places for item in view.judged(place, tuning))
 
 
 def _advised(view: View, tuning: str, judged: tuple[Comparison, ...], folder: Path) -> Advised:
     if not _NAME.fullmatch(tuning):
         # It becomes a part of file names and scripts; a run folder may come from anywhere.
         raise UsageError(f"{tuning!r} in run {view.run.name} cannot be the name of a tuning")
-    there = {scene_of(item) for item in judged}
+    there = {place_of(item) for item in judged}
     return Advised(
         tuning=tuning,
         description=view.description(tuning),
         judged=judged,
-        unjudged=tuple(scene.title for scene in view.scenes if scene not in there),
+        unjudged=tuple(place.title for place in view.places if place not in there),
         cost=cost(view, tuning, folder),
         means=means(view, tuning, folder),
     )
@@ -136,7 +137,7 @@ def _headline(view: View, advised: Sequence[Advised]) -> str:
         return view.judgement.answer
     first = advised[0]
     gains = [
-        f"{metric_title(item.metric)} {effect_text(item)} in {scene_of(item).title}"
+        f"{metric_title(item.metric)} {effect_text(item)} in {place_of(item).title}"
         for item in first.judged
         if item.verdict is Verdict.IMPROVES
     ]

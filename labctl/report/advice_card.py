@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from labctl.analysis.cells import place_of
 from labctl.analysis.model import Comparison
 from labctl.analysis.run_facts import fact_words
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.wording import metric_title, share
 from labctl.report.advice_cost import Cost, bill_lines, worse_text
-from labctl.report.view import View, mapping, scene_of, sequence
+from labctl.report.view import View, mapping, sequence
 
 NOT_RECORDED = "not recorded"
 
@@ -69,7 +70,7 @@ def found_text(item: Comparison) -> str:
     interval = interval_text(item)
     sure = f", {share(item.confidence)} interval {interval}" if interval else ""
     return (
-        f"{metric_title(item.metric)} of {scene_of(item).title}: {effect_text(item)} against "
+        f"{metric_title(item.metric)} of {place_of(item).title}: {effect_text(item)} against "
         f"{item.against}{sure}, {len(item.blocks)} blocks: {verdict}."
     )
 

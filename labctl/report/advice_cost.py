@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from labctl.analysis.cells import Place, place_of
 from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better
@@ -13,14 +14,7 @@ from labctl.base.wording import metric_title
 from labctl.base.xmldiff import parse
 from labctl.report.advice_domain import domain_text
 from labctl.report.bill import bill
-from labctl.report.view import (
-    Column,
-    Scene,
-    View,
-    mapping,
-    scene_of,
-    sequence,
-)
+from labctl.report.view import Column, View, mapping, sequence
 
 _NEIGHBOUR = Column("neighbour", ("neighbour_ops_per_s",))
 _BILLED = ("host CPU", "work per host CPU-second")
@@ -30,9 +24,9 @@ _FELT = ("latency", "stall_time", "events_per_s", "iops", "bandwidth")
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What one party pays in one scene, against baseline. `interval` is "" where there is none."""
+    """What one party pays in one place, against baseline. `interval` is "" where there is none."""
 
-    scene: str
+    place: str
     who: str
     change: str
     interval: str
@@ -58,7 +52,7 @@ def cost(view: View, tuning: str, folder: Path) -> Cost:
     losses = [1 - item.estimate for item in _neighbours(view, tuning)]
     return Cost(
         takes=tuple(_takes(view, domain_text(view.run, tuning, folder))),
-        bill=tuple(entry for scene in view.scenes for entry in _bill(view, tuning, scene)),
+        bill=tuple(entry for place in view.places for entry in _bill(view, tuning, place)),
         neighbour_loss=max([0.0, *losses]),
         worse=tuple(_worse(view, tuning)),
         risks=tuple(map(str, sequence(record.get("risks")))) if record else None,
@@ -67,19 +61,19 @@ def cost(view: View, tuning: str, folder: Path) -> Cost:
 
 def _neighbours(view: View, tuning: str) -> Iterator[Comparison]:
     """Where the neighbour surely lost: its interval excludes no loss."""
-    for scene in view.scenes:
-        item = view.comparison(tuning, view.baseline, scene, _NEIGHBOUR)
+    for place in view.places:
+        item = view.comparison(tuning, view.baseline, place, _NEIGHBOUR)
         if item is not None and item.kind is EffectKind.RATIO and (item.high or 1.0) < 1:
             yield item
 
 
-def _bill(view: View, tuning: str, scene: Scene) -> Iterator[Bill]:
-    neighbour = view.comparison(tuning, view.baseline, scene, _NEIGHBOUR)
+def _bill(view: View, tuning: str, place: Place) -> Iterator[Bill]:
+    neighbour = view.comparison(tuning, view.baseline, place, _NEIGHBOUR)
     if neighbour is not None:
-        yield Bill(scene.title, "neighbour", effect_text(neighbour), interval_text(neighbour))
-    for price in bill(view, tuning, scene):
+        yield Bill(place.title, "neighbour", effect_text(neighbour), interval_text(neighbour))
+    for price in bill(view, tuning, place):
         if price.who in _BILLED:
-            yield Bill(scene.title, price.who, price.text, "")
+            yield Bill(place.title, price.who, price.text, "")
 
 
 def _worse(view: View, tuning: str) -> Iterator[Comparison]:
@@ -100,20 +94,20 @@ def _worse(view: View, tuning: str) -> Iterator[Comparison]:
 
 
 def bill_lines(cost: Cost) -> Iterator[str]:
-    """A line per scene: 'sysbench-cpu under quiet: neighbour −25 % (−31…−18 %), host CPU +4 %.'"""
-    for scene in dict.fromkeys(entry.scene for entry in cost.bill):
+    """A line per place: 'sysbench-cpu under quiet: neighbour −25 % (−31…−18 %), host CPU +4 %.'"""
+    for place in dict.fromkeys(entry.place for entry in cost.bill):
         parts = [
             f"{entry.who} {entry.change}" + (f" ({entry.interval})" if entry.interval else "")
             for entry in cost.bill
-            if entry.scene == scene
+            if entry.place == place
         ]
-        yield f"{scene}: {', '.join(parts)}."
+        yield f"{place}: {', '.join(parts)}."
 
 
 def worse_text(item: Comparison) -> str:
     """'p99 latency +12 % (+3…+20 %) in fio-randread under quiet'."""
     change = f"{metric_title(item.metric)} {effect_text(item)} ({interval_text(item)})"
-    return f"{change} in {scene_of(item).title}"
+    return f"{change} in {place_of(item).title}"
 
 
 def _takes(view: View, xml: str | None) -> Iterator[str]:

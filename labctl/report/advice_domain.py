@@ -16,7 +16,7 @@ from lxml import etree
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.xmldiff import Change, changes, children, parse
-from labctl.report.advice_steps import DISK, DOMAIN, Command, Done, InForce, Place, Step
+from labctl.report.advice_steps import DISK, DOMAIN, Command, Done, InForce, Machine, Step
 from labctl.report.appendix import stored_xml
 from labctl.report.view import mapping
 from labctl.store.run_folder import LoadedRun
@@ -225,7 +225,7 @@ def _step(title: str, action: Sequence[str], words: Sequence[str], unless: str =
     asked = Done(("virsh", "dumpxml", "--inactive", DOMAIN), unless) if unless else None
     return Step(
         title=title,
-        place=Place.HOST,
+        machine=Machine.HOST,
         in_force=InForce.GUEST_START,
         commands=(Command(argv=argv, changed=_CHANGED, unless=asked),),
     )

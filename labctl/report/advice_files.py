@@ -15,7 +15,7 @@ from labctl.report.advice_steps import (
     SHELL_DISK,
     SHELL_DOMAIN,
     Command,
-    Place,
+    Machine,
     backup_path,
     quoted,
 )
@@ -47,9 +47,9 @@ class Names:
                 )
 
 
-def script(advice: Advice, advised: Advised, names: Names, place: Place) -> str:
-    """A shell script that applies what belongs to `place`; "" when nothing does."""
-    steps = advised.means.at(place)
+def script(advice: Advice, advised: Advised, names: Names, machine: Machine) -> str:
+    """A shell script that applies what belongs to `machine`; "" when nothing does."""
+    steps = advised.means.at(machine)
     if not steps:
         return ""
     on_domain = any(command.edits_domain for step in steps for command in step.commands)
@@ -58,7 +58,7 @@ def script(advice: Advice, advised: Advised, names: Names, place: Place) -> str:
         advice=advice,
         advised=advised,
         steps=steps,
-        place=place,
+        machine=machine,
         on_domain=on_domain,
         domain=names.domain,
         disk=names.disk or advised.means.disk,
@@ -69,9 +69,9 @@ def script(advice: Advice, advised: Advised, names: Names, place: Place) -> str:
     )
 
 
-def ansible(advice: Advice, advised: Advised, names: Names, place: Place) -> str:
-    """The same as Ansible tasks; "" when nothing belongs to `place`."""
-    steps = advised.means.at(place)
+def ansible(advice: Advice, advised: Advised, names: Names, machine: Machine) -> str:
+    """The same as Ansible tasks; "" when nothing belongs to `machine`."""
+    steps = advised.means.at(machine)
     if not steps:
         return ""
     return tasks(
@@ -129,10 +129,10 @@ def _written(folder: Path, advice: Advice, advised: Advised, names: Names) -> li
     own.mkdir(exist_ok=True)
     texts = {
         "domain.xml": advised.means.fragment,
-        "apply.sh": script(advice, advised, names, Place.HOST),
-        "apply-in-guest.sh": script(advice, advised, names, Place.GUEST),
-        "tasks.yaml": ansible(advice, advised, names, Place.HOST),
-        "tasks-in-guest.yaml": ansible(advice, advised, names, Place.GUEST),
+        "apply.sh": script(advice, advised, names, Machine.HOST),
+        "apply-in-guest.sh": script(advice, advised, names, Machine.GUEST),
+        "tasks.yaml": ansible(advice, advised, names, Machine.HOST),
+        "tasks-in-guest.yaml": ansible(advice, advised, names, Machine.GUEST),
     }
     written = []
     for name, text in texts.items():

@@ -12,7 +12,7 @@ from jinja2.exceptions import TemplateNotFound
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.kernel_line import in_full
 from labctl.base.templates import template_environment
-from labctl.report.advice_steps import Command, Done, InForce, Place, Step, TextFile
+from labctl.report.advice_steps import Command, Done, InForce, Machine, Step, TextFile
 from labctl.report.view import mapping, sequence
 
 _PREFIX = "90-labctl-"
@@ -79,11 +79,11 @@ def host_steps(
         # Interrupts keep no affinity over a reboot, but the kernel's default lasts.
         words.append(f"irqaffinity={format_cpus(cpus.others)}")
     if words:
-        yield _command_line(tuning, words, Place.HOST)
+        yield _command_line(tuning, words, Machine.HOST)
     if "tuned" in host:
         # First: a profile sets what single knobs may mean to set differently.
         yield from _own_profile(host["tuned"], cpus)
-        yield _tuned(host["tuned"], Place.HOST)
+        yield _tuned(host["tuned"], Machine.HOST)
     if settings := {_SYSCTL[name]: host[name] for name in _SYSCTL if name in host}:
         yield _sysctl(tuning, settings)
     files = {_SYSFS[name]: host[name] for name in _SYSFS if name in host}
@@ -92,11 +92,11 @@ def host_steps(
         files["/sys/devices/virtual/workqueue/cpumask"] = mask
         files["/sys/devices/virtual/workqueue/*/cpumask"] = mask
     if files:
-        yield _written_at_boot(tuning, files, Place.HOST)
+        yield _written_at_boot(tuning, files, Machine.HOST)
     if _HALT_POLL in host:
         yield Step(
             title=f"Load the module kvm with halt_poll_ns={host[_HALT_POLL]}",
-            place=Place.HOST,
+            machine=Machine.HOST,
             in_force=InForce.HOST_REBOOT,
             file=TextFile(
                 f"/etc/modprobe.d/{_PREFIX}{tuning}.conf",
@@ -123,13 +123,13 @@ def not_lasting(host: Mapping[str, str], cpus: Cpus) -> list[str]:
 def guest_steps(tuning: str, guest: Mapping[str, Any], words: Sequence[str]) -> Iterator[Step]:
     """What a tuning sets inside the guest; `words` are those of its kernel's command line."""
     if words:
-        yield _command_line(tuning, words, Place.GUEST)
+        yield _command_line(tuning, words, Machine.GUEST)
     if guest.get("tuned"):
-        yield _tuned(str(guest["tuned"]), Place.GUEST)
+        yield _tuned(str(guest["tuned"]), Machine.GUEST)
     if guest.get("elevator"):
         yield Step(
             title=f"Schedule its disks' requests by '{guest['elevator']}'",
-            place=Place.GUEST,
+            machine=Machine.GUEST,
             in_force=InForce.AT_ONCE,
             file=TextFile(
                 f"/etc/udev/rules.d/{_PREFIX}{tuning}.rules",
@@ -144,16 +144,16 @@ def guest_steps(tuning: str, guest: Mapping[str, Any], words: Sequence[str]) -> 
         )
     files = {str(path): str(value) for path, value in mapping(guest.get("sysfs")).items()}
     if files:
-        yield _written_at_boot(tuning, files, Place.GUEST)
+        yield _written_at_boot(tuning, files, Machine.GUEST)
 
 
-def _command_line(tuning: str, words: Sequence[str], place: Place) -> Step:
+def _command_line(tuning: str, words: Sequence[str], machine: Machine) -> Step:
     """Through GRUB as Debian and Ubuntu set it up; elsewhere a note names grubby."""
     line = " ".join(words)
     return Step(
-        title=f"Boot the {place}'s kernel with '{line}'",
-        place=place,
-        in_force=InForce.HOST_REBOOT if place is Place.HOST else InForce.GUEST_REBOOT,
+        title=f"Boot the {machine}'s kernel with '{line}'",
+        machine=machine,
+        in_force=InForce.HOST_REBOOT if machine is Machine.HOST else InForce.GUEST_REBOOT,
         file=TextFile(
             f"/etc/default/grub.d/{_PREFIX}{tuning}.cfg",
             _HEAD.format(tuning=tuning)
@@ -168,7 +168,7 @@ def _sysctl(tuning: str, settings: Mapping[str, str]) -> Step:
     lines = [f"{name} = {value}\n" for name, value in settings.items()]
     return Step(
         title="Set " + ", ".join(f"{name} = {value}" for name, value in settings.items()),
-        place=Place.HOST,
+        machine=Machine.HOST,
         in_force=InForce.AT_ONCE,
         file=TextFile(path, _HEAD.format(tuning=tuning) + "".join(lines)),
         commands=(Command(argv=("sysctl", "--load", path)),),
@@ -187,7 +187,7 @@ def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
     text = template.render(not_isolated_mask=_mask(cpus.others))
     yield Step(
         title=f"Bring labctl's profile '{profile}' to tuned",
-        place=Place.HOST,
+        machine=Machine.HOST,
         in_force=InForce.AT_ONCE,
         file=TextFile(f"/etc/tuned/{profile}/tuned.conf", text.rstrip() + "\n"),
     )
@@ -221,7 +221,7 @@ def _held_latency(tuning: str, value: str) -> Step:
 def _service(*, title: str, tuning: str, unit: str, service: str) -> Step:
     return Step(
         title=title,
-        place=Place.HOST,
+        machine=Machine.HOST,
         in_force=InForce.AT_ONCE,
         file=TextFile(
             f"/etc/systemd/system/{unit}",
@@ -247,10 +247,10 @@ def _mask(cpus: CpuSet) -> str:
     return ",".join([f"{first:x}", *(f"{word:08x}" for word in rest)])
 
 
-def _tuned(profile: str, place: Place) -> Step:
+def _tuned(profile: str, machine: Machine) -> Step:
     return Step(
         title=f"Switch tuned to the profile '{profile}'",
-        place=place,
+        machine=machine,
         in_force=InForce.AT_ONCE,
         commands=(
             Command(
@@ -263,14 +263,14 @@ def _tuned(profile: str, place: Place) -> Step:
     )
 
 
-def _written_at_boot(tuning: str, files: Mapping[str, str], place: Place) -> Step:
+def _written_at_boot(tuning: str, files: Mapping[str, str], machine: Machine) -> Step:
     """Files of /sys, which systemd-tmpfiles(8) writes at each boot (`w-`: what can't be written,
     because a kernel lacks it or has it so anyway, stops nothing else)."""
     path = f"/etc/tmpfiles.d/{_PREFIX}{tuning}.conf"
     lines = [f"w- {name} - - - - {value}\n" for name, value in files.items()]
     return Step(
         title="Write to files of /sys, now and at each boot",
-        place=place,
+        machine=machine,
         in_force=InForce.AT_ONCE,
         file=TextFile(path, _HEAD.format(tuning=tuning) + "".join(lines)),
         commands=(Command(argv=("systemd-tmpfiles", "--create", path)),),

@@ -8,7 +8,7 @@ from typing import Any
 from labctl.report.advice import Advice, Advised
 from labctl.report.advice_card import Card
 from labctl.report.advice_files import UNNAMED, Names, ansible
-from labctl.report.advice_steps import Command, Place, Step, filled
+from labctl.report.advice_steps import Command, Machine, Step, filled
 from labctl.report.json_report import comparison_json
 
 SCHEMA = 1
@@ -59,7 +59,7 @@ def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
             "changes": [asdict(change) for change in means.changes],
             "vcpus": means.vcpus,
             "notes": list(means.notes),
-            "ansible": {str(place): ansible(advice, item, names, place) for place in Place},
+            "ansible": {str(machine): ansible(advice, item, names, machine) for machine in Machine},
         },
     }
 
@@ -67,7 +67,7 @@ def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
 def _step(step: Step, domain: str, disk: str) -> dict[str, Any]:
     return {
         "title": step.title,
-        "place": str(step.place),
+        "place": str(step.machine),
         "in_force": str(step.in_force),
         "file": None if step.file is None else asdict(step.file),
         "commands": [_command(command, domain, disk) for command in step.commands],

@@ -20,7 +20,7 @@ from labctl.report.advice_domain import (
     new_format,
 )
 from labctl.report.advice_host import Cpus, guest_steps, host_steps, not_lasting
-from labctl.report.advice_steps import Command, Place, Step
+from labctl.report.advice_steps import Command, Machine, Step
 from labctl.report.view import View, mapping
 
 DEFAULT_DISK = "vda"
@@ -40,8 +40,8 @@ class Means:
     disk: str
     notes: tuple[str, ...]
 
-    def at(self, place: Place) -> list[Step]:
-        return [step for step in self.steps if step.place is place]
+    def at(self, machine: Machine) -> list[Step]:
+        return [step for step in self.steps if step.machine is machine]
 
 
 def means(view: View, tuning: str, folder: Path) -> Means:

@@ -19,7 +19,7 @@ SHELL_DISK = "${disk}"
 """The same in a script: its variables."""
 
 
-class Place(StrEnum):
+class Machine(StrEnum):
     HOST = "host"
     GUEST = "guest"
 
@@ -76,7 +76,7 @@ class Step:
     its content take effect: where the file is there already they have nothing to do."""
 
     title: str
-    place: Place
+    machine: Machine
     in_force: InForce
     file: TextFile | None = None
     commands: tuple[Command, ...] = ()

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from labctl.analysis.cells import place_of
 from labctl.analysis.model import Comparison
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import counted, metric_title, printable
@@ -17,8 +18,8 @@ from labctl.report.advice import RULE, Advice, Advised
 from labctl.report.advice_card import NOT_RECORDED
 from labctl.report.advice_cost import Cost, bill_lines, worse_text
 from labctl.report.advice_files import UNNAMED, Names
-from labctl.report.advice_steps import Command, Place, Step, backup_path
-from labctl.report.view import scene_of, verdict_text
+from labctl.report.advice_steps import Command, Machine, Step, backup_path
+from labctl.report.view import verdict_text
 
 _MOST_WORSE = 4
 
@@ -52,8 +53,8 @@ def _print_found(console: Console, advised: Advised) -> None:
     if advised.description:
         console.print(_text(f"{advised.description}\n"))
     console.print(_findings(advised.judged))
-    for scene in advised.unjudged:
-        console.print(_indented(f"Not measured in {scene}."))
+    for place in advised.unjudged:
+        console.print(_indented(f"Not measured in {place}."))
     console.print(_text("\nWhat it costs"))
     for line in _cost_lines(advised.cost):
         console.print(_indented(line))
@@ -82,8 +83,8 @@ def _print_means(console: Console, advice: Advice, advised: Advised, names: Name
         backup = backup_path(domain, advised.tuning)
         console.print(_text("Keep the domain as it is ('virsh define' of that file undoes it):"))
         _print_code(console, f"virsh dumpxml --inactive --security-info {domain} > {backup}")
-    for place in Place:
-        for step in means.at(place):
+    for machine in Machine:
+        for step in means.at(machine):
             _print_step(console, step, domain, disk)
     if means.live:
         console.print(_text("\nOn the running domain, without a restart: the pins alone"))
@@ -108,7 +109,7 @@ def _print_means(console: Console, advice: Advice, advised: Advised, names: Name
 
 
 def _print_step(console: Console, step: Step, domain: str, disk: str) -> None:
-    inside = " inside the guest" if step.place is Place.GUEST else ""
+    inside = " inside the guest" if step.machine is Machine.GUEST else ""
     console.print(_text(f"\n{step.title}{inside}; in force {step.in_force}"))
     if step.file is not None:
         console.print(_indented(f"{step.file.path}:"))
@@ -134,7 +135,7 @@ def _findings(judged: Sequence[Comparison]) -> Padding:
         table.add_column(title, overflow="fold")
     for item in judged:
         table.add_row(
-            _text(scene_of(item).title),
+            _text(place_of(item).title),
             _text(metric_title(item.metric)),
             _text(effect_text(item)),
             _text(interval_text(item)),

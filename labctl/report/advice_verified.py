@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from labctl.analysis.cells import place_of
 from labctl.analysis.model import Comparison, Judgement, Verdict
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import metric_title, printable
 from labctl.report.advice import Advised
 from labctl.report.advice_card import NOT_RECORDED, Fact, holds_while
 from labctl.report.json_report import comparison_json
-from labctl.report.view import View, scene_of, verdict_text
+from labctl.report.view import View, verdict_text
 from labctl.store.run_folder import LoadedRun
 
 
@@ -84,7 +85,7 @@ def _both(first: LoadedRun, fresh: LoadedRun) -> Iterator[tuple[Fact, Fact]]:
 
 
 def _again(view: View, item: Comparison) -> Comparison | None:
-    found = view.judged(scene_of(item), item.tuning)
+    found = view.judged(place_of(item), item.tuning)
     return next((other for other in found if other.metric == item.metric), None)
 
 
@@ -100,13 +101,13 @@ def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
     if confirmed:
         gains = [
             f"{metric_title(pair.fresh.metric)} {effect_text(pair.fresh)} in "
-            f"{scene_of(pair.fresh).title}"
+            f"{place_of(pair.fresh).title}"
             for pair in pairs
             if pair.fresh is not None and pair.fresh.verdict is Verdict.IMPROVES
         ]
         return f"Confirmed: '{tuning}' improves again what it improved: {'; '.join(gains)}."
     failed = [
-        f"{scene_of(pair.advised).title} ("
+        f"{place_of(pair.advised).title} ("
         f"{verdict_text(pair.fresh.verdict) if pair.fresh else 'not measured'})"
         for pair in pairs
         if not _stands(pair)
@@ -142,7 +143,7 @@ def print_verified(console: Console, result: Verified) -> None:
         table.add_column(title, overflow="fold")
     for pair in result.pairs:
         table.add_row(
-            _text(scene_of(pair.advised).title),
+            _text(place_of(pair.advised).title),
             _text(metric_title(pair.advised.metric)),
             _text(_both_lines(pair.advised)),
             _text(_both_lines(pair.fresh) if pair.fresh is not None else "not measured"),

@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from labctl.analysis.cells import Place
 from labctl.analysis.model import Level
 from labctl.base.units import Unit
 from labctl.base.wording import counted, quantity
 from labctl.report.axis import Axis, axis_of
-from labctl.report.view import Scene, View, mapping
+from labctl.report.view import View, mapping
 from labctl.store.samples import base_name
 
 _LABEL = 17
@@ -78,24 +79,24 @@ class Curves:
     """Which percentiles stand in the table only, and why; "" when none does."""
 
 
-def curves(view: View, scene: Scene, shown: Collection[str]) -> list[Curves]:
+def curves(view: View, place: Place, shown: Collection[str]) -> list[Curves]:
     """One set of pictures per kind of latency (reads, writes); [] where none was measured.
 
     `shown`: the arms that are drawn; the table has all.
     """
     kinds: dict[str, dict[str, dict[str, Level]]] = {}
-    for level in view.levels(scene):
+    for level in view.levels(place):
         if level.metric.startswith("latency_"):
             kind = level.metric.partition("{")[2].rstrip("}")
             arm = kinds.setdefault(kind, {}).setdefault(level.tuning, {})
             arm[base_name(level.metric)] = level
-    drawn = (_curves(view, scene, kind, arms, shown) for kind, arms in kinds.items())
+    drawn = (_curves(view, place, kind, arms, shown) for kind, arms in kinds.items())
     return [item for item in drawn if item is not None]
 
 
 def _curves(
     view: View,
-    scene: Scene,
+    place: Place,
     kind: str,
     levels: Mapping[str, Mapping[str, Level]],
     shown_arms: Collection[str],
@@ -115,7 +116,7 @@ def _curves(
     unit = next(level.unit for found in levels.values() for level in found.values())
     left = [q for q in shown if any(_at(points[a], q) and not _at(whole[a], q) for a in arms)]
     return Curves(
-        title=f"{scene.title}: latency{kinds} by percentile",
+        title=f"{place.title}: latency{kinds} by percentile",
         heading=f"Latency{kinds} by percentile",
         panels=tuple(_panels(view, arms, shown_arms, whole, maxima, scale)),
         x_ticks=tuple((scale.x(q), _name(q)) for q in qs),
@@ -125,7 +126,7 @@ def _curves(
             (arm, (*(_cell(points[arm], q, unit) for q in shown), _largest(maxima.get(arm))))
             for arm in arms
         ),
-        maxima=_of_what(view, scene, maxima.values()),
+        maxima=_of_what(view, place, maxima.values()),
         undrawn=(
             f"{', '.join(map(_name, left))}: some trials have too few samples for it (20 must lie "
             "beyond), so it is drawn only for arms whose trials all have it."
@@ -237,13 +238,13 @@ def _largest(level: Level | None) -> str:
     return quantity(level.typical, level.unit) if level is not None else ""
 
 
-def _of_what(view: View, scene: Scene, maxima: Iterable[Level]) -> str:
+def _of_what(view: View, place: Place, maxima: Iterable[Level]) -> str:
     trials = max((len(level.values) for level in maxima), default=0)
     if not trials:
         return ""
-    seconds = mapping(mapping(view.run.plan.get("workloads")).get(scene.workload)).get("duration_s")
+    seconds = mapping(mapping(view.run.plan.get("workloads")).get(place.workload)).get("duration_s")
     each = f" of {seconds:g} s" if isinstance(seconds, int | float) else ""
-    counts = [level.typical for level in view.levels(scene) if level.metric in _COUNTS]
+    counts = [level.typical for level in view.levels(place) if level.metric in _COUNTS]
     many = ""
     if counts:
         low, high = quantity(min(counts), Unit.COUNT), quantity(max(counts), Unit.COUNT)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from labctl.analysis.cells import cell_of
+from labctl.analysis.cells import Place, cell_of
 from labctl.base.units import Unit
 from labctl.base.wording import NOT_AVAILABLE, metric_title, quantity
 from labctl.report.axis import Axis, axis_of
-from labctl.report.view import Scene, View, primary_column
+from labctl.report.view import View, primary_column
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialStatus
 
@@ -75,39 +75,38 @@ class Dots:
     rows: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-Invalid = Mapping[tuple[str, Scene], Sequence[tuple[int, Mapping[str, float]]]]
-"""Invalid attempts by arm and scene: block, and the values of that trial by metric key."""
+Invalid = Mapping[tuple[str, Place], Sequence[tuple[int, Mapping[str, float]]]]
+"""Invalid attempts by arm and place: block, and the values of that trial by metric key."""
 
 
 def invalid_attempts(view: View) -> Invalid:
     """Every attempt that was thrown out. Read once for a page: runs have thousands of trials."""
-    found: dict[tuple[str, Scene], list[tuple[int, Mapping[str, float]]]] = {}
+    found: dict[tuple[str, Place], list[tuple[int, Mapping[str, float]]]] = {}
     for trial in view.run.trials:
         cell = cell_of(trial.record.cell)
         if trial.record.status is not TrialStatus.INVALID or cell is None:
             continue
         values = {r.key: r.value for r in trial.readings if isinstance(r, Sample)}
-        scene = Scene(cell.place.workload, cell.place.condition)
-        found.setdefault((cell.tuning, scene), []).append((trial.record.block, values))
+        found.setdefault((cell.tuning, cell.place), []).append((trial.record.block, values))
     return found
 
 
-def dots(view: View, scene: Scene, invalid: Invalid, shown: Collection[str]) -> Dots | None:
-    """The primary metric of every trial of a scene; None where no trial has it.
+def dots(view: View, place: Place, invalid: Invalid, shown: Collection[str]) -> Dots | None:
+    """The primary metric of every trial of a place; None where no trial has it.
 
     `shown`: the arms that are drawn; the table has all.
     """
-    metric = view.primary(scene.workload)
+    metric = view.primary(place.workload)
     if metric is None:
         return None
     column = primary_column(metric)
     later = view.judgement.added.first if view.judgement.added is not None else None
-    levels = {arm: view.level(arm, scene, column) for arm in view.tunings}
+    levels = {arm: view.level(arm, place, column) for arm in view.tunings}
     values = {arm: dict(level.values) for arm, level in levels.items() if level is not None}
     lost = {
         arm: [
             (block, numbers.get(metric))
-            for block, numbers in invalid.get((arm, scene), ())
+            for block, numbers in invalid.get((arm, place), ())
             if later is None or block < later
         ]
         for arm in view.tunings
@@ -125,7 +124,7 @@ def dots(view: View, scene: Scene, invalid: Invalid, shown: Collection[str]) -> 
     groups = [blocks[at : at + joined] for at in range(0, len(blocks), joined)]
     across = _Across(axis, blocks[0], blocks[-1])
     return Dots(
-        title=f"{scene.title}: {metric_title(metric)} of every trial, by block",
+        title=f"{place.title}: {metric_title(metric)} of every trial, by block",
         metric=metric_title(metric),
         panels=tuple(
             _panel(arm, values.get(arm, {}), lost[arm], groups, across, unit)

@@ -8,13 +8,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from rich.console import Group, RenderableType
 
+from labctl.analysis.cells import Place
 from labctl.analysis.exit_cost import ExitCost, exit_cost
 from labctl.analysis.model import EffectKind
 from labctl.analysis.words import listed
 from labctl.base.units import Better, Unit
 from labctl.base.wording import NOT_AVAILABLE, TO, metric_title, quantity, significant
 from labctl.report.parts import bare_table, small, text
-from labctl.report.view import Scene, View, only_label, primary_column
+from labctl.report.view import View, only_label, primary_column
 from labctl.store.exit_prices import Price, prices_of
 
 
@@ -119,24 +120,24 @@ class Predictions:
         return f"{self.legend} Without a price: {listed([*unpriced], 8) or 'none'}."
 
 
-def predictions(view: View, scene: Scene) -> Predictions:
+def predictions(view: View, place: Place) -> Predictions:
     """Of each guest whose exits are known by reason, the run's checks apart."""
     prices = prices_of(view.run.run.get("exit_prices"))
     if not prices:
         why = "no price list was made on this host before the run ('labctl exits price')."
         return Predictions((), why)
     arms = (view.baseline, *view.candidates)
-    rows = tuple(row for arm in arms if (row := _predicted(view, scene, arm, prices)) is not None)
+    rows = tuple(row for arm in arms if (row := _predicted(view, place, arm, prices)) is not None)
     return Predictions(rows, "" if rows else "none of them has a price in this host's list.")
 
 
-def _predicted(view: View, scene: Scene, arm: str, prices: Sequence[Price]) -> Predicted | None:
-    exits = _by_reason(view, scene, arm, "exits")
-    cost = exit_cost(exits, _by_reason(view, scene, arm, "userspace_exits"), prices)
+def _predicted(view: View, place: Place, arm: str, prices: Sequence[Price]) -> Predicted | None:
+    exits = _by_reason(view, place, arm, "exits")
+    cost = exit_cost(exits, _by_reason(view, place, arm, "userspace_exits"), prices)
     if cost is None:
         return None
-    measured, why = _lost(view, scene, arm)
-    predicted = _of_cpu_time(cost, _one(view, scene, arm, "host_cpu{thread=vcpu}"))
+    measured, why = _lost(view, place, arm)
+    predicted = _of_cpu_time(cost, _one(view, place, arm, "host_cpu{thread=vcpu}"))
     return Predicted(arm=arm, cost=cost, predicted=predicted, measured=measured, why=why)
 
 
@@ -157,8 +158,8 @@ def predicted_json(view: View) -> list[dict[str, Any]]:
         {
             "tuning": item.arm,
             "against": view.twin(item.arm),
-            "workload": scene.workload,
-            "condition": scene.condition,
+            "workload": place.workload,
+            "condition": place.condition,
             "exits_per_s": item.cost.exits,
             "cpu_s_per_s": _loss_json(Loss(item.cost.typical, item.cost.low, item.cost.high)),
             "predicted": _loss_json(item.predicted),
@@ -168,8 +169,8 @@ def predicted_json(view: View) -> list[dict[str, Any]]:
             "priced": item.cost.priced,
             "unpriced": list(item.cost.unpriced),
         }
-        for scene in view.scenes
-        for item in predictions(view, scene).rows
+        for place in view.places
+        for item in predictions(view, place).rows
     ]
 
 
@@ -187,25 +188,25 @@ def _less(end: float | None, other: float | None) -> float | None:
     return None if end is None or other is None else end - other
 
 
-def _by_reason(view: View, scene: Scene, arm: str, metric: str) -> Mapping[str, float]:
+def _by_reason(view: View, place: Place, arm: str, metric: str) -> Mapping[str, float]:
     return {
         reason: level.typical
-        for level in view.levels(scene)
+        for level in view.levels(place)
         if level.tuning == arm and (reason := only_label(level.metric, metric, "reason"))
     }
 
 
-def _one(view: View, scene: Scene, arm: str, metric: str) -> float | None:
-    levels = (item for item in view.levels(scene) if item.tuning == arm)
+def _one(view: View, place: Place, arm: str, metric: str) -> float | None:
+    levels = (item for item in view.levels(place) if item.tuning == arm)
     return next((item.typical for item in levels if item.metric == metric), None)
 
 
-def _lost(view: View, scene: Scene, arm: str) -> tuple[Loss | None, str]:
+def _lost(view: View, place: Place, arm: str) -> tuple[Loss | None, str]:
     """Share of the native twin's throughput that the guest doesn't reach, or why it isn't known."""
-    twin, primary = view.twin(arm), view.primary(scene.workload)
+    twin, primary = view.twin(arm), view.primary(place.workload)
     if twin is None or primary is None:
         return None, "no native twin" if twin is None else "no primary metric"
-    item = view.comparison(arm, twin, scene, primary_column(primary))
+    item = view.comparison(arm, twin, place, primary_column(primary))
     if item is None:
         return None, f"not compared with {twin}"
     if item.kind is not EffectKind.RATIO or item.better is not Better.HIGHER:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import quantiles
 
+from labctl.analysis.cells import Place
 from labctl.analysis.model import Comparison, EffectKind
 from labctl.analysis.words import effect_text
 from labctl.base.units import Better, Unit
 from labctl.base.wording import change, difference
-from labctl.report.view import Scene, View, primary_column, verdict_text
+from labctl.report.view import View, primary_column, verdict_text
 
 ROW_HEIGHT = 48
 AXIS_HEIGHT = 34
@@ -114,29 +115,29 @@ class _Axis:
         return _Axis(low, high, self.scale)
 
 
-def forest(view: View, scene: Scene) -> Forest | None:
+def forest(view: View, place: Place) -> Forest | None:
     """The primary metric of every guest against baseline; None when nothing was compared."""
-    judged = view.primary_comparison(scene)
+    judged = view.primary_comparison(place)
     if judged is None:
         return None
-    found = [item for item in view.pictured(scene) if _drawable(item, judged)]
+    found = [item for item in view.pictured(place) if _drawable(item, judged)]
     if not found:
         return None
-    native = native_reference(view, scene)
+    native = native_reference(view, place)
     reference = [native] if native is not None and _drawable(native, judged) else []
     axis = _axis(found, judged)
     for item in reference:
         axis = axis.reaching(item.estimate, item.low, item.high)
     found += reference
     rows = tuple(
-        _row(item, axis, place * ROW_HEIGHT, _kind(view, item.tuning))
-        for place, item in enumerate(found)
+        _row(item, axis, line * ROW_HEIGHT, _kind(view, item.tuning))
+        for line, item in enumerate(found)
     )
     noise = next((row for row in rows if row.name == view.control and row.low is not None), None)
     ratio = judged.kind is EffectKind.RATIO
     side = "Right" if judged.better is Better.HIGHER else "Left"
     return Forest(
-        title=f"{scene.title}: {judged.metric} against {view.baseline}",
+        title=f"{place.title}: {judged.metric} against {view.baseline}",
         description="; ".join(f"{row.name} {row.text}" for row in rows),
         axis=f"{side} is better, {'logarithmic scale' if ratio else str(judged.unit)}",
         rows=rows,
@@ -147,13 +148,13 @@ def forest(view: View, scene: Scene) -> Forest | None:
     )
 
 
-def native_reference(view: View, scene: Scene) -> Comparison | None:
+def native_reference(view: View, place: Place) -> Comparison | None:
     """Native against baseline, which the judgement has the other way round; None without."""
-    primary = view.primary(scene.workload)
+    primary = view.primary(place.workload)
     twin = view.twin(view.baseline)
     if primary is None or twin is None:
         return None
-    found = view.comparison(view.baseline, twin, scene, primary_column(primary))
+    found = view.comparison(view.baseline, twin, place, primary_column(primary))
     return _turned(found) if found is not None else None
 
 

@@ -12,8 +12,8 @@ from labctl.report import appendix, curves, dots, sentences
 from labctl.report.bill import Price, bill
 from labctl.report.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.pinmap import pin_maps
+from labctl.report.place_page import Change, Section, change, room_for, section
 from labctl.report.published import published_part
-from labctl.report.scene_page import Change, Section, change, room_for, section
 from labctl.report.templating import template
 from labctl.report.view import View, sequence
 from labctl.store.run_folder import LoadedRun
@@ -40,12 +40,12 @@ _RECORD_KEYS = (
 _OPEN_WARNINGS = 6
 """The gravest come first; the others are folded, so that they don't hide the verdicts."""
 _COLUMNS = 4
-"""Scenes that stand side by side: what fits on paper."""
+"""Places that stand side by side: what fits on paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A tuning in a scene: its verdict, and who else pays."""
+    """A tuning in a place: its verdict, and who else pays."""
 
     change: Change
     bill: tuple[Price, ...]
@@ -60,7 +60,7 @@ class _MatrixRow:
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """Scenes that stand side by side, with the tunings below and the checks under them."""
+    """Places that stand side by side, with the tunings below and the checks under them."""
 
     sections: tuple[Section, ...]
     rows: tuple[_MatrixRow, ...]
@@ -72,8 +72,8 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     view = View(run, judgement)
     room, attempts = room_for(view), dots.invalid_attempts(view)
     sections = [
-        section(view, scene, number, attempts, room)
-        for number, scene in enumerate(view.scenes, start=1)
+        section(view, place, number, attempts, room)
+        for number, place in enumerate(view.places, start=1)
     ]
     invalid = appendix.invalid_trials(run)
     more = judgement.added
@@ -125,17 +125,17 @@ def _lead(answer: str) -> tuple[str, str]:
 
 
 def _matrix(view: View, sections: Sequence[Section]) -> _Matrix:
-    scenes = [view.scenes[section.number - 1] for section in sections]
+    places = [view.places[section.number - 1] for section in sections]
     rows = []
     for tuning in view.candidates:
         cells = []
-        for scene in scenes:
-            judged = next(iter(view.judged(scene, tuning)), None)
-            prices = tuple(price for price in bill(view, tuning, scene) if price.who != "guest")
+        for place in places:
+            judged = next(iter(view.judged(place, tuning)), None)
+            prices = tuple(price for price in bill(view, tuning, place) if price.who != "guest")
             cells.append(_Cell(change(judged), prices) if judged is not None else None)
         rows.append(_MatrixRow(tuning, view.description(tuning), tuple(cells)))
     checks = tuple(
-        (name, tuple(sentences.check_words(view, scene, name) for scene in scenes))
+        (name, tuple(sentences.check_words(view, place, name) for place in places))
         for name in ("control", "handicap")
     )
     return _Matrix(tuple(sections), tuple(rows), checks)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from labctl.analysis.cells import Place, place_of
 from labctl.analysis.model import Comparison, EffectKind, Precision, Verdict
 from labctl.analysis.words import capital, listed, size_text
 from labctl.base.wording import counted, duration, metric_title, share, size
-from labctl.report.view import Scene, View, scene_of
+from labctl.report.view import View
 
 _CHECK_WORDS = {
     "control": {
@@ -38,23 +39,23 @@ def native_gap(view: View) -> str:
     return "stack difference: two kernels"
 
 
-def direction(view: View, scene: Scene) -> str:
+def direction(view: View, place: Place) -> str:
     """The primary metric and which way is better; "" without one."""
-    item = view.primary_comparison(scene)
+    item = view.primary_comparison(place)
     if item is None:
         return ""
     return f"judged by {metric_title(item.metric)}, {item.better} is better"
 
 
-def intervals(view: View, scene: Scene) -> str:
+def intervals(view: View, place: Place) -> str:
     """How to read a change and its interval."""
     text = "Below each change stands its interval"
     checks = view.judgement.control
-    primary = view.primary_comparison(scene)
+    primary = view.primary_comparison(place)
     if primary is not None:
         text += f": {share(primary.confidence)} where a verdict stands"
         others = {
-            item.confidence for item in view.comparisons(scene) if item.role is not primary.role
+            item.confidence for item in view.comparisons(place) if item.role is not primary.role
         }
         if others == {primary.confidence}:
             text += " and elsewhere"
@@ -63,7 +64,7 @@ def intervals(view: View, scene: Scene) -> str:
     text += "."
     if primary is not None and primary.margin is not None:
         text += f" Changes under {margin(primary)} do not matter to this study."
-    if any(scene_of(check) == scene and check.estimate is not None for check in checks):
+    if any(place_of(check) == place and check.estimate is not None for check in checks):
         text += (
             f" A change against {view.baseline} is taken block by block, against the mean of it "
         )
@@ -71,23 +72,23 @@ def intervals(view: View, scene: Scene) -> str:
     return text
 
 
-def calibrated(view: View, scene: Scene) -> Iterator[str]:
+def calibrated(view: View, place: Place) -> Iterator[str]:
     """What a calibrated IPC is worth (METHOD 13)."""
-    titles = view.column_titles(scene, view.columns(scene.workload))
+    titles = view.column_titles(place, view.columns(place.workload))
     if any("(calibrated)" in title for title in titles):
         yield (
             "IPC (calibrated) comes from instructions per operation, counted once, and the time "
             "the vCPUs were busy: the throughput in another unit, no evidence of its own. It is of "
             "user code alone, in cycles of the reference clock, which are not those of the CPU."
-            f"{_calibration_bound(view, scene)}"
+            f"{_calibration_bound(view, place)}"
         )
 
 
-def _calibration_bound(view: View, scene: Scene) -> str:
+def _calibration_bound(view: View, place: Place) -> str:
     """How far the counts of an operation's instructions are apart; "" where that isn't known."""
     for row in view.run.run.get("calibration") or ():
         bound = row.get("bound")
-        if row.get("workload") == scene.workload and bound is not None and math.isfinite(bound):
+        if row.get("workload") == place.workload and bound is not None and math.isfinite(bound):
             return (
                 " Its error is bounded by how far callgrind's counts on both sides and "
                 f"{row.get('second_method') or 'a second tool'}'s differ: {size(bound)}."
@@ -95,10 +96,10 @@ def _calibration_bound(view: View, scene: Scene) -> str:
     return ""
 
 
-def inconclusive(view: View, scene: Scene) -> Iterator[str]:
+def inconclusive(view: View, place: Place) -> Iterator[str]:
     """For each tuning without a clear answer, what it would have taken."""
     for tuning in view.candidates:
-        for item in view.judged(scene, tuning):
+        for item in view.judged(place, tuning):
             if item.verdict is not Verdict.INCONCLUSIVE or item.smallest_visible is None:
                 continue
             text = (
@@ -110,10 +111,10 @@ def inconclusive(view: View, scene: Scene) -> Iterator[str]:
             yield f"{text}."
 
 
-def left_out(view: View, scene: Scene) -> Iterator[str]:
+def left_out(view: View, place: Place) -> Iterator[str]:
     """For each tuning, the blocks that its comparison lacks."""
     for tuning in view.candidates:
-        for item in view.judged(scene, tuning):
+        for item in view.judged(place, tuning):
             if not item.left_out:
                 continue
             noun, verb = ("block", "is") if len(item.left_out) == 1 else ("blocks", "are")
@@ -130,20 +131,20 @@ def margin(item: Comparison) -> str:
     return size_text(item.margin, item.kind, item.unit)
 
 
-def check_words(view: View, scene: Scene, name: str) -> tuple[str, str]:
-    """How a check of the run ended in a scene, as symbol and words; "" without such a check."""
-    check = next((item for item in view.checks(scene) if item.name == name), None)
+def check_words(view: View, place: Place, name: str) -> tuple[str, str]:
+    """How a check of the run ended in a place, as symbol and words; "" without such a check."""
+    check = next((item for item in view.checks(place) if item.name == name), None)
     if check is None:
         return "", "not in this run"
-    judged = any(c.verdict in _JUDGED for t in view.candidates for c in view.judged(scene, t))
+    judged = any(c.verdict in _JUDGED for t in view.candidates for c in view.judged(place, t))
     if check.passed is None and name == "control" and not judged:
         return "?", "not checked: no verdict"
     return _CHECK_WORDS[name][check.passed]
 
 
-def holm(view: View, scene: Scene) -> Iterator[str]:
+def holm(view: View, place: Place) -> Iterator[str]:
     """What a verdict means that the interval beside it alone would not give."""
-    found = [t for t in view.candidates if any(c.by_holm for c in view.judged(scene, t))]
+    found = [t for t in view.candidates if any(c.by_holm for c in view.judged(place, t))]
     if found:
         yield (
             f"By Holm: the verdict of {listed(found, 8)} is what Holm's step-down procedure finds; "
@@ -151,23 +152,23 @@ def holm(view: View, scene: Scene) -> Iterator[str]:
         )
 
 
-def signs(view: View, scene: Scene) -> Iterator[str]:
-    """What makes the intervals of a scene less trustworthy than they say, the grave first; of many
+def signs(view: View, place: Place) -> Iterator[str]:
+    """What makes the intervals of a place less trustworthy than they say, the grave first; of many
     the first few."""
-    found = view.signs(scene)
+    found = view.signs(place)
     yield from (f"{capital(str(sign.kind))}: {sign.sentence}" for sign in found[:_FEW_SIGNS])
     if (more := len(found) - _FEW_SIGNS) > 0:
         yield f"{counted(more, 'more sign')}: see 'labctl report {view.run.name} --json'."
 
 
-def precision(view: View, scene: Scene) -> Iterator[str]:
-    """Where the spread of a scene's effects comes from, and what would lower it."""
-    yield from (item.sentence for item in view.judgement.precision if scene_of(item) == scene)
+def precision(view: View, place: Place) -> Iterator[str]:
+    """Where the spread of a place's effects comes from, and what would lower it."""
+    yield from (item.sentence for item in view.judgement.precision if place_of(item) == place)
 
 
-def spreads(view: View, scene: Scene, item: Precision) -> tuple[tuple[tuple[str, str], ...], str]:
-    """The standard deviations of a scene's effects by level, and the proposed sizes, as text."""
-    judged = view.primary_comparison(scene)
+def spreads(view: View, place: Place, item: Precision) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The standard deviations of a place's effects by level, and the proposed sizes, as text."""
+    judged = view.primary_comparison(place)
     levels = (
         ("between boots", item.between_boots),
         ("between blocks", item.between_blocks),

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from labctl.analysis.cells import Place
 from labctl.analysis.model import Level
 from labctl.base.units import Unit
 from labctl.base.wording import quantity
-from labctl.report.view import Scene, View, only_label
+from labctl.report.view import View, only_label
 from labctl.store.samples import base_name, labels_of
 
 _MOST_PARTS = 6
@@ -57,22 +58,22 @@ class Stack:
     description: str
 
 
-def host_cpu(view: View, scene: Scene, shown: Collection[str]) -> Stack | None:
+def host_cpu(view: View, place: Place, shown: Collection[str]) -> Stack | None:
     """CPU seconds per second of the host, by thread; None where none was measured."""
-    title = f"{scene.title}: host CPU by thread"
-    return _stack(view, scene, title, _thread, _THREADS, shown, "host CPU")
+    title = f"{place.title}: host CPU by thread"
+    return _stack(view, place, title, _thread, _THREADS, shown, "host CPU")
 
 
-def exits(view: View, scene: Scene, shown: Collection[str]) -> tuple[Stack, ...]:
+def exits(view: View, place: Place, shown: Collection[str]) -> tuple[Stack, ...]:
     """VM exits by reason, their number and their time, each per operation where that was measured,
     else per second; () without a breakdown. Of a run with more arms than a picture has room for
     the number alone."""
     room = len(_EXITS) if len(shown) >= len(view.tunings) else 1
-    told = [(_told_by_reason(view, scene, base), base, what) for base, what in _EXITS[:room]]
+    told = [(_told_by_reason(view, place, base), base, what) for base, what in _EXITS[:room]]
     # One colour for a reason in both pictures: its rank by the larger of its two shares.
     shares: dict[str, float] = {}
     for metric, *_ in told:
-        sizes = _sizes(_by_arm(view, scene, partial(_reason, metric)))
+        sizes = _sizes(_by_arm(view, place, partial(_reason, metric)))
         whole = sum(sizes.values())
         for part, size in sizes.items():
             shares[part] = max(shares.get(part, 0.0), size / whole if whole else 0.0)
@@ -80,24 +81,24 @@ def exits(view: View, scene: Scene, shown: Collection[str]) -> tuple[Stack, ...]
     found = []
     for metric, base, what in told:
         per = "per second" if metric == base else "per operation"
-        title = f"{scene.title}: {what} {per} by reason"
-        found.append(_stack(view, scene, title, partial(_reason, metric), order, shown, what))
+        title = f"{place.title}: {what} {per} by reason"
+        found.append(_stack(view, place, title, partial(_reason, metric), order, shown, what))
     return tuple(stack for stack in found if stack is not None)
 
 
-def _told_by_reason(view: View, scene: Scene, base: str) -> str:
+def _told_by_reason(view: View, place: Place, base: str) -> str:
     """`base` per operation where that is known by reason, else `base`, which is per second."""
     per_operation = f"{base}_per_op"
-    known = (_reason(per_operation, level) for level in view.levels(scene))
+    known = (_reason(per_operation, level) for level in view.levels(place))
     return per_operation if any(known) else base
 
 
-def no_exits(view: View, scene: Scene) -> str:
+def no_exits(view: View, place: Place) -> str:
     """Why there are no exits by reason, as one sentence."""
     why = dict.fromkeys(
         item.reason.rstrip(".")
         for item in view.judgement.unavailable
-        if base_name(item.metric) == "exits" and scene.workload in item.workloads
+        if base_name(item.metric) == "exits" and place.workload in item.workloads
     )
     return f"{'; '.join(why) or 'they were not recorded in this run'}."
 
@@ -115,19 +116,19 @@ def _reason(metric: str, level: Level) -> str | None:
 
 def _stack(
     view: View,
-    scene: Scene,
+    place: Place,
     title: str,
     part_of: Callable[[Level], str | None],
     order: Sequence[str],
     drawn: Collection[str],
     name: str,
 ) -> Stack | None:
-    by_arm = _by_arm(view, scene, part_of)
+    by_arm = _by_arm(view, place, part_of)
     sizes = _sizes(by_arm)
     largest = max((sum(found.values()) for found in by_arm.values()), default=0.0)
     if largest <= 0:
         return None
-    unit = next(level.unit for level in view.levels(scene) if part_of(level) is not None)
+    unit = next(level.unit for level in view.levels(place) if part_of(level) is not None)
     parts = [part for part in order if sizes.get(part)]
     shown = {arm: _joined(by_arm[arm], parts) for arm in view.tunings if arm in by_arm}
     names = [*parts, "other"] if any("other" in found for found in shown.values()) else parts
@@ -158,10 +159,10 @@ def _stack(
 
 
 def _by_arm(
-    view: View, scene: Scene, part_of: Callable[[Level], str | None]
+    view: View, place: Place, part_of: Callable[[Level], str | None]
 ) -> dict[str, dict[str, float]]:
     by_arm: dict[str, dict[str, float]] = {}
-    for level in view.levels(scene):
+    for level in view.levels(place):
         part = part_of(level)
         if part is not None and math.isfinite(level.typical) and level.typical >= 0:
             by_arm.setdefault(level.tuning, {})[part] = level.typical

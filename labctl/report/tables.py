@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from labctl.analysis.cells import Place
 from labctl.analysis.collecting import level_of
 from labctl.analysis.model import Added, Comparison, Judgement, Verdict
 from labctl.analysis.skipped import skipped
@@ -20,7 +21,7 @@ from labctl.report.bill import bill
 from labctl.report.exit_prices import prediction_table, predictions
 from labctl.report.parts import bare_table, marked, skipped_table, small, text
 from labctl.report.published import published_table
-from labctl.report.view import SYMBOLS, Column, Scene, View, verdict_text
+from labctl.report.view import SYMBOLS, Column, View, verdict_text
 from labctl.store.run_folder import LoadedRun
 from labctl.trace import files
 
@@ -65,8 +66,8 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     parts += marked("Warning", judgement.warnings)
     parts += marked("Not whole", view.other_problems)
     parts += _verdicts(view)
-    for scene in view.scenes:
-        parts += _scene(view, scene, notes)
+    for place in view.places:
+        parts += _place(view, place, notes)
     parts += _added(judgement.added)
     parts += published_table(run)
     parts += _skipped(skipped(run.plan, run.run))
@@ -105,12 +106,12 @@ def _verdicts(view: View) -> list[RenderableType]:
     table.add_column("change", min_width=9, max_width=12, overflow="fold")
     table.add_column("who else pays", overflow="fold")
     for tuning in view.candidates:
-        for scene in view.scenes:
-            for item in view.judged(scene, tuning):
-                prices = [p for p in bill(view, tuning, scene) if p.who != "guest"]
+        for place in view.places:
+            for item in view.judged(place, tuning):
+                prices = [p for p in bill(view, tuning, place) if p.who != "guest"]
                 table.add_row(
                     text(tuning),
-                    text(scene.title.replace(" under ", "\nunder ")),
+                    text(place.title.replace(" under ", "\nunder ")),
                     _verdict_cell(item),
                     _change_cell(item),
                     text("\n".join(f"{price.who} {price.text}" for price in prices)),
@@ -126,12 +127,12 @@ def _verdict_cell(item: Comparison) -> Text:
     return text(words + holm, style=_VERDICT_STYLES.get(item.verdict, ""))
 
 
-def _scene(view: View, scene: Scene, notes: _Footnotes) -> list[RenderableType]:
-    columns = view.columns(scene.workload)
-    parts: list[RenderableType] = [_rule(scene.title)]
-    if how := sentences.direction(view, scene):
+def _place(view: View, place: Place, notes: _Footnotes) -> list[RenderableType]:
+    columns = view.columns(place.workload)
+    parts: list[RenderableType] = [_rule(place.title)]
+    if how := sentences.direction(view, place):
         parts.append(text(how))
-    parts += [Text(), _levels(view, scene, columns, notes)]
+    parts += [Text(), _levels(view, place, columns, notes)]
     guests = [t for t in view.tunings if not view.is_native(t)]
     against_baseline = [(t, view.baseline) for t in guests]
     against_twin = [
@@ -142,26 +143,26 @@ def _scene(view: View, scene: Scene, notes: _Footnotes) -> list[RenderableType]:
         (baseline_title, against_baseline),
         (f"Change against native ({sentences.native_gap(view)})", against_twin),
     ):
-        table = _changes(view, scene, columns, pairs, notes, title)
+        table = _changes(view, place, columns, pairs, notes, title)
         if table is not None:
             parts += [Text(), table]
-    parts += _bill(view, scene)
-    if (found := predictions(view, scene)).rows:
+    parts += _bill(view, place)
+    if (found := predictions(view, place)).rows:
         parts += [Text(), prediction_table(found)]
-    parts += [Text(), *(small(line) for line in _legend(view, scene))]
+    parts += [Text(), *(small(line) for line in _legend(view, place))]
     return parts
 
 
-def _levels(view: View, scene: Scene, columns: list[Column], notes: _Footnotes) -> Table:
-    table = _table("Typical values", view.column_titles(scene, columns))
+def _levels(view: View, place: Place, columns: list[Column], notes: _Footnotes) -> Table:
+    table = _table("Typical values", view.column_titles(place, columns))
     for tuning in view.tunings:
-        levels = [view.level(tuning, scene, column) for column in columns]
+        levels = [view.level(tuning, place, column) for column in columns]
         if not any(levels):
             continue
         cells = [
             quantity(level.typical, level.unit)
             if level is not None
-            else notes.mark(view.reason(tuning, scene, column))
+            else notes.mark(view.reason(tuning, place, column))
             for level, column in zip(levels, columns, strict=True)
         ]
         table.add_row(text(tuning), *map(text, cells))
@@ -170,7 +171,7 @@ def _levels(view: View, scene: Scene, columns: list[Column], notes: _Footnotes) 
 
 def _changes(
     view: View,
-    scene: Scene,
+    place: Place,
     columns: list[Column],
     pairs: list[tuple[str, str]],
     notes: _Footnotes,
@@ -179,15 +180,15 @@ def _changes(
     """Per arm the change of each metric with its interval below; None without any."""
     rows = []
     for tuning, against in pairs:
-        found = [view.comparison(tuning, against, scene, column) for column in columns]
+        found = [view.comparison(tuning, against, place, column) for column in columns]
         if tuning == view.control and against == view.baseline:
-            found = [view.control_as_comparison(scene) if c.primary else None for c in columns]
+            found = [view.control_as_comparison(place) if c.primary else None for c in columns]
         if any(found):
             rows.append((tuning, against, found))
     if not rows:
         return None
     judged = any(item is not None and item.verdict for _, _, found in rows for item in found)
-    titles = view.column_titles(scene, columns)
+    titles = view.column_titles(place, columns)
     if judged:
         titles.insert(1, "verdict")
     table = _table(title, titles)
@@ -195,7 +196,7 @@ def _changes(
         cells = [
             _change_cell(item)
             if item is not None
-            else text(_gap(view, tuning, against, scene, column, notes))
+            else text(_gap(view, tuning, against, place, column, notes))
             for item, column in zip(found, columns, strict=True)
         ]
         if judged:
@@ -207,12 +208,12 @@ def _changes(
 
 
 def _gap(
-    view: View, tuning: str, against: str, scene: Scene, column: Column, notes: _Footnotes
+    view: View, tuning: str, against: str, place: Place, column: Column, notes: _Footnotes
 ) -> str:
     """What stands where no comparison is: the control is only checked by the primary metric."""
     if tuning == view.control:
         return ""
-    return notes.mark(view.why_not_compared(tuning, against, scene, column))
+    return notes.mark(view.why_not_compared(tuning, against, place, column))
 
 
 def _change_cell(item: Comparison) -> Text:
@@ -224,9 +225,9 @@ def _folded(interval: str) -> str:
     return interval if len(interval) <= _WIDEST else interval.replace(TO, f"{TO}\n", 1)
 
 
-def _bill(view: View, scene: Scene) -> list[RenderableType]:
+def _bill(view: View, place: Place) -> list[RenderableType]:
     """What each tuning does to guest, neighbour and host; [] when nobody was measured."""
-    bills = {tuning: bill(view, tuning, scene) for tuning in view.candidates}
+    bills = {tuning: bill(view, tuning, place) for tuning in view.candidates}
     header = dict.fromkeys(price.who for prices in bills.values() for price in prices)
     if not header:
         return []
@@ -241,16 +242,16 @@ def _bill(view: View, scene: Scene) -> list[RenderableType]:
     return [Text(), table]
 
 
-def _legend(view: View, scene: Scene) -> Iterable[str]:
-    yield sentences.intervals(view, scene)
-    yield from sentences.calibrated(view, scene)
-    yield from sentences.inconclusive(view, scene)
-    yield from sentences.left_out(view, scene)
-    for check in view.checks(scene):
+def _legend(view: View, place: Place) -> Iterable[str]:
+    yield sentences.intervals(view, place)
+    yield from sentences.calibrated(view, place)
+    yield from sentences.inconclusive(view, place)
+    yield from sentences.left_out(view, place)
+    for check in view.checks(place):
         yield check.sentence
-    yield from sentences.holm(view, scene)
-    yield from sentences.signs(view, scene)
-    yield from sentences.precision(view, scene)
+    yield from sentences.holm(view, place)
+    yield from sentences.signs(view, place)
+    yield from sentences.precision(view, place)
 
 
 def _added(more: Added | None) -> list[RenderableType]:

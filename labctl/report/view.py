@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from labctl.analysis.cells import Place, place_of
 from labctl.analysis.design import ALPHA
 from labctl.analysis.model import (
     Comparison,
     Judgement,
     Level,
-    Precision,
     Role,
     RunCheck,
     Sign,
@@ -55,18 +55,6 @@ _NONE_DUE = frozenset({Verdict.BEFORE_LOOK, Verdict.DEMONSTRATION})
 
 _MOST_OTHERS = 3
 """Columns beside the primary metric's that fit a terminal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """One workload under one condition: what one table and one picture show."""
-
-    workload: str
-    condition: str
-
-    @property
-    def title(self) -> str:
-        return f"{self.workload} under {self.condition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +108,23 @@ class View:
         self.baseline = str(run.plan.get("baseline") or "baseline")
         self.control = str(run.plan.get("control") or "control")
         self.handicap = str(run.plan.get("handicap") or "handicap")
-        # By scene too: a run may have thousands of cells, and whatever is shown is of one scene.
-        self._levels_of: dict[Scene, list[Level]] = {}
-        self._comparisons_of: dict[Scene, list[Comparison]] = {}
-        self._levels: dict[tuple[str, Scene, str], list[Level]] = {}
+        # By place too: a run may have thousands of cells, and whatever is shown is of one place.
+        self._levels_of: dict[Place, list[Level]] = {}
+        self._comparisons_of: dict[Place, list[Comparison]] = {}
+        self._levels: dict[tuple[str, Place, str], list[Level]] = {}
         for level in judgement.levels:
-            self._levels_of.setdefault(scene_of(level), []).append(level)
-            key = (level.tuning, scene_of(level), series_name(level.metric))
+            self._levels_of.setdefault(place_of(level), []).append(level)
+            key = (level.tuning, place_of(level), series_name(level.metric))
             self._levels.setdefault(key, []).append(level)
-        self._comparisons: dict[tuple[str, str, Scene, str], list[Comparison]] = {}
+        self._comparisons: dict[tuple[str, str, Place, str], list[Comparison]] = {}
         self._against: dict[str, set[str]] = {}
         for item in judgement.comparisons:
             self._against.setdefault(item.tuning, set()).add(item.against)
-            self._comparisons_of.setdefault(scene_of(item), []).append(item)
-            pair = (item.tuning, item.against, scene_of(item), series_name(item.metric))
+            self._comparisons_of.setdefault(place_of(item), []).append(item)
+            pair = (item.tuning, item.against, place_of(item), series_name(item.metric))
             self._comparisons.setdefault(pair, []).append(item)
         self.tunings = self._ordered_tunings()
-        self.scenes = self._ordered_scenes()
+        self.places = self._ordered_places()
 
     def is_native(self, tuning: str) -> bool:
         kind = mapping(self._plan_tunings.get(tuning)).get("kind")
@@ -218,24 +206,24 @@ class View:
         # The shortest title: the values have their units.
         return [Column(metric_title(names[-1]), names)]
 
-    def level(self, tuning: str, scene: Scene, column: Column) -> Level | None:
-        return _first(self._levels, ((tuning, scene, name) for name in column.names))
+    def level(self, tuning: str, place: Place, column: Column) -> Level | None:
+        return _first(self._levels, ((tuning, place, name) for name in column.names))
 
     def comparison(
-        self, tuning: str, against: str, scene: Scene, column: Column
+        self, tuning: str, against: str, place: Place, column: Column
     ) -> Comparison | None:
-        keys = ((tuning, against, scene, name) for name in column.names)
+        keys = ((tuning, against, place, name) for name in column.names)
         return _first(self._comparisons, keys)
 
-    def levels(self, scene: Scene) -> list[Level]:
-        """All of one scene, in the judgement's order."""
-        return self._levels_of.get(scene, [])
+    def levels(self, place: Place) -> list[Level]:
+        """All of one place, in the judgement's order."""
+        return self._levels_of.get(place, [])
 
-    def comparisons(self, scene: Scene) -> list[Comparison]:
-        """All of one scene: primaries first, then by metric, against and tuning."""
-        rank = {name: place for place, name in enumerate(self.tunings)}
+    def comparisons(self, place: Place) -> list[Comparison]:
+        """All of one place: primaries first, then by metric, against and tuning."""
+        rank = {name: at for at, name in enumerate(self.tunings)}
         return sorted(
-            self._comparisons_of.get(scene, ()),
+            self._comparisons_of.get(place, ()),
             key=lambda item: (
                 item.role is not Role.PRIMARY,
                 item.metric,
@@ -244,23 +232,23 @@ class View:
             ),
         )
 
-    def judged(self, scene: Scene, tuning: str) -> list[Comparison]:
+    def judged(self, place: Place, tuning: str) -> list[Comparison]:
         """The tuning's comparisons with baseline that its verdicts belong to."""
         return [
             item
-            for item in self._comparisons_of.get(scene, ())
+            for item in self._comparisons_of.get(place, ())
             if item.role is Role.PRIMARY and item.tuning == tuning and item.against == self.baseline
         ]
 
-    def primary_comparison(self, scene: Scene) -> Comparison | None:
-        """Any comparison of the scene that is judged: it tells metric, direction and margin."""
-        return next((item for t in self.tunings for item in self.judged(scene, t)), None)
+    def primary_comparison(self, place: Place) -> Comparison | None:
+        """Any comparison of the place that is judged: it tells metric, direction and margin."""
+        return next((item for t in self.tunings for item in self.judged(place, t)), None)
 
-    def control_as_comparison(self, scene: Scene) -> Comparison | None:
+    def control_as_comparison(self, place: Place) -> Comparison | None:
         """The control's check in the shape of the tunings' comparisons, to be shown beside them;
         None when it could not be checked."""
-        judged = [item for tuning in self.tunings for item in self.judged(scene, tuning)]
-        check = next((c for c in self.judgement.control if scene_of(c) == scene), None)
+        judged = [item for tuning in self.tunings for item in self.judged(place, tuning)]
+        check = next((c for c in self.judgement.control if place_of(c) == place), None)
         if check is None or check.estimate is None or len({item.kind for item in judged}) != 1:
             return None  # without one kind for all, its number might be of another
         return replace(
@@ -276,80 +264,80 @@ class View:
             blocks={},
         )
 
-    def pictured(self, scene: Scene) -> list[Comparison]:
+    def pictured(self, place: Place) -> list[Comparison]:
         """The primary metric of control, handicap and all candidates against baseline."""
-        primary = self.primary(scene.workload)
+        primary = self.primary(place.workload)
         if primary is None:
             return []
         column = primary_column(primary)
-        found = [self.control_as_comparison(scene)]
+        found = [self.control_as_comparison(place)]
         for arm in (self.handicap, *self.candidates):
-            found.append(self.comparison(arm, self.baseline, scene, column))
+            found.append(self.comparison(arm, self.baseline, place, column))
         return [item for item in found if item is not None]
 
-    def column_titles(self, scene: Scene, columns: list[Column]) -> list[str]:
-        """Titles, with the source where the numbers of this scene have one (METHOD 13)."""
+    def column_titles(self, place: Place, columns: list[Column]) -> list[str]:
+        """Titles, with the source where the numbers of this place have one (METHOD 13)."""
         titles = []
         for column in columns:
             sources = {
                 level.source
                 for tuning in self.tunings
-                if (level := self.level(tuning, scene, column)) and "source=" in level.metric
+                if (level := self.level(tuning, place, column)) and "source=" in level.metric
             }
             titles.append(
                 f"{column.title} ({', '.join(sorted(sources))})" if sources else column.title
             )
         return titles
 
-    def reason(self, tuning: str, scene: Scene, column: Column) -> str:
+    def reason(self, tuning: str, place: Place, column: Column) -> str:
         """Why a number that the column would show isn't there."""
         if self.is_native(tuning) and "exits" in column.names:
             return "VM exits: a native run has none by definition"
         missing = [
             item
             for item in self.judgement.unavailable
-            if series_name(item.metric) in column.names and scene.workload in item.workloads
+            if series_name(item.metric) in column.names and place.workload in item.workloads
         ]
         missing.sort(key=lambda item: tuning not in item.tunings)
         if missing and tuning in missing[0].tunings:
             return f"{column.title}: {missing[0].reason}"
         return f"{column.title}: {_MEASURED}"
 
-    def why_not_compared(self, tuning: str, against: str, scene: Scene, column: Column) -> str:
+    def why_not_compared(self, tuning: str, against: str, place: Place, column: Column) -> str:
         """Why a comparison isn't there: either side has no number, or they aren't of one kind."""
         for arm in (tuning, against):
-            if self.level(arm, scene, column) is None:
-                return self.reason(arm, scene, column)
+            if self.level(arm, place, column) is None:
+                return self.reason(arm, place, column)
         sources = {
             level.source
             for arm in (tuning, against)
-            if (level := self.level(arm, scene, column)) is not None
+            if (level := self.level(arm, place, column)) is not None
         }
         if len(sources) > 1:
             return f"{column.title}: measured in different ways on both sides"
         return f"{column.title}: no block has both {tuning} and {against}"
 
-    def spotlight(self, scene: Scene, most: int) -> list[str]:
+    def spotlight(self, place: Place, most: int) -> list[str]:
         """At most `most` arms for pictures that can't hold all: what tunings are measured by, then
         the tunings, those with a clear effect first."""
         clear = {Verdict.IMPROVES, Verdict.REGRESSES}
         candidates = self.candidates
         measures = [arm for arm in self.tunings if arm not in candidates]
         candidates.sort(
-            key=lambda arm: {c.verdict for c in self.judged(scene, arm)}.isdisjoint(clear)
+            key=lambda arm: {c.verdict for c in self.judged(place, arm)}.isdisjoint(clear)
         )
         kept = {*measures, *candidates[: max(1, most - len(measures))]}
         return [arm for arm in self.tunings if arm in kept]
 
-    def signs(self, scene: Scene) -> list[Sign]:
-        """What makes the intervals of one scene less sure than they say, grave ones first."""
-        found = [sign for sign in self.judgement.signs if scene_of(sign) == scene]
+    def signs(self, place: Place) -> list[Sign]:
+        """What makes the intervals of one place less sure than they say, grave ones first."""
+        found = [sign for sign in self.judgement.signs if place_of(sign) == place]
         return sorted(found, key=lambda sign: not sign.grave)
 
-    def checks(self, scene: Scene) -> list[RunCheck]:
-        """Control, handicap and what restoring did, of one scene."""
+    def checks(self, place: Place) -> list[RunCheck]:
+        """Control, handicap and what restoring did, of one place."""
         made = (*self.judgement.control, *self.judgement.handicap, *self.judgement.restored)
-        return [check for check in made if scene_of(check) == scene]
+        return [check for check in made if place_of(check) == place]
 
     def _ordered_tunings(self) -> list[str]:
         names = [str(name) for name in self._plan_tunings]
@@ -363,24 +351,20 @@ class View:
             key=lambda name: order.get(name, 0 if self.is_native(name) else 4),
         )
 
-    def _ordered_scenes(self) -> list[Scene]:
+    def _ordered_places(self) -> list[Place]:
         planned = [
-            Scene(str(workload), str(condition))
+            Place(str(workload), str(condition))
             for workload in mapping(self.run.plan.get("workloads"))
             for condition in sequence(self.run.plan.get("conditions"))
         ]
-        found: list[Scene] = [scene_of(level) for level in self.judgement.levels]
-        found += [scene_of(item) for item in self.judgement.comparisons]
+        found: list[Place] = [place_of(level) for level in self.judgement.levels]
+        found += [place_of(item) for item in self.judgement.comparisons]
         there = set(found)
-        return list(dict.fromkeys([scene for scene in planned if scene in there] + found))
+        return list(dict.fromkeys([place for place in planned if place in there] + found))
 
 
 def primary_column(metric: str) -> Column:
     return Column(metric_title(metric), (series_name(metric),), primary=True)
-
-
-def scene_of(item: Level | Comparison | RunCheck | Sign | Precision) -> Scene:
-    return Scene(item.workload, item.condition)
 
 
 def _first(found: Mapping[K, list[V]], keys: Iterable[K]) -> V | None:

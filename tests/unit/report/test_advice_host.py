@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from labctl.base.cpus import format_cpus
 from labctl.report.advice_ansible import tasks
 from labctl.report.advice_host import KNOBS, Cpus, guest_steps, host_steps, not_lasting
-from labctl.report.advice_steps import InForce, Place, Step
+from labctl.report.advice_steps import InForce, Machine, Step
 
 CPUS = Cpus(online=frozenset(range(40)), vcpus=frozenset({1, 2, 35}))
 HOST = {
@@ -48,7 +48,7 @@ def test_a_sysctl_lasts_in_a_file_of_its_own_and_acts_at_once() -> None:
     assert step.file.path == "/etc/sysctl.d/90-labctl-t.conf"
     assert text(step).endswith("vm.swappiness = 10\nkernel.numa_balancing = 0\n")
     assert shell(step) == ["sysctl --load /etc/sysctl.d/90-labctl-t.conf"]
-    assert (step.place, step.in_force) == (Place.HOST, InForce.AT_ONCE)
+    assert (step.machine, step.in_force) == (Machine.HOST, InForce.AT_ONCE)
 
 
 def test_files_of_sys_are_written_now_and_at_each_boot() -> None:
@@ -134,7 +134,7 @@ def test_inside_the_guest_profile_scheduler_files_and_command_line() -> None:
     assert shell(profile)[0].endswith("tuned-adm profile virtual-guest")
     assert 'ATTR{queue/scheduler}="none"' in text(elevator)
     assert "w- /sys/a - - - - b\n" in text(files)
-    assert {step.place for step in (line, profile, elevator, files)} == {Place.GUEST}
+    assert {step.machine for step in (line, profile, elevator, files)} == {Machine.GUEST}
 
 
 def loaded(steps: list[Step]) -> Any:

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from labctl.analysis.cells import Place
 from labctl.analysis.judge import judge
 from labctl.report.exit_prices import Predicted, predictions, price_table
 from labctl.report.html import page
 from labctl.report.json_report import report_json
-from labctl.report.scene_page import _wanted
+from labctl.report.place_page import _wanted
 from labctl.report.tables import print_report
-from labctl.report.view import Scene, View, only_label
+from labctl.report.view import View, only_label
 from labctl.store.exit_prices import Price
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.test_json_report import as_shape
 from tests.unit.synthetic import synthetic_run
 
-SCENE = Scene("sysbench-cpu", "neighbour")
+PLACE = Place("sysbench-cpu", "neighbour")
 
 PRICE = Price(
     kind="cpuid",
@@ -57,7 +58,7 @@ def priced_run(prices: Sequence[Price] = (PRICE,), **options: Any) -> LoadedRun:
 
 def found(run: LoadedRun) -> dict[str, Predicted]:
     view = View(run, judge(run))
-    return {row.arm: row for row in predictions(view, SCENE).rows}
+    return {row.arm: row for row in predictions(view, PLACE).rows}
 
 
 def test_exits_at_the_hosts_prices_stand_against_what_was_measured(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_page_table_and_json_say_the_same_of_predicted_and_measured_losses(tmp_p
         assert cell in table
         assert f"<td>{cell}</td>" in html
     told = as_shape(report_json(run, judge(run))).model_dump()["exit_costs"]
-    one = next(t for t in told if t["tuning"] == "pinned" and t["workload"] == SCENE.workload)
+    one = next(t for t in told if t["tuning"] == "pinned" and t["workload"] == PLACE.workload)
     assert row.measured is not None
     assert one["measured"] == row.measured._asdict()
     assert one["against"] == "native+pinned"
@@ -124,7 +125,7 @@ def test_a_list_without_a_price_for_any_exit_is_not_called_missing(tmp_path: Pat
 def test_the_page_leaves_each_reason_of_each_vcpu_to_the_json() -> None:
     run = priced_run()
     view = View(run, judge(run))
-    level = next(x for x in view.levels(SCENE) if x.metric == "exits{reason=CPUID}")
+    level = next(x for x in view.levels(PLACE) if x.metric == "exits{reason=CPUID}")
     assert _wanted(view, level, ("",))
     assert not _wanted(view, replace(level, metric="exits{reason=CPUID,vcpu=0}"), ("",))
 

@@ -6,20 +6,21 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from labctl.analysis.cells import Place
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, EffectKind, Judgement, Role
 from labctl.base.units import Unit
 from labctl.report.forest import Forest, Row, forest, native_reference
-from labctl.report.view import Scene, View
+from labctl.report.view import View
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
 from tests.unit.synthetic import synthetic_run
 
-SCENE = Scene("sysbench-cpu", "neighbour")
+PLACE = Place("sysbench-cpu", "neighbour")
 
 
 def drawn(run: LoadedRun, judgement: Judgement) -> Forest:
-    plot = forest(View(run, judgement), SCENE)
+    plot = forest(View(run, judgement), PLACE)
     assert plot is not None
     return plot
 
@@ -115,7 +116,7 @@ def test_differences_have_a_linear_axis_around_zero(judged: Judged) -> None:
 
 def test_nothing_compared_is_no_picture(judged: Judged) -> None:
     run, judgement = judged
-    assert forest(View(run, replace(judgement, comparisons=())), SCENE) is None
+    assert forest(View(run, replace(judgement, comparisons=())), PLACE) is None
 
 
 def test_native_stands_last_as_the_reference_and_beyond_the_edge_where_it_is_far(
@@ -140,7 +141,7 @@ def test_a_difference_to_native_turns_its_sign(judged: Judged) -> None:
         if (c.tuning, c.against, c.metric) == ("baseline", "native", "events_per_s")
     )
     other = replace(item, kind=EffectKind.DIFFERENCE, estimate=-3.0, low=-4.0, high=-1.0, blocks={})
-    turned = native_reference(View(run, replace(judgement, comparisons=(other,))), SCENE)
+    turned = native_reference(View(run, replace(judgement, comparisons=(other,))), PLACE)
     assert turned is not None
     assert (turned.tuning, turned.estimate, turned.low, turned.high) == ("native", 3.0, 1.0, 4.0)
 

@@ -82,7 +82,7 @@ def test_ten_thousand_trials_of_forty_arms_stay_below_two_megabytes(tmp_path: Pa
     assert len(run.trials) == 10_240
     text = page(run, judge(run), tmp_path)
     assert len(text.encode()) < 2_000_000
-    assert text.count('<section aria-labelledby="scene-') == 16
+    assert text.count('<section aria-labelledby="place-') == 16
 
 
 def test_ids_are_unique_and_links_and_labels_lead_to_them(

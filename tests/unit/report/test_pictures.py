@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from labctl.analysis.cells import Place
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement, Level
 from labctl.base.units import Better, Unit
@@ -18,13 +19,13 @@ from labctl.report.curves import Curves, curves
 from labctl.report.dots import Dots, dots, invalid_attempts
 from labctl.report.pinmap import pin_maps
 from labctl.report.stacks import exits, host_cpu, no_exits
-from labctl.report.view import Scene, View
+from labctl.report.view import View
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Sample
 from tests.unit.report.conftest import INVALID, Judged
 from tests.unit.synthetic import synthetic_run
 
-SCENE = Scene("sysbench-cpu", "neighbour")
+PLACE = Place("sysbench-cpu", "neighbour")
 
 
 def points(path: str) -> list[tuple[float, float]]:
@@ -33,7 +34,7 @@ def points(path: str) -> list[tuple[float, float]]:
 
 def drawn(run: LoadedRun, judgement: Judgement) -> Dots:
     view = View(run, judgement)
-    plot = dots(view, SCENE, invalid_attempts(view), view.tunings)
+    plot = dots(view, PLACE, invalid_attempts(view), view.tunings)
     assert plot is not None
     return plot
 
@@ -42,8 +43,8 @@ def level(metric: str, values: Mapping[int, float], tuning: str = "pinned", **ot
     return Level(
         **{
             "tuning": tuning,
-            "workload": SCENE.workload,
-            "condition": SCENE.condition,
+            "workload": PLACE.workload,
+            "condition": PLACE.condition,
             "metric": metric,
             "unit": Unit.SECONDS,
             "better": Better.LOWER,
@@ -118,16 +119,16 @@ def test_where_a_boot_begins_lies_between_its_blocks() -> None:
     assert drawn(each, judge(each)).boots == ()  # a line beside every dot would tell nothing
 
 
-def test_a_scene_without_a_primary_value_has_no_picture(judged: Judged) -> None:
+def test_a_place_without_a_primary_value_has_no_picture(judged: Judged) -> None:
     view = with_levels(judged, [])
-    assert dots(view, SCENE, {}, view.tunings) is None
+    assert dots(view, PLACE, {}, view.tunings) is None
 
 
 # Latency by percentile
 
 
 def curve(view: View) -> Curves:
-    (found,) = curves(view, SCENE, view.tunings)
+    (found,) = curves(view, PLACE, view.tunings)
     return found
 
 
@@ -197,13 +198,13 @@ def test_reads_and_writes_have_pictures_of_their_own(judged: Judged) -> None:
         for name in ("p50", "p95")
     ]
     view = with_levels(judged, levels)
-    titles = [plot.heading for plot in curves(view, SCENE, view.tunings)]
+    titles = [plot.heading for plot in curves(view, PLACE, view.tunings)]
     assert titles == ["Latency (read) by percentile", "Latency (write) by percentile"]
 
 
 def test_one_percentile_is_no_curve(judged: Judged) -> None:
     view = with_levels(judged, [level("latency_p50", {1: 0.001})])
-    assert curves(view, SCENE, view.tunings) == []
+    assert curves(view, PLACE, view.tunings) == []
 
 
 # Stacks
@@ -217,7 +218,7 @@ def test_host_cpu_is_stacked_by_thread_and_adds_up(judged: Judged) -> None:
         level("host_cpu{thread=vcpu}", {1: 0.4}, unit=Unit.CPUS, tuning="baseline"),
     ]
     view = with_levels(judged, levels)
-    stack = host_cpu(view, SCENE, view.tunings)
+    stack = host_cpu(view, PLACE, view.tunings)
     assert stack is not None
     assert stack.parts == ("vcpu", "vhost")
     assert stack.rows == (
@@ -232,7 +233,7 @@ def test_rare_reasons_of_exits_are_joined_and_none_is_lost() -> None:
     reasons = {f"R{number}": float(100 - number) for number in range(12)}
     run = synthetic_run(accelerator="kvm", exit_reasons=reasons, noise=0.0)
     view = View(run, judge(run))
-    stack, _ = exits(view, SCENE, view.tunings)
+    stack, _ = exits(view, PLACE, view.tunings)
     assert stack.parts == (*(f"R{number}" for number in range(6)), "other")
     pinned = dict(stack.rows)["pinned"]
     assert pinned[-2] == "549/s"  # 94 + 93 + 92 + 91 + 90 + 89
@@ -243,7 +244,7 @@ def test_the_time_in_exits_stands_beside_their_number() -> None:
     reasons = {"MSR_WRITE": 1000.0, "HLT": 500.0}
     run = synthetic_run(accelerator="kvm", exit_reasons=reasons, noise=0.0)
     view = View(run, judge(run))
-    number, time = exits(view, SCENE, view.tunings)
+    number, time = exits(view, PLACE, view.tunings)
     assert number.parts == ("MSR_WRITE", "HLT")
     assert time.parts == ("MSR_WRITE",)
     assert time.title.endswith("Time in VM exits per second by reason")
@@ -259,7 +260,7 @@ def test_a_reason_has_one_colour_in_both_pictures_whatever_its_share(judged: Jud
         level("exit_time{reason=long}", {1: 0.7}, unit=Unit.CPUS),
     ]
     view = with_levels(judged, levels)
-    number, time = exits(view, SCENE, view.tunings)
+    number, time = exits(view, PLACE, view.tunings)
     colours = dict(zip(number.parts, number.colours, strict=True))
     assert colours == {"long": 0, "often": 1, "HLT": 2}
     assert dict(zip(time.parts, time.colours, strict=True)) == {"long": 0, "often": 1}
@@ -269,8 +270,8 @@ def test_a_reason_has_one_colour_in_both_pictures_whatever_its_share(judged: Jud
 
 def test_without_exits_a_sentence_says_why(judged: Judged) -> None:
     view = View(*judged)
-    assert exits(view, SCENE, view.tunings) == ()
-    assert no_exits(view, SCENE) == "emulated: no VM exits."
+    assert exits(view, PLACE, view.tunings) == ()
+    assert no_exits(view, PLACE) == "emulated: no VM exits."
 
 
 # The pin plan

@@ -64,8 +64,8 @@ def test_a_traced_run_says_where_its_time_lines_are_as_long_as_it_has_them(
 
 
 def test_every_arm_has_its_values_and_every_guest_its_change(judged: Judged) -> None:
-    scene = printed(*judged).split("== ")[1]
-    levels, _, changes = scene.partition("Change against baseline")
+    place = printed(*judged).split("== ")[1]
+    levels, _, changes = place.partition("Change against baseline")
     for arm in ("native", "native+pinned", "native+fifo", "baseline", "control", "handicap"):
         assert f"\n{arm} " in levels
     for arm in ("control", "handicap", "pinned", "pinned+fifo"):
@@ -95,9 +95,9 @@ def test_the_verdicts_come_first_with_who_else_pays(judged: Judged) -> None:
         assert part in row
 
 
-def test_each_scene_has_the_bill_of_each_tuning(judged: Judged) -> None:
-    for scene in printed(*judged).split("== ")[1:]:
-        head, _, bill = scene.partition("Who pays: change against baseline")[2].partition("pinned ")
+def test_each_place_has_the_bill_of_each_tuning(judged: Judged) -> None:
+    for place in printed(*judged).split("== ")[1:]:
+        head, _, bill = place.partition("Who pays: change against baseline")[2].partition("pinned ")
         for who in ("guest", "neighbour", "host CPU"):
             assert who in head
         row = bill.partition("pinned+fifo ")[2].splitlines()[0]
@@ -214,12 +214,12 @@ def test_what_a_guest_says_is_neither_markup_nor_an_escape_sequence(
     assert "\x1b" not in text
 
 
-def signs_of(scene: str, count: int) -> tuple[Sign, ...]:
+def signs_of(place: str, count: int) -> tuple[Sign, ...]:
     return tuple(
         Sign(
             kind=SignKind.DRIFT,
             tuning="pinned",
-            workload=scene,
+            workload=place,
             condition="neighbour",
             metric="events_per_s",
             sentence=f"Sign number {number}.",
@@ -233,8 +233,8 @@ def test_signs_stand_below_their_own_table_the_grave_first(judged: Judged) -> No
     run, judgement = judged
     text = printed(run, replace(judgement, signs=signs_of("sysbench-cpu", 3)))
     sysbench, fio = (
-        next(part for part in text.split("== ") if part.startswith(scene))
-        for scene in ("sysbench-cpu", "fio-randread")
+        next(part for part in text.split("== ") if part.startswith(place))
+        for place in ("sysbench-cpu", "fio-randread")
     )
     assert "Sign number" not in fio
     places = [sysbench.index(f"Drift: Sign number {number}.") for number in (0, 2, 1)]

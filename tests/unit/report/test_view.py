@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from labctl.analysis.cells import Place
 from labctl.report.bill import bill
-from labctl.report.view import Scene, View, series_name
+from labctl.report.view import View, series_name
 from tests.unit.report.conftest import Judged
 
-SCENE = Scene("fio-randread", "neighbour")
+PLACE = Place("fio-randread", "neighbour")
 
 
 @pytest.mark.parametrize(
@@ -67,20 +68,20 @@ def test_one_exit_reason_never_stands_for_all_exits(judged: Judged) -> None:
     reasons = [replace(level, metric=f"exits{{reason={name}}}") for name in ("HLT", "IO", "MSR")]
     view = View(run, replace(judgement, levels=tuple(reasons), unavailable=()))
     column = view.columns(level.workload)[-1]
-    assert view.level("pinned", Scene(level.workload, level.condition), column) is None
+    assert view.level("pinned", Place(level.workload, level.condition), column) is None
 
 
 def test_the_reason_for_a_gap_is_the_one_of_that_arm(judged: Judged) -> None:
     view = View(*judged)
     exits = view.columns("fio-randread")[-1]
-    assert view.reason("pinned", SCENE, exits) == "VM exits: emulated: no VM exits"
-    assert "by definition" in view.reason("native", SCENE, exits)
+    assert view.reason("pinned", PLACE, exits) == "VM exits: emulated: no VM exits"
+    assert "by definition" in view.reason("native", PLACE, exits)
 
 
 def test_the_bill_names_guest_neighbour_host_and_what_a_cpu_second_yields(
     judged: Judged,
 ) -> None:
-    paid = {price.who: price.text for price in bill(View(*judged), "pinned+fifo", SCENE)}
+    paid = {price.who: price.text for price in bill(View(*judged), "pinned+fifo", PLACE)}
     assert list(paid) == ["guest", "neighbour", "host CPU", "work per host CPU-second"]
     assert paid["guest"].startswith("×2.")
     assert paid["neighbour"].startswith("−")
@@ -90,4 +91,4 @@ def test_a_bill_with_nothing_but_the_guests_own_change_is_none(judged: Judged) -
     run, judgement = judged
     own = tuple(item for item in judgement.comparisons if item.metric == "iops")
     view = View(run, replace(judgement, comparisons=own, levels=()))
-    assert bill(view, "pinned+fifo", SCENE) == []
+    assert bill(view, "pinned+fifo", PLACE) == []

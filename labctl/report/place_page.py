@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from labctl.analysis.cells import Place, place_of
 from labctl.analysis.model import Comparison, Level, Sign
 from labctl.analysis.words import effect_text, ends_text, interval_text
 from labctl.base.wording import metric_title, quantity, share
@@ -15,13 +16,13 @@ from labctl.report.dots import Dots, Invalid, dots
 from labctl.report.exit_prices import Predictions, predictions
 from labctl.report.forest import Forest, forest, native_reference
 from labctl.report.stacks import Stack, exits, host_cpu, no_exits
-from labctl.report.view import SYMBOLS, Scene, View, scene_of, verdict_text
+from labctl.report.view import SYMBOLS, View, verdict_text
 from labctl.store.samples import labels_of
 
 _ALWAYS = ("latency_p95", "ipc", "exits", "exits_per_op", "ops_per_cpu_s", "neighbour_ops_per_s")
 _MOSTLY = (*_ALWAYS, "latency_", "host_cpu", "run_delay", "stall_time", "events_per_s", "iops")
 DETAIL: tuple[tuple[str, ...], ...] = (("",), _MOSTLY, _ALWAYS, ())
-"""How metrics begin that a scene's table of all numbers has, from all of them to none but the
+"""How metrics begin that a place's table of all numbers has, from all of them to none but the
 primary one."""
 
 
@@ -52,7 +53,7 @@ def room_for(view: View) -> Room:
         for detail in DETAIL
         if sum(_wanted(view, level, detail) for level in levels) <= _MOST_NUMBERS
     )
-    arms = max(_FEWEST_ARMS, _MOST_PANELS // max(1, len(view.scenes)))
+    arms = max(_FEWEST_ARMS, _MOST_PANELS // max(1, len(view.places)))
     return Room(arms, next(fitting, DETAIL[-1]))
 
 
@@ -133,28 +134,28 @@ class Section:
     metrics: tuple[Metric, ...]
 
 
-def section(view: View, scene: Scene, number: int, invalid: Invalid, room: Room) -> Section:
-    """Everything of one scene, as far as there is room."""
-    shown = view.spotlight(scene, room.arms)
-    said = [*sentences.calibrated(view, scene), *sentences.inconclusive(view, scene)]
-    said += [*sentences.holm(view, scene), *sentences.left_out(view, scene)]
-    said += [check.sentence for check in view.checks(scene)]
-    native = native_reference(view, scene)
-    pictured = [*view.pictured(scene), *([native] if native is not None else [])]
-    bills = [(tuning, bill(view, tuning, scene)) for tuning in view.candidates]
+def section(view: View, place: Place, number: int, invalid: Invalid, room: Room) -> Section:
+    """Everything of one place, as far as there is room."""
+    shown = view.spotlight(place, room.arms)
+    said = [*sentences.calibrated(view, place), *sentences.inconclusive(view, place)]
+    said += [*sentences.holm(view, place), *sentences.left_out(view, place)]
+    said += [check.sentence for check in view.checks(place)]
+    native = native_reference(view, place)
+    pictured = [*view.pictured(place), *([native] if native is not None else [])]
+    bills = [(tuning, bill(view, tuning, place)) for tuning in view.candidates]
     header = tuple(dict.fromkeys(price.who for _, prices in bills for price in prices))
     return Section(
         number=number,
-        title=scene.title,
-        direction=sentences.direction(view, scene),
-        forest=forest(view, scene),
+        title=place.title,
+        direction=sentences.direction(view, place),
+        forest=forest(view, place),
         pictured=tuple(map(change, pictured)),
         sentences=tuple(said),
-        signs=tuple(view.signs(scene)),
+        signs=tuple(view.signs(place)),
         buys=tuple(
-            Buys(item.sentence, *sentences.spreads(view, scene, item))
+            Buys(item.sentence, *sentences.spreads(view, place, item))
             for item in view.judgement.precision
-            if scene_of(item) == scene
+            if place_of(item) == place
         ),
         bill_header=header,
         bills=tuple(
@@ -162,14 +163,14 @@ def section(view: View, scene: Scene, number: int, invalid: Invalid, room: Room)
             for tuning, prices in bills
             if prices
         ),
-        dots=dots(view, scene, invalid, shown),
-        curves=tuple(curves(view, scene, shown)),
-        exits=exits(view, scene, shown),
-        no_exits=no_exits(view, scene),
-        predicted=predictions(view, scene),
+        dots=dots(view, place, invalid, shown),
+        curves=tuple(curves(view, place, shown)),
+        exits=exits(view, place, shown),
+        no_exits=no_exits(view, place),
+        predicted=predictions(view, place),
         drawn=len(shown) if len(shown) < len(view.tunings) else 0,
-        host_cpu=host_cpu(view, scene, shown),
-        metrics=tuple(_metrics(view, scene, room.detail)),
+        host_cpu=host_cpu(view, place, shown),
+        metrics=tuple(_metrics(view, place, room.detail)),
     )
 
 
@@ -197,14 +198,14 @@ def _wanted(view: View, level: Level, detail: tuple[str, ...]) -> bool:
     return level.metric == view.primary(level.workload) or level.metric.startswith(detail)
 
 
-def _metrics(view: View, scene: Scene, detail: tuple[str, ...]) -> Iterable[Metric]:
+def _metrics(view: View, place: Place, detail: tuple[str, ...]) -> Iterable[Metric]:
     by_metric: dict[str, dict[str, Level]] = {}
-    primary = view.primary(scene.workload)
-    here = (level for level in view.levels(scene) if _wanted(view, level, detail))
+    primary = view.primary(place.workload)
+    here = (level for level in view.levels(place) if _wanted(view, level, detail))
     for level in sorted(here, key=lambda level: (level.metric != primary, level.metric)):
         by_metric.setdefault(level.metric, {})[level.tuning] = level
     changes: dict[tuple[str, str], list[Comparison]] = {}
-    for item in view.comparisons(scene):
+    for item in view.comparisons(place):
         changes.setdefault((item.metric, item.tuning), []).append(item)
     for metric, levels in by_metric.items():
         numbers = tuple(
