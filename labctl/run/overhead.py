@@ -163,8 +163,11 @@ def _planned(request: OverheadRequest) -> tuple[Planned, str]:
             f"workload '{name}' {why}: what collecting costs does not show in its throughput",
             hint="Name another with --workload, or a study that has one with --study.",
         )
-    if planned.plan.roles.native is None:
-        raise UsageError(f"study '{planned.plan.study}' has no native role to measure beside")
+    if Kind.NATIVE in request.sides and planned.plan.roles.native is None:
+        raise UsageError(
+            f"study '{planned.plan.study}' has no native role to measure",
+            hint="Give '--side guest', or a study that has one with --study.",
+        )
     return planned, name
 
 
