@@ -260,6 +260,23 @@ def test_invalid_trials_of_one_reason_with_other_figures_are_told_of_once() -> N
     assert said == "6 invalid trials: others took 0.14 CPUs and the like (4×); it slept (2×)."
 
 
+def test_guests_that_died_alike_are_one_reason_whatever_their_logs_say() -> None:
+    run = synthetic_run()
+    trials = tuple(
+        replace(
+            t,
+            record=replace(
+                t.record,
+                status=TrialStatus.INVALID,
+                reasons=(f"the guest: ended.\nQEMU's log ends:\n  09:{at}Z: line {'x' * at}",),
+            ),
+        )
+        for at, t in enumerate(run.trials[:6])
+    )
+    (said,) = (w for w in judge(replace(run, trials=trials)).warnings if "invalid trials" in w)
+    assert said == "6 invalid trials: the guest: ended (6×)."
+
+
 def test_no_plan() -> None:
     run = replace(synthetic_run(), plan={}, problems=("plan.json is missing",))
     judgement = judge(run)
