@@ -19,7 +19,7 @@ from labctl.analysis.words import few, listed, sentence
 from labctl.base import verified
 from labctl.base.stopping import Looks
 from labctl.base.units import Better, Unit
-from labctl.base.wording import counted, quantity
+from labctl.base.wording import counted, quantity, without_logs
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -231,8 +231,10 @@ def _invalid(run: LoadedRun) -> Iterator[str]:
     invalid = [t.record for t in run.trials if t.record.status is TrialStatus.INVALID]
     if not invalid:
         return
-    # The same reason with other figures is one reason.
-    reasons = Counter(reason.rstrip(".") for record in invalid for reason in record.reasons)
+    # The same reason with other figures, or other lines of logs, is one reason.
+    reasons = Counter(
+        without_logs(reason)[0].rstrip(".") for record in invalid for reason in record.reasons
+    )
     alike: dict[str, list[str]] = {}
     for reason, _ in reasons.most_common():
         alike.setdefault(_NUMBER.sub("", reason), []).append(reason)

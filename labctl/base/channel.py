@@ -48,7 +48,7 @@ class ClockReading:
 
 class Channel:
     """Requests to one runner, one at a time. `name` is the machine's, for errors. `how_ended`:
-    what is known of a machine that is gone, as sentences that follow the error's."""
+    what is known of a machine that is gone, as lines below the error's sentence."""
 
     def __init__(
         self, connection: socket.socket, name: str, how_ended: Callable[[], str] = lambda: ""

@@ -154,6 +154,13 @@ def printable(text: str) -> str:
     )
 
 
+def without_logs(reason: str) -> tuple[str, str]:
+    """A reason's sentence, and the lines of logs below it ("" where there are none): what failed
+    for the same reason twice has left other lines."""
+    sentence, _, logs = reason.partition("\n")
+    return sentence, logs
+
+
 def metric_title(metric: str) -> str:
     """A metric's key in words: "latency_p95" is "p95 latency", "host_cpu{thread=vcpu}"
     is "host CPU (vcpu)", "exits{vcpu=0}" is "VM exits (vCPU 0)"."""

@@ -65,10 +65,10 @@ def measured(tell: Callable[[str], None]) -> list[Price]:
     from labctl.run import exit_prices
 
     cpuinfo = Path("/proc/cpuinfo").read_text()
-    rate = tsc_hz(cpuinfo) or measured_tsc_hz()
     which = exit_prices.vendor(cpuinfo)
     topology = read_topology()
     cpu = min(pin_plan(topology, default_vcpus(topology), 0).vcpu_cpus)
+    rate = tsc_hz(cpuinfo) or measured_tsc_hz(cpu)
     alone, *found = exit_prices.measure(exit_prices.kinds_of(which), cpu, tell)
     return [
         exit_price.price(

@@ -13,24 +13,19 @@ from typing import Any, TypeVar
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.base.versions import is_older
-from labctl.collect import bpf_exits
+from labctl.collect import bpf_exits, perf_exits
+from labctl.collect.bpf_exits import Counted
 from labctl.collect.known import MissingReadingError
-from labctl.collect.perf_kvm_stat import VM_EXITS, Report, read_reports
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.exit_names import IDLE, VMX, exit_name, qemu_exit_name
-from labctl.trace.perfdata import read_trace
 from labctl.trace.problems import EXITS, noted_problem
-from labctl.trace.tracepoints import TO_QEMU
 
 EMULATED = "emulated: no VM exits."
 
 BPFTRACE, PERF, NONE = "bpftrace", "perf", "none"
 """What counted, as EXITS says. None: natively."""
-PERF_DATA = "trace/perf.data.guest"
-PERF_REPORT = "trace/exits.perf-kvm-stat.txt"
-"""What `perf kvm stat report` made of PERF_DATA."""
 
 BY_REASON = ("exits{reason}", "exit_time", "userspace_exits")
 
@@ -44,15 +39,15 @@ _K = TypeVar("_K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Of a window of `seconds`. By the vCPU's number (None where it isn't told) and the reason:
-    exits, and their time in ns; by the reason: returns to QEMU. `source`: the file that says so.
-    `around_s`: what it may hold of before and after the window, in seconds."""
+    """Of a window of `seconds`. By the vCPU's number and the reason: exits, and their time in ns;
+    by the reason: returns to QEMU. `is_vmx`: whether they are Intel's. `source`: the file that says
+    so."""
 
     seconds: float
-    around_s: float = 0.0
-    exits: Mapping[tuple[int | None, str], int]
-    ns: Mapping[tuple[int | None, str], int]
+    exits: Mapping[tuple[int, str], int]
+    ns: Mapping[tuple[int, str], int]
     userspace: Mapping[str, int]
+    is_vmx: bool
     source: str
 
 
@@ -88,7 +83,8 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
             return
         kernel = str(data["kernel"])
         total = _total(data["total"])
-        breakdown = {PERF: _by_perf, BPFTRACE: _by_bpf}[tool](raw, data)
+        counted, source = {PERF: _by_perf, BPFTRACE: _by_bpf}[tool](raw, data)
+        breakdown = _breakdown(counted, data["vcpus"], source)
     except MissingReadingError as error:
         yield from _unavailable(BY_REASON, str(error))
         return
@@ -109,9 +105,10 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 
 
 def misses_fast_paths(kernel: str) -> bool:
-    """Whether KVM of this Linux leaves exits out of its total that VMX handles without leaving its
-    innermost loop (timer and IPI writes): since 5.8, until commit 8b703a49c9df of 6.4, which stable
-    5.15, 6.1 and 6.3 have from these releases on. Distributions' kernels may have it earlier.
+    """Whether KVM of this Linux leaves exits out of its total after which VMX goes back in from its
+    innermost loop (writes of the TSC deadline, the preemption timer; IPIs were always counted):
+    since 5.8, until commit 8b703a49c9df of 6.4, which stable 5.15, 6.1 and 6.3 have from these
+    releases on. Distributions' kernels may have it earlier.
     """
     for fixed in _FAST_PATHS_COUNTED:
         series = fixed.rpartition(".")[0]
@@ -120,8 +117,7 @@ def misses_fast_paths(kernel: str) -> bool:
     return is_older(kernel, _ALL_COUNT_FAST_PATHS)
 
 
-def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
-    vcpus = {int(tid): int(index) for tid, index in data["vcpus"].items()}
+def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> tuple[Counted, str]:
     counted = bpf_exits.read_counts(raw.read_text(bpf_exits.RAW), str(raw.path / bpf_exits.RAW))
     keys = int(data.get("keys_max", bpf_exits.KEYS_MAX))
     if counted.fills(keys):
@@ -129,6 +125,24 @@ def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
             f"bpftrace's maps were full: what comes after {keys} pairs of vCPU and reason they "
             "leave out."
         )
+    return counted, bpf_exits.RAW
+
+
+def _by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> tuple[Counted, str]:
+    if "window" not in data:
+        raise MissingReadingError(
+            "perf counted from before the window to after it, and the labctl of that time didn't "
+            "store where in perf's file the window is."
+        )
+    opened_ns, closed_ns = (int(data["window"][edge]) for edge in ("opened_ns", "closed_ns"))
+    if closed_ns <= opened_ns:
+        raise ValueError("the window ends before it begins")
+    return perf_exits.read_counts(raw, opened_ns, closed_ns), perf_exits.RAW
+
+
+def _breakdown(counted: Counted, told: Mapping[str, Any], source: str) -> Breakdown:
+    """`told`: each vCPU's thread, and its number."""
+    vcpus = {int(tid): int(index) for tid, index in told.items()}
     if strangers := {tid for tid, _, _ in counted.exits} - vcpus.keys():
         which = ", ".join(map(str, sorted(strangers)))
         raise MissingReadingError(f"a vCPU came during the trial (thread {which}).")
@@ -145,7 +159,8 @@ def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
             (qemu_exit_name(code, errno), count)
             for (_, code, errno), count in counted.userspace.items()
         ),
-        source=bpf_exits.RAW,
+        is_vmx=any(isa == VMX for _, isa, _ in counted.exits),
+        source=source,
     )
 
 
@@ -153,43 +168,6 @@ def _name(isa: int, code: int) -> str:
     """Above its 16 bits VMX says more, as that the entry failed (Intel's manual, volume 3, "Basic
     VM-Exit Information")."""
     return exit_name(isa, code & 0xFFFF if isa == VMX else code)
-
-
-def _by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> Breakdown:
-    """perf tells reasons of the whole guest; returns to QEMU are in what it recorded."""
-    where = str(raw.path / PERF_REPORT)
-    report = _vm_exits(raw.read_text(PERF_REPORT), where)
-    try:
-        trace = read_trace(raw.path / PERF_DATA, {TO_QEMU: ("reason", "errno")})
-    except BrokenError as error:
-        reason = error.message.replace(str(raw.path / PERF_DATA), PERF_DATA)
-        raise MissingReadingError(f"{reason}.") from error
-    if lost := trace.lost + report.lost:
-        raise MissingReadingError(f"perf lost {lost} events: its buffers were full.")
-    if trace.problems:
-        raise MissingReadingError(trace.problems[0].replace(str(raw.path / PERF_DATA), PERF_DATA))
-    returns = trace.events[TO_QEMU].fields
-    return Breakdown(
-        seconds=float(data["seconds"]),
-        around_s=float(data.get("around_s", 0.0)),
-        exits=_added(((None, reason.name), reason.samples) for reason in report.reasons),
-        ns=_added(((None, reason.name), round(reason.time_ns)) for reason in report.reasons),
-        userspace=_added(
-            (qemu_exit_name(int(code), int(errno)), 1)
-            for code, errno in zip(returns["reason"], returns["errno"], strict=True)
-        ),
-        source=PERF_REPORT,
-    )
-
-
-def _vm_exits(text: str, where: str) -> Report:
-    """The only table, of a report; perf has others of MMIO and of ports, whose times are parts of
-    the exits'."""
-    reports = read_reports(text, where)
-    if [report.what for report in reports] != [VM_EXITS]:
-        found = ", ".join(report.what for report in reports)
-        raise BrokenError(f"{where}: expected one table of {VM_EXITS}, found {found}")
-    return reports[0]
 
 
 def _total(data: Mapping[str, Any]) -> Total | None:
@@ -214,9 +192,7 @@ def _exit_readings(breakdown: Breakdown, total: Total | None, kernel: str) -> It
             reason="KVM of this host tells QEMU no total to check the reasons against.",
         )
     elif problem := _disagreement(counted, total, breakdown):
-        # VMX's reasons have names in capitals, SVM's have not.
-        is_vmx = any(reason.isupper() for _, reason in breakdown.exits)
-        if counted < total.exits or not is_vmx or not misses_fast_paths(kernel):
+        if counted < total.exits or not breakdown.is_vmx or not misses_fast_paths(kernel):
             yield from _unavailable((*BY_REASON[:2], "exits_agreement"), problem)
             return
         yield Unavailable(
@@ -246,11 +222,10 @@ def _why_none(total: Total | None) -> str:
 
 def _disagreement(counted: int, total: Total, breakdown: Breakdown) -> str | None:
     """A sentence, unless both agree to 1 %. KVM's total may also hold what happened between its
-    own readings and the edges of the breakdown's window, and the breakdown what happened around."""
+    own readings and the edges of the breakdown's window."""
     outside = max(0.0, 1 - breakdown.seconds / total.seconds) * total.exits
-    around = breakdown.around_s / total.seconds * total.exits
     margin = _AGREEMENT * total.exits
-    if total.exits - outside - margin <= counted <= total.exits + around + margin:
+    if total.exits - outside - margin <= counted <= total.exits + margin:
         return None
     return (
         f"the reasons add up to {counted} VM exits and KVM's total is {total.exits}, which is "
@@ -267,11 +242,10 @@ def _by_reason_and_vcpu(breakdown: Breakdown) -> Iterator[Sample]:
     yield _sample("exit_time", sum(timed.values()) / 1e9 / seconds, Unit.CPUS, {}, source)
     for reason, ns in _sums(timed, 1):
         yield _sample("exit_time", ns / 1e9 / seconds, Unit.CPUS, {"reason": reason}, source)
-    by_vcpu = {key: ns for key, ns in timed.items() if key[0] is not None}
-    for vcpu, ns in _sums(by_vcpu, 0):
+    for vcpu, ns in _sums(timed, 0):
         yield _sample("exit_time", ns / 1e9 / seconds, Unit.CPUS, {"vcpu": str(vcpu)}, source)
     if len({vcpu for vcpu, _ in breakdown.exits}) == 1:
-        return  # where the sums are those of the one vCPU, or its vCPUs aren't told apart
+        return  # where the sums are those of the one vCPU
     for (vcpu, reason), count in breakdown.exits.items():
         labels = {"reason": reason, "vcpu": str(vcpu)}
         yield _sample("exits", count / seconds, Unit.PER_SECOND, labels, source)
@@ -289,7 +263,7 @@ def _userspace_readings(breakdown: Breakdown) -> Iterator[Sample]:
         yield _sample("userspace_exits", count / seconds, Unit.PER_SECOND, labels, source)
 
 
-def _sums(counts: Mapping[tuple[int | None, str], int], by: int) -> list[tuple[Any, int]]:
+def _sums(counts: Mapping[tuple[int, str], int], by: int) -> list[tuple[Any, int]]:
     """Totals by one part of the key, in its order."""
     return sorted(_added((key[by], count) for key, count in counts.items()).items())
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from labctl.base.errors import BrokenError
 
@@ -107,6 +108,20 @@ def read_reports(text: str, where: str) -> list[Report]:
     return reports
 
 
+def disagreement(report: Report, counted: Sequence[tuple[int, int]]) -> str | None:
+    """What a table says otherwise than these exits, each kind's number and time in ns; None where
+    both say the same. Kinds have no names here, as perf and the kernel may not know the same ones.
+    """
+    table = sorted(((reason.samples, reason.time_ns) for reason in report.reasons), reverse=True)
+    pairs = zip_longest(table, sorted(counted, reverse=True), fillvalue=(0, 0))
+    for (samples, time_ns), (count, ns) in pairs:
+        if samples != count:
+            return f"exits of one kind are {samples} by its table and {count} by the file"
+        if abs(time_ns - ns) > _rounding_ns(samples):
+            return f"{samples} exits took {time_ns:.0f} ns by its table and {ns} ns by the file"
+    return None
+
+
 class _Lines:
     """Lines with their numbers, without what says nothing about exits."""
 
@@ -186,11 +201,14 @@ def _disagreement(report: Report) -> str | None:
         if not math.isclose(100 * share, 100 * reason.samples_share, abs_tol=2 * _HALF_DIGIT):
             return f"{reason.name} has {100 * share:.2f} % of the samples"
     time_ns = sum(reason.time_ns for reason in report.reasons)
-    # An average's rounding, in the unit that perf printed it in: at most a microsecond.
-    rounding_ns = _HALF_DIGIT * _NS["us"] * (report.samples + 2)
-    if abs(time_ns - report.time_ns) > max(rounding_ns, 0.001 * report.time_ns):
+    if abs(time_ns - report.time_ns) > max(_rounding_ns(report.samples), 0.001 * report.time_ns):
         return f"its rows take {time_ns / 1000:.2f}us"
     return None
+
+
+def _rounding_ns(samples: int) -> float:
+    """Of so many times an average, in the unit that perf printed it in: at most a microsecond."""
+    return _HALF_DIGIT * _NS["us"] * (samples + 2)
 
 
 def _browser_table(lines: _Lines, header_at: int, header: str) -> Report:

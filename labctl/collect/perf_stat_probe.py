@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ _JSON_SINCE = "6.0"
 """perf stat's --json-output came with commit df936cadfb58 (August 2022)."""
 _PROBING_S = 20.0
 _MSR = Path("/sys/bus/event_source/devices/msr/events")
+_SPIN = "import time\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +76,15 @@ def frequency_countable(msr: Path = _MSR) -> Countable:
     return Countable(events=host_cpus.EVENTS, output=output)
 
 
-def measured_tsc_hz(msr: Path = _MSR) -> float | None:
-    """Rate of the time-stamp counter as it is now, in Hz, for hosts that don't say that it is
-    constant; None where perf can't read the counter."""
+def measured_tsc_hz(cpu: int, msr: Path = _MSR) -> float | None:
+    """Rate of a CPU's time-stamp counter while that CPU is busy, in Hz, for hosts that don't say
+    that it is constant: it may go with the CPU's clock, and stand still while that sleeps. None
+    where perf can't read the counter."""
     if not (msr / "tsc").exists():
         return None
     events = (host_cpus.TSC, host_cpus.TIME)
     try:
-        found = _tried(events, output_options(), "--cpu", "0", program=("sleep", "0.5"))
+        found = _tried(events, output_options(), "--cpu", str(cpu), program=_busy(cpu))
     except LabctlError:
         return None
     read = found if isinstance(found, str) else counts(found, events)
@@ -89,6 +92,10 @@ def measured_tsc_hz(msr: Path = _MSR) -> float | None:
         return None
     ticks, time_ms = read
     return ticks / (time_ms / 1000) if ticks > 0 and time_ms > 0 else None
+
+
+def _busy(cpu: int) -> tuple[str, ...]:
+    return ("taskset", "--cpu-list", str(cpu), sys.executable, "-I", "-c", _SPIN)
 
 
 def output_options() -> tuple[str, ...]:

@@ -14,12 +14,15 @@ from labctl.analysis.collecting import costs_said, level_of
 from labctl.analysis.model import MissingMetric
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
+from labctl.base.wording import without_logs
 from labctl.report.view import mapping, sequence
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
 # A guest is hostile and facts come from it: without limits it could make the page any size.
 _LONGEST_VALUE = 500
+_LONGEST_LOGS = 3000
+"""Letters of a reason's logs: all that labctl stores of a guest that died."""
 _MOST_FACTS = 400
 _LARGEST_XML_BYTES = 256 * 1024
 _LONGEST_DIFFERENCE = 400
@@ -149,13 +152,19 @@ def _size(number: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class InvalidTrial:
-    """`later`: whether a later attempt at the same trial was valid."""
+    """`reasons`: with the logs below them, where there are any. `later`: whether a later attempt at
+    the same trial was valid."""
 
     name: str
     block: int
     arm: str
     reasons: tuple[str, ...]
     later: bool
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The reasons without their logs."""
+        return tuple(without_logs(reason)[0] for reason in self.reasons)
 
 
 def facts(run: LoadedRun) -> list[Fact]:
@@ -189,10 +198,15 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-def _short(text: str) -> str:
-    if len(text) <= _LONGEST_VALUE:
+def _short(text: str, longest: int = _LONGEST_VALUE) -> str:
+    if len(text) <= longest:
         return text
-    return f"{text[:_LONGEST_VALUE]} ({len(text) - _LONGEST_VALUE} more characters)"
+    return f"{text[:longest]} ({len(text) - longest} more characters)"
+
+
+def _short_reason(reason: str) -> str:
+    sentence, logs = without_logs(reason)
+    return f"{_short(sentence)}\n{_short(logs, _LONGEST_LOGS)}" if logs else _short(sentence)
 
 
 def xml_differences(run: LoadedRun, folder: Path, baseline: str) -> list[XmlDifference]:
@@ -249,19 +263,27 @@ def stored_xml(folder: Path, place: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InvalidKind:
-    """Why trials of one arm were thrown out, and how often."""
+    """Why trials of one arm were thrown out, and how often. `logs`: of the first that left some."""
 
     arm: str
     reason: str
     count: int
+    logs: str = ""
 
 
 def invalid_kinds(trials: Iterable[InvalidTrial]) -> list[InvalidKind]:
     """Arms and reasons, the most frequent first: whether validity depends on the tuning."""
-    counted = Counter(
-        (trial.arm, reason) for trial in trials for reason in trial.reasons or (NO_REASON,)
-    )
-    return [InvalidKind(*kind, count) for kind, count in counted.most_common(_MOST_KINDS)]
+    counted: Counter[tuple[str, str]] = Counter()
+    left: dict[tuple[str, str], str] = {}
+    for trial in trials:
+        for reason in trial.reasons or (NO_REASON,):
+            sentence, logs = without_logs(reason)
+            kind = trial.arm, sentence
+            counted[kind] += 1
+            left[kind] = left.get(kind) or logs
+    return [
+        InvalidKind(*kind, count, left[kind]) for kind, count in counted.most_common(_MOST_KINDS)
+    ]
 
 
 def invalid_trials(run: LoadedRun) -> list[InvalidTrial]:
@@ -274,7 +296,7 @@ def invalid_trials(run: LoadedRun) -> list[InvalidTrial]:
             name=f"{record.number}, attempt {record.attempt}",
             block=record.block,
             arm=", ".join(str(level) for level in record.cell.values()),
-            reasons=tuple(_short(str(reason)) for reason in record.reasons),
+            reasons=tuple(_short_reason(str(reason)) for reason in record.reasons),
             later=record.number in valid,
         )
         for record in records

@@ -25,7 +25,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.process import run, running
 from labctl.base.tuning import Kind
 from labctl.base.versions import upstream_release
-from labctl.collect import bpf_exits, exits, kvm_stats
+from labctl.collect import bpf_exits, exits, kvm_stats, perf_exits
 from labctl.run.bench import Bench
 from labctl.run.lab import Lab
 from labctl.run.perf_record import recording
@@ -75,19 +75,21 @@ def _by_bpf(bench: Bench, folder: TrialFolder, cpus: CpuSet) -> Iterator[None]:
         yield
         window.mark()
         total.read()
-    vcpus = {str(tid): index for index, tid in enumerate(bench.vcpu_tids)}
-    told = {"tool": exits.BPFTRACE, "vcpus": vcpus, "keys_max": keys}
+    told = {"tool": exits.BPFTRACE, "vcpus": _vcpus(bench), "keys_max": keys}
     folder.write_raw_json(files.EXITS, {**told, **total.to_json()})
 
 
 @contextmanager
 def _by_perf(bench: Bench, folder: TrialFolder, cpus: CpuSet, no_bpf: str) -> Iterator[None]:
-    """Every exit recorded, which costs the guest more; its table is made after the window."""
-    data = folder.path / exits.PERF_DATA
+    """Every exit recorded, which costs the guest more; perf's own table of all that it recorded is
+    made after the window."""
+    data = folder.path / perf_exits.RAW
     events = kvm_events(bench.vcpu_tids)
     with recording(data, events, cpus=cpus, limit_mib=limit_mib(folder.path)) as recorded:
         total = _Total(bench)
+        opened_ns = time.monotonic_ns()
         yield
+        closed_ns = time.monotonic_ns()
         total.read()
     if recorded.problem is not None:
         note_problem(folder, EXITS, f"{no_bpf} {recorded.problem}")
@@ -98,11 +100,14 @@ def _by_perf(bench: Bench, folder: TrialFolder, cpus: CpuSet, no_bpf: str) -> It
         env={"LC_ALL": "C"},
     )
     # Some versions print it where others print their complaints.
-    folder.write_raw(exits.PERF_REPORT, table.stdout if table.stdout.strip() else table.stderr)
-    around_s = recorded.around_s + total.reading_s
-    window = {"seconds": total.seconds, "around_s": around_s}
-    told = {"tool": exits.PERF, "no_bpf": no_bpf, **window}
+    folder.write_raw(perf_exits.REPORT, table.stdout if table.stdout.strip() else table.stderr)
+    window = {"opened_ns": opened_ns, "closed_ns": closed_ns}
+    told = {"tool": exits.PERF, "no_bpf": no_bpf, "vcpus": _vcpus(bench), "window": window}
     folder.write_raw_json(files.EXITS, {**told, **total.to_json()})
+
+
+def _vcpus(bench: Bench) -> dict[str, int]:
+    return {str(tid): index for index, tid in enumerate(bench.vcpu_tids)}
 
 
 class _Total:
@@ -112,16 +117,12 @@ class _Total:
         self._bench = bench
         self._began_ns = time.monotonic_ns()
         self._before = kvm_stats.exits_by_vcpu(bench.counters())
-        self.reading_s = (time.monotonic_ns() - self._began_ns) / 1e9
-        """What the readings took: KVM was asked at some moment of it."""
         self._after: Mapping[str, int] | None = None
         self._ended_ns = self._began_ns
 
     def read(self) -> None:
-        started_ns = time.monotonic_ns()
         self._after = kvm_stats.exits_by_vcpu(self._bench.counters())
         self._ended_ns = time.monotonic_ns()
-        self.reading_s += (self._ended_ns - started_ns) / 1e9
 
     @property
     def seconds(self) -> float:

@@ -26,7 +26,7 @@ def bound(log: Path) -> None:
 
 
 def console_end(log: Path) -> str:
-    """What a guest printed last, as sentences that follow another one."""
+    """What a guest printed last, as lines below a sentence (`base.wording.without_logs`)."""
     return _told("Its console", _end_of(log))
 
 
@@ -39,11 +39,11 @@ def how_it_ended(qemu_log: Path, console_log: Path) -> str:
 
 def _told(what: str, lines: list[str] | None) -> str:
     if lines is None:
-        return f". {what} can't be read"
+        return f"\n{what} can't be read."
     if not lines:
-        return f". {what} says nothing"
+        return f"\n{what} says nothing."
     last = "\n".join(f"  {line[:_WIDTH]}" for line in lines[-_LINES:])
-    return f". {what} ends:\n{last}"
+    return f"\n{what} ends:\n{last}"
 
 
 def _of_the_last_guest(lines: list[str]) -> list[str]:

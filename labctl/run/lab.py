@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import parse_qs, urlsplit
 
 from labctl.base.channel import Channel
 from labctl.base.deadline import Deadline
@@ -19,7 +20,7 @@ from labctl.base.tuning import Strategy, Tuning
 from labctl.domain.pinplan import PinPlan
 from labctl.domain.readback import ExpectedThread
 from labctl.domain.render import mac_of
-from labctl.domain.session import RunningGuest, Session
+from labctl.domain.session import RunningGuest, Session, is_embedded
 from labctl.guest.images import Image
 from labctl.host import cgroups, guest_cgroups
 from labctl.host.accelerator import Accelerator
@@ -132,9 +133,17 @@ class Lab:
     @property
     def qemu_log(self) -> Path:
         """What QEMU says of the guests, and libvirt of its end."""
-        embedded = self.places.libvirt_root / "log/qemu"
-        folder = embedded if self.session.is_embedded else Path("/var/log/libvirt/qemu")
-        return folder / f"{DOMAIN_NAME}.log"
+        return logs_of_qemu(self.session.uri) / f"{DOMAIN_NAME}.log"
+
+
+def logs_of_qemu(uri: str) -> Path:
+    """The folder in which the libvirt of that URI keeps what QEMU says. An embedded one keeps it
+    under the root that the URI names, whoever named it (docs/decisions/embedded-libvirt.md)."""
+    if not is_embedded(uri):
+        return Path("/var/log/libvirt/qemu")
+    # As libvirt decodes it (virURIParse): a plus is a plus.
+    (root,) = parse_qs(urlsplit(uri).query.replace("+", "%2B"))["root"]
+    return Path(root) / "log/qemu"
 
 
 @contextmanager

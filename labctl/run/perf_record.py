@@ -7,7 +7,6 @@ import select
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,11 +40,9 @@ _SAID_ANYWAY = ("Events ", "[ perf record: Woken up", "[ perf record: Captured a
 
 @dataclass(slots=True)
 class Recorded:
-    """`problem`: why the block wasn't recorded, or not to its end. `around_s`: how long before and
-    after it events may have been on, together. Known once it is over."""
+    """`problem`: why the block wasn't recorded, or not to its end; known once it is over."""
 
     problem: str | None = None
-    around_s: float = 0.0
 
 
 @contextmanager
@@ -53,7 +50,7 @@ def recording(
     output: Path, events: Sequence[str], *, cpus: CpuSet, limit_mib: int | None = None
 ) -> Iterator[Recorded]:
     """Every one of these events on any CPU, with times of CLOCK_MONOTONIC, from before the block
-    to after it. Never raises for what perf can't do.
+    to after it: how long before and after is perf's matter. Never raises for what perf can't do.
 
     `events`: perf's own arguments, `-e` and `--filter`. `cpus`: where perf itself runs.
     `limit_mib`: what the disk has room for, 0 for nothing at all; None: LIMIT_MIB.
@@ -76,13 +73,11 @@ def recording(
             asked, answering = _closed(asked), _closed(answering)
             # It looks at its control once it is ready, however long that takes.
             is_ready = _ask(asking, answers, "disable", _START_S)  # which they are anyway
-            started = time.monotonic()
             if not is_ready or not _ask(asking, answers, "enable", _ANSWER_S):
                 recorded.problem = _why(perf, "perf can't record")
-            recorded.around_s = time.monotonic() - started
             yield recorded
             if recorded.problem is None:
-                recorded.problem = _end(perf, asking, answers, recorded)
+                recorded.problem = _end(perf, asking, answers)
     finally:
         for end in (asked, asking, answers, answering):
             if end >= 0:
@@ -150,13 +145,8 @@ def _ask(asking: int, answers: int, what: str, seconds: float) -> bool:
     return bool(ready) and os.read(answers, 64).startswith(b"ack")
 
 
-def _end(
-    perf: subprocess.Popen[bytes], asking: int, answers: int, recorded: Recorded
-) -> str | None:
-    started = time.monotonic()
-    is_off = _ask(asking, answers, "disable", _ANSWER_S)
-    recorded.around_s += time.monotonic() - started
-    if not is_off:
+def _end(perf: subprocess.Popen[bytes], asking: int, answers: int) -> str | None:
+    if not _ask(asking, answers, "disable", _ANSWER_S):
         return _why(perf, "perf ended before the trial did")
     perf.send_signal(signal.SIGINT)
     try:

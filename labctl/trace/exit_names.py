@@ -212,9 +212,8 @@ _TO_QEMU = {
 _RESTART = -4
 """-EINTR: the thread got a signal."""
 
-IDLE = frozenset({"HLT", "hlt", "idle-halt", "WFx"})
-"""Names of those whose time is the guest's idle time, and what KVM polls of it (METHOD 14); WFx is
-what arm64 calls its own."""
+IDLE = frozenset({"HLT", "hlt", "idle-halt"})
+"""Names of those whose time is the guest's idle time, and what KVM polls of it (METHOD 14)."""
 
 HALTS = {VMX: (12, 36), SVM: (0x78, 0x8B, 0xA6)}
 """Exits of a guest that has nothing to do: HLT and MWAIT."""

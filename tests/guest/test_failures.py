@@ -102,7 +102,11 @@ def test_garbage_from_a_tool_and_a_guest_that_dies_cost_their_own_trials_and_no_
     reasons = {trial["reasons"][0] for trial in invalid if trial not in native}
     ended = [reason for reason in reasons if "ended while labctl was talking to it" in reason]
     assert ended, reasons
-    assert all("Its console " in reason for reason in ended), ended
+    for reason in ended:
+        sentence, *logs = reason.splitlines()
+        assert sentence == "the guest: ended while labctl was talking to it"
+        assert "QEMU's log can't be read." not in logs, reason
+        assert any(line.startswith("Its console ") for line in logs), reason
     assert sandbox.leftovers() == []
 
 

@@ -247,17 +247,27 @@ def test_every_trial_invalid() -> None:
     assert any("160 invalid trials: it slept (160×)" in w for w in judgement.warnings)
 
 
-def test_invalid_trials_of_one_reason_with_other_figures_are_told_of_once() -> None:
+def _said_of_invalid(reasons: list[str]) -> str:
+    """What is said of a run whose first trials are invalid, each for one of these reasons."""
     run = synthetic_run()
-    reasons = {0: "others took 0.14 CPUs.", 1: "others took 0.20 CPUs.", 2: "it slept."}
     trials = tuple(
-        replace(
-            t, record=replace(t.record, status=TrialStatus.INVALID, reasons=(reasons[index % 3],))
-        )
-        for index, t in enumerate(run.trials[:6])
+        replace(t, record=replace(t.record, status=TrialStatus.INVALID, reasons=(reason,)))
+        for t, reason in zip(run.trials, reasons, strict=False)
     )
     (said,) = (w for w in judge(replace(run, trials=trials)).warnings if "invalid trials" in w)
+    return said
+
+
+def test_invalid_trials_of_one_reason_with_other_figures_are_told_of_once() -> None:
+    reasons = ["others took 0.14 CPUs.", "others took 0.20 CPUs.", "it slept."]
+    said = _said_of_invalid(2 * reasons)
     assert said == "6 invalid trials: others took 0.14 CPUs and the like (4×); it slept (2×)."
+
+
+def test_guests_that_died_alike_are_one_reason_whatever_their_logs_say() -> None:
+    logs = [f"QEMU's log ends:\n  09:{at}Z: line {'x' * at}" for at in range(6)]
+    said = _said_of_invalid([f"the guest: ended.\n{text}" for text in logs])
+    assert said == "6 invalid trials: the guest: ended (6×)."
 
 
 def test_no_plan() -> None:

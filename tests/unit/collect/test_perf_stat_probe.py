@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -156,15 +157,38 @@ def test_registers_that_the_kernel_offers_are_tried(perf: Path, tmp_path: Path) 
 def test_a_counter_whose_rate_nobody_vouches_for_is_read_against_the_clock(
     perf: Path, tmp_path: Path
 ) -> None:
-    assert measured_tsc_hz(tmp_path) is None
+    assert measured_tsc_hz(3, tmp_path) is None
     (tmp_path / "tsc").touch()
     _says(
         perf,
         "#!/bin/sh\n[ $1 = version ] && exec echo perf version 5.10.1\n"
         "printf '1250000000,,msr/tsc/,5,100.00,,\\n500.0,msec,cpu-clock,5,100.00,,\\n' >&2\n",
     )
-    assert measured_tsc_hz(tmp_path) == 2.5e9
+    assert measured_tsc_hz(3, tmp_path) == 2.5e9
     _pmu(perf, room=20, lacking=("msr/tsc/",))
-    assert measured_tsc_hz(tmp_path) is None
+    assert measured_tsc_hz(3, tmp_path) is None
     _says(perf, "#!/bin/sh\n[ $1 = version ] && exec echo perf version 6.1\nexit 1\n")
-    assert measured_tsc_hz(tmp_path) is None
+    assert measured_tsc_hz(3, tmp_path) is None
+
+
+_PERF_OF_A_CPU = """#!{python}
+import os, sys
+if sys.argv[1] == "version":
+    print("perf version 5.10.1")
+    sys.exit()
+cpu, program = sys.argv.index("--cpu") + 1, sys.argv.index("taskset")
+assert sys.argv[program:program + 3] == ["taskset", "--cpu-list", sys.argv[cpu]]
+before = os.times()
+assert os.spawnvp(os.P_WAIT, "taskset", sys.argv[program:]) == 0
+after = os.times()
+assert after.children_user + after.children_system > before.children_user + before.children_system
+print(f"{{5000 + int(sys.argv[cpu])}},,msr/tsc/,5,100.00,,", file=sys.stderr)
+print("1000.0,msec,cpu-clock,5,100.00,,", file=sys.stderr)
+"""
+
+
+def test_it_is_read_on_a_cpu_on_which_something_runs_meanwhile(perf: Path, tmp_path: Path) -> None:
+    (tmp_path / "tsc").touch()
+    _says(perf, _PERF_OF_A_CPU.format(python=sys.executable))
+    for cpu in os.sched_getaffinity(0):
+        assert measured_tsc_hz(cpu, tmp_path) == 5000 + cpu

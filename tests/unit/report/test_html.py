@@ -16,6 +16,7 @@ from labctl.report.files import write_page
 from labctl.report.html import page
 from labctl.report.view import SYMBOLS
 from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.trial import TrialStatus
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run
 
@@ -230,6 +231,35 @@ def test_thousands_of_invalid_trials_are_counted_by_arm_and_reason(folder: RunFo
     text = spaced(lxml_html.fromstring(page(run, judge(run), folder.path)))
     assert "pinned, sysbench-cpu, neighbour vCPU 0 ran on CPUs 0-1, asked for CPU 1 300" in text
     assert "And 100 more" in text
+
+
+def test_guests_that_died_alike_are_counted_together_with_the_logs_of_one(
+    folder: RunFolder,
+) -> None:
+    bad = [("pinned", "sysbench-cpu", block) for block in range(1, 4)]
+    run = synthetic_run(blocks=4, tunings=["baseline", "control", "pinned"], invalid=bad)
+    trials = tuple(
+        replace(
+            trial,
+            record=replace(
+                trial.record,
+                reasons=(f"the guest: ended\nIts console ends:\n  {'panic ' * 100}at {at}",),
+            ),
+        )
+        if trial.record.status is TrialStatus.INVALID
+        else trial
+        for at, trial in enumerate(run.trials)
+    )
+    run = replace(run, trials=trials)
+    document = lxml_html.fromstring(page(run, judge(run), folder.path))
+    (row,) = document.xpath("//table[caption[contains(., 'thrown out')]]/tbody/tr")
+    cells = ["".join(cell.itertext()) for cell in row]
+    assert cells[1].startswith("the guest: endedIts console ends:\n  panic panic")
+    assert cells[1].count("at ") == 1
+    assert cells[2] == "3"
+    (every,) = document.xpath("//details[summary[contains(., 'Every invalid trial')]]")
+    assert spaced(every).count("the guest: ended") == 3
+    assert "panic" not in spaced(every)
 
 
 def test_reasons_invalid_trials_pin_plan_and_identity_are_there(

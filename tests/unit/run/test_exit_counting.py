@@ -1,11 +1,20 @@
 import os
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from labctl.base.errors import BrokenError, DeadlineError
-from labctl.collect import bpf_exits
+from labctl.base.tuning import Kind
+from labctl.collect import bpf_exits, perf_exits
 from labctl.run import exit_counting
+from labctl.run.bench import Bench
+from labctl.run.lab import Lab
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
 
 ATTACHES = """
 trap 'cat "$0.attached"' USR1
@@ -159,3 +168,51 @@ def test_a_container_with_process_ids_of_its_own_is_told_so(
     _bpftrace(programs, "exit 0")
     monkeypatch.setattr(bpf_exits, "_HOSTS_PIDS", 1)
     assert "in a container" in str(bpf_exits.why_unavailable())
+
+
+_PERF = """
+import os, signal, sys
+words = dict(word.split("=", 1) for word in sys.argv if word.startswith("--") and "=" in word)
+if sys.argv[1] == "kvm":
+    print("the table of", os.path.basename(sys.argv[3]))
+else:
+    asked, answering = map(int, words["--control"].removeprefix("fd:").split(","))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+    for line in os.fdopen(asked):
+        with open(words["--output"], "a") as output:
+            output.write(line)
+        os.write(answering, b"ack\\n")
+    signal.pause()
+"""
+
+
+def test_perf_is_on_around_kvms_readings_and_those_around_the_window(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _program(programs, "perf", f"exec {sys.executable} -c '{_PERF}' \"$@\"")
+    monkeypatch.setattr(exit_counting, "why_no_bpf", lambda: "BPF can't be used: a test.")
+    monkeypatch.setattr(exit_counting, "limit_mib", lambda _: None)
+    folder = TrialFolder(tmp_path / "trial")
+    recorded = folder.path / perf_exits.RAW
+    read: list[tuple[int, str]] = []
+
+    def counters() -> dict[str, Any]:
+        read.append((time.monotonic_ns(), recorded.read_text()))
+        return {}
+
+    lab = SimpleNamespace(
+        accelerator=SimpleNamespace(name="kvm"),
+        pin_plan_for=lambda _: SimpleNamespace(housekeeping=CPUS),
+    )
+    bench = SimpleNamespace(kind=Kind.GUEST, tuning=None, vcpu_tids=(77, 78), counters=counters)
+    with exit_counting.exit_counting(cast(Lab, lab), cast(Bench, bench), folder):
+        within_ns = time.monotonic_ns()
+    told = folder.read_json(files.EXITS)
+    (before_ns, before), (after_ns, after) = read
+    opened_ns, closed_ns = (told["window"][edge] for edge in ("opened_ns", "closed_ns"))
+    assert before_ns <= opened_ns <= within_ns <= closed_ns <= after_ns
+    assert before == after == "disable\nenable\n"
+    assert recorded.read_text() == "disable\nenable\ndisable\n"
+    assert told["vcpus"] == {"77": 0, "78": 1}
+    assert told["total"]["seconds"] >= (closed_ns - opened_ns) / 1e9
+    assert folder.read_text(perf_exits.REPORT) == "the table of perf.data.guest\n"

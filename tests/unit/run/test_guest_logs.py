@@ -29,15 +29,15 @@ def test_a_guest_that_is_gone_leaves_its_console_and_qemu_s_words_of_it_alone(
     log = tmp_path / "qemu.log"
     log.write_text(STARTED + ENDED.replace("crashed", "destroyed") + STARTED + FATAL + ENDED)
     assert how_it_ended(log, console) == (
-        f". QEMU's log ends:\n  {FATAL.strip()}\n  {ENDED.strip()}"
-        ". Its console ends:\n  [    0.5] Kernel panic - not syncing: IO-APIC + timer doesn't work!"
+        f"\nQEMU's log ends:\n  {FATAL.strip()}\n  {ENDED.strip()}"
+        "\nIts console ends:\n  [    0.5] Kernel panic - not syncing: IO-APIC + timer doesn't work!"
     )
 
 
 def test_a_log_without_a_word_on_the_last_guest_says_nothing(tmp_path: Path, console: Path) -> None:
     log = tmp_path / "qemu.log"
     log.write_text(STARTED + ENDED + STARTED)
-    assert how_it_ended(log, console).startswith(". QEMU's log says nothing. Its console ends")
+    assert how_it_ended(log, console).startswith("\nQEMU's log says nothing.\nIts console ends")
 
 
 def test_a_log_whose_command_is_no_longer_in_reach_is_read_from_where_it_is(
@@ -45,7 +45,8 @@ def test_a_log_whose_command_is_no_longer_in_reach_is_read_from_where_it_is(
 ) -> None:
     log = tmp_path / "qemu.log"
     log.write_text(STARTED + FATAL * 2000 + ENDED)
-    said = how_it_ended(log, console).partition(". Its console")[0].splitlines()
+    empty, *said = how_it_ended(log, console).partition("\nIts console")[0].splitlines()
+    assert empty == ""
     assert len(said) == 9
     assert said[-1].strip() == ENDED.strip()
 
@@ -53,14 +54,15 @@ def test_a_log_whose_command_is_no_longer_in_reach_is_read_from_where_it_is(
 def test_logs_that_are_not_there_or_empty(tmp_path: Path) -> None:
     (tmp_path / "empty.log").write_bytes(b"\n \n")
     none = tmp_path / "none.log"
-    assert console_end(tmp_path / "empty.log") == ". Its console says nothing"
-    assert how_it_ended(none, none) == ". QEMU's log can't be read. Its console can't be read"
+    assert console_end(tmp_path / "empty.log") == "\nIts console says nothing."
+    said = how_it_ended(none, none)
+    assert said == "\nQEMU's log can't be read.\nIts console can't be read."
 
 
 def test_a_console_is_no_text_for_sure(tmp_path: Path) -> None:
     log = tmp_path / "console.log"
     log.write_bytes(b"\xff\xfe" * 500 + b"\nlast\n")
-    first, *lines = console_end(log).splitlines()
-    assert first == ". Its console ends:"
+    _, first, *lines = console_end(log).splitlines()
+    assert first == "Its console ends:"
     assert len(lines[0]) == 162
     assert lines[-1] == "  last"

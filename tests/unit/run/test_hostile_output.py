@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labctl.base.errors import BrokenError
-from labctl.collect import bpf_exits, exits, perf_stat
+from labctl.collect import bpf_exits, exits, perf_exits, perf_stat
 from labctl.collect.perf_kvm_stat import read_reports
 from labctl.run.parse import believable
 from labctl.store.trial import TrialFolder
@@ -152,3 +152,24 @@ def test_bpftrace_s(damage: Damage) -> None:
 
     data = (fixtures / "exits-bpftrace-0.17-software-kvm.jsonl").read_bytes()
     _read(damage(data), bpf_exits.RAW, parse)
+
+
+@settings(max_examples=25)
+@given(damage=damages)
+def test_perf_s_table_of_the_exits_that_it_recorded(damage: Damage) -> None:
+    recording = (UNIT / "trace" / "fixtures" / "svm-perf-6.1.data").read_bytes()
+
+    def parse(raw: TrialFolder) -> Iterator[object]:
+        raw.write_raw(perf_exits.RAW, recording)
+        told = {
+            "tool": exits.PERF,
+            "vcpus": {"4199": 0},
+            "window": {"opened_ns": 1_826_726_714_023, "closed_ns": 1_827_159_292_049},
+            "kernel": "6.1.90",
+            "total": {"before": {"vcpu": 0}, "after": {"vcpu": 851}, "seconds": 0.5},
+        }
+        raw.write_raw_json(files.EXITS, told)
+        return exits.parse(raw)
+
+    data = (UNIT / "collect" / "fixtures" / "perf-kvm-stat-6.1-svm-850-samples.txt").read_bytes()
+    _read(damage(data), perf_exits.REPORT, parse)

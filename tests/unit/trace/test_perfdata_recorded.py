@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.perf_kvm_stat import read_reports
+from labctl.collect.perf_kvm_stat import disagreement, read_reports
 from labctl.trace.exit_names import SVM, exit_name
 from labctl.trace.model import Trace
 from labctl.trace.perfdata import read_trace, tracepoints
 from labctl.trace.tracepoints import ENTRY, EXIT
+from labctl.trace.vm_exits import seen_by_perf, vm_exits
 
 FIXTURES = Path(__file__).parent / "fixtures"
 COLLECTED = Path(__file__).parents[1] / "collect" / "fixtures"
@@ -102,23 +103,22 @@ def test_exits_to_qemu_have_the_reasons_that_perf_prints() -> None:
 
 def test_exits_of_a_guest_have_the_reasons_and_the_times_that_perf_tells() -> None:
     trace, said = read("svm-perf-6.1"), said_by_perf("svm-perf-6.1")
-    exits, entries = trace.events[EXIT], trace.events[ENTRY]
+    exits = trace.events[EXIT]
     names = [exit_name(SVM, code) for code in exits.fields["exit_reason"].tolist()]
     assert names == [str(row["text"]).split()[3] for row in said[EXIT]]
     assert set(exits.fields["isa"].tolist()) == {SVM}
-    # One vCPU: each exit ends with the entry that follows it.
-    ends = np.searchsorted(entries.time_ns, exits.time_ns)
-    took = defaultdict(list)
-    for name, start, end in zip(names, exits.time_ns.tolist(), ends.tolist(), strict=True):
-        if end < len(entries):
-            took[name].append(entries.time_ns.tolist()[end] - start)
     (report,) = read_reports((COLLECTED / "perf-kvm-stat-6.1-svm-850-samples.txt").read_text(), "")
+    seen = seen_by_perf(trace)
     assert {reason.name: reason.samples for reason in report.reasons} == {
-        name: len(times) for name, times in took.items()
+        exit_name(*key): took.ended for key, took in seen.items()
     }
+    assert disagreement(report, [(took.ended, took.ns) for took in seen.values()]) is None
+    (own,) = vm_exits(trace).values()
     for reason in report.reasons:
+        took_ns = (own.entry_ns - own.time_ns)[[name == reason.name for name in names]].tolist()
+        took_ns = took_ns[: reason.samples]  # the last exit of all has no end
         assert (reason.min_ns, reason.max_ns, reason.average_ns) == pytest.approx(
-            (min(took[reason.name]), max(took[reason.name]), np.mean(took[reason.name])), abs=6
+            (min(took_ns), max(took_ns), np.mean(took_ns)), abs=6
         )
 
 
