@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from labctl.trace.perfdata import read_trace
 from labctl.trace.recordings import Traces
 from labctl.trace.sched import schedule
 from tests.guest.conftest import DISTURBED
+from tests.guest.perf_script import shown
 from tests.guest.test_exits_kvm import Firmware, firmware
 
 __all__ = ["firmware"]  # a fixture
@@ -34,19 +35,20 @@ __all__ = ["firmware"]  # a fixture
 pytestmark = DISTURBED
 
 SPIN = "while True: pass"
-HOG = """
+PERIOD_S, BUSY_S = 0.1, 0.02
+HOG = f"""
 import os, time
 open("/proc/self/comm", "w").write("hog")
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(90))
 due = time.monotonic()
 while True:
-    due += 0.1
+    due += {PERIOD_S}
     time.sleep(max(0, due - time.monotonic()))
-    end = time.monotonic() + 0.02
+    end = time.monotonic() + {BUSY_S}
     while time.monotonic() < end:
         pass
 """
-"""It has 20 ms of every 100 ms."""
+"""It has 20 ms of every 100 ms, whoever else wants its CPU."""
 
 CPU = max(os.sched_getaffinity(0))
 WINDOW_S = 3.0
@@ -138,7 +140,8 @@ def test_a_fifo_hog_is_found_with_culprit_share_and_times(tmp_path: Path) -> Non
     delays = found.threads[pid].delays
     long = delays.length_ns >= 15e6
     gaps = [b - a for a, b in zip(delays.start_ns[long], delays.start_ns[long][1:], strict=False)]
-    assert 27 <= long.sum() <= 32
+    # perf may record for longer than it was asked to; at either end a period may be cut.
+    assert abs(long.sum() - (found.end_ns - found.start_ns) / 1e9 / PERIOD_S) <= 2
     assert statistics.median(gaps) == pytest.approx(100e6, rel=0.02)
     assert statistics.median(delays.length_ns[long]) == pytest.approx(20e6, rel=0.1)
     assert found.threads[hog].on_cpu_ns / (found.end_ns - found.start_ns) == pytest.approx(
@@ -162,7 +165,8 @@ def test_the_traces_run_delay_is_schedstats(tmp_path: Path) -> None:
     assert values["sched_delay"] == pytest.approx(waited / 1e9 / WINDOW_S, abs=0.02)
     share = ran / 1e9 / WINDOW_S
     assert share - 0.02 < values["cpu_time"] < share + stolen / WINDOW_S + 0.02
-    assert waited > 1e9
+    # For the hog alone it waits a fifth of the time.
+    assert waited / 1e9 / WINDOW_S > BUSY_S / PERIOD_S / 2
 
 
 def test_what_perf_cannot_do_is_told_and_stops_nothing(tmp_path: Path) -> None:
@@ -179,8 +183,9 @@ def test_a_recorder_that_ends_early_is_told_of(tmp_path: Path) -> None:
     events = sched_events(frozenset({CPU}))
     with recording(tmp_path / "x", events, cpus=frozenset({CPU})) as recorded:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
-            if str(tmp_path / "x").encode() in path.read_bytes():
-                os.kill(int(path.parent.name), signal.SIGKILL)
+            with suppress(OSError):  # processes come and go
+                if str(tmp_path / "x").encode() in path.read_bytes():
+                    os.kill(int(path.parent.name), signal.SIGKILL)
     assert recorded.problem is not None
     assert "ended before the trial did" in recorded.problem
 
@@ -197,6 +202,7 @@ def test_a_file_that_grows_too_large_ends_the_recording_with_that_reason(
     assert "size limit reached" in recorded.problem
 
 
+@pytest.mark.kvm
 def test_kvms_events_are_those_of_the_trials_own_vcpus(firmware: Firmware, tmp_path: Path) -> None:
     busy = firmware.vcpu_tids[0]
     events = [*sched_events(frozenset({CPU})), *kvm_events([busy])]
@@ -205,7 +211,9 @@ def test_kvms_events_are_those_of_the_trials_own_vcpus(firmware: Firmware, tmp_p
     assert recorded.problem is None
     own = read_trace(tmp_path / "x", {TO_QEMU: ("reason",)}).events[TO_QEMU]
     assert set(own.tid.tolist()) == {busy}
-    assert np.count_nonzero(own.fields["reason"] == KVM_EXIT_IO) > 100
+    to_port = np.count_nonzero(own.fields["reason"] == KVM_EXIT_IO)
+    by_perf = shown(tmp_path / "x", "--fields", "event,trace")
+    assert to_port == sum("KVM_EXIT_IO (" in line for line in by_perf if TO_QEMU in line) > 0
     with recording(tmp_path / "y", kvm_events([1]), cpus=frozenset({CPU})) as recorded:
         time.sleep(0.1)
     assert recorded.problem is None

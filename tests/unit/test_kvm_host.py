@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labctl.base.errors import BrokenError, DeadlineError, UsageError
 from labctl.base.events import silent
 from labctl.base.places import StatePlaces
+from labctl.base.process import running
 from labctl.guest.images import Image
 from labctl.host.facts import QEMU
+from labctl.run.prepare import prepared_path
+from tools.bench import benchmark
 from tools.kvm_host import image, machine
-from tools.kvm_host.__main__ import CHECKOUT, NEED_KVM, pytest_command
+from tools.kvm_host.__main__ import CHECKOUT, NEED_KVM, PYTHON, pytest_command
 from tools.kvm_host.machine import INSIDE, Machine
 
 FAKE_QEMU = """#!/bin/sh
@@ -67,6 +75,9 @@ def test_nothing_in_the_machine_writes_to_the_images_or_the_checkout(emulated: M
     # AMD's SVM with nested paging, without five levels of it.
     assert argv[argv.index("-cpu") + 1] == "max,la57=off"
     assert argv[argv.index("-accel") + 1].startswith("tcg")
+    # A panic is the machine's end, and nobody waits for its task.
+    assert "-no-reboot" in argv
+    assert "panic=-1" in argv[argv.index("-append") + 1].split()
 
 
 def test_the_command_runs_in_the_checkouts_own_place(emulated: Machine) -> None:
@@ -104,13 +115,23 @@ def test_a_machine_that_does_not_come_to_its_task_shows_its_console(
 def test_a_machine_that_takes_too_long_is_ended_and_shows_its_console(
     begun: bool, emulated: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pid_file = tmp_path / f"{QEMU}.pid"
+
+    @contextmanager
+    def begun_late(*words: Any, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+        # What the fake takes to begin is none of the time that it is given.
+        with running(*words, **options) as process:
+            while process.poll() is None and not (pid_file.exists() and pid_file.read_text()):
+                time.sleep(0.01)
+            yield process
+
+    monkeypatch.setattr(machine, "running", begun_late)
     monkeypatch.setattr(machine, "TASK_S" if begun else "BOOT_S", 1.0)
     begins = 'touch "$task/output"' if begun else ":"
     qemu(tmp_path, monkeypatch, f'echo booting; {begins}; echo $$ >"$0.pid"; exec sleep 60\n')
     with pytest.raises(DeadlineError, match="within 1 s; its console's last lines:\nbooting"):
         emulated.run(["pytest"], lambda text: None)
-    pid = int((tmp_path / f"{QEMU}.pid").read_text())
-    assert not Path(f"/proc/{pid}").exists()
+    assert not Path(f"/proc/{int(pid_file.read_text())}").exists()
 
 
 def test_the_guest_image_is_copied_once_and_an_outdated_copy_goes(tmp_path: Path) -> None:
@@ -126,12 +147,70 @@ def test_the_guest_image_is_copied_once_and_an_outdated_copy_goes(tmp_path: Path
     assert {path.name for path in host.dir.glob("*.raw*")} == {disk.name}
 
 
+def test_a_copy_that_another_made_meanwhile_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = StatePlaces(tmp_path)
+    host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-12-1")
+    disk = host.dir / f"debian-12-1-{prepared_path(guest).stem}.raw"
+
+    @contextmanager
+    def waited_for(places: StatePlaces) -> Iterator[None]:
+        disk.write_text("another's")
+        yield
+
+    monkeypatch.setattr(image, "images_lock", waited_for)
+    assert image.guest_disk(guest, host, places, silent) == disk
+    assert disk.read_text() == "another's"
+
+
+def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = StatePlaces(tmp_path)
+    host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-12-1")
+    monkeypatch.setattr(image, "_FREE_MIB", -1)  # room for next to nothing
+    (guest.dir / "disk").write_bytes(b"\x5a" * 2**22)
+    with pytest.raises(BrokenError, match="mke2fs"):
+        image.guest_disk(guest, host, places, silent)
+    assert list(host.dir.glob("*.raw*")) == []
+
+
+def test_another_labctl_is_told_who_has_the_host_while_the_guest_boots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def locked(path: Path, *, what: str) -> None:
+        told.append(what)
+        raise BrokenError("no further")
+
+    places = StatePlaces(tmp_path)
+    guest = made(places.images, "debian-12-1")
+    monkeypatch.setattr(benchmark, "host_locked", locked)
+    for module in (image, benchmark):
+        monkeypatch.setattr(module, "build", lambda *_: guest)
+    with pytest.raises(BrokenError, match="no further"):
+        image.prepared_guest(places, silent)
+    assert told == ["make test-kvm"]
+
+
 def test_the_machine_gets_a_python_that_the_checkout_brings_along(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(CHECKOUT / ".venv"))
+    monkeypatch.setattr(sys, "executable", str(PYTHON))
     assert tuple(pytest_command(())[-3:]) == NEED_KVM
     assert pytest_command(("-k", "sweep"))[-2:] == ["-k", "sweep"]
     monkeypatch.setattr(sys, "prefix", "/usr")
     with pytest.raises(UsageError, match="would be missing"):
+        pytest_command(())
+
+
+def test_a_python_other_than_the_machines_is_refused_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, made_with = tmp_path / "python", tmp_path / "python3.12"
+    link.symlink_to(made_with)
+    monkeypatch.setattr(sys, "prefix", str(CHECKOUT / ".venv"))
+    monkeypatch.setattr(sys, "executable", str(link))
+    with pytest.raises(UsageError, match=f"is {made_with}, .* has {PYTHON} alone"):
         pytest_command(())

@@ -42,12 +42,14 @@ class Benchmark:
     places: StatePlaces
     listener: Listener
     trace_events: int = TRACE_EVENTS
+    command: str = "make bench"
+    """What holds the host's lock, as another labctl is told."""
 
     @contextmanager
     def open_lab(self, planned: Planned) -> Iterator[Lab]:
         """The host for guests of the trimmed image, as a sweep has it; left as it was found."""
         image = build(load_recipe(IMAGE), self.places, self.listener)
-        with host_locked(host_lock(), what="make bench"):
+        with host_locked(host_lock(), what=self.command):
             clean_up(self.places, self.listener)
             with open_lab(
                 self.places,

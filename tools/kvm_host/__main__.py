@@ -17,15 +17,24 @@ from tools.kvm_host.machine import Machine
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
+PYTHON = Path("/usr/bin/python3.11")
+"""The machine's own, of Debian 12: a .venv links to the Python that it was made with."""
+
 NEED_KVM = ("-m", "kvm", "tests/guest")
 
 
 def pytest_command(arguments: tuple[str, ...]) -> list[str]:
-    """Raises UsageError where Python is none that the checkout brings along."""
+    """Raises UsageError where Python is none that the checkout brings along, or the machine has."""
     if not Path(sys.prefix).is_relative_to(CHECKOUT):
         raise UsageError(
             f"{sys.executable} is not in {CHECKOUT}, and would be missing in the emulated machine",
             hint="Run 'make test-kvm'.",
+        )
+    if (made_with := Path(sys.executable).resolve()) != PYTHON:
+        raise UsageError(
+            f"{sys.executable} is {made_with}, and the emulated machine, a Debian 12, has "
+            f"{PYTHON} alone",
+            hint="Run 'make test-kvm' on Debian 12, whose Python 'make setup' takes.",
         )
     return [
         *("env", "PYTHONUNBUFFERED=1", sys.executable, "-m", "pytest"),

@@ -45,7 +45,7 @@ def prepared_guest(places: StatePlaces, listener: Listener) -> Image:
     """The guest image, booted once here: a first boot would take minutes in the emulated host."""
     guest = build(load_recipe(IMAGE), places, listener)
     if not prepared_path(guest).is_file():
-        benchmark = Benchmark(places, listener)
+        benchmark = Benchmark(places, listener, command="make test-kvm")
         planned = benchmark.planned()
         with benchmark.open_lab(planned) as lab:
             prepared_disk(lab, planned.tunings["baseline"])
@@ -56,19 +56,27 @@ def guest_disk(guest: Image, host: Image, places: StatePlaces, listener: Listene
     """A disk with the guest image's folder, made now if there is none of this very image. It lies
     in the host image's folder, and goes with it."""
     disk = host.dir / f"{guest.dir.name}-{prepared_path(guest).stem}.raw"
-    if disk.is_file():
-        return disk
-    listener(Note(text=f"Copying the image {guest.dir.name} to a disk"))
-    with images_lock(places):
-        for outdated in host.dir.glob(f"{IMAGE}-*.raw*"):
-            outdated.unlink()
-        new = disk.with_name(f"{disk.name}.new")
-        deadline = Deadline.after(600, "copying the guest image")
-        size = f"{_mib(guest.dir) * 11 // 10 + _FREE_MIB}M"
+    if not disk.is_file():
+        with images_lock(places):
+            # Another may have made it until now, and have booted from it.
+            if not disk.is_file():
+                listener(Note(text=f"Copying the image {guest.dir.name} to a disk"))
+                _copy(guest, disk)
+    return disk
+
+
+def _copy(guest: Image, disk: Path) -> None:
+    for outdated in disk.parent.glob(f"{IMAGE}-*.raw*"):
+        outdated.unlink()
+    new = disk.with_name(f"{disk.name}.new")
+    deadline = Deadline.after(600, "copying the guest image")
+    size = f"{_mib(guest.dir) * 11 // 10 + _FREE_MIB}M"
+    try:
         make = ["mke2fs", "-q", "-t", "ext4", "-d", str(guest.dir), str(new), size]
         process.run(make, deadline=deadline)
         new.rename(disk)
-    return disk
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _mib(folder: Path) -> int:

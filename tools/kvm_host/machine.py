@@ -25,8 +25,9 @@ TASK_S = 1800.0
 CPUS = 2
 MEMORY_MIB = 4096
 
-KERNEL_LINE = "no_timer_check mitigations=off tsc=reliable"
-"""no_timer_check: an emulated timer's interrupts may come late, and the check of them panics.
+KERNEL_LINE = "panic=-1 no_timer_check mitigations=off tsc=reliable"
+"""panic=-1: a panic reboots at once, which is QEMU's end (-no-reboot).
+no_timer_check: an emulated timer's interrupts may come late, and the check of them panics.
 tsc=reliable: the kernel takes an emulated AMD CPU's time-stamp counter for unstable, and guests
 that KVM runs on it then have clocks of half the pace."""
 

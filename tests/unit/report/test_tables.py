@@ -214,12 +214,12 @@ def test_what_a_guest_says_is_neither_markup_nor_an_escape_sequence(
     assert "\x1b" not in text
 
 
-def signs_of(place: str, count: int) -> tuple[Sign, ...]:
+def signs_of(workload: str, count: int) -> tuple[Sign, ...]:
     return tuple(
         Sign(
             kind=SignKind.DRIFT,
             tuning="pinned",
-            workload=place,
+            workload=workload,
             condition="neighbour",
             metric="events_per_s",
             sentence=f"Sign number {number}.",
