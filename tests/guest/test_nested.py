@@ -186,6 +186,8 @@ def check_both_schedulers(trials: dict[str, TrialFolder], hog: int) -> None:
     host_ns = sum(late.host_ns for late in timeline.late)
     all_ns = sum(late.latency_ns for late in timeline.late)
     assert timeline.figures["late_host_share"] == pytest.approx(host_ns / all_ns)
+    # Others on this host can only make it more.
+    assert timeline.figures["late_host_share"] > 0.5
     for late in timeline.late:
         parts = (late.host_ns, late.exit_ns, late.queue_ns, late.other_ns)
         assert min(parts) >= 0
