@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +22,19 @@ OTHER = "99999999-2222-4333-8444-555555555555"
 
 
 def qemu(uuid: str, name: str = "labctl-guest") -> subprocess.Popen[bytes]:
-    """A process with the arguments that libvirt gives QEMU."""
-    return subprocess.Popen(["sh", "-c", "sleep 600; :", "-name", f"guest={name}", "-uuid", uuid])
+    """A process with the arguments that libvirt gives QEMU. It has them: the kernel tells Popen of
+    a program that is executed (by closing what is to be closed) before /proc shows its arguments
+    (fs/exec.c, begin_new_exec(); fs/binfmt_elf.c, create_elf_tables())."""
+    process = subprocess.Popen(
+        ["sh", "-c", "sleep 600; :", "-name", f"guest={name}", "-uuid", uuid]
+    )
+    while process.poll() is None and uuid.encode() not in cmdline(process.pid):
+        time.sleep(0.001)
+    return process
+
+
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @pytest.fixture
