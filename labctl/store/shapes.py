@@ -97,7 +97,13 @@ PLAN = Fields(
         ),
         "workloads": Named(
             Fields(
-                {"primary": TEXT, "margin": NUMBER, "uses_data_disk": FLAG, "duration_s": NUMBER}
+                {
+                    "primary": TEXT,
+                    "margin": NUMBER,
+                    "no_worse_than": NUMBER,
+                    "uses_data_disk": FLAG,
+                    "duration_s": NUMBER,
+                }
             )
         ),
         "conditions": Listed(TEXT),

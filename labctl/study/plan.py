@@ -111,7 +111,7 @@ class Plan:
             **asdict(self.roles),
             "tunings": {name: _listed(asdict(tuning)) for name, tuning in self.tunings.items()},
             "skipped": dict(self.skipped),
-            "workloads": {name: asdict(workload) for name, workload in self.workloads.items()},
+            "workloads": {name: item.to_json() for name, item in self.workloads.items()},
             "conditions": list(self.conditions),
             "guest": asdict(self.guest),
             "limits": asdict(self.limits),

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
@@ -31,6 +31,16 @@ class StudyWorkload:
     primary: str
     margin: float
     uses_data_disk: bool = False
+    no_worse_than: float | None = None
+    """The loss that a recommendation must exclude (METHOD 25), a share as `margin` is; None:
+    `margin`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What plan.json holds. Studies declared no loss once: where there is none, no key."""
+        content = asdict(self)
+        if self.no_worse_than is None:
+            del content["no_worse_than"]
+        return content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +104,7 @@ class Study:
         """SHA-256 of the study's canonical JSON: what runs on two hosts have in common. What others
         published is not in it, as it changes nothing that is measured."""
         content = asdict(self)
+        content["workloads"] = {name: item.to_json() for name, item in self.workloads.items()}
         del content["published"]
         if self.stopping is None:
             # Studies had no rules once, and their digests are in old runs.
@@ -219,6 +230,7 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
                 duration_s=float(workload.duration_s),
                 primary=workload.primary,
                 margin=workload.margin_percent / 100,
+                no_worse_than=_share(workload.no_worse_than),
                 uses_data_disk=programs[workload.program].uses_data_disk,
             )
             for key, workload in file.workloads.items()
@@ -241,6 +253,10 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
         exercises={tuning: tuple(names) for tuning, names in file.exercises.items()},
         collect=file.collect,
     )
+
+
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
 
 
 def _check_overrides(overrides: Overrides, study: Study) -> None:

@@ -68,6 +68,8 @@ class WorkloadFile(FileModel):
     duration_s: _Seconds
     primary: str
     margin_percent: Annotated[float, Field(gt=0, lt=100)]
+    no_worse_than: Annotated[float, Field(gt=0, lt=1000)] | None = None
+    """In percent: 50 allows a latency of ×1.5 and a rate of 1/1.5. None: `margin_percent`."""
 
 
 class GuestFile(FileModel):

@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from labctl.base.tuning import Pin, Tuning
 from labctl.study.plan import Plan, changed_tunings, extend, make_plan
 from labctl.study.study import Study
 
+EXAMPLE = Path(__file__).parents[3] / "results/example"
 MakeStudy = Callable[..., Study]
 Tunings = dict[str, Tuning]
 
@@ -108,6 +110,24 @@ def test_a_plan_says_what_is_collected_only_where_it_is_more_than_counters(
     assert other.to_json()["collect"] == "trace"
     assert Plan.from_json(json.loads(text(other))) == other
     assert traced.digest != study.digest
+
+
+def test_a_plan_says_what_loss_must_be_excluded_only_where_its_study_does(
+    make_study: MakeStudy, tunings: Tunings, plan: Plan
+) -> None:
+    """Plans of older labctls hold no such key, and their digests must not change."""
+    declaring = make_study("margin_percent: 5\n", "margin_percent: 5\n    no_worse_than: 50\n")
+    other = make_plan(declaring, tunings, seed=7, host_digest="host")
+    assert "no_worse_than" not in text(plan)
+    assert other.to_json()["workloads"]["cpu"]["no_worse_than"] == 0.5
+    assert "no_worse_than" not in other.to_json()["workloads"]["read"]
+    assert Plan.from_json(json.loads(text(other))) == other
+    assert declaring.digest != make_study().digest
+
+
+def test_a_recorded_plan_of_an_older_labctl_keeps_its_digest() -> None:
+    recorded = json.loads((EXAMPLE / "plan.json").read_text())
+    assert Plan.from_json(recorded).digest == recorded["digest"]
 
 
 def test_a_plan_cannot_be_cut(plan: Plan) -> None:

@@ -46,3 +46,16 @@ def test_all_is_a_word_of_its_own(tmp_path: Path) -> None:
     path.write_text(text.replace("tunings: all", "tunings: al"))
     with pytest.raises(UsageError, match="tunings"):
         load_study(str(path), programs=checkers())
+
+
+@pytest.mark.parametrize("name", JUDGING)
+def test_a_study_that_judges_latency_declares_the_loss_that_must_be_excluded(name: str) -> None:
+    """The margin of a latency is far below what ten blocks can exclude: whoever writes the study
+    knows what loss would do harm."""
+    workloads = load_study(name, programs=checkers()).workloads
+    silent = [
+        key
+        for key, workload in workloads.items()
+        if workload.primary.startswith("latency") and workload.no_worse_than is None
+    ]
+    assert silent == []

@@ -35,6 +35,12 @@ def test_a_study_is_what_its_file_says(make_study: MakeStudy) -> None:
     assert not study.quick
 
 
+def test_a_workload_says_what_loss_a_recommendation_must_exclude(make_study: MakeStudy) -> None:
+    study = make_study("margin_percent: 5\n", "margin_percent: 5\n    no_worse_than: 50\n")
+    assert study.workloads["cpu"].no_worse_than == 0.5
+    assert study.workloads["read"].no_worse_than is None
+
+
 def test_a_study_may_have_a_rule_in_place_of_a_number_of_blocks(make_study: MakeStudy) -> None:
     until = make_study("blocks: 10", "stop: {width_percent: 2, most_blocks: 30}")
     assert (until.stopping, until.blocks) == (UntilWidth(width=0.02, most_blocks=30), 30)
@@ -150,6 +156,16 @@ def test_an_unknown_name_is_refused_with_line_and_nearest_name(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        (
+            "margin_percent: 5\n",
+            "no_worse_than: 0\n    margin_percent: 5\n",
+            "'workloads.cpu.no_worse_than' is 0",
+        ),
+        (
+            "margin_percent: 5\n",
+            "no_worse_than: half\n    margin_percent: 5\n",
+            "'workloads.cpu.no_worse_than' is 'half'",
+        ),
         ("blocks: 10", "block: 10", "unknown key 'block'. Did you mean 'blocks'?"),
         ("memory_mib: 1024", "memory: 1024", "'guest.memory'. Did you mean 'memory_mib'?"),
         ("margin_percent: 5\n", "margin: 5\n", "'workloads.cpu.margin'. Did you mean"),
