@@ -11,7 +11,7 @@ from labctl.analysis.checks import Checked
 from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
 from labctl.analysis.layers import layers
-from labctl.analysis.model import Comparison, Role, RunCheck, Sign, Verdict
+from labctl.analysis.model import Comparison, Diagnostic, Role, RunCheck, Verdict
 from labctl.analysis.skipped import skipped
 from labctl.analysis.stopping import lacks_trials, last_block, rule_of
 from labctl.analysis.verdicts import FEWEST_BLOCKS
@@ -46,7 +46,7 @@ def caveats(
     checks: Sequence[Checked],
     comparisons: Sequence[Comparison],
     restored: Sequence[RunCheck],
-    signs: Sequence[Sign],
+    diagnostics: Sequence[Diagnostic],
 ) -> Iterator[str]:
     """What to say of a run before its numbers; nothing of a whole run under KVM with the same
     kernel, a boot per block, and checks that passed."""
@@ -56,7 +56,7 @@ def caveats(
     yield from _checks(checks, primaries)
     yield from _before_look(run, primaries)
     yield from _boots(primaries)
-    yield from _signs(signs)
+    yield from _grave(diagnostics)
     yield from _setting(run, design)
     yield from _collecting(run, cells)
     yield from _kept_awake(run, cells)
@@ -137,13 +137,13 @@ def _before_look(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[st
         )
 
 
-def _signs(signs: Sequence[Sign]) -> Iterator[str]:
+def _grave(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
     """That intervals may promise too much, once per place; what was seen stands with its table."""
     by_place: defaultdict[Place, dict[str, None]] = defaultdict(dict)
-    for sign in signs:
-        if sign.grave:
-            whose = f" ('{sign.tuning}')" if sign.tuning is not None else ""
-            by_place[place_of(sign)][f"{sign.kind}{whose}"] = None
+    for one in diagnostics:
+        if one.grave:
+            whose = f" ('{one.tuning}')" if one.tuning is not None else ""
+            by_place[place_of(one)][f"{one.kind}{whose}"] = None
     for place, found in by_place.items():
         yield (
             f"Intervals in {place} may promise too much: {listed(list(found), 4)}. What was seen, "

@@ -55,7 +55,7 @@ class _Placed(Protocol):
 
 
 def place_of(item: _Placed) -> Place:
-    """Of a comparison, a level, a check, a sign."""
+    """Of a comparison, a level, a check, a diagnostic."""
     return Place(item.workload, item.condition)
 
 

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 
 from labctl.analysis.added import added, caveat, confirmatory
 from labctl.analysis.answer import answer
-from labctl.analysis.bootstrap import bootstrapped, disagreements
 from labctl.analysis.caveats import caveats, hindrances
 from labctl.analysis.cells import Cells, Place, done_trials, planned_trials, read_cells
 from labctl.analysis.checks import Checked, check
 from labctl.analysis.compare import Compared, comparisons, levels
 from labctl.analysis.design import Design, read_design
+from labctl.analysis.diagnostics.find import diagnose
 from labctl.analysis.holm import stepped_down
 from labctl.analysis.model import Comparison, Judgement
 from labctl.analysis.restored import restore_answer, restore_checks
-from labctl.analysis.signs.find import find_signs
 from labctl.analysis.stopping import ending
 from labctl.analysis.variance import precision
 from labctl.analysis.verdicts import Licence
@@ -74,10 +73,9 @@ def judge(run: LoadedRun) -> Judgement:
     decided = decide(run)
     design, cells, checked = decided.design, decided.cells, decided.checked
     licences = decided.licences
-    made = tuple(bootstrapped(decided.made, _seed(run)))
-    compared = tuple(one.comparison for one in made)
+    compared = decided.comparisons
     restored = tuple(restore_checks(design, cells, licences))
-    signs = (*find_signs(decided.run, design, cells, licences, made), *disagreements(compared))
+    found = tuple(diagnose(decided.run, design, cells, licences, decided.made))
     answered = answer(
         compared,
         why_not=next(hindrances(design, cells), None),
@@ -93,7 +91,7 @@ def judge(run: LoadedRun) -> Judgement:
         unavailable=cells.missing,
         warnings=(
             *caveat(more, decided.run),
-            *caveats(run, design, cells, tuple(checked.values()), compared, restored, signs),
+            *caveats(run, design, cells, tuple(checked.values()), compared, restored, found),
         ),
         answer=" ".join(filter(None, (restore_answer(restored), answered))),
         blocks=cells.blocks,
@@ -103,14 +101,8 @@ def judge(run: LoadedRun) -> Judgement:
         invalid=sum(trial.record.status is TrialStatus.INVALID for trial in run.trials),
         primaries={workload: primary.metric for workload, primary in design.primaries.items()},
         restored=restored,
-        signs=signs,
-        precision=tuple(precision(decided.run, made)),
+        diagnostics=found,
+        precision=tuple(precision(decided.run, decided.made)),
         ending=ending(run, compared),
         added=more,
     )
-
-
-def _seed(run: LoadedRun) -> int:
-    """The plan's: what is drawn for a report is drawn the same each time."""
-    seed = run.plan.get("seed")
-    return abs(seed) if isinstance(seed, int) else 0

@@ -72,9 +72,6 @@ class Comparison:
     as blocks: a boot each. 1 as well where no guest is compared."""
     left_out: tuple[int, ...] = ()
     """Blocks in which one side was tried and has no valid value: not imputed, so not in it."""
-    bootstrap_low: float | None = None
-    bootstrap_high: float | None = None
-    """The BCa bootstrap's interval of the same confidence, where there are blocks enough."""
     by_holm: bool = False
     """Holm's step-down procedure found what the simultaneous interval alone leaves open."""
     fallback: str | None = None
@@ -116,27 +113,22 @@ class RunCheck:
     sentence: str
 
 
-class SignKind(StrEnum):
+class DiagnosticKind(StrEnum):
     """What makes an interval less trustworthy than its confidence says."""
 
     OUTLIER = "outlier"
-    BIMODAL = "two modes"
     DRIFT = "drift"
-    AUTOCORRELATED = "autocorrelation"
-    POSITION = "position in the block"
-    CARRY_OVER = "carry-over"
-    BOOTSTRAP = "bootstrap disagrees"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
+class Diagnostic:
     """Something in a primary metric's blocks that the intervals' assumptions don't cover.
 
     Nothing is removed because of it. `sentence` says what was seen and what to do; `blocks` are
     those that show it, where it is some and not all. `tuning` is None where it is no single arm's.
     """
 
-    kind: SignKind
+    kind: DiagnosticKind
     tuning: str | None
     workload: str
     condition: str
@@ -210,7 +202,7 @@ class Judgement:
     """Workload to its primary metric."""
     restored: tuple[RunCheck, ...] = ()
     """Of each tuning that ran restored and booted: is its effect the same? Empty in most runs."""
-    signs: tuple[Sign, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     precision: tuple[Precision, ...] = ()
     ending: str | None = None
     """By what rule the run ended or would, in a sentence; None of a fixed number of blocks."""

@@ -11,7 +11,7 @@ from labctl.report.advice_files import UNNAMED, Names, ansible
 from labctl.report.advice_steps import Command, Machine, Step, filled
 from labctl.report.json_report import comparison_json
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised when a key goes or changes its meaning; new keys leave it as it is."""
 
 

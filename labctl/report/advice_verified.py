@@ -118,7 +118,7 @@ def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
 def verified_json(result: Verified) -> dict[str, Any]:
     """As plain JSON values; docs/advice.md has the keys."""
     return {
-        "schema": 1,
+        "schema": 2,
         "run": result.run,
         "fresh_run": result.fresh_run,
         "tuning": result.tuning,

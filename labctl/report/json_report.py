@@ -9,20 +9,20 @@ from labctl.analysis.collecting import level_of
 from labctl.analysis.model import (
     Added,
     Comparison,
+    Diagnostic,
     EffectKind,
     Judgement,
     Level,
     MissingMetric,
     Precision,
     RunCheck,
-    Sign,
 )
 from labctl.report.exit_prices import predicted_json
 from labctl.report.published import published_json
 from labctl.report.view import View, mapping
 from labctl.store.run_folder import LoadedRun
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised when a key goes or changes its meaning; new keys leave it as it is."""
 
 
@@ -63,7 +63,7 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "handicap": [_check(item) for item in judgement.handicap],
         "restored": [_check(item) for item in judgement.restored],
         "precision": [_precision(item) for item in judgement.precision],
-        "signs": [_sign(item) for item in judgement.signs],
+        "diagnostics": [_diagnostic(item) for item in judgement.diagnostics],
         "ending": judgement.ending,
         "added": _added(judgement.added),
         "unavailable": [_missing(item) for item in judgement.unavailable],
@@ -100,8 +100,6 @@ def comparison_json(item: Comparison) -> dict[str, Any]:
         "blocks_needed": item.blocks_needed,
         "boots": item.boots,
         "left_out": list(item.left_out),
-        "bootstrap_low": item.bootstrap_low,
-        "bootstrap_high": item.bootstrap_high,
         "by_holm": item.by_holm,
         "fallback": item.fallback,
         "blocks": {str(block): value for block, value in sorted(item.blocks.items())},
@@ -151,7 +149,7 @@ def _precision(item: Precision) -> dict[str, Any]:
     }
 
 
-def _sign(item: Sign) -> dict[str, Any]:
+def _diagnostic(item: Diagnostic) -> dict[str, Any]:
     return {
         "kind": str(item.kind),
         "tuning": item.tuning,

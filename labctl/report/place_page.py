@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from labctl.analysis.cells import Place, place_of
-from labctl.analysis.model import Comparison, Level, Sign
-from labctl.analysis.words import effect_text, ends_text, interval_text
+from labctl.analysis.model import Comparison, Diagnostic, Level
+from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import metric_title, quantity, share
 from labctl.report import sentences
 from labctl.report.bill import Price, bill
@@ -70,7 +70,6 @@ class Change:
     verdict: str
     verdict_class: str
     holm: bool
-    bootstrap: str
     blocks: int
     boots: int
     left_out: str
@@ -119,7 +118,7 @@ class Section:
     forest: Forest | None
     pictured: tuple[Change, ...]
     sentences: tuple[str, ...]
-    signs: tuple[Sign, ...]
+    diagnostics: tuple[Diagnostic, ...]
     buys: tuple[Buys, ...]
     bill_header: tuple[str, ...]
     bills: tuple[Bill, ...]
@@ -151,7 +150,7 @@ def section(view: View, place: Place, number: int, invalid: Invalid, room: Room)
         forest=forest(view, place),
         pictured=tuple(map(change, pictured)),
         sentences=tuple(said),
-        signs=tuple(view.signs(place)),
+        diagnostics=tuple(view.diagnostics(place)),
         buys=tuple(
             Buys(item.sentence, *sentences.spreads(view, place, item))
             for item in view.judgement.precision
@@ -185,7 +184,6 @@ def change(item: Comparison) -> Change:
         verdict=verdict_text(item.verdict),
         verdict_class=item.verdict.name.lower() if item.verdict is not None else "",
         holm=item.by_holm,
-        bootstrap=ends_text(item.bootstrap_low, item.bootstrap_high, item.kind, item.unit),
         blocks=len(item.blocks),
         boots=item.boots,
         left_out=", ".join(map(str, item.left_out)),

@@ -24,7 +24,7 @@ _CHECK_WORDS = {
     },
 }
 
-_FEW_SIGNS = 4
+_FEW_DIAGNOSTICS = 4
 _JUDGED = frozenset(Verdict) - {Verdict.DEMONSTRATION, Verdict.OTHER_PROMISE}
 
 
@@ -152,13 +152,14 @@ def holm(view: View, place: Place) -> Iterator[str]:
         )
 
 
-def signs(view: View, place: Place) -> Iterator[str]:
+def diagnostics(view: View, place: Place) -> Iterator[str]:
     """What makes the intervals of a place less trustworthy than they say, the grave first; of many
     the first few."""
-    found = view.signs(place)
-    yield from (f"{capital(str(sign.kind))}: {sign.sentence}" for sign in found[:_FEW_SIGNS])
-    if (more := len(found) - _FEW_SIGNS) > 0:
-        yield f"{counted(more, 'more sign')}: see 'labctl report {view.run.name} --json'."
+    found = view.diagnostics(place)
+    for one in found[:_FEW_DIAGNOSTICS]:
+        yield f"{capital(str(one.kind))}: {one.sentence}"
+    if (more := len(found) - _FEW_DIAGNOSTICS) > 0:
+        yield f"{counted(more, 'more diagnostic')}: see 'labctl report {view.run.name} --json'."
 
 
 def precision(view: View, place: Place) -> Iterator[str]:

@@ -250,7 +250,7 @@ def _legend(view: View, place: Place) -> Iterable[str]:
     for check in view.checks(place):
         yield check.sentence
     yield from sentences.holm(view, place)
-    yield from sentences.signs(view, place)
+    yield from sentences.diagnostics(view, place)
     yield from sentences.precision(view, place)
 
 

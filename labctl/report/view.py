@@ -13,11 +13,11 @@ from labctl.analysis.cells import Place, place_of
 from labctl.analysis.design import ALPHA
 from labctl.analysis.model import (
     Comparison,
+    Diagnostic,
     Judgement,
     Level,
     Role,
     RunCheck,
-    Sign,
     Verdict,
 )
 from labctl.base.wording import metric_title
@@ -329,10 +329,10 @@ class View:
         kept = {*measures, *candidates[: max(1, most - len(measures))]}
         return [arm for arm in self.tunings if arm in kept]
 
-    def signs(self, place: Place) -> list[Sign]:
+    def diagnostics(self, place: Place) -> list[Diagnostic]:
         """What makes the intervals of one place less sure than they say, grave ones first."""
-        found = [sign for sign in self.judgement.signs if place_of(sign) == place]
-        return sorted(found, key=lambda sign: not sign.grave)
+        found = [one for one in self.judgement.diagnostics if place_of(one) == place]
+        return sorted(found, key=lambda one: not one.grave)
 
     def checks(self, place: Place) -> list[RunCheck]:
         """Control, handicap and what restoring did, of one place."""

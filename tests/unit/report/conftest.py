@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Judgement, Precision, Role, Sign, SignKind
+from labctl.analysis.model import Diagnostic, DiagnosticKind, Judgement, Precision, Role
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.synthetic import synthetic_run, write_run
 
@@ -19,17 +19,19 @@ INVALID = ("pinned", "sysbench-cpu", 3)
 
 
 def with_all_that_analysis_can_say(judged: Judged) -> Judged:
-    """The run with signs, a proposal, bootstrap intervals, blocks left out and Holm's findings."""
+    """The run with diagnostics, a proposal, blocks left out and Holm's findings."""
     run, judgement = judged
     place = {"workload": "sysbench-cpu", "condition": "neighbour", "metric": "events_per_s"}
-    drift = Sign(
-        kind=SignKind.DRIFT,
+    drift = Diagnostic(
+        kind=DiagnosticKind.DRIFT,
         tuning="pinned",
         sentence="its effect grows from block to block",
         blocks=(3, 7),
         **place,
     )
-    modes = Sign(kind=SignKind.BIMODAL, tuning=None, sentence="Two modes. Look.", **place)
+    wild = Diagnostic(
+        kind=DiagnosticKind.OUTLIER, tuning=None, sentence="Block 3 stands out.", **place
+    )
     precision = Precision(
         between_boots=0.08,
         between_blocks=0.03,
@@ -45,8 +47,6 @@ def with_all_that_analysis_can_say(judged: Judged) -> Judged:
             item,
             boots=2,
             left_out=(4, 5),
-            bootstrap_low=item.low,
-            bootstrap_high=item.high,
             by_holm=item.tuning == "pinned",
         )
         if item.role is Role.PRIMARY
@@ -54,7 +54,7 @@ def with_all_that_analysis_can_say(judged: Judged) -> Judged:
         for item in judgement.comparisons
     )
     return run, replace(
-        judgement, comparisons=comparisons, signs=(drift, modes), precision=(precision,)
+        judgement, comparisons=comparisons, diagnostics=(drift, wild), precision=(precision,)
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from labctl.analysis import model
-from labctl.analysis.model import Sign, SignKind
+from labctl.analysis.model import Diagnostic, DiagnosticKind
 from labctl.report.json_report import report_json
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
@@ -63,8 +63,6 @@ class Comparison(Shape):
     blocks_needed: int | None
     boots: int
     left_out: list[int]
-    bootstrap_low: float | None
-    bootstrap_high: float | None
     by_holm: bool
     fallback: str | None
     blocks: dict[str, float]
@@ -112,7 +110,7 @@ class Precision(Shape):
     sentence: str
 
 
-class ReportedSign(Shape):
+class ReportedDiagnostic(Shape):
     kind: str
     tuning: str | None
     workload: str
@@ -190,7 +188,7 @@ class ExitCost(Shape):
 class Report(Shape):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
-    schema_: Literal[1]
+    schema_: Literal[2]
     run: str
     study: str | None
     title: str | None
@@ -222,7 +220,7 @@ class Report(Shape):
     precision: list[Precision]
     ending: str | None
     added: Added | None
-    signs: list[ReportedSign]
+    diagnostics: list[ReportedDiagnostic]
     unavailable: list[Missing]
     skipped: dict[str, str]
     skipped_workloads: dict[str, dict[Literal["guest", "native"], str]]
@@ -289,10 +287,10 @@ def test_a_run_of_which_nothing_is_left_still_has_every_key(judged: Judged) -> N
     assert report.problems == ["run.json is missing"]
 
 
-def test_a_sign_is_reported_with_its_blocks_and_every_kind_is_documented(judged: Judged) -> None:
+def test_a_diagnostic_is_reported_with_blocks_and_every_kind_is_documented(judged: Judged) -> None:
     run, judgement = judged
-    sign = Sign(
-        kind=SignKind.OUTLIER,
+    found = Diagnostic(
+        kind=DiagnosticKind.OUTLIER,
         tuning=None,
         workload="sysbench-cpu",
         condition="neighbour",
@@ -301,14 +299,14 @@ def test_a_sign_is_reported_with_its_blocks_and_every_kind_is_documented(judged:
         blocks=(3,),
         grave=False,
     )
-    (reported,) = as_shape(report_json(run, replace(judgement, signs=(sign,)))).signs
+    reported = as_shape(report_json(run, replace(judgement, diagnostics=(found,)))).diagnostics[0]
     assert (reported.kind, reported.blocks, reported.grave) == ("outlier", [3], False)
     text = DOCUMENTED.read_text(encoding="utf-8")
-    assert [str(kind) for kind in SignKind if f"`{kind}`" not in text] == []
+    assert [str(kind) for kind in DiagnosticKind if f"`{kind}`" not in text] == []
 
 
 @pytest.mark.parametrize(
-    "model", [Report, Trials, Comparison, Level, Check, ReportedSign, Precision, Missing]
+    "model", [Report, Trials, Comparison, Level, Check, ReportedDiagnostic, Precision, Missing]
 )
 def test_every_key_is_documented(model: type[BaseModel]) -> None:
     text = DOCUMENTED.read_text(encoding="utf-8")

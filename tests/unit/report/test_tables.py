@@ -10,12 +10,12 @@ from rich.console import Console
 from labctl.analysis.judge import judge
 from labctl.analysis.model import (
     Added,
+    Diagnostic,
+    DiagnosticKind,
     EffectKind,
     Judgement,
     MissingMetric,
     Role,
-    Sign,
-    SignKind,
     Verdict,
 )
 from labctl.analysis.words import effect_text, interval_text
@@ -105,7 +105,7 @@ def test_each_place_has_the_bill_of_each_tuning(judged: Judged) -> None:
         assert "−" in row
 
 
-def test_signs_precision_holm_and_blocks_left_out_are_said(judged: Judged) -> None:
+def test_diagnostics_precision_holm_and_blocks_left_out_are_said(judged: Judged) -> None:
     text = printed(*with_all_that_analysis_can_say(judged))
     assert max(map(len, text.splitlines())) <= 80
     said = one_line(text)
@@ -214,38 +214,38 @@ def test_what_a_guest_says_is_neither_markup_nor_an_escape_sequence(
     assert "\x1b" not in text
 
 
-def signs_of(workload: str, count: int) -> tuple[Sign, ...]:
+def diagnostics_of(workload: str, count: int) -> tuple[Diagnostic, ...]:
     return tuple(
-        Sign(
-            kind=SignKind.DRIFT,
+        Diagnostic(
+            kind=DiagnosticKind.DRIFT,
             tuning="pinned",
             workload=workload,
             condition="neighbour",
             metric="events_per_s",
-            sentence=f"Sign number {number}.",
+            sentence=f"Finding number {number}.",
             grave=number % 2 == 0,
         )
         for number in range(count)
     )
 
 
-def test_signs_stand_below_their_own_table_the_grave_first(judged: Judged) -> None:
+def test_diagnostics_stand_below_their_own_table_the_grave_first(judged: Judged) -> None:
     run, judgement = judged
-    text = printed(run, replace(judgement, signs=signs_of("sysbench-cpu", 3)))
+    text = printed(run, replace(judgement, diagnostics=diagnostics_of("sysbench-cpu", 3)))
     sysbench, fio = (
         next(part for part in text.split("== ") if part.startswith(place))
         for place in ("sysbench-cpu", "fio-randread")
     )
-    assert "Sign number" not in fio
-    places = [sysbench.index(f"Drift: Sign number {number}.") for number in (0, 2, 1)]
+    assert "Finding number" not in fio
+    places = [sysbench.index(f"Drift: Finding number {number}.") for number in (0, 2, 1)]
     assert places == sorted(places)
 
 
-def test_many_signs_take_few_lines_and_say_where_the_rest_is(judged: Judged) -> None:
+def test_many_diagnostics_take_few_lines_and_say_where_the_rest_is(judged: Judged) -> None:
     run, judgement = judged
-    text = one_line(printed(run, replace(judgement, signs=signs_of("sysbench-cpu", 9))))
-    assert text.count("Sign number") == 4
-    assert f"5 more signs: see 'labctl report {run.name} --json'" in text
+    text = one_line(printed(run, replace(judgement, diagnostics=diagnostics_of("sysbench-cpu", 9))))
+    assert text.count("Finding number") == 4
+    assert f"5 more diagnostics: see 'labctl report {run.name} --json'" in text
 
 
 def test_the_answer_writes_a_change_as_the_table_does(judged: Judged) -> None:

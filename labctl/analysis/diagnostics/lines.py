@@ -1,24 +1,21 @@
-"""What signs are sought in: the effects that something hangs on, and how the run went."""
+"""What diagnostics look at: the effects that a verdict or a check follows from."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from labctl.analysis.boots import sharing
-from labctl.analysis.cells import Cell, Cells, Place, Series, cell_of
+from labctl.analysis.cells import Cells, Place, Series
 from labctl.analysis.compare import Compared
 from labctl.analysis.design import Design, Primary
+from labctl.analysis.diagnostics.series import Groups, Values
 from labctl.analysis.effects import Effects, paired
-from labctl.analysis.model import Sign, SignKind, Verdict
-from labctl.analysis.signs.series import Groups, Values
+from labctl.analysis.model import Diagnostic, DiagnosticKind, Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
-from labctl.analysis.words import change_text, listed
-from labctl.store.run_folder import LoadedRun
-from labctl.store.trial import TrialStatus
+from labctl.analysis.words import change_text
 
 LEVEL = 0.01
 """The chance of any false alarm of one kind at one place. It is shared out among the series that
@@ -36,16 +33,16 @@ class Ground:
     verdicts: Mapping[str, Verdict | None]
     """By tuning, as given."""
 
-    def sign(
+    def diagnostic(
         self,
-        kind: SignKind,
+        kind: DiagnosticKind,
         tuning: str | None,
         sentence: str,
         *,
         blocks: Iterable[int] = (),
         grave: bool = True,
-    ) -> Sign:
-        return Sign(
+    ) -> Diagnostic:
+        return Diagnostic(
             kind=kind,
             tuning=tuning,
             workload=self.place.workload,
@@ -131,28 +128,7 @@ def by_boot(blocks: Iterable[int], boots: Sequence[Mapping[int, int]]) -> Groups
     return [sorted(index[block] for block in group) for group in groups]
 
 
-def orders(run: LoadedRun) -> dict[int, tuple[str, ...]]:
-    """The arms of each block as they ran; no block in which two had one position."""
-    ran: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    for trial in run.trials:
-        record = trial.record
-        ran[record.block].setdefault(str(record.cell.get("tuning")), record.position)
-    return {
-        block: tuple(sorted(arms, key=arms.__getitem__))
-        for block, arms in sorted(ran.items())
-        if len(set(arms.values())) == len(arms)
-    }
-
-
-def folders(run: LoadedRun, arms: Iterable[str], place: Place, blocks: Iterable[int]) -> str:
-    """Of the trials that counted there: "trials/0131 ('pinned')"."""
-    wanted = {(Cell(arm, place), block) for arm in arms for block in blocks}
-    return listed(
-        [
-            f"trials/{trial.folder.path.name} ('{trial.record.cell['tuning']}')"
-            for trial in run.trials
-            if trial.record.status is TrialStatus.DONE
-            and (cell_of(trial.record.cell), trial.record.block) in wanted
-        ],
-        6,
-    )
+def whose(ground: Ground, line: Line) -> str:
+    if line.name == ground.design.control:
+        return "the control's difference from baseline"
+    return f"the effect of '{line.name}'"

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from labctl.analysis.boots import spread_over
 from labctl.analysis.design import ALPHA
+from labctl.analysis.diagnostics.lines import Ground, Line
 from labctl.analysis.effects import on_scale, towards_better
 from labctl.analysis.intervals import Interval, Spread, t_interval
-from labctl.analysis.signs.lines import Ground, Line
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, decide
 from labctl.base.units import Better
 

@@ -1,4 +1,4 @@
-"""Tests on one series of numbers, held against enumeration and against planted signs."""
+"""Tests on one series of numbers, held against enumeration and against what is planted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.signs import series
+from labctl.analysis.diagnostics import series
 
 Draw = Callable[[np.random.Generator], series.Values]
 
@@ -64,32 +64,9 @@ def test_a_slope_is_that_of_the_pairs_within_boots() -> None:
     assert series.slope(values, [1, 2, 3, 4, 5, 6], [range(3), range(3, 6)]) == 2
 
 
-def test_one_wild_value_makes_neither_trend_nor_likeness() -> None:
+def test_one_wild_value_makes_no_trend() -> None:
     values = of(0.1, -0.3, 0.4, -0.2, 0.0, 0.3, -0.4, 0.2, -0.1, 1e6)
     assert series.trend(values, ALL) > 0.05
-    assert series.alike_neighbours(values) > 0.05
-
-
-def test_neighbours_in_order_are_alike_and_those_that_alternate_are_not() -> None:
-    assert series.alike_neighbours(np.arange(10.0)) < 1e-3
-    assert series.alike_neighbours(of(0, 9, 1, 8, 2, 7, 3, 6, 4, 5)) > 0.5
-    assert series.alike_neighbours(np.zeros(10)) == 1.0
-
-
-def test_the_likeness_of_neighbours_follows_its_distribution_at_ten_blocks() -> None:
-    """Bartels' Beta against shuffles, where one run in a hundred and in four hundred is flagged."""
-    rng = np.random.default_rng(5)
-    found = np.array(
-        [series.alike_neighbours(rng.permutation(np.arange(10.0))) for _ in range(20_000)]
-    )
-    assert np.mean(found <= 0.01) == pytest.approx(0.01, abs=0.003)
-    assert np.mean(found <= 0.0025) == pytest.approx(0.0025, abs=0.0015)
-
-
-def test_the_correlation_with_the_value_before_is_the_textbooks() -> None:
-    values = of(1, 2, 3, 4)
-    assert series.lag_one(values) == pytest.approx(0.25)
-    assert series.lag_one(np.ones(4)) == 0.0
 
 
 def test_rosners_own_example_has_three_outliers() -> None:
@@ -119,23 +96,6 @@ def test_a_value_within_the_bins_of_its_histogram_is_no_outlier() -> None:
     assert series.outliers(values, 0.01, floor=0.05) == ()
 
 
-def test_a_split_is_the_best_of_all_splits() -> None:
-    values = np.random.default_rng(2).normal(size=12)
-    ordered = np.sort(values)
-    total = np.square(ordered - ordered.mean()).sum()
-
-    def within(k: int) -> float:
-        return sum(float(np.square(p - p.mean()).sum()) for p in (ordered[:k], ordered[k:]))
-
-    found = series.split(values)
-    assert found.ratio == pytest.approx(total / min(within(k) for k in range(3, 10)))
-    assert max(values[list(found.lower)]) < min(values[list(found.upper)])
-
-
-def test_two_heaps_without_a_spread_have_no_finite_ratio() -> None:
-    assert series.split(of(0, 0, 0, 0, 0, 1, 1, 1, 1, 1)).ratio == float("inf")
-
-
 def rate(flagged: Callable[[series.Values], bool], draw: Draw, n: int = 4000) -> float:
     rng = np.random.default_rng(11)
     return float(np.mean([flagged(draw(rng)) for _ in range(n)]))
@@ -149,10 +109,3 @@ def normal(blocks: int) -> Draw:
 def test_outliers_are_as_rare_in_normal_values_as_asked(blocks: int) -> None:
     found = rate(lambda values: bool(series.outliers(values, 0.01)), normal(blocks))
     assert 0.003 <= found <= 0.015
-
-
-@pytest.mark.parametrize("blocks", [10, 13, 30])
-def test_two_modes_are_as_rare_in_normal_values_as_asked(blocks: int) -> None:
-    critical = series.critical_split(blocks, 0.01)
-    found = rate(lambda values: series.split(values).ratio > critical, normal(blocks))
-    assert 0.005 <= found <= 0.015
