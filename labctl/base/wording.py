@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from labctl.base.latencies import CLOSED, OPEN
 from labctl.base.units import Unit
 
 MINUS = "\N{MINUS SIGN}"
@@ -161,15 +162,20 @@ def without_logs(reason: str) -> tuple[str, str]:
     return sentence, logs
 
 
-def metric_title(metric: str) -> str:
+def metric_title(metric: str, *, closed_loop: bool = False) -> str:
     """A metric's key in words: "latency_p95" is "p95 latency", "host_cpu{thread=vcpu}"
-    is "host CPU (vcpu)", "exits{vcpu=0}" is "VM exits (vCPU 0)"."""
+    is "host CPU (vcpu)", "exits{vcpu=0}" is "VM exits (vCPU 0)".
+
+    `closed_loop`: say of a latency that it is one, as where "open-loop p95 latency" stands beside.
+    """
     base, _, labels = metric.partition("{")
     title = _TITLES.get(base)
     if base == "latency_max":
         title = "largest latency of all blocks"
-    elif title is None and base.startswith("latency_"):
-        title = f"{base.removeprefix('latency_')} latency"
+    elif title is None and base.startswith(CLOSED):
+        title = f"{'closed-loop ' if closed_loop else ''}{base.removeprefix(CLOSED)} latency"
+    elif title is None and base.startswith(OPEN):
+        title = f"open-loop {base.removeprefix(OPEN)} latency"
     if title is None:
         title = base.replace("_per_s", "/s").replace("_", " ")
     if not labels:

@@ -61,6 +61,7 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
         raise BrokenError(f"{folder.path / 'trial.json'} does not say {error}") from error
     # First: what a tool that failed at once leaves elsewhere is a riddle beside its own output.
     readings: list[Reading] = list(program.parse(folder))
+    readings += program.periods(folder, record.parsed_with.get("parameters") or {})
     host = list(host_threads.parse(folder))
     readings += host
     readings += host_cpus.parse(folder)

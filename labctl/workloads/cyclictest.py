@@ -10,34 +10,28 @@ from typing import Any
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
+from labctl.base.latencies import OPEN_MEAN
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
+from labctl.workloads import open_loop
 from labctl.workloads.histogram import Bin, histogram, latency_readings
 from labctl.workloads.model import (
     IntegerParameter,
     Parameter,
+    Parameters,
     Setting,
     WorkloadBase,
     integer,
 )
+from labctl.workloads.open_loop import MICROSECOND_S, Thread
 
 BINARY = "/usr/bin/cyclictest"
 OUTPUT = "cyclictest.json"
 WARMUP_WINDOWS = 3
-MICROSECOND_S = 1e-6
 
 _INTERVAL = re.compile(r"(?: --interval[ =]| -i ?)(\d{1,9})(?: |$)")
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """One measuring thread: wake-ups by latency in whole microseconds, and those too late for
-    the histogram."""
-
-    by_latency_us: Mapping[int, int]
-    beyond: int
-    max_us: int
+_NO_INTERVAL = "cyclictest's command line names no interval."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +64,7 @@ class Cyclictest(WorkloadBase):
         ),
     )
     binaries: tuple[str, ...] = (BINARY,)
-    primary: str = "latency_p95"
+    primary: str = OPEN_MEAN
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
@@ -87,7 +81,7 @@ class Cyclictest(WorkloadBase):
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         source = f"files/{OUTPUT}"
-        threads, interval_us = _threads(raw.read_text(source), str(raw.path / source))
+        threads, interval_us = read(raw.read_text(source), str(raw.path / source))
         latencies = histogram(
             (
                 # cyclictest cuts to whole microseconds: a latency of 7 is 7 to 8.
@@ -108,6 +102,13 @@ class Cyclictest(WorkloadBase):
         maximum_us = max(thread.max_us for thread in threads)
         yield from latency_readings(latencies, maximum_us * MICROSECOND_S)
         yield _stall_time(threads, interval_us, source)
+
+    def periods(self, raw: TrialFolder, parameters: Parameters) -> Iterator[Reading]:
+        source = f"files/{OUTPUT}"
+        threads, interval_us = read(raw.read_text(source), str(raw.path / source))
+        if interval_us is None:
+            return open_loop.unavailable(_NO_INTERVAL)
+        return open_loop.readings(threads, interval_us, source)
 
 
 def _command(setting: Setting, length: str) -> Command:
@@ -133,7 +134,7 @@ def _command(setting: Setting, length: str) -> Command:
     )
 
 
-def _threads(text: str, where: str) -> tuple[list[Thread], int | None]:
+def read(text: str, where: str) -> tuple[list[Thread], int | None]:
     """The threads of a report, and the interval that its command line names."""
     try:
         report = json.loads(text)
@@ -158,32 +159,28 @@ def _thread(entry: Mapping[str, Any]) -> Thread:
     beyond = int(entry["cycles"]) - sum(by_latency.values())
     if beyond < 0 or min(by_latency.values(), default=1) < 1 or min(by_latency, default=0) < 0:
         raise ValueError(f"{entry['cycles']} cycles, but {sum(by_latency.values())} in its bins")
-    return Thread(by_latency, beyond, int(entry["max"]))
+    max_us = int(entry["max"])
+    if max_us < max(by_latency, default=0):
+        raise ValueError(f"a maximum of {max_us} us, but a bin of {max(by_latency)} us")
+    return Thread(by_latency, beyond, max_us)
 
 
 def _interval_us(command_line: str) -> int | None:
     found = _INTERVAL.search(command_line)
-    return int(found[1]) if found else None
+    return (int(found[1]) or None) if found else None
 
 
 def _stall_time(threads: list[Thread], interval_us: int | None, source: str) -> Reading:
     """Sum over all wake-ups of max(0, latency - interval), all threads together (METHOD rule 9):
     cyclictest skips the periods that it missed, so a stall of 50 ms is one wake-up to it."""
     if interval_us is None:
-        reason = "cyclictest's command line names no interval."
-        return Unavailable(metric="stall_time", reason=reason)
-    if any(thread.beyond > 1 for thread in threads):
-        reason = (
-            "more than one wake-up of a thread came after the end of cyclictest's histogram, "
-            "so their lengths are not known: raise 'histogram_us'."
-        )
-        return Unavailable(metric="stall_time", reason=reason)
+        return Unavailable(metric="stall_time", reason=_NO_INTERVAL)
     total_us = 0
     for thread in threads:
-        latencies = dict(thread.by_latency_us)
-        if thread.beyond:  # the only one beyond the histogram is the longest of all
-            latencies[thread.max_us] = latencies.get(thread.max_us, 0) + 1
-        total_us += sum(max(0, us - interval_us) * count for us, count in latencies.items())
+        lengths_us = thread.lengths_us
+        if lengths_us is None:
+            return Unavailable(metric="stall_time", reason=open_loop.OVERFLOW)
+        total_us += sum(max(0, us - interval_us) * count for us, count in lengths_us.items())
     return Sample(
         metric="stall_time",
         value=total_us * MICROSECOND_S,

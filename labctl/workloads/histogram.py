@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
+from labctl.base.latencies import CLOSED
 from labctl.base.percentiles import SAMPLES_BEYOND, samples_needed
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable, sample_key
@@ -55,20 +56,33 @@ def histogram(
 
 
 def latency_readings(latencies: Histogram, maximum_s: float) -> Iterator[Reading]:
-    """Percentiles (middle of their bin), their bins' relative widths, and the maximum.
+    """Percentiles as `percentiles` has them, and the maximum."""
+    yield from percentiles(latencies)
+    yield _seconds("latency_max", maximum_s, latencies)
+
+
+def percentiles(
+    latencies: Histogram, *, prefix: str = CLOSED, wakeups: int | None = None
+) -> Iterator[Reading]:
+    """Percentiles (middle of their bin), and their bins' relative widths.
 
     A percentile with fewer than 20 samples beyond it, or beyond the histogram, is unavailable.
+    `wakeups`: how many of the latencies were measured, where those of other periods follow.
     `bin_width{of=...}` is the width of the bin over its middle: values closer than that tie, and
     analysis keeps a standard deviation from falling below what ties can fake.
     """
+    measured = latencies.count if wakeups is None else wakeups
     for name, q in PERCENTILES.items():
-        metric = f"latency_{name}"
+        metric = f"{prefix}{name}"
         needed = samples_needed(q)
         found = latencies.quantile(q)
-        if latencies.count < needed:
+        if measured < needed:
             reason = (
-                f"the trial has {latencies.count} samples and {name} takes {needed}, "
+                f"the trial has {measured} samples and {name} takes {needed}, "
                 f"so that {SAMPLES_BEYOND} lie beyond it."
+                if wakeups is None
+                else f"{name} takes {needed} wake-ups in a trial: periods that a stall hid don't "
+                "count."
             )
             yield Unavailable(metric=sample_key(metric, latencies.labels), reason=reason)
         elif found is None:
@@ -76,15 +90,22 @@ def latency_readings(latencies: Histogram, maximum_s: float) -> Iterator[Reading
             yield Unavailable(metric=sample_key(metric, latencies.labels), reason=reason)
         else:
             yield _seconds(metric, found.middle_s, latencies)
-            yield Sample(
-                metric="bin_width",
-                value=found.width_s / found.middle_s,
-                unit=Unit.FRACTION,
-                better=Better.NEITHER,
-                labels={**latencies.labels, "of": metric},
-                source=latencies.source,
-            )
-    yield _seconds("latency_max", maximum_s, latencies)
+            width = found.width_s / found.middle_s
+            yield bin_width(metric, width, latencies.source, latencies.labels)
+
+
+def bin_width(
+    of: str, width: float, source: str, labels: Mapping[str, str] | None = None
+) -> Sample:
+    """How coarsely a histogram shows the metric `of`, as a share of its value (METHOD 16)."""
+    return Sample(
+        metric="bin_width",
+        value=width,
+        unit=Unit.FRACTION,
+        better=Better.NEITHER,
+        labels={**(labels or {}), "of": of},
+        source=source,
+    )
 
 
 def _seconds(metric: str, value: float, latencies: Histogram) -> Sample:

@@ -165,6 +165,13 @@ class Workload(Protocol):
         Raises BrokenError naming the raw file.
         """
 
+    def periods(self, raw: TrialFolder, parameters: Parameters) -> Iterator[Reading]:
+        """Of a program of a fixed pace that skips the periods which it missed, what it would have
+        told of all of them (open_loop.py); of others nothing.
+
+        Raises BrokenError naming the raw file.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadBase:
@@ -195,6 +202,9 @@ class WorkloadBase:
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         return None
+
+    def periods(self, raw: TrialFolder, parameters: Parameters) -> Iterator[Reading]:
+        return iter(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

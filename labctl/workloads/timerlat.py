@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
+from labctl.base.latencies import OPEN_MEAN
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads import rtla
+from labctl.workloads import open_loop, rtla
 from labctl.workloads.histogram import latency_readings
-from labctl.workloads.model import IntegerParameter, Setting, Watcher
+from labctl.workloads.model import IntegerParameter, Parameters, Setting, Watcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,19 @@ class Timerlat(Watcher):
             maximum_us = max(column.maximum_us for column in columns)
             yield from latency_readings(latencies, maximum_us * rtla.MICROSECOND_S)
 
+    def periods(self, raw: TrialFolder, parameters: Parameters) -> Iterator[Reading]:
+        """Of the threads: a thread that is late keeps its timer from being set again."""
+        interval_us = parameters.get("interval_us")
+        if not isinstance(interval_us, int) or interval_us < 1:
+            return open_loop.unavailable("the record of the trial names no interval.")
+        report = rtla.read(raw.read_text(rtla.STDOUT), self.name, str(raw.path / rtla.STDOUT))
+        threads = [
+            open_loop.Thread(column.by_length_us, column.beyond, column.maximum_us)
+            for column in report.columns
+            if column.name.startswith("Thr-")
+        ]
+        return open_loop.readings(threads, interval_us, rtla.STDOUT)
+
 
 TIMERLAT = Timerlat(
     name="timerlat",
@@ -55,6 +69,6 @@ TIMERLAT = Timerlat(
         rtla.HISTOGRAM_US,
     ),
     binaries=(rtla.BINARY,),
-    primary="latency_p95",
+    primary=OPEN_MEAN,
     tracers=("timerlat",),
 )

@@ -120,6 +120,11 @@ def test_a_difference_has_a_sign_and_fractions_differ_by_percentage_points() -> 
 
 def test_metrics_are_named_in_words() -> None:
     assert metric_title("latency_p95") == "p95 latency"
+    assert metric_title("latency_p95{op=read}", closed_loop=True) == (
+        "closed-loop p95 latency (read)"
+    )
+    assert metric_title("iops", closed_loop=True) == "IOPS"
+    assert metric_title("open_latency_mean") == "open-loop mean latency"
     assert metric_title("events_per_s") == "events/s"
     assert metric_title("host_cpu{thread=vcpu}") == "host CPU (vcpu)"
     assert metric_title("ctx_switches{kind=voluntary,of=workload}") == (

@@ -1,0 +1,113 @@
+"""Open-loop latencies of a program with a fixed pace: the periods that a stall hid, put back.
+
+A thread that is to wake up once in an interval I, and does so late by L, skips floor(L / I)
+periods: it tells of one late wake-up where a load that doesn't wait for the machine would have had
+a request due in each of them. Those waited L - I, L - 2 I, ..., so a wake-up stands for
+1 + floor(L / I) requests (docs/decisions/latency-is-open-loop.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from labctl.base.errors import BrokenError
+from labctl.base.latencies import OPEN, OPEN_MEAN
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.workloads.histogram import PERCENTILES, Bin, bin_width, histogram, percentiles
+
+MICROSECOND_S = 1e-6
+
+METRICS = ("periods", "late_periods", OPEN_MEAN, *(f"{OPEN}{name}" for name in PERCENTILES))
+
+_MOST_BINS = 1_000_000
+"""A wake-up of 100 s at the shortest interval: more is no trial's, and would take all memory."""
+
+OVERFLOW = (
+    "more than one wake-up of a thread came after the end of the tool's histogram, so their "
+    "lengths are not known: raise 'histogram_us'."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One thread's wake-ups by latency in whole microseconds, cut: 7 is 7 to 8. `beyond`: how many
+    came too late for the tool's histogram."""
+
+    by_latency_us: Mapping[int, int]
+    beyond: int
+    max_us: int
+
+    @property
+    def lengths_us(self) -> Mapping[int, int] | None:
+        """All wake-ups by latency; None where the histogram's end hides more than one."""
+        if self.beyond > 1:
+            return None
+        if not self.beyond:
+            return self.by_latency_us
+        # The only one beyond the histogram is the longest of all.
+        of_max = self.by_latency_us.get(self.max_us, 0) + 1
+        return {**self.by_latency_us, self.max_us: of_max}
+
+
+def unavailable(reason: str) -> Iterator[Reading]:
+    for metric in METRICS:
+        yield Unavailable(metric=metric, reason=reason)
+
+
+def readings(threads: Sequence[Thread], interval_us: int, source: str) -> Iterator[Reading]:
+    """METRICS of threads that share an interval, or why they can't be had.
+
+    A percentile takes as many real wake-ups as any other (METHOD 16): the periods of one stall are
+    one event. Raises BrokenError where lengths can't be those of a trial.
+    """
+    known = [lengths for t in threads if (lengths := t.lengths_us) is not None]
+    if len(known) < len(threads):
+        yield from unavailable(OVERFLOW)
+        return
+    wakeups: Counter[int] = Counter()
+    for lengths in known:
+        wakeups.update(lengths)
+    requests = every_period(wakeups, interval_us)
+    periods, real = sum(requests.values()), wakeups.total()
+    yield _sample("periods", periods, Unit.COUNT, Better.NEITHER, source)
+    yield _sample("late_periods", (periods - real) / periods, Unit.FRACTION, Better.LOWER, source)
+    total_us = sum(latency_us * count for latency_us, count in requests.items())
+    mean_s = (total_us / periods + 0.5) * MICROSECOND_S
+    yield _sample(OPEN_MEAN, mean_s, Unit.SECONDS, Better.LOWER, source)
+    # What cutting does to a mean: at most half a microsecond where all values share a bin, and far
+    # less of it where they are spread over several.
+    fullest = max(count * (1 + us // interval_us) for us, count in wakeups.items()) / periods
+    yield bin_width(OPEN_MEAN, fullest * MICROSECOND_S / mean_s, source)
+    bins = (
+        Bin((latency_us + 0.5) * MICROSECOND_S, MICROSECOND_S, count)
+        for latency_us, count in requests.items()
+    )
+    yield from percentiles(histogram(bins, source=source), prefix=OPEN, wakeups=real)
+
+
+def every_period(wakeups: Mapping[int, int], interval_us: int) -> dict[int, int]:
+    """Requests by latency: for each wake-up of latency L those of L, L - I, L - 2 I, ... above or
+    at 0, which are 1 + floor(L / I)."""
+    latest: dict[int, int] = {}
+    for latency_us in wakeups:
+        phase = latency_us % interval_us
+        latest[phase] = max(latency_us, latest.get(phase, 0))
+    if sum(1 + latency_us // interval_us for latency_us in latest.values()) > _MOST_BINS:
+        raise BrokenError(
+            f"expected wake-ups of a trial, found one that came {max(latest.values())} us late "
+            f"at an interval of {interval_us} us"
+        )
+    requests = {}
+    for latency_us in latest.values():
+        waiting = 0
+        for left_us in range(latency_us, -1, -interval_us):
+            waiting += wakeups.get(left_us, 0)
+            requests[left_us] = waiting
+    return requests
+
+
+def _sample(metric: str, value: float, unit: Unit, better: Better, source: str) -> Sample:
+    return Sample(metric=metric, value=value, unit=unit, better=better, source=source)
