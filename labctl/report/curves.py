@@ -15,11 +15,12 @@ from statistics import median, quantiles
 
 from labctl.analysis.cells import Place
 from labctl.analysis.model import Level
+from labctl.analysis.words import capital
+from labctl.base.latencies import CLOSED, OPEN
 from labctl.base.units import Unit
 from labctl.base.wording import counted, quantity
 from labctl.report.axis import Axis, axis_of
 from labctl.report.view import View, mapping
-from labctl.store.samples import base_name
 
 _LABEL = 17
 """Height that a number at the axis takes."""
@@ -27,7 +28,7 @@ HEIGHT = 130
 _RIGHT = 78.0
 """The curve ends here, in percent: the maximum stands beyond it, unconnected."""
 MAXIMUM_X = 95.0
-_PERCENTILE = re.compile(r"latency_p(\d+)")
+_PERCENTILE = re.compile(rf"(?:{OPEN}|{CLOSED})p(\d+)")
 _MAXIMUM = "latency_max"
 _COUNTS = ("operations", "wakeups", "round_trips")
 
@@ -80,24 +81,35 @@ class Curves:
 
 
 def curves(view: View, place: Place, shown: Collection[str]) -> list[Curves]:
-    """One set of pictures per kind of latency (reads, writes); [] where none was measured.
+    """One set of pictures per kind of latency (open and closed loop, reads, writes); [] where none
+    was measured.
 
     `shown`: the arms that are drawn; the table has all.
     """
+    return [
+        item
+        for prefix in (OPEN, CLOSED)
+        for labels, arms in _kinds(view, place, prefix).items()
+        if (item := _curves(view, place, prefix, labels, arms, shown)) is not None
+    ]
+
+
+def _kinds(view: View, place: Place, prefix: str) -> dict[str, dict[str, dict[str, Level]]]:
+    """By labels and arm what begins with the prefix, and the longest, the same of either loop."""
     kinds: dict[str, dict[str, dict[str, Level]]] = {}
     for level in view.levels(place):
-        if level.metric.startswith("latency_"):
-            kind = level.metric.partition("{")[2].rstrip("}")
-            arm = kinds.setdefault(kind, {}).setdefault(level.tuning, {})
-            arm[base_name(level.metric)] = level
-    drawn = (_curves(view, place, kind, arms, shown) for kind, arms in kinds.items())
-    return [item for item in drawn if item is not None]
+        base, _, labels = level.metric.partition("{")
+        if base.startswith(prefix) or base == _MAXIMUM:
+            arm = kinds.setdefault(labels.rstrip("}"), {}).setdefault(level.tuning, {})
+            arm[base] = level
+    return kinds
 
 
 def _curves(
     view: View,
     place: Place,
-    kind: str,
+    prefix: str,
+    labels: str,
     levels: Mapping[str, Mapping[str, Level]],
     shown_arms: Collection[str],
 ) -> Curves | None:
@@ -111,13 +123,14 @@ def _curves(
     if axis is None or len(qs) < 2:
         return None
     scale = _Scale(axis, qs[0], qs[-1])
-    kinds = f" ({kind.partition('=')[2] or kind})" if kind else ""
+    kinds = f" ({labels.partition('=')[2] or labels})" if labels else ""
+    what = f"{view.latency(place.workload, prefix)}{kinds}"
     shown = sorted({point.q for found in points.values() for point in found})
     unit = next(level.unit for found in levels.values() for level in found.values())
     left = [q for q in shown if any(_at(points[a], q) and not _at(whole[a], q) for a in arms)]
     return Curves(
-        title=f"{place.title}: latency{kinds} by percentile",
-        heading=f"Latency{kinds} by percentile",
+        title=f"{place.title}: {what} by percentile",
+        heading=f"{capital(what)} by percentile",
         panels=tuple(_panels(view, arms, shown_arms, whole, maxima, scale)),
         x_ticks=tuple((scale.x(q), _name(q)) for q in qs),
         y_ticks=tuple((scale.y(value), text) for value, text in axis.ticks(unit, _LABEL / HEIGHT)),

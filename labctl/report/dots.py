@@ -14,7 +14,7 @@ from statistics import median
 
 from labctl.analysis.cells import Place, cell_of
 from labctl.base.units import Unit
-from labctl.base.wording import NOT_AVAILABLE, metric_title, quantity
+from labctl.base.wording import NOT_AVAILABLE, quantity
 from labctl.report.axis import Axis, axis_of
 from labctl.report.view import View, primary_column
 from labctl.store.samples import Sample
@@ -124,8 +124,8 @@ def dots(view: View, place: Place, invalid: Invalid, shown: Collection[str]) -> 
     groups = [blocks[at : at + joined] for at in range(0, len(blocks), joined)]
     across = _Across(axis, blocks[0], blocks[-1])
     return Dots(
-        title=f"{place.title}: {metric_title(metric)} of every trial, by block",
-        metric=metric_title(metric),
+        title=f"{place.title}: {view.title(place.workload, metric)} of every trial, by block",
+        metric=view.title(place.workload, metric),
         panels=tuple(
             _panel(arm, values.get(arm, {}), lost[arm], groups, across, unit)
             for arm in arms

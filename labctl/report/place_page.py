@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from labctl.analysis.cells import Place, place_of
 from labctl.analysis.model import Comparison, Diagnostic, Level
 from labctl.analysis.words import effect_text, interval_text
-from labctl.base.wording import metric_title, quantity, share
+from labctl.base.wording import quantity, share
 from labctl.report import sentences
 from labctl.report.bill import Price, bill
 from labctl.report.curves import Curves, curves
@@ -19,8 +19,15 @@ from labctl.report.stacks import Stack, exits, host_cpu, no_exits
 from labctl.report.view import SYMBOLS, View, verdict_text
 from labctl.store.samples import labels_of
 
-_ALWAYS = ("latency_p95", "ipc", "exits", "exits_per_op", "ops_per_cpu_s", "neighbour_ops_per_s")
-_MOSTLY = (*_ALWAYS, "latency_", "host_cpu", "run_delay", "stall_time", "events_per_s", "iops")
+_ALWAYS = (
+    *("open_latency_mean", "open_latency_p95", "latency_p95", "ipc", "exits", "exits_per_op"),
+    *("ops_per_cpu_s", "neighbour_ops_per_s"),
+)
+_MOSTLY = (
+    *_ALWAYS,
+    *("open_latency_", "latency_", "late_periods", "stall_time"),
+    *("host_cpu", "run_delay", "events_per_s", "iops"),
+)
 DETAIL: tuple[tuple[str, ...], ...] = (("",), _MOSTLY, _ALWAYS, ())
 """How metrics begin that a place's table of all numbers has, from all of them to none but the
 primary one."""
@@ -212,7 +219,7 @@ def _metrics(view: View, place: Place, detail: tuple[str, ...]) -> Iterable[Metr
             if arm in levels
         )
         sources = sorted({level.source for level in levels.values()})
-        yield Metric(metric_title(metric), ", ".join(sources), numbers)
+        yield Metric(view.title(place.workload, metric), ", ".join(sources), numbers)
 
 
 def _number(view: View, level: Level, changes: Sequence[Comparison]) -> Number:

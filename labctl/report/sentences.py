@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from labctl.analysis.cells import Place, place_of
 from labctl.analysis.model import Comparison, EffectKind, Precision, Verdict
 from labctl.analysis.words import capital, listed, size_text
-from labctl.base.wording import counted, duration, metric_title, share, size
+from labctl.base.wording import counted, duration, share, size
 from labctl.report.view import View
 
 _CHECK_WORDS = {
@@ -44,7 +44,7 @@ def direction(view: View, place: Place) -> str:
     item = view.primary_comparison(place)
     if item is None:
         return ""
-    return f"judged by {metric_title(item.metric)}, {item.better} is better"
+    return f"judged by {view.title(place.workload, item.metric)}, {item.better} is better"
 
 
 def intervals(view: View, place: Place) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from textwrap import fill
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -33,8 +34,9 @@ _VERDICT_STYLES = {
 }
 
 
+_VERDICT = "verdict"
 _WIDEST = 12
-"""Letters of an interval that fit into any table's column."""
+"""Letters of an interval, or of a verdict's longest word, that fit into any table's column."""
 
 
 class _Footnotes:
@@ -119,10 +121,10 @@ def _verdicts(view: View) -> list[RenderableType]:
     return [Text(), table] if table.row_count else []
 
 
-def _verdict_cell(item: Comparison) -> Text:
+def _verdict_cell(item: Comparison, widest: int = 80) -> Text:
     if item.verdict is None:
         return text("")
-    words = f"{SYMBOLS[item.verdict]} {verdict_text(item.verdict)}"
+    words = fill(f"{SYMBOLS[item.verdict]} {verdict_text(item.verdict)}", widest)
     holm = "\n(by Holm)" if item.by_holm else ""
     return text(words + holm, style=_VERDICT_STYLES.get(item.verdict, ""))
 
@@ -190,7 +192,7 @@ def _changes(
     judged = any(item is not None and item.verdict for _, _, found in rows for item in found)
     titles = view.column_titles(place, columns)
     if judged:
-        titles.insert(1, "verdict")
+        titles.insert(1, _VERDICT)
     table = _table(title, titles)
     for tuning, against, found in rows:
         cells = [
@@ -201,7 +203,7 @@ def _changes(
         ]
         if judged:
             first = next((item for item in found if item and item.verdict), None)
-            cells.insert(1, _verdict_cell(first) if first is not None else text(""))
+            cells.insert(1, _verdict_cell(first, _WIDEST) if first is not None else text(""))
         arm = tuning if against == view.baseline else f"{tuning}\nvs {against}"
         table.add_row(text(arm), *cells)
     return table
@@ -274,8 +276,12 @@ def _table(title: str, columns: list[str]) -> Table:
     table = bare_table(title)
     table.add_column("arm", min_width=9, overflow="fold")
     for name in columns:
-        # The narrowest that "−31…−14 %" and most verdict words need.
-        table.add_column(text(name), min_width=9, max_width=14, overflow="fold")
+        if name == _VERDICT:
+            table.add_column(name, no_wrap=True)
+            continue
+        # The narrowest that "−31…−14 %" needs; a line can't break at a hyphen.
+        heading = text(name.replace("-loop ", " loop "))
+        table.add_column(heading, min_width=9, max_width=14, overflow="fold")
     return table
 
 

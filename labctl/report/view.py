@@ -20,6 +20,7 @@ from labctl.analysis.model import (
     RunCheck,
     Verdict,
 )
+from labctl.base.latencies import OPEN, OPEN_MEAN
 from labctl.base.wording import metric_title
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import base_name, labels_of, sample_key
@@ -29,11 +30,16 @@ V = TypeVar("V")
 
 _MEASURED = "not measured in this run"
 
-_SHOWN_BESIDE_PRIMARY = (("ipc",), ("latency_p95",), ("exits_per_op", "exits"))
-"""Metrics that every table has, each by the names under which it may be recorded."""
+_SHOWN_BESIDE_PRIMARY = (
+    *(("ipc",), (OPEN_MEAN,), (f"{OPEN}p95",), ("latency_p95",)),
+    ("exits_per_op", "exits"),
+)
+"""Metrics that every table has, each by the names under which it may be recorded; open-loop ones
+only where the program has them."""
 
-_SHOWN_IF_MEASURED = "stall_time"
-"""What cyclictest's percentiles hide: the periods that it missed (METHOD 9)."""
+_STALL_TIME = "stall_time"
+"""What percentiles hide of the periods that a program missed; a column where trials lack the
+open-loop latencies, which put these periods back (METHOD 9)."""
 
 _MOST_VARIANTS = 2
 """Columns of one metric by label, e.g. p95 latency of reads and of writes."""
@@ -123,6 +129,12 @@ class View:
             self._comparisons_of.setdefault(place_of(item), []).append(item)
             pair = (item.tuning, item.against, place_of(item), series_name(item.metric))
             self._comparisons.setdefault(pair, []).append(item)
+        self._open_loop = {
+            level.workload for level in judgement.levels if level.metric.startswith(OPEN)
+        }
+        for missing in judgement.unavailable:
+            if missing.metric.startswith(OPEN):
+                self._open_loop.update(missing.workloads)
         self.tunings = self._ordered_tunings()
         self.places = self._ordered_places()
 
@@ -168,23 +180,36 @@ class View:
             None,
         )
 
+    def title(self, workload: str, metric: str) -> str:
+        """The metric in words; of a latency that it is closed-loop, where the workload has
+        open-loop ones as well."""
+        return metric_title(metric, closed_loop=workload in self._open_loop)
+
+    def latency(self, workload: str, prefix: str) -> str:
+        """What metrics that begin like this are: "open-loop latency", or "latency"."""
+        if workload not in self._open_loop:
+            return "latency"
+        return "open-loop latency" if prefix == OPEN else "closed-loop latency"
+
     def columns(self, workload: str) -> list[Column]:
-        """The primary metric first, then IPC, p95 latency and VM exits (each once), then what only
-        some workloads have."""
+        """The primary metric first, then IPC, p95 latency (open-loop as well, where that is known)
+        and VM exits, each once, then what only some workloads have."""
         primary = self.primary(workload)
         columns = []
         if primary is not None:
-            columns.append(primary_column(primary))
+            columns.append(replace(primary_column(primary), title=self.title(workload, primary)))
         if self.run.run.get("imported"):
             return columns + self._others_measured(workload, primary)
         for names in _SHOWN_BESIDE_PRIMARY:
+            if names[0].startswith(OPEN) and workload not in self._open_loop:
+                continue
             if primary is None or base_name(primary) not in names:
                 columns += self._columns_of(workload, names)
-        if any(
-            level.workload == workload and level.metric == _SHOWN_IF_MEASURED != primary
+        if workload not in self._open_loop and any(
+            level.workload == workload and level.metric == _STALL_TIME != primary
             for level in self.judgement.levels
         ):
-            columns.append(Column(metric_title(_SHOWN_IF_MEASURED), (_SHOWN_IF_MEASURED,)))
+            columns.append(Column(metric_title(_STALL_TIME), (_STALL_TIME,)))
         return columns
 
     def _others_measured(self, workload: str, primary: str | None) -> list[Column]:
@@ -202,9 +227,9 @@ class View:
                 metrics.append(missing.metric)
         there = {series_name(metric) for metric in metrics if base_name(metric) in names}
         if there.isdisjoint(names) and 0 < len(there) <= _MOST_VARIANTS:
-            return [Column(metric_title(name), (name,)) for name in sorted(there)]
+            return [Column(self.title(workload, name), (name,)) for name in sorted(there)]
         # The shortest title: the values have their units.
-        return [Column(metric_title(names[-1]), names)]
+        return [Column(self.title(workload, names[-1]), names)]
 
     def level(self, tuning: str, place: Place, column: Column) -> Level | None:
         return _first(self._levels, ((tuning, place, name) for name in column.names))

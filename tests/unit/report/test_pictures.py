@@ -191,6 +191,21 @@ def test_each_tuning_is_drawn_with_baseline_and_its_twin(judged: Judged) -> None
     }
 
 
+def test_open_and_closed_loop_have_pictures_of_their_own_and_one_maximum(judged: Judged) -> None:
+    levels = [
+        level(f"{prefix}_{name}", {1: 0.001, 2: 0.002})
+        for prefix in ("latency", "open_latency")
+        for name in ("p50", "p95")
+    ]
+    view = with_levels(judged, [*levels, level("latency_max", {1: 0.5, 2: 0.25})])
+    plots = curves(view, PLACE, view.tunings)
+    assert [plot.heading for plot in plots] == [
+        "Open-loop latency by percentile",
+        "Closed-loop latency by percentile",
+    ]
+    assert {plot.rows[0][1][-1] for plot in plots} == {"500 ms"}
+
+
 def test_reads_and_writes_have_pictures_of_their_own(judged: Judged) -> None:
     levels = [
         level(f"latency_{name}{{op={op}}}", {1: 0.001, 2: 0.002})

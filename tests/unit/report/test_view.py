@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from labctl.analysis.cells import Place
+from labctl.analysis.model import MissingMetric
 from labctl.report.bill import bill
 from labctl.report.view import View, series_name
 from tests.unit.report.conftest import Judged
@@ -60,6 +61,45 @@ def test_stall_time_has_a_column_where_it_was_measured(judged: Judged) -> None:
     view = View(run, replace(judgement, levels=(*judgement.levels, stalls)))
     assert [column.title for column in view.columns("fio-randread")][-1] == "stall time"
     assert "stall time" not in [column.title for column in view.columns("sysbench-cpu")]
+
+
+def test_an_open_loop_latency_has_columns_beside_the_closed_loops(judged: Judged) -> None:
+    """p95 is in every table, corrected and as the tool gives it; stall time is then no news."""
+    run, judgement = judged
+    p95 = next(level for level in judgement.levels if level.metric == "latency_p95")
+    names = ("open_latency_mean", "open_latency_p95", "stall_time")
+    more = [replace(p95, metric=name, workload="fio-randread") for name in names]
+    levels = (*judgement.levels, *more)
+
+    def titles(primary: str) -> list[str]:
+        chosen = {**judgement.primaries, "fio-randread": primary}
+        view = View(run, replace(judgement, levels=levels, primaries=chosen))
+        assert "p95 latency" in [column.title for column in view.columns("sysbench-cpu")]
+        return [column.title for column in view.columns("fio-randread")]
+
+    mean, corrected, closed = (
+        "open-loop mean latency",
+        "open-loop p95 latency",
+        "closed-loop p95 latency",
+    )
+    assert titles("open_latency_mean") == [mean, "IPC", corrected, closed, "VM exits"]
+    assert titles("latency_p95") == [closed, "IPC", mean, corrected, "VM exits"]
+
+
+def test_a_corrected_percentile_of_which_no_trial_has_enough_is_a_column_all_the_same(
+    judged: Judged,
+) -> None:
+    run, judgement = judged
+    lacking = MissingMetric(
+        metric="open_latency_p95",
+        reason="it is short",
+        trials=1,
+        tunings=("pinned",),
+        workloads=("fio-randread",),
+    )
+    view = View(run, replace(judgement, unavailable=(lacking,)))
+    [column] = [c for c in view.columns("fio-randread") if c.title == "open-loop p95 latency"]
+    assert view.reason("pinned", PLACE, column) == "open-loop p95 latency: it is short"
 
 
 def test_one_exit_reason_never_stands_for_all_exits(judged: Judged) -> None:
