@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from labctl.analysis.cells import Cell, Cells, Place, done_trials, place_of, planned_trials
 from labctl.analysis.checks import Checked
+from labctl.analysis.closed_loop import closed_loop
 from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
 from labctl.analysis.layers import layers
@@ -55,6 +56,7 @@ def caveats(
     yield from imported(run)
     yield from _checks(checks, primaries)
     yield from _before_look(run, primaries)
+    yield from closed_loop(run, design, cells)
     yield from _boots(primaries)
     yield from _grave(diagnostics)
     yield from _setting(run, design)

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from ruamel.yaml.comments import CommentedMap
 
 from labctl.base.errors import UsageError
+from labctl.base.latencies import CLOSED, OPEN
 from labctl.base.levels import Level
 from labctl.base.places import data_files
 from labctl.base.stopping import CAP, MOST_BLOCKS, Stopping, looks, until_width
@@ -23,7 +24,8 @@ CONDITIONS = ("quiet", "neighbour")
 """What else may happen on the host during a trial."""
 
 LATENCIES = ("latency_p50", "latency_p95", "latency_p99")
-"""What may be primary beside a program's own metrics."""
+"""What may be primary beside a program's own metrics; of one that has open-loop latencies these
+percentiles of them as well."""
 
 Parameter = int | str
 
@@ -224,6 +226,8 @@ class _Checked:
     def _check_program(self, name: str, workload: WorkloadFile, program: Program) -> None:
         keys = ["workloads", name]
         metrics = {program.primary, program.rate_metric or program.primary, *LATENCIES}
+        if program.primary.startswith(OPEN):
+            metrics.update(f"{OPEN}{name.removeprefix(CLOSED)}" for name in LATENCIES)
         self._name(workload.primary, "metric", metrics, *keys, "primary")
         with self._placed(*keys, "duration_s"):
             program.check_duration(workload.duration_s)

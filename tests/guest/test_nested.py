@@ -45,7 +45,7 @@ CYCLICTEST = """\
     program: cyclictest
     parameters: {}
     duration_s: 3
-    primary: latency_p95
+    primary: open_latency_mean
     margin_percent: 5
 
 conditions:"""

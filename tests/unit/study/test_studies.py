@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import UsageError
+from labctl.base.latencies import OPEN_MEAN, SKIP_PERIODS
 from labctl.base.places import data_files
 from labctl.study.plan import Plan, make_plan
 from labctl.study.study import load_study, study_names
@@ -38,6 +39,39 @@ def _plan(name: str, *, quick: bool) -> Plan:
 
 def test_everything_is_every_tuning_that_there_is() -> None:
     assert set(load_study("everything", programs=checkers()).tunings) == set(tuning_names())
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_latencies_that_leave_out_what_a_stall_hid_decide_nowhere(name: str) -> None:
+    """METHOD 26, as far as it is known what a stall hid."""
+    for workload in load_study(name, programs=checkers()).workloads.values():
+        if workload.program in SKIP_PERIODS:
+            assert workload.primary == OPEN_MEAN
+
+
+@pytest.mark.parametrize(
+    ("metric", "allowed"),
+    [("open_latency_p95", True), ("latency_p95", True), ("open_latency_p9", False)],
+)
+def test_percentiles_of_either_loop_may_decide_where_a_study_says_so(
+    tmp_path: Path, metric: str, allowed: bool
+) -> None:
+    text = data_files("benchmarks")["realtime"].read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(f"primary: {OPEN_MEAN}", f"primary: {metric}"))
+    if allowed:
+        assert load_study(str(path), programs=checkers()).workloads["cyclictest"].primary == metric
+    else:
+        with pytest.raises(UsageError, match="no metric 'open_latency_p9'"):
+            load_study(str(path), programs=checkers())
+
+
+def test_a_program_that_puts_no_periods_back_has_no_open_loop_percentile(tmp_path: Path) -> None:
+    text = data_files("benchmarks")["realtime"].read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace("primary: ops_per_s", "primary: open_latency_p95"))
+    with pytest.raises(UsageError, match="no metric 'open_latency_p95'"):
+        load_study(str(path), programs=checkers())
 
 
 def test_all_is_a_word_of_its_own(tmp_path: Path) -> None:
