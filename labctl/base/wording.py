@@ -203,6 +203,7 @@ _TITLES = {
     "vcpu_cpu_net": "vCPU time without polling",
     "events_per_s": "events/s",
     "host_cpu": "host CPU",
+    "host_busy": "busy on the trial's CPUs",
     "ctx_switches": "context switches",
     "sibling_cpu": "CPU on sibling threads",
     "cpu_frequency": "CPU frequency",

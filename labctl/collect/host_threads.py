@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.collect import side
@@ -22,12 +23,13 @@ ROLES = (VCPU, *HELPERS, "neighbour", "peer", "labctl")
 # Only these lines of /proc/stat and of status are kept: a run has thousands of snapshots, and the
 # interrupts' line alone is kilobytes.
 _STAT_LINES = ("cpu", "ctxt ", "procs_")
-_STATUS_LINES = ("voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
+_STATUS_LINES = ("Cpus_allowed_list:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
 
 _SWITCHES = {
     "voluntary": re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.M),
     "involuntary": re.compile(r"^nonvoluntary_ctxt_switches:\s+(\d+)$", re.M),
 }
+_ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(.*)$", re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,10 @@ class ThreadRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What one thread did between two snapshots. `born`: it wasn't there at the first one."""
+    """What one thread did between two snapshots. `born`: it wasn't there at the first one.
+
+    `cpus`: those that its affinity allowed in either of them; None in snapshots of a labctl that
+    didn't ask."""
 
     pid: int
     role: str
@@ -50,6 +55,7 @@ class Used:
     run_ns: int
     delay_ns: int
     switches: Mapping[str, int]
+    cpus: CpuSet | None
     born: bool
 
 
@@ -103,15 +109,13 @@ def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> d
 
 
 def parse(raw: TrialFolder) -> Iterator[Reading]:
-    """host_cpu{thread=...}, run_delay, ctx_switches{of=vcpu,...}, host_steal and host_window.
+    """host_cpu{thread=...} of known threads, run_delay, ctx_switches{of=vcpu,...}, host_steal and
+    host_window. `foreign_cpu` tells what is nobody's.
 
     Raises BrokenError when host.json (natively also side.json) isn't whole.
     """
     snapshots = read_snapshots(raw)
     threads = read_threads(snapshots)
-    known: list[Reading] = list(_role_cpu(snapshots, threads))
-    if snapshots.is_native:
-        known.append(_workload_cpu(raw))
     yield Sample(
         metric="host_window",
         value=snapshots.seconds,
@@ -119,8 +123,9 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
         better=Better.NEITHER,
         source=RAW,
     )
-    yield from known
-    yield _other_cpu(snapshots, known)
+    yield from _role_cpu(snapshots, threads)
+    if snapshots.is_native:
+        yield _workload_cpu(raw)
     yield from _vcpu_readings(snapshots, threads)
     yield _host_steal(snapshots)
 
@@ -158,14 +163,15 @@ def _role_cpu(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
         if not found and not ended:
             continue
         seconds = sum(t.run_ns for t in found) / 1e9
-        lost = _ended_cpu_s(snapshots, threads, role)
+        lost = ended_cpu_s(snapshots, threads, role)
         if lost is None:
-            yield Unavailable(metric=_cpu_key(role), reason=_gone(role, threads))
+            key = sample_key("host_cpu", {"thread": role})
+            yield Unavailable(metric=key, reason=_gone(role, threads))
         else:
             yield _cpu(role, (seconds + lost) / snapshots.seconds, RAW)
 
 
-def _ended_cpu_s(snapshots: Snapshots, threads: Threads, role: str) -> float | None:
+def ended_cpu_s(snapshots: Snapshots, threads: Threads, role: str) -> float | None:
     """CPU seconds that this role's ended threads used in the window; None when it can't be told.
 
     QEMU's I/O workers end after ten idle seconds, so this is common. A process's utime and stime
@@ -188,15 +194,6 @@ def _workload_cpu(raw: TrialFolder) -> Sample:
     """Natively the workload's threads end with the trial; its parent's rusage outlives them."""
     counted = side.read_side(raw)
     return _cpu("workload", counted.cpu_s / counted.duration_s, side.RAW)
-
-
-def _other_cpu(snapshots: Snapshots, known: Sequence[Reading]) -> Reading:
-    """CPU time on the trial's CPUs that none of the known threads used."""
-    if any(isinstance(reading, Unavailable) for reading in known):
-        reason = "what threads that ended during the trial had used is not known."
-        return Unavailable(metric=_cpu_key("other"), reason=reason)
-    used = sum(reading.value for reading in known if isinstance(reading, Sample))
-    return _cpu("other", max(0.0, snapshots.busy(snapshots.trial_cpus) - used), RAW)
 
 
 def _vcpu_readings(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
@@ -313,8 +310,19 @@ def _counted(row: Mapping[str, Any], where: str) -> Used:
         run_ns=int(fields[0]),
         delay_ns=int(fields[1]),
         switches={kind: int(m[1]) for kind, m in switches.items() if m is not None},
+        cpus=_allowed(row, where),
         born=True,
     )
+
+
+def _allowed(row: Mapping[str, Any], where: str) -> CpuSet | None:
+    found = _ALLOWED.search(str(row["status"]))
+    if found is None:
+        return None
+    try:
+        return parse_cpus(found[1])
+    except ValueError as error:
+        raise BrokenError(f"{where}: thread {row['tid']} ('{row['comm']}'): {error}") from error
 
 
 def _difference(now: Used, then: Used) -> Used:
@@ -325,6 +333,7 @@ def _difference(now: Used, then: Used) -> Used:
         run_ns=now.run_ns - then.run_ns,
         delay_ns=now.delay_ns - then.delay_ns,
         switches={kind: count - then.switches[kind] for kind, count in now.switches.items()},
+        cpus=None if now.cpus is None or then.cpus is None else now.cpus | then.cpus,
         born=False,
     )
 
@@ -339,14 +348,10 @@ def _cpu(role: str, value: float, source: str) -> Sample:
         metric="host_cpu",
         value=value,
         unit=Unit.CPUS,
-        better=Better.NEITHER if role in ("neighbour", "peer", "labctl", "other") else Better.LOWER,
+        better=Better.NEITHER if role in ("neighbour", "peer", "labctl") else Better.LOWER,
         labels={"thread": role},
         source=source,
     )
-
-
-def _cpu_key(role: str) -> str:
-    return sample_key("host_cpu", {"thread": role})
 
 
 def _kept(text: str, starts: tuple[str, ...]) -> str:

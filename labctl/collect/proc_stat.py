@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError
 
 
@@ -24,6 +26,11 @@ def cpu_ticks(text: str, name: str, where: str) -> CpuTicks:
         if fields and fields[0] == name:
             return _ticks(fields[1:], name, where)
     raise BrokenError(f"{where}: expected a line '{name}' of /proc/stat, found none")
+
+
+def cpus(text: str) -> CpuSet:
+    """Those that have a line of their own: the machine's CPUs that are online."""
+    return frozenset(int(number) for number in re.findall(r"^cpu(\d+) ", text, re.M))
 
 
 def _ticks(fields: Sequence[str], name: str, where: str) -> CpuTicks:

@@ -8,7 +8,7 @@ from typing import Any
 
 from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import BrokenError
-from labctl.collect.proc_stat import cpu_ticks
+from labctl.collect.proc_stat import cpu_ticks, cpus
 from labctl.store.trial import TrialFolder
 
 RAW = "host.json"
@@ -46,6 +46,11 @@ class Snapshots:
                 raise BrokenError(f"{self.where}: expected the text of /proc/stat, found none")
             changes.append(int(getattr(cpu_ticks(text, line, self.where), field)))
         return changes[1] - changes[0]
+
+    @property
+    def online(self) -> CpuSet:
+        """The host's CPUs that /proc/stat tells of."""
+        return cpus(str(self.before.get("proc_stat")))
 
     def busy(self, cpus: CpuSet) -> float:
         """CPU seconds per second that were not idle on these CPUs.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.levels import Level
 from labctl.base.places import StatePlaces
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Tuning
+from labctl.collect import task_clock
 from labctl.collect.exits import EMULATED
 from labctl.guest.images import find
 from labctl.guest.recipe import load_recipe
@@ -64,6 +65,10 @@ def _no_schedstat(_: Here) -> str | None:
     if Path("/proc/self/schedstat").exists():
         return None
     return "the kernel has no /proc/PID/schedstat (CONFIG_SCHED_INFO)."
+
+
+def _no_task_clock(_: Here) -> str | None:
+    return task_clock.why_unavailable()
 
 
 def _no_exits(at: Here) -> str | None:
@@ -126,6 +131,12 @@ COLLECTORS = (
         level=Level.COUNTERS,
         gives="CPU time, run delay, switches of QEMU's",
         why_unavailable=_no_schedstat,
+    ),
+    KnownCollector(
+        name="task-clock",
+        level=Level.COUNTERS,
+        gives="which CPUs unbound threads used",
+        why_unavailable=_no_task_clock,
     ),
     KnownCollector(
         name="workload",
@@ -193,4 +204,19 @@ def lacking(level: Level, at: Here) -> list[str]:
         f"'{known.name}' ({known.gives.partition(':')[0]}) collects nothing here: {reason}"
         for known, reason in reasons.items()
         if reason is not None
+    ]
+
+
+def without_clocks(conditions: Collection[str], tunings: Iterable[Tuning]) -> list[str]:
+    """What it costs a run that this kernel lets nobody ask where neighbours ran; [] where it costs
+    nothing."""
+    pinned = [tuning.name for tuning in tunings if tuning.pin.vcpus is not None]
+    if "neighbour" not in conditions or not pinned:
+        return []
+    problem = task_clock.why_unavailable()
+    if problem is None:
+        return []
+    return [
+        "Beside neighbours, trials of arms with fewer CPUs than those may be invalid "
+        f"({', '.join(pinned)}), as nobody can tell what others take of their CPUs: {problem}"
     ]

@@ -11,6 +11,7 @@ from labctl.collect import (
     calibrated,
     derived,
     exits,
+    foreign_cpu,
     guest_trace,
     host_cpus,
     host_threads,
@@ -64,6 +65,7 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     readings += program.periods(folder, record.parsed_with.get("parameters") or {})
     host = list(host_threads.parse(folder))
     readings += host
+    readings += foreign_cpu.parse(folder)
     readings += host_cpus.parse(folder)
     readings += page_faults.parse(folder)
     readings += side.parse(folder, kind=kind, accelerator=accelerator)

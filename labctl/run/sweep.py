@@ -25,7 +25,7 @@ from labctl.host.facts import host_facts
 from labctl.host.lock import host_locked
 from labctl.run.boots import Boots
 from labctl.run.calibrate import Calibrations
-from labctl.run.collectors import Here, lacking
+from labctl.run.collectors import Here, lacking, without_clocks
 from labctl.run.disks import Disks, disk_bytes_needed
 from labctl.run.engine import Engine, WhyEnd, never
 from labctl.run.guest_image import built_image
@@ -284,6 +284,7 @@ def _warnings(planned: Planned, folder: RunFolder, at: Here) -> Iterator[str]:
     """What the run can't have here, and goes on without."""
     yield from planned.warnings
     yield from lacking(planned.plan.collect, at)
+    yield from without_clocks(planned.plan.conditions, planned.tunings.values())
     if planned.plan.collect is Level.TRACE:
         little = little_room(_forecast(planned, folder.path))
         if little:

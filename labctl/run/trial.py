@@ -22,7 +22,9 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind, Sched
-from labctl.collect import host_cpus, host_threads, side, snapshots
+from labctl.collect import host_cpus, host_threads, side, snapshots, task_clock
+from labctl.collect.host_threads import ThreadRef
+from labctl.collect.task_clock import Clocks
 from labctl.domain import readback
 from labctl.run import clock
 from labctl.run.bench import Bench
@@ -189,11 +191,14 @@ def measured_window(
         if bench.cpus is not None:
             _check_native_placement(execution.pid, bench.cpus, bench.sched)
         # Collectors take their time to attach and to end: the snapshots are inside of that.
-        with collecting(lab, bench, execution.pid, folder, request.level, trace_mib):
-            before = _snapshot(lab, bench, hogs, peer)
+        with (
+            collecting(lab, bench, execution.pid, folder, request.level, trace_mib),
+            task_clock.counting(_known_threads(bench, hogs, peer), bench.trial_cpus) as clocks,
+        ):
+            before = _snapshot(bench, hogs, peer, clocks)
             execution.go()
             execution.wait_exited()
-            after = _snapshot(lab, bench, hogs, peer)
+            after = _snapshot(bench, hogs, peer, clocks)
         result = execution.result()
     hogs.stop()
     folder.write_raw_json(
@@ -211,12 +216,19 @@ def measured_window(
     return result
 
 
-def _snapshot(lab: Lab, bench: Bench, hogs: Neighbours, peer: RunningPeer | None) -> dict[str, Any]:
+def _snapshot(
+    bench: Bench, hogs: Neighbours, peer: RunningPeer | None, clocks: Clocks
+) -> dict[str, Any]:
+    limit = {host_cpus.LIMIT: latency_qos.limit_or_reason()}
+    threads = host_threads.snapshot(_known_threads(bench, hogs, peer))
+    return {**threads, **clocks.read(), **limit, **bench.counters()}
+
+
+def _known_threads(bench: Bench, hogs: Neighbours, peer: RunningPeer | None) -> list[ThreadRef]:
     threads = [*bench.threads(), *labctl_threads(), *(peer.threads() if peer else ())]
     for pid in hogs.pids:
         threads += tree_threads(pid, "neighbour")
-    limit = {host_cpus.LIMIT: latency_qos.limit_or_reason()}
-    return {**host_threads.snapshot(threads), **limit, **bench.counters()}
+    return threads
 
 
 def warm_up(

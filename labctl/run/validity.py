@@ -14,7 +14,8 @@ def invalid_reasons(readings: Iterable[Reading], limits: Limits) -> list[str]:
     """Why a trial can't be used, one sentence each; [] when it can.
 
     CPU time that anyone else took on the trial's CPUs: a shared machine once halved a whole
-    restore (METHOD rule 6). What a hypervisor below this host took is in it.
+    restore (METHOD rules 6 and 24). What a hypervisor below this host took is in it. One limit
+    for every arm, and on both sides of 0: what is as far below is counted wrong by as much.
     """
     for reading in readings:
         if isinstance(reading, Unavailable):
@@ -25,5 +26,11 @@ def invalid_reasons(readings: Iterable[Reading], limits: Limits) -> list[str]:
             return [
                 f"others took {reading.value:.2f} CPU seconds per second on the trial's CPUs "
                 f"(the study allows {limits.other_cpu:g})"
+            ]
+        if reading.key == OTHER_CPU and reading.value < -limits.other_cpu:
+            return [
+                f"nobody knows what others took of the trial's CPUs: {-reading.value:.2f} CPU "
+                "seconds per second more were counted of known threads than were busy there (the "
+                f"study allows {limits.other_cpu:g} on either side)"
             ]
     return []

@@ -57,43 +57,10 @@ def test_cpu_time_is_the_change_of_schedstat_over_the_window(tmp_path: Path) -> 
 
 def test_every_role_that_has_threads_is_there_and_no_other(tmp_path: Path) -> None:
     found = values(_parse(tmp_path))
-    roles = {"vcpu", "emulator", "iothread", "neighbour", "labctl", "other"}
+    roles = {"vcpu", "emulator", "iothread", "neighbour", "labctl"}
     assert {key for key in found if key.startswith("host_cpu")} == {
         f"host_cpu{{thread={role}}}" for role in roles
     }
-
-
-def test_waiting_for_a_disk_is_idle_time(tmp_path: Path) -> None:
-    def wait_for_a_second(data: Any) -> None:
-        text = data["after"]["proc_stat"]
-        line = next(line for line in text.splitlines() if line.startswith("cpu0"))
-        fields = line.split()
-        fields[4], fields[5] = str(int(fields[4]) - 100), str(int(fields[5]) + 100)
-        data["after"]["proc_stat"] = text.replace(line, " ".join(fields))
-
-    key = "host_cpu{thread=other}"
-    assert values(_parse(tmp_path, wait_for_a_second))[key] == values(_parse(tmp_path))[key]
-
-
-def test_other_is_what_is_busy_and_nobody_s(tmp_path: Path) -> None:
-    def take_a_second_of_idle_time(data: Any) -> None:
-        text = data["after"]["proc_stat"]
-        line = next(line for line in text.splitlines() if line.startswith("cpu0"))
-        fields = line.split()
-        fields[4] = str(int(fields[4]) - 100)
-        data["after"]["proc_stat"] = text.replace(line, " ".join(fields))
-
-    window_s = 2.0
-    usual = values(_parse(tmp_path))["host_cpu{thread=other}"]
-    more = values(_parse(tmp_path, take_a_second_of_idle_time))["host_cpu{thread=other}"]
-    assert usual > 0
-    assert more - usual == pytest.approx(1 / window_s, rel=0.05)
-
-
-def test_other_looks_at_the_trial_s_cpus_only(tmp_path: Path) -> None:
-    # The hog and the guest kept more than one CPU busy, so that on one alone nothing is left.
-    found = values(_parse(tmp_path, lambda data: data.update(trial_cpus="0")))
-    assert found["host_cpu{thread=other}"] == 0
 
 
 def test_run_delay_and_switches_are_those_of_the_vcpus(tmp_path: Path) -> None:
@@ -141,7 +108,6 @@ def test_a_thread_that_ended_is_billed_from_its_process(tmp_path: Path) -> None:
     assert values(found)["host_cpu{thread=emulator}"] == pytest.approx(
         usual["host_cpu{thread=emulator}"], abs=0.02
     )
-    assert "host_cpu{thread=other}" in values(found)
 
 
 def test_what_an_ended_thread_used_is_in_the_bill(tmp_path: Path) -> None:
@@ -169,7 +135,6 @@ def test_a_thread_that_ended_with_its_process_makes_its_role_unavailable(tmp_pat
 
     found = _parse(tmp_path, end_the_hog)
     assert "ended during the trial" in reasons(found)["host_cpu{thread=neighbour}"]
-    assert "host_cpu{thread=other}" in reasons(found)
     assert "host_cpu{thread=vcpu}" in values(found)
 
 
@@ -228,7 +193,6 @@ def test_threads_that_came_or_went_are_told(tmp_path: Path) -> None:
         lambda d: d["after"]["threads"][0].update(role="stranger"),
         lambda d: d["after"].pop("proc_stat"),
         lambda d: d["after"].update(proc_stat="cpu 1 2 3"),
-        lambda d: d.update(trial_cpus="7"),
         lambda d: d.update(trial_cpus="all"),
         lambda d: d.update(clk_tck=0),
     ],

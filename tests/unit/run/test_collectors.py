@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from labctl.base.levels import Level
-from labctl.run.collectors import Here, lacking
+from labctl.base.tuning import PLAN, Kind, Pin, Tuning
+from labctl.collect import task_clock
+from labctl.run.collectors import Here, lacking, without_clocks
 
 EMULATED = Here(accelerator="tcg", tree=None)
 
@@ -37,3 +39,20 @@ def test_who_is_not_root_is_told_so_and_not_what_a_tool_says(
 
 def test_level_counters_adds_nothing_that_could_be_lacking() -> None:
     assert lacking(Level.COUNTERS, EMULATED) == []
+
+
+def test_a_kernel_without_task_clocks_costs_pinned_arms_beside_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arms = [
+        Tuning(name="native", description="", kind=Kind.NATIVE),
+        Tuning(name="native+pinned", description="", kind=Kind.NATIVE, pin=Pin(vcpus=PLAN)),
+    ]
+    monkeypatch.setattr(task_clock, "why_unavailable", lambda: "perf_event_open is refused.")
+    (said,) = without_clocks(("quiet", "neighbour"), arms)
+    assert "may be invalid (native+pinned)" in said
+    assert said.endswith(": perf_event_open is refused.")
+    assert without_clocks(("quiet",), arms) == []
+    assert without_clocks(("neighbour",), arms[:1]) == []
+    monkeypatch.setattr(task_clock, "why_unavailable", lambda: None)
+    assert without_clocks(("neighbour",), arms) == []

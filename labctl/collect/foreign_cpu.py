@@ -1,0 +1,187 @@
+"""CPU time on the trial's CPUs that nobody known used (METHOD rule 24).
+
+It is what was busy there less what known threads used *there*. Most threads may run on the trial's
+CPUs alone, or on none of them: their affinity says it. The others (hogs, the peer, labctl, where
+the trial has fewer CPUs than they) have task clocks, which tell the share that they ran there. Both
+halves are schedstat's under every tuning, as a task clock also counts what a hypervisor below this
+host took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from labctl.base.cpus import CpuSet
+from labctl.base.errors import BrokenError
+from labctl.base.units import Better, Unit
+from labctl.collect import side, task_clock
+from labctl.collect.host_threads import ROLES, Threads, Used, ended_cpu_s, read_threads
+from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
+from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+from labctl.store.trial import TrialFolder
+from labctl.trace.threads import HELPERS, VCPU
+
+_READ_BACK = (VCPU, *HELPERS)
+"""Roles whose threads are on the trial's CPUs: a guest's CPUs are those that its threads may use,
+and a guest whose threads may use others is no trial."""
+
+_NEGLIGIBLE = 0.01
+"""CPU seconds per second whose place needn't be known: what /proc/stat's ticks of 10 ms resolve of
+a window of two seconds."""
+
+
+class _Place(Enum):
+    """Where a thread may run."""
+
+    INSIDE = auto()
+    OUTSIDE = auto()
+    BOTH = auto()
+
+
+def parse(raw: TrialFolder) -> Iterator[Reading]:
+    """host_busy and host_cpu{thread=other}, both of the trial's CPUs.
+
+    `other` is a difference and may be a little below 0. Raises BrokenError when host.json (natively
+    also side.json) isn't whole.
+    """
+    snapshots = read_snapshots(raw)
+    busy = snapshots.busy(snapshots.trial_cpus)
+    yield _cpus("host_busy", busy, {})
+    known = _known_s(raw, snapshots)
+    labels = {"thread": "other"}
+    if isinstance(known, str):
+        yield Unavailable(metric=sample_key("host_cpu", labels), reason=known)
+    else:
+        yield _cpus("host_cpu", busy - known / snapshots.seconds, labels)
+
+
+def _known_s(raw: TrialFolder, snapshots: Snapshots) -> float | str:
+    """CPU seconds of known threads on the trial's CPUs; why that can't be told, in a sentence."""
+    threads = read_threads(snapshots)
+    clocks = _read_clocks(snapshots)
+    # Natively the workload's threads end with the trial; they are bound to the trial's CPUs.
+    total = side.read_side(raw).cpu_s if snapshots.is_native else 0.0
+    for role in ROLES:
+        used = _used_s(snapshots, threads, role, clocks)
+        if isinstance(used, str):
+            return used
+        total += used
+    return total
+
+
+def _used_s(snapshots: Snapshots, threads: Threads, role: str, clocks: _Clocks) -> float | str:
+    found, ended = threads.of(role), threads.vanished_of(role)
+    lost = ended_cpu_s(snapshots, threads, role)
+    if lost is None:
+        return "what threads that ended during the trial had used is not known."
+    spent = dict.fromkeys(_Place, 0.0)
+    for thread in found:
+        spent[_place(thread, snapshots)] += thread.run_ns / 1e9
+    places = {_place(thread, snapshots) for thread in ended}
+    spent[places.pop() if len(places) == 1 else _Place.BOTH] += lost
+    share = clocks.share(role, snapshots.trial_cpus)
+    if isinstance(share, str):
+        if spent[_Place.BOTH] / snapshots.seconds > _NEGLIGIBLE:
+            return (
+                f"{role} threads were not bound to the trial's CPUs, and how long they ran there "
+                f"is not known: {share}"
+            )
+        share = 0.0
+    return spent[_Place.INSIDE] + share * spent[_Place.BOTH]
+
+
+def _place(thread: Used, snapshots: Snapshots) -> _Place:
+    trial = snapshots.trial_cpus
+    if thread.cpus is None and thread.role in _READ_BACK:
+        return _Place.INSIDE
+    online = snapshots.online
+    # Without an affinity: anywhere.
+    allowed = online if thread.cpus is None else thread.cpus & online
+    if allowed <= trial:
+        return _Place.INSIDE
+    return _Place.BOTH if allowed & trial else _Place.OUTSIDE
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """What a thread and all that it started ran, in ns: `everywhere`, and `on` some CPUs."""
+
+    role: str
+    everywhere: int
+    on: Mapping[int, int]
+
+    def since(self, then: _Ran) -> _Ran:
+        return _Ran(
+            self.role,
+            self.everywhere - then.everywhere,
+            {cpu: count - then.on[cpu] for cpu, count in self.on.items()},
+        )
+
+    def on_cpus(self, cpus: CpuSet) -> int:
+        """It was counted either on these CPUs or on all others that it may use."""
+        counted = sum(self.on.values())
+        return counted if self.on.keys() <= cpus else self.everywhere - counted
+
+
+@dataclass(frozen=True, slots=True)
+class _Clocks:
+    """What threads ran between the snapshots. `problem`: why nobody knows of those not in it."""
+
+    ran: Sequence[_Ran]
+    problem: str
+
+    def share(self, role: str, cpus: CpuSet) -> float | str:
+        """Of what this role's threads ran, how much was on these CPUs; why nobody knows."""
+        own = [ran for ran in self.ran if ran.role == role]
+        everywhere = sum(ran.everywhere for ran in own)
+        if everywhere <= 0:
+            return self.problem
+        return min(1.0, max(0.0, sum(ran.on_cpus(cpus) for ran in own) / everywhere))
+
+
+def _read_clocks(snapshots: Snapshots) -> _Clocks:
+    before, after = (taken.get(task_clock.KEY) for taken in (snapshots.before, snapshots.after))
+    if before is None or after is None:
+        return _Clocks((), "the labctl that measured this did not count it by CPU.")
+    for taken in (before, after):
+        if isinstance(taken, dict) and "unavailable" in taken:
+            return _Clocks((), str(taken["unavailable"]))
+    then, now = _rows(before, snapshots.where), _rows(after, snapshots.where)
+    try:
+        ran = [row.since(then[tid]) for tid, row in now.items()]
+    except KeyError as error:
+        raise BrokenError(
+            f"{snapshots.where}: the snapshots' task clocks are not the same: {error}"
+        ) from error
+    return _Clocks(ran, "no task clock was on them.")
+
+
+def _rows(taken: Any, where: str) -> dict[int, _Ran]:
+    """By thread id."""
+    try:
+        return {
+            int(row["tid"]): _Ran(
+                str(row["role"]),
+                int(row["everywhere"]),
+                {int(cpu): int(count) for cpu, count in row["on"].items()},
+            )
+            for row in taken
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BrokenError(
+            f"{where}: expected what task clocks have counted, found something else ({error!r})"
+        ) from error
+
+
+def _cpus(metric: str, value: float, labels: Mapping[str, str]) -> Sample:
+    return Sample(
+        metric=metric,
+        value=value,
+        unit=Unit.CPUS,
+        better=Better.NEITHER,
+        labels=labels,
+        source=RAW,
+    )
