@@ -13,6 +13,7 @@ from labctl.analysis.cells import Place, read_cells
 from labctl.analysis.compare import comparisons
 from labctl.analysis.design import read_design
 from labctl.analysis.model import Added, Role
+from labctl.analysis.spares import spares_that_ran
 from labctl.analysis.stopping import before_first_look, last_block, look_reached, rule_of, until
 from labctl.analysis.verdicts import Licence
 from labctl.analysis.words import capital
@@ -33,6 +34,10 @@ def confirmatory(run: LoadedRun) -> LoadedRun:
 def _last_deciding(run: LoadedRun) -> int | None:
     """None where there is no block beyond it."""
     last, extensions = look_reached(run), run.plan.get("extensions") or []
+    rule = rule_of(run.plan)
+    if rule is not None and last == rule.most_blocks:
+        # Spares stand in for blocks that the last look rests on.
+        last = max((last, *spares_that_ran(run)))
     if last is None and extensions:
         last = extensions[0]["first_block"] - 1
     return None if last is None or last >= last_block(run) else last
@@ -43,7 +48,9 @@ def added(run: LoadedRun, decided: LoadedRun, licences: Mapping[Place, Licence])
     that is all of it."""
     if decided is run:
         return None
-    first, last = last_block(decided) + 1, last_block(run)
+    deciding, last = last_block(decided), last_block(run)
+    # Numbers of spares that didn't run are left out.
+    first = min(t.record.block for t in run.trials if t.record.block > deciding)
     over_all = comparisons(read_design(run), read_cells(run), licences)
     return Added(
         first=first,
@@ -62,7 +69,8 @@ def caveat(more: Added | None, decided: LoadedRun) -> Iterator[str]:
     """What to say of such blocks before anything else; nothing in most runs."""
     if more is not None:
         what = "All else here rests" if before_first_look(decided) else "The verdicts rest"
-        yield f"{capital(more.label)}. {what} on the {more.first - 1} blocks before."
+        blocks = len({trial.record.block for trial in decided.trials})
+        yield f"{capital(more.label)}. {what} on the {blocks} blocks before."
 
 
 def _label(run: LoadedRun, first: int, last: int) -> str:

@@ -14,6 +14,7 @@ from labctl.analysis.design import Design
 from labctl.analysis.layers import layers
 from labctl.analysis.model import Comparison, Diagnostic, Role, RunCheck, Verdict
 from labctl.analysis.skipped import skipped
+from labctl.analysis.spares import too_few_spares
 from labctl.analysis.stopping import lacks_trials, last_block, rule_of
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import few, listed, sentence
@@ -69,6 +70,7 @@ def caveats(
     yield from _promises(design)
     yield from layers(run, design)
     yield from _left_out(design, cells)
+    yield from too_few_spares(run, primaries)
     yield from _unjudgeable(primaries)
     yield from _twins(design)
     yield from _not_exercised(run, primaries)

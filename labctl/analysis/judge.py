@@ -22,6 +22,7 @@ from labctl.analysis.diagnostics.find import diagnose
 from labctl.analysis.holm import stepped_down
 from labctl.analysis.model import Comparison, Judgement
 from labctl.analysis.restored import restore_answer, restore_checks
+from labctl.analysis.spares import spares
 from labctl.analysis.stopping import ending
 from labctl.analysis.variance import precision
 from labctl.analysis.verdicts import Licence
@@ -105,4 +106,5 @@ def judge(run: LoadedRun) -> Judgement:
         precision=tuple(precision(decided.run, decided.made)),
         ending=ending(run, compared),
         added=more,
+        spares=spares(run),
     )

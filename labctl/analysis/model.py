@@ -172,6 +172,16 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spares:
+    """Spare blocks (METHOD 27): how many the plan has, the numbers of those that `ran`, and why in
+    a `sentence`, None where none did."""
+
+    planned: int
+    ran: tuple[int, ...]
+    sentence: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MissingMetric:
     metric: str
     reason: str
@@ -208,3 +218,5 @@ class Judgement:
     """By what rule the run ended or would, in a sentence; None of a fixed number of blocks."""
     added: Added | None = None
     """What came after the blocks that everything else here rests on. None in most runs."""
+    spares: Spares | None = None
+    """None of a plan without spares."""

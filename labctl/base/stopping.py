@@ -17,6 +17,7 @@ FEWEST_BLOCKS = 10
 """Below it nothing is judged (METHOD 21), so nothing is stopped either."""
 
 MOST_BLOCKS = 1000
+MOST_SPARES = 100
 CAP = 40
 """Of a run until a width, where nobody says another."""
 

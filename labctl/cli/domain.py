@@ -203,7 +203,7 @@ def _validated(
 
 def _as_json(tuning: Tuning) -> dict[str, Any]:
     from labctl.study.changes import group
-    from labctl.study.plan import tuning_json
+    from labctl.study.tuning_digest import tuning_json
     from labctl.study.tunings import BASELINE, load_tuning
 
     return {**tuning_json(tuning), "group": group(tuning, load_tuning(BASELINE))}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--max-blocks", type=int, help="The most blocks of a run until a width (40).")
 @click.option("--looks", metavar="N,N,...", help="End at the first of these with every verdict.")
 @click.option("--blocks-per-boot", type=int, help="How many blocks share a boot.")
+@click.option("--spare-blocks", type=int, help="Blocks that run where another has lost a value.")
 @click.option("--duration", type=float, help="Seconds that each trial measures.")
 @click.option("--vcpus", type=int, help="vCPUs of the guest (default: from the topology).")
 @click.option("--memory", type=int, help="Memory of the guest in MiB.")
@@ -148,6 +149,7 @@ def request_of(context: click.Context) -> SweepRequest:
                 given["until_width"], given["max_blocks"], given["looks"], given["blocks"]
             ),
             blocks_per_boot=given["blocks_per_boot"],
+            spare_blocks=given["spare_blocks"],
             vcpus=given["vcpus"],
             memory_mib=given["memory"],
             collect=Level(given["collect"]) if given["collect"] else None,

@@ -12,6 +12,7 @@ from typing import Any
 
 from labctl.analysis.collecting import costs_said, level_of
 from labctl.analysis.model import MissingMetric
+from labctl.analysis.spares import spares_that_ran
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.wording import without_logs
@@ -52,6 +53,7 @@ class Order:
     block: int
     boot: str
     arms: tuple[str, ...]
+    spare: bool
 
 
 def orders(run: LoadedRun) -> list[Order]:
@@ -64,7 +66,8 @@ def orders(run: LoadedRun) -> list[Order]:
             arms.setdefault(block, {})[str(tuning)] = None
             boots[block] = str(trial.get("boot", ""))
     blocks = sorted(arms)[:_MOST_ORDERED]
-    return [Order(block, boots[block], tuple(arms[block])) for block in blocks]
+    spares = spares_that_ran(run)
+    return [Order(b, boots[b], tuple(arms[b]), b in spares) for b in blocks]
 
 
 def versions(run: LoadedRun) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from labctl.analysis.model import (
     MissingMetric,
     Precision,
     RunCheck,
+    Spares,
 )
 from labctl.report.exit_prices import predicted_json
 from labctl.report.published import published_json
@@ -66,6 +67,7 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "diagnostics": [_diagnostic(item) for item in judgement.diagnostics],
         "ending": judgement.ending,
         "added": _added(judgement.added),
+        "spares": _spares(judgement.spares),
         "unavailable": [_missing(item) for item in judgement.unavailable],
         "skipped": dict(mapping(run.run.get("skipped"))),
         "skipped_workloads": dict(mapping(run.plan.get("skipped_workloads"))),
@@ -171,6 +173,12 @@ def _added(item: Added | None) -> dict[str, Any] | None:
         "label": item.label,
         "comparisons": [comparison_json(one) for one in item.comparisons],
     }
+
+
+def _spares(item: Spares | None) -> dict[str, Any] | None:
+    if item is None:
+        return None
+    return {"planned": item.planned, "ran": list(item.ran), "sentence": item.sentence}
 
 
 def _missing(item: MissingMetric) -> dict[str, Any]:

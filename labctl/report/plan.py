@@ -26,6 +26,7 @@ def plan_table(plan: Mapping[str, Any]) -> RenderableType:
         f"{counted(plan['boots'], 'boot')}, each with {counted(len(plan['tunings']), 'arm')}, "
         f"{counted(len(plan['workloads']), 'workload')}, "
         f"{counted(len(plan['conditions']), 'condition')} ({', '.join(plan['conditions'])})",
+        *_spares(plan),
         *_rule(plan),
         f"guest: image {guest['image']}, {guest['vcpus']} vCPU(s), {guest['memory_mib']} MiB",
         *([f"collects: {plan['collect']}"] if "collect" in plan else []),
@@ -42,6 +43,15 @@ def plan_table(plan: Mapping[str, Any]) -> RenderableType:
     if left_out := skipped(plan):
         parts += [Text(), skipped_table(left_out)]
     return Group(*parts, text(f"\n{tail}"))
+
+
+def _spares(plan: Mapping[str, Any]) -> list[str]:
+    count = plan.get("spare_blocks", 0)
+    each = "with a boot of its own" if count == 1 else "each with a boot of its own"
+    if count and plan["boots"] == 1 < plan["blocks"]:
+        each = "from the same boot"
+    said = f"up to {counted(count, 'spare block')}, {each}, where one of those loses a value"
+    return [said] if count else []
 
 
 def _rule(plan: Mapping[str, Any]) -> list[str]:

@@ -96,6 +96,8 @@ def _head(view: View) -> Text:
     ]
     if judgement.ending:
         lines.append(judgement.ending)
+    if judgement.spares and judgement.spares.sentence:
+        lines.append(judgement.spares.sentence)
     return text("\n".join(lines) + "\n")
 
 

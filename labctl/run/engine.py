@@ -26,6 +26,7 @@ from labctl.run.validity import invalid_reasons
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan, PlannedTrial
+from labctl.study.spares import losses, spares_due, why_spare
 from labctl.workloads.registry import workload
 
 _HOPELESS_TRIALS = 12
@@ -74,12 +75,14 @@ class Engine:
         self._lab = lab
         self._folder = folder
         self._plan = plan
+        self._trials = plan.in_order
         self._boots = boots
         self._calibrations = calibrations
         self._fresh = fresh_boots
         self._why_end = why_end
         self.ended: Ended | None = None
         self._done: set[int] = set()
+        self._begun: set[int] = set()
         self._attempts: dict[int, int] = {}
         self._invalid = 0
         self._failed_boots = 0
@@ -93,12 +96,15 @@ class Engine:
         self._attempts_before = dict(self._attempts)
 
     def run(self) -> None:
-        """Every trial that isn't done, until the plan's rule ends the run, which `ended` says then.
+        """Every trial that isn't done, until the plan's rule ends the run, which `ended` says then;
+        of spare blocks those that are due.
 
         Raises what makes going on pointless.
         """
-        for block, members in groupby(self._plan.trials, key=lambda t: t.block):
+        for block, members in groupby(self._trials, key=lambda t: t.block):
             trials = list(members)
+            if block in self._plan.spare_blocks and not self._stands_in(block):
+                continue
             if why := self._asked(trials):
                 self.ended = Ended(block - 1, why)
                 most = self._plan.blocks
@@ -118,6 +124,29 @@ class Engine:
         if any(trial.number in self._attempts for trial in trials):
             return None
         return self._why_end(blocks)
+
+    def _stands_in(self, spare: int) -> bool:
+        """Whether a spare block runs: for what was lost, whatever the rest has measured."""
+        if spare not in self._spares_due():
+            return False
+        if spare not in self._begun:
+            why = why_spare(losses(self._plan, self._lost()))
+            self._lab.listener(Note(text=f"Block {spare} is a spare: it runs because {why}."))
+        return True
+
+    def _spares_due(self) -> tuple[int, ...]:
+        return spares_due(self._plan, self._lost(), self._begun)
+
+    def _lost(self) -> set[int]:
+        """Trials that are given up."""
+        left = (trial for trial in self._trials if trial.number not in self._done)
+        return {trial.number for trial in left if not self._may_try(trial)}
+
+    def _to_do(self) -> tuple[PlannedTrial, ...]:
+        """The trials of the run as far as it is decided: all planned ones, and of the spares those
+        that are due by now."""
+        unused = set(self._plan.spare_blocks) - set(self._spares_due())
+        return tuple(trial for trial in self._trials if trial.block not in unused)
 
     def _look_for_room(self, block: int, todo: Sequence[PlannedTrial]) -> None:
         """Whether the block is traced. All of it or nothing: its arms are compared."""
@@ -227,6 +256,7 @@ class Engine:
         self._tell(record)
 
     def _count(self, record: TrialRecord) -> None:
+        self._begun.add(record.block)
         self._attempts[record.number] = max(self._attempts.get(record.number, 0), record.attempt)
         if record.status is TrialStatus.DONE:
             self._done.add(record.number)
@@ -248,7 +278,8 @@ class Engine:
             )
 
     def _progress(self, trial: PlannedTrial) -> None:
-        planned, done = len(self._plan.trials), len(self._done)
+        planned, done = len(self._to_do()), len(self._done)
+        left = planned - done - len(self._lost())
         tried = sum(self._attempts.values()) - sum(self._attempts_before.values())
         mean = (time.monotonic() - self._started) / tried if tried else None
         self._lab.listener(
@@ -257,17 +288,17 @@ class Engine:
                 planned=planned,
                 invalid=self._invalid,
                 doing=f"block {trial.block}: {' · '.join(trial.cell.values())}",
-                left_s=mean * (planned - done) if mean is not None else None,
+                left_s=mean * left if mean is not None else None,
                 at_most=self._plan.stopping is not None,
             )
         )
 
     def counts(self) -> dict[str, Any]:
-        """Trials planned (as far as the run went, where its rule ended it), done, and invalid
-        attempts so far."""
-        last = self.ended.blocks if self.ended else self._plan.blocks
+        """Trials planned (as far as the run went, where its rule ended it; with those of spares
+        that are due), done, and invalid attempts so far."""
+        last = self.ended.blocks if self.ended else self._plan.last_block
         return {
-            "planned": sum(trial.block <= last for trial in self._plan.trials),
+            "planned": sum(trial.block <= last for trial in self._to_do()),
             "done": len(self._done),
             "invalid": self._invalid,
         }

@@ -18,7 +18,8 @@ from labctl.domain.session import EMBEDDED, is_embedded
 from labctl.run.disks import DATA_SIZE_BYTES
 from labctl.run.planning import Planned, SweepRequest
 from labctl.store.run_folder import RunFolder
-from labctl.study.plan import Plan, tuning_json
+from labctl.study.plan import Plan
+from labctl.study.tuning_digest import tuning_json
 
 
 @contextmanager
@@ -163,6 +164,7 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
         "--blocks": request.overrides.blocks,
         **_rule(request.overrides.stopping),
         "--blocks-per-boot": request.overrides.blocks_per_boot,
+        "--spare-blocks": request.overrides.spare_blocks,
         "--vcpus": request.overrides.vcpus,
         "--memory": request.overrides.memory_mib,
         "--duration": request.overrides.duration_s,

@@ -313,9 +313,12 @@ class _Reached:
 
 
 def _reached(plan: Plan, folder: RunFolder) -> _Reached:
+    records = _records(folder)
     done = _done(folder)
-    left = [trial.boot for trial in plan.trials if trial.number not in done]
-    last = max((record.boot for record in _records(folder)), default=0)
+    # Which other spares run is only known when the planned blocks are over.
+    unused = set(plan.spare_blocks) - {record.block for record in records}
+    left = [t.boot for t in plan.in_order if t.number not in done and t.block not in unused]
+    last = max((record.boot for record in records), default=0)
     return _Reached(not left, left[0] if left else plan.boots, last)
 
 

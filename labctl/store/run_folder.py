@@ -40,7 +40,7 @@ class LoadedRun:
     """Everything that analysis and report read. `problems`: what of the folder isn't whole.
 
     `plan` has the trials that the run had to carry out: fewer than were planned where its rule
-    ended it, more where it was extended."""
+    ended it, more where spares ran or it was extended."""
 
     name: str
     run: Mapping[str, Any]
@@ -184,9 +184,8 @@ class RunFolder:
         if "accelerator" not in run and (known := _accelerator(r.record for r in rows)):
             run = {**run, "accelerator": known}
         trials = (LoadedTrial(r.record, r.readings, TrialFolder(folder / r.folder)) for r in rows)
-        return LoadedRun(
-            self.name, run, carried_out(plan, run, extensions), tuple(trials), tuple(problems)
-        )
+        plan = carried_out(plan, run, extensions, {row.record.block for row in rows})
+        return LoadedRun(self.name, run, plan, tuple(trials), tuple(problems))
 
     def _read_trials(self, problems: list[str]) -> list[Row]:
         kinds = Kinds()

@@ -53,6 +53,7 @@ def _whole(known: Mapping[str, Shape]) -> Fields:
 
 
 _CELL = Named(TEXT)
+_PLANNED_TRIAL = Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))
 
 _PUBLISHED = Fields(
     {
@@ -112,7 +113,9 @@ PLAN = Fields(
         "skipped_workloads": Named(Named(TEXT)),
         "collect": TEXT,
         "guest": Named(ANY),
-        "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),
+        "trials": Listed(_PLANNED_TRIAL),
+        "blocks": WHOLE,
+        "spares": Listed(_PLANNED_TRIAL),
         "stopping": Fields({"width": NUMBER, "most_blocks": WHOLE, "looks": Listed(WHOLE)}),
     }
 )
@@ -123,7 +126,7 @@ EXTENSION = Fields(
         "extends": TEXT,
         "first_block": WHOLE,
         "last_block": WHOLE,
-        "trials": Listed(Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))),
+        "trials": Listed(_PLANNED_TRIAL),
     },
     frozenset({"first_block", "last_block", "trials"}),
 )

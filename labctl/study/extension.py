@@ -15,7 +15,7 @@ from typing import Any
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.stopping import MOST_BLOCKS
 from labctl.store.jsonfile import canonical
-from labctl.study.plan import Plan, PlannedTrial, extend
+from labctl.study.plan import Plan, PlannedTrial, trials_of
 
 SCHEMA = 1
 
@@ -49,27 +49,30 @@ class Extension:
 def extension(plan: Plan, blocks: int, *, extends: str) -> Extension:
     """`blocks` more blocks for a run that has carried `plan` out.
 
-    The order of block k follows from the seed and k, so they are the blocks that a longer plan
+    They are numbered on from the last one, spares included, whether those ran or not. The order of
+    block k follows from the seed and k, so without spares they are the blocks that a longer plan
     would have had; but they have boots of their own, as the saved ones are gone. `extends`: the
     digest of the last file. Raises UsageError for a number that can't be.
     """
-    last = plan.blocks + blocks
+    first = plan.last_block + 1
+    last = plan.last_block + blocks
     if not (blocks >= 1 and last <= MOST_BLOCKS):
         raise UsageError(
             f"a run of {plan.blocks} blocks can't be extended by {blocks}: it must be from 1, and "
             f"{MOST_BLOCKS} in all at most"
         )
-    boots = max((trial.boot for trial in plan.trials), default=0)
+    before = plan.trials + plan.spares
+    boots = max((trial.boot for trial in before), default=0)
     to_a_boot = _blocks_per_boot(plan)
-    added = extend(plan, last).trials[len(plan.trials) :]
+    added: list[PlannedTrial] = []
+    for block in range(first, last + 1):
+        boot = boots + 1 + (block - first) // to_a_boot
+        added += trials_of(plan, block, boot=boot, first=len(before) + len(added) + 1)
     return Extension(
         extends=extends,
-        first_block=plan.blocks + 1,
+        first_block=first,
         last_block=last,
-        trials=tuple(
-            replace(trial, boot=boots + 1 + (trial.block - plan.blocks - 1) // to_a_boot)
-            for trial in added
-        ),
+        trials=tuple(added),
     )
 
 
@@ -83,7 +86,8 @@ def as_carried_out(plan: Plan, ended_after: int | None, files: Sequence[Mapping[
     digest = plan.digest
     for number, data in enumerate(files, start=2):
         try:
-            made = extension(whole, data["last_block"] - whole.blocks, extends=digest)
+            blocks = data["last_block"] - data["first_block"] + 1
+            made = extension(whole, blocks, extends=digest)
         except (KeyError, TypeError, UsageError) as error:
             raise BrokenError(f"plan.{number}.json can't be read: {error!r}") from error
         if made.to_json() != data:
@@ -97,7 +101,8 @@ def as_carried_out(plan: Plan, ended_after: int | None, files: Sequence[Mapping[
 
 
 def extended(plan: Plan, by: Extension) -> Plan:
-    """What a run carries out then. Nothing ends it early: it is over already."""
+    """What a run carries out then. Nothing ends it early: it is over already. `blocks` is
+    the last block's number then: more than there are, where spares didn't run."""
     return replace(
         plan,
         blocks=by.last_block,
@@ -113,13 +118,14 @@ def _blocks_per_boot(plan: Plan) -> int:
 
 
 def _cut(plan: Plan, blocks: int) -> Plan:
-    """The plan's first blocks, where nothing more is decided. Raises UsageError for more than
-    there are."""
+    """The plan's first blocks, where nothing more is decided and no spare runs. Raises UsageError
+    for more than there are."""
     if not 1 <= blocks <= plan.blocks:
         raise UsageError(f"the plan has {plan.blocks} blocks, and not {blocks}")
     return replace(
         plan,
         blocks=blocks,
         trials=tuple(trial for trial in plan.trials if trial.block <= blocks),
+        spares=plan.spares if blocks == plan.blocks else (),
         stopping=plan.stopping if blocks == plan.blocks else None,
     )

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from itertools import product
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from labctl.base.cpus import format_cpus
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.levels import Level
 from labctl.base.stopping import Stopping, stopping_of
-from labctl.base.tuning import Kind, Requires, Tuning
+from labctl.base.tuning import Kind, Tuning
 from labctl.store.jsonfile import canonical, newer
 from labctl.store.run_folder import PLAN_SCHEMA
+from labctl.study.order import FACTORS, boot_of, cells_of
 from labctl.study.published import PublishedSource
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
-from labctl.study.williams import block_order
-
-FACTORS = ("tuning", "workload", "condition")
-"""The factors that a cell assigns levels to; later studies add more."""
+from labctl.study.tuning_digest import does, listed, tuning_digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +69,8 @@ class Plan:
     trials: tuple[PlannedTrial, ...]
     stopping: Stopping | None = None
     """By what the run may end before its last block."""
+    spares: tuple[PlannedTrial, ...] = ()
+    """Of blocks that run only where one of the others has lost a value (`study/spares.py`)."""
     published: tuple[PublishedSource, ...] = ()
     collect: Level = Level.COUNTERS
     skipped_workloads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -81,7 +79,29 @@ class Plan:
 
     @property
     def boots(self) -> int:
-        return _boot_of(self.blocks, self.blocks_per_boot)
+        """Of the planned blocks, without the spares'."""
+        return boot_of(self.blocks, self.blocks_per_boot)
+
+    @property
+    def spare_blocks(self) -> tuple[int, ...]:
+        """Their numbers, in order."""
+        return tuple(dict.fromkeys(trial.block for trial in self.spares))
+
+    @property
+    def last_spare(self) -> int:
+        """The last block that a spare may stand in for, or that is one; those of extensions come
+        after it. 0 without spares."""
+        return max(self.spare_blocks, default=0)
+
+    @property
+    def last_block(self) -> int:
+        """The largest number of a block, spares included, whether they run or not."""
+        return max((self.blocks, *self.spare_blocks))
+
+    @property
+    def in_order(self) -> tuple[PlannedTrial, ...]:
+        """All trials with the spares', which come after the blocks that they stand in for."""
+        return tuple(sorted(self.trials + self.spares, key=lambda trial: trial.number))
 
     @property
     def digest(self) -> str:
@@ -109,16 +129,25 @@ class Plan:
             "blocks_per_boot": self.blocks_per_boot,
             "boots": self.boots,
             **asdict(self.roles),
-            "tunings": {name: _listed(asdict(tuning)) for name, tuning in self.tunings.items()},
+            "tunings": {name: listed(asdict(tuning)) for name, tuning in self.tunings.items()},
             "skipped": dict(self.skipped),
             "workloads": {name: item.to_json() for name, item in self.workloads.items()},
             "conditions": list(self.conditions),
             "guest": asdict(self.guest),
             "limits": asdict(self.limits),
             "trials": [asdict(trial) for trial in self.trials],
+            **self._spares_json(),
             **({"published": published} if published else {}),
             **({"skipped_workloads": self.skipped_workloads} if self.skipped_workloads else {}),
             **({"collect": str(self.collect)} if self.collect != Level.COUNTERS else {}),
+        }
+
+    def _spares_json(self) -> dict[str, Any]:
+        if not self.spares:
+            return {}
+        return {
+            "spare_blocks": len(self.spare_blocks),
+            "spares": [asdict(trial) for trial in self.spares],
         }
 
     @classmethod
@@ -171,6 +200,7 @@ class Plan:
             limits=Limits(**data["limits"]),
             trials=tuple(PlannedTrial(**trial) for trial in data["trials"]),
             stopping=stopping_of(data),
+            spares=tuple(PlannedTrial(**trial) for trial in data.get("spares", [])),
             published=tuple(map(PublishedSource.from_json, data.get("published", []))),
             collect=Level(data.get("collect", Level.COUNTERS)),
             skipped_workloads=data.get("skipped_workloads", {}),
@@ -222,7 +252,7 @@ def make_plan(
                 restore=tuning.restore,
                 description=tuning.description,
                 exercised_by=study.exercising(tuning, workloads),
-                digest=_tuning_digest(tuning),
+                digest=tuning_digest(tuning),
                 durability=(promises or {}).get(name, tuning.disk.durability)
                 if tuning.kind is Kind.GUEST
                 else None,
@@ -243,7 +273,7 @@ def make_plan(
         collect=study.collect,
         skipped_workloads=skipped_workloads or {},
     )
-    return extend(plan, study.blocks)
+    return with_spares(extend(plan, study.blocks), study.spare_blocks)
 
 
 def _of_study(source: PublishedSource, study: Study) -> PublishedSource:
@@ -263,12 +293,13 @@ def changed_tunings(plan: Plan, tunings: Mapping[str, Tuning]) -> list[str]:
     return [
         name
         for name, planned in plan.tunings.items()
-        if name not in tunings or _tuning_digest(tunings[name]) != planned.digest
+        if name not in tunings or tuning_digest(tunings[name]) != planned.digest
     ]
 
 
 def extend(plan: Plan, blocks: int) -> Plan:
-    """The plan with as many blocks as `blocks`: trials are appended, none before them changes.
+    """The plan with as many blocks as `blocks`: trials are appended, none before them changes. As
+    many spares come after them as there were.
 
     Raises UsageError when it has more already.
     """
@@ -279,36 +310,39 @@ def extend(plan: Plan, blocks: int) -> Plan:
         )
     trials = list(plan.trials)
     for block in range(plan.blocks + 1, blocks + 1):
-        boot = _boot_of(block, plan.blocks_per_boot)
-        for position, cell in _cells_of(plan, block):
-            trials.append(
-                PlannedTrial(
-                    number=len(trials) + 1, block=block, boot=boot, position=position, cell=cell
-                )
-            )
-    return replace(plan, blocks=blocks, trials=tuple(trials))
+        boot = boot_of(block, plan.blocks_per_boot)
+        trials += trials_of(plan, block, boot=boot, first=len(trials) + 1)
+    longer = replace(plan, blocks=blocks, trials=tuple(trials), spares=())
+    return with_spares(longer, len(plan.spare_blocks))
 
 
-def _cells_of(plan: Plan, block: int) -> Iterator[tuple[int, dict[str, str]]]:
-    """Position and cell of each trial of a block, in order.
-
-    A tuning is restored once per block and all its trials run inside that restore; their order is
-    the same for every tuning of the block, so that what one trial does to the next cancels in the
-    comparison.
-    """
-    pairs = {"/".join(pair): pair for pair in product(plan.workloads, plan.conditions)}
-    inside = block_order(pairs, seed=plan.seed, block=block, what="trials")
-    order = block_order(plan.tunings, seed=plan.seed, block=block, what="tunings")
-    for position, tuning in enumerate(order, start=1):
-        kind = str(plan.tunings[tuning].kind)
-        for workload, condition in (pairs[name] for name in inside):
-            if kind not in plan.skipped_workloads.get(workload, {}):
-                yield position, dict(zip(FACTORS, (tuning, workload, condition), strict=True))
+def with_spares(plan: Plan, blocks: int) -> Plan:
+    """The plan with so many spare blocks, numbered on from its last one and ordered by the same
+    seed. Each has a boot of its own, but where all planned blocks share one: two boots would leave
+    the intervals one degree of freedom (docs/decisions/spare-blocks.md)."""
+    share_one = plan.boots == 1 < plan.blocks
+    spares: list[PlannedTrial] = []
+    for number in range(1, blocks + 1):
+        boot = 1 if share_one else plan.boots + number
+        first = len(plan.trials) + len(spares) + 1
+        spares += trials_of(plan, plan.blocks + number, boot=boot, first=first)
+    return replace(plan, spares=tuple(spares))
 
 
-def _boot_of(block: int, blocks_per_boot: int) -> int:
-    """The boot that a block shares, from 1. From the block's number alone, so that it stays."""
-    return (block + blocks_per_boot - 1) // blocks_per_boot
+def trials_of(plan: Plan, block: int, *, boot: int, first: int) -> list[PlannedTrial]:
+    """The trials of one block, in order, numbered on from `first`."""
+    cells = cells_of(
+        block,
+        seed=plan.seed,
+        kinds={name: str(tuning.kind) for name, tuning in plan.tunings.items()},
+        workloads=plan.workloads,
+        conditions=plan.conditions,
+        skipped=plan.skipped_workloads,
+    )
+    return [
+        PlannedTrial(number=number, block=block, boot=boot, position=position, cell=cell)
+        for number, (position, cell) in enumerate(cells, start=first)
+    ]
 
 
 def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
@@ -325,44 +359,11 @@ def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
         )
     if roles.control is not None:
         control = tunings[roles.control]
-        if _tuning_digest(replace(control, name=baseline.name)) != _tuning_digest(baseline):
+        if tuning_digest(replace(control, name=baseline.name)) != tuning_digest(baseline):
             raise UsageError(
                 f"the control '{control.name}' differs from the baseline '{baseline.name}'",
                 hint=f"Let it say 'extends: {baseline.name}' and nothing else.",
             )
-
-
-def tuning_json(tuning: Tuning) -> dict[str, Any]:
-    """A whole tuning in JSON's types: what run.json keeps of it, for advice years later."""
-    recorded: dict[str, Any] = _listed(asdict(tuning))
-    return recorded
-
-
-def _tuning_digest(tuning: Tuning) -> str:
-    """SHA-256 of what a tuning does; its name, its words and its needs stay out.
-
-    So does what it leaves as it is: a labctl that knows more settings gives the same digest, and
-    its runs can be compared with older ones.
-    """
-    plain = Tuning(name="", description="", kind=tuning.kind)
-    done = _set(replace(_does(tuning), restore=tuning.restore), plain)
-    return _digest({"kind": tuning.kind, **_listed(done)})
-
-
-def _set(value: Any, plain: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from those of `plain`, level by level."""
-    found: dict[str, Any] = {}
-    for name in (own.name for own in fields(value)):
-        ours, theirs = getattr(value, name), getattr(plain, name)
-        if ours == theirs:
-            continue
-        nested = is_dataclass(ours) and type(ours) is type(theirs)
-        found[name] = _set(ours, theirs) if nested else _plain(ours)
-    return found
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _restored_as(tuning: Tuning, planned: Mapping[str, Tuning], control: str | None) -> str | None:
@@ -371,27 +372,9 @@ def _restored_as(tuning: Tuning, planned: Mapping[str, Tuning], control: str | N
     same = (
         name
         for name, other in planned.items()
-        if name != control and other.restore and _does(other) == _does(tuning)
+        if name != control and other.restore and does(other) == does(tuning)
     )
     return next(same, None)
-
-
-def _does(tuning: Tuning) -> Tuning:
-    """What a tuning does, without its name, its words, its needs and how its guest comes about."""
-    said: dict[str, Any] = {"name": "", "description": "", "sources": (), "needs": (), "risks": ()}
-    said["exercised_by"] = ()
-    return replace(tuning, **said, requires=Requires(), restore=True, twin=None)
-
-
-def _listed(value: Any) -> Any:
-    """The same in JSON's types; a CPU set becomes its list format."""
-    if isinstance(value, Mapping):
-        return {str(key): _listed(item) for key, item in value.items()}
-    if isinstance(value, frozenset):
-        return format_cpus(value)
-    if isinstance(value, (list, tuple)):
-        return [_listed(item) for item in value]
-    return value
 
 
 def _digest(value: Any) -> str:

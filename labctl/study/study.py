@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
 from labctl.base.places import data_files
-from labctl.base.stopping import MOST_BLOCKS, Stopping
+from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stopping
 from labctl.base.tuning import Tuning
 from labctl.base.yamlfile import nearest
 from labctl.store.jsonfile import canonical
@@ -98,6 +98,8 @@ class Study:
     """Tuning to the workloads that exercise its mechanism."""
     published: tuple[PublishedSource, ...] = ()
     collect: Level = Level.COUNTERS
+    spare_blocks: int = 0
+    """Those that run only where a planned one has lost a value (METHOD 27)."""
 
     @property
     def digest(self) -> str:
@@ -112,6 +114,9 @@ class Study:
         if self.collect == Level.COUNTERS:
             # Nor levels.
             del content["collect"]
+        if not self.spare_blocks:
+            # Nor spares.
+            del content["spare_blocks"]
         return hashlib.sha256(canonical(content).encode()).hexdigest()
 
     def workloads_left(
@@ -153,6 +158,7 @@ class Overrides:
     """A fixed number, in place of the study's rule too."""
     stopping: Stopping | None = None
     blocks_per_boot: int | None = None
+    spare_blocks: int | None = None
     vcpus: int | None = None
     memory_mib: int | None = None
     collect: Level | None = None
@@ -252,6 +258,7 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
         ),
         exercises={tuning: tuple(names) for tuning, names in file.exercises.items()},
         collect=file.collect,
+        spare_blocks=file.spare_blocks,
     )
 
 
@@ -274,6 +281,7 @@ def _check_overrides(overrides: Overrides, study: Study) -> None:
         ("--duration", overrides.duration_s, 0.1, 3600),
         ("--blocks", overrides.blocks, 1, MOST_BLOCKS),
         ("--blocks-per-boot", overrides.blocks_per_boot, 1, MOST_BLOCKS),
+        ("--spare-blocks", overrides.spare_blocks, 0, MOST_SPARES),
         ("--vcpus", overrides.vcpus, 1, 1024),
         ("--memory", overrides.memory_mib, 256, 2**24),
     )
@@ -317,6 +325,10 @@ def _cut(study: Study, overrides: Overrides) -> Study:
         guest=guest,
         exercises={tuning: names for tuning, names in exercises.items() if names},
         collect=_first(overrides.collect, study.collect),
+        # Below ten blocks nothing is judged, so nothing is lost with one either.
+        spare_blocks=_first(
+            overrides.spare_blocks, study.spare_blocks if blocks >= FEWEST_BLOCKS else 0
+        ),
     )
 
 

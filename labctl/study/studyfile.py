@@ -15,7 +15,7 @@ from labctl.base.errors import UsageError
 from labctl.base.latencies import CLOSED, OPEN
 from labctl.base.levels import Level
 from labctl.base.places import data_files
-from labctl.base.stopping import CAP, MOST_BLOCKS, Stopping, looks, until_width
+from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks, until_width
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
 from labctl.study.combine import with_combinations
 from labctl.study.tunings import tuning_names
@@ -60,6 +60,7 @@ def _every_tuning(value: object) -> object:
 
 _Seconds = Annotated[float, Field(ge=0.1, le=3600, allow_inf_nan=False)]
 _Blocks = Annotated[int, Field(ge=1, le=MOST_BLOCKS)]
+_Spares = Annotated[int, Field(ge=0, le=MOST_SPARES)]
 _Vcpus = Annotated[int, Field(ge=1, le=1024)]
 _MemoryMib = Annotated[int, Field(ge=256, le=2**24)]
 
@@ -107,6 +108,7 @@ class QuickFile(FileModel):
     duration_s: _Seconds | None = None
     blocks: _Blocks | None = None
     blocks_per_boot: _Blocks | None = None
+    spare_blocks: _Spares | None = None
 
 
 class StudyFile(FileModel):
@@ -122,6 +124,8 @@ class StudyFile(FileModel):
     stop: StopFile | None = None
     looks: list[_Blocks] | None = None
     blocks_per_boot: _Blocks
+    spare_blocks: _Spares = 0
+    """Blocks that run only where one of the others has lost a value."""
     guest: GuestFile
     limits: LimitsFile
     collect: Annotated[Level, Field(strict=False)] = Level.COUNTERS

@@ -69,6 +69,15 @@ def test_the_plan_is_shown_in_80_columns_with_what_it_takes_and_leaves_out(labct
     assert "threshold" in said
 
 
+def test_the_plan_shows_its_spares_where_it_has_any(labctl: Labctl) -> None:
+    asked = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only")
+    said = "up to 3 spare blocks, each with a boot of its own, where one of those loses a value"
+    assert said in " ".join(labctl(*asked).out.split())
+    one_boot = labctl(*asked, "--blocks-per-boot", "10").out
+    assert "up to 3 spare blocks, from the same boot," in " ".join(one_boot.split())
+    assert "spare" not in labctl(*asked, "--spare-blocks", "0").out
+
+
 def test_the_plan_shows_what_is_collected_where_it_is_more_than_counters(labctl: Labctl) -> None:
     asked = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only")
     assert "\ncollects: trace\n" in labctl(*asked, "--collect", "trace").out
@@ -85,6 +94,8 @@ def test_options_change_what_is_planned(labctl: Labctl) -> None:
             "12",
             "--blocks-per-boot",
             "4",
+            "--spare-blocks",
+            "1",
             "--duration",
             "3",
         ),
@@ -92,7 +103,7 @@ def test_options_change_what_is_planned(labctl: Labctl) -> None:
         *("--memory", "512", "--vcpus", "2"),
     )
     plan = json.loads(said.out)
-    assert (plan["blocks"], plan["boots"]) == (12, 3)
+    assert (plan["blocks"], plan["boots"], plan["spare_blocks"]) == (12, 3, 1)
     assert plan["guest"]["memory_mib"] == 512
     assert plan["guest"]["vcpus"] == 2
     assert plan["conditions"] == ["quiet"]
@@ -109,6 +120,7 @@ def test_options_change_what_is_planned(labctl: Labctl) -> None:
         (["--vcpus", "3"], "cannot place 3 vCPUs: the host has CPUs 0-1", "--vcpus 2"),
         (["--vcpus", "0"], "--vcpus is 0", "from 1"),
         (["--blocks", "0"], "--blocks is 0", "from 1"),
+        (["--spare-blocks", "-1"], "--spare-blocks is -1", "from 0"),
         (["--duration", "0"], "--duration is 0", "from 0.1"),
         (["--duration", "nan"], "--duration is nan", "from 0.1"),
         (["--memory", "-4"], "--memory is -4", "from 256"),

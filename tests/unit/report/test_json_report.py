@@ -164,6 +164,12 @@ class Published(Shape):
     results: list[PublishedResult]
 
 
+class Spares(Shape):
+    planned: int
+    ran: list[int]
+    sentence: str | None
+
+
 class Loss(Shape):
     estimate: float
     low: float | None
@@ -220,6 +226,7 @@ class Report(Shape):
     precision: list[Precision]
     ending: str | None
     added: Added | None
+    spares: Spares | None
     diagnostics: list[ReportedDiagnostic]
     unavailable: list[Missing]
     skipped: dict[str, str]

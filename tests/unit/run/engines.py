@@ -85,6 +85,8 @@ class World:
     """What ending that machine raises."""
     dies: Callable[[int], bool] = lambda number: False
     """Whether the machine is gone after a trial."""
+    boots: list[int] = field(default_factory=list)
+    """The plan's boot of each guest that was asked for."""
     benches: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     trials: list[tuple[int, int, int]] = field(default_factory=list)
@@ -96,6 +98,7 @@ class World:
 
     def __post_init__(self) -> None:
         def guest(lab: Any, boots: Any, boot: int, tuning: Any, fresh: bool) -> Any:
+            self.boots.append(boot)
             return self._bench(tuning.name)
 
         self.monkeypatch.setattr(module, "guest_bench", guest)
@@ -106,8 +109,9 @@ class World:
     def engine(self, plan: Plan) -> Engine:
         path = self.results / "run"
         folder = RunFolder(path) if path.exists() else RunFolder.create(self.results, "run")
+        kinds = {name: tuning.kind for name, tuning in plan.tunings.items()} or TUNINGS
         lab: Any = SimpleNamespace(
-            tunings={n: SimpleNamespace(name=n, kind=k) for n, k in TUNINGS.items()},
+            tunings={n: SimpleNamespace(name=n, kind=k) for n, k in kinds.items()},
             listener=self._listen,
         )
         parts: Any = None

@@ -32,6 +32,17 @@ def test_a_quick_selection_can_judge(name: str) -> None:
     assert any(tuning.exercised_by for tuning in plan.tunings.values())
 
 
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("name", JUDGING)
+def test_a_study_that_judges_has_five_boots_at_least_and_spares(name: str, quick: bool) -> None:
+    plan = _plan(name, quick=quick)
+    assert plan.boots >= 5
+    assert len(plan.spare_blocks) == 3
+    boots = {trial.boot for trial in plan.spares}
+    assert len(boots) == 3
+    assert not boots & {trial.boot for trial in plan.trials}
+
+
 def _plan(name: str, *, quick: bool) -> Plan:
     study = load_study(name, programs=checkers(), quick=quick)
     return make_plan(study, load_tunings(study.tunings), seed=1, host_digest="", skipped={})

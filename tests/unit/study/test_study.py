@@ -259,17 +259,13 @@ def test_how_many_blocks_there_are_is_said_once(make_study: MakeStudy, new: str,
     assert f"is said by {said}, where one of 'blocks', 'stop' and" in caught.value.message
 
 
-def test_more_blocks_than_one_boot_was_for_get_a_boot_each() -> None:
+def test_more_blocks_than_one_boot_was_for_get_a_boot_each(make_study: MakeStudy) -> None:
     """Two boots leave t one degree of freedom, so ten blocks in one and two in another say nothing
     where ten said something."""
 
-    from labctl.workloads.registry import checkers
-
-    programs = checkers()
-
     def per_boot(overrides: Overrides) -> int:
-        study = load_study("pinning", programs=programs, quick=True, overrides=overrides)
-        return study.blocks_per_boot
+        one_boot = ("blocks_per_boot: 4\n", "blocks_per_boot: 10\n")
+        return make_study(*one_boot, overrides=overrides).blocks_per_boot
 
     assert per_boot(Overrides()) == 10
     assert per_boot(Overrides(blocks=4)) == 10
