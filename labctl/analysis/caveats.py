@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from labctl.analysis.attempts import invalid_trials, unequally_invalid
 from labctl.analysis.cells import Cell, Cells, Place, done_trials, place_of, planned_trials
 from labctl.analysis.checks import Checked
 from labctl.analysis.closed_loop import closed_loop
 from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
+from labctl.analysis.foreign_cpu import unseen_disturbance
 from labctl.analysis.layers import layers
-from labctl.analysis.model import Comparison, Diagnostic, Role, RunCheck, Verdict
+from labctl.analysis.model import Attempts, Comparison, Diagnostic, Role, RunCheck, Verdict
 from labctl.analysis.skipped import skipped
 from labctl.analysis.spares import too_few_spares
 from labctl.analysis.stopping import lacks_trials, last_block, rule_of
 from labctl.analysis.verdicts import FEWEST_BLOCKS
-from labctl.analysis.words import few, listed, sentence
+from labctl.analysis.words import listed, sentence
 from labctl.base import verified
 from labctl.base.stopping import Looks
 from labctl.base.units import Better, Unit
-from labctl.base.wording import counted, quantity, without_logs
+from labctl.base.wording import counted, quantity
 from labctl.store.run_folder import LoadedRun
-from labctl.store.trial import TrialStatus
 
 _FEW_SKIPPED = 3
 _ALWAYS_TRACED = "lost_events"
 """What each trace of a host tells, if it is only how much it lacks."""
-_NUMBER = re.compile(r"\d[\d.]*")
 
 LATENCY_LIMIT = "cpu_latency_limit"
 """The metric that has a value where somebody limits it."""
@@ -49,6 +48,7 @@ def caveats(
     comparisons: Sequence[Comparison],
     restored: Sequence[RunCheck],
     diagnostics: Sequence[Diagnostic],
+    attempts: Attempts,
 ) -> Iterator[str]:
     """What to say of a run before its numbers; nothing of a whole run under KVM with the same
     kernel, a boot per block, and checks that passed."""
@@ -58,13 +58,15 @@ def caveats(
     yield from _checks(checks, primaries)
     yield from _before_look(run, primaries)
     yield from closed_loop(run, design, cells)
+    yield from unseen_disturbance(run)
+    yield from unequally_invalid(attempts)
     yield from _boots(primaries)
     yield from _grave(diagnostics)
     yield from _setting(run, design)
     yield from _collecting(run, cells)
     yield from _kept_awake(run, cells)
     yield from _restored(run, design, restored)
-    yield from _invalid(run)
+    yield from invalid_trials(attempts)
     yield from _skipped(run)
     yield from (f"{str(text).rstrip('.')}." for text in run.run.get("warnings") or [])
     yield from _promises(design)
@@ -229,26 +231,6 @@ def _restored_places(run: LoadedRun, design: Design) -> Iterator[tuple[str, str,
             for place in design.places:
                 if place.workload in design.primaries:
                     yield name, place.workload, place.condition
-
-
-def _invalid(run: LoadedRun) -> Iterator[str]:
-    invalid = [t.record for t in run.trials if t.record.status is TrialStatus.INVALID]
-    if not invalid:
-        return
-    # The same reason with other figures, or other lines of logs, is one reason.
-    reasons = Counter(
-        without_logs(reason)[0].rstrip(".") for record in invalid for reason in record.reasons
-    )
-    alike: dict[str, list[str]] = {}
-    for reason, _ in reasons.most_common():
-        alike.setdefault(_NUMBER.sub("", reason), []).append(reason)
-    counts = {kind: sum(reasons[one] for one in own) for kind, own in alike.items()}
-    named = [
-        f"{own[0]}{' and the like' if len(own) > 1 else ''} ({counts[kind]}×)"
-        for kind, own in sorted(alike.items(), key=lambda item: -counts[item[0]])
-    ]
-    why = "; ".join(few(named)) or "no reason given"
-    yield f"{counted(len(invalid), 'invalid trial')}: {why}."
 
 
 def _skipped(run: LoadedRun) -> Iterator[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from labctl.analysis.added import added, caveat, confirmatory
 from labctl.analysis.answer import answer
+from labctl.analysis.attempts import count_attempts
 from labctl.analysis.caveats import caveats, hindrances
 from labctl.analysis.cells import Cells, Place, done_trials, planned_trials, read_cells
 from labctl.analysis.checks import Checked, check
@@ -84,6 +85,7 @@ def judge(run: LoadedRun) -> Judgement:
         imported=bool(run.run.get("imported")),
     )
     more = added(run, decided.run, licences)
+    attempts = count_attempts(run)
     return Judgement(
         comparisons=compared,
         levels=tuple(levels(cells)),
@@ -92,7 +94,9 @@ def judge(run: LoadedRun) -> Judgement:
         unavailable=cells.missing,
         warnings=(
             *caveat(more, decided.run),
-            *caveats(run, design, cells, tuple(checked.values()), compared, restored, found),
+            *caveats(
+                run, design, cells, tuple(checked.values()), compared, restored, found, attempts
+            ),
         ),
         answer=" ".join(filter(None, (restore_answer(restored), answered))),
         blocks=cells.blocks,
@@ -100,6 +104,7 @@ def judge(run: LoadedRun) -> Judgement:
         planned=planned_trials(run),
         done=done_trials(run),
         invalid=sum(trial.record.status is TrialStatus.INVALID for trial in run.trials),
+        attempts=attempts,
         primaries={workload: primary.metric for workload, primary in design.primaries.items()},
         restored=restored,
         diagnostics=found,

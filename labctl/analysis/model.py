@@ -191,6 +191,33 @@ class MissingMetric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArmAttempts:
+    """How often an arm's trials were tried, and how many of these attempts were invalid; `reasons`
+    with how often each was given, the most frequent first (an attempt may have several)."""
+
+    tuning: str
+    attempts: int
+    invalid: int
+    reasons: tuple[tuple[str, int], ...]
+
+    @property
+    def share(self) -> float:
+        return self.invalid / self.attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """`reasons`: of all arms together. `p_value`: how often chance alone makes invalid attempts
+    differ as much between arms; None where no arm differs from another in any block. `differ`: too
+    rarely to be chance."""
+
+    arms: tuple[ArmAttempts, ...] = ()
+    reasons: tuple[tuple[str, int], ...] = ()
+    p_value: float | None = None
+    differ: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """Everything there is to say of a run. `blocks` and `boots` are those that it rests on, while
     trials are counted over the whole run. `warnings`: sentences that could change the answer,
@@ -216,6 +243,7 @@ class Judgement:
     precision: tuple[Precision, ...] = ()
     ending: str | None = None
     """By what rule the run ended or would, in a sentence; None of a fixed number of blocks."""
+    attempts: Attempts = Attempts()
     added: Added | None = None
     """What came after the blocks that everything else here rests on. None in most runs."""
     spares: Spares | None = None

@@ -8,6 +8,7 @@ from typing import Any
 from labctl.analysis.collecting import level_of
 from labctl.analysis.model import (
     Added,
+    Attempts,
     Comparison,
     Diagnostic,
     EffectKind,
@@ -57,6 +58,7 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
             "done": judgement.done,
             "invalid": judgement.invalid,
         },
+        "attempts": _attempts(judgement.attempts),
         "primaries": dict(judgement.primaries),
         "comparisons": [comparison_json(item) for item in judgement.comparisons],
         "levels": [_level(item) for item in judgement.levels],
@@ -161,6 +163,22 @@ def _diagnostic(item: Diagnostic) -> dict[str, Any]:
         "grave": item.grave,
         "blocks": list(item.blocks),
         "sentence": item.sentence,
+    }
+
+
+def _attempts(item: Attempts) -> dict[str, Any]:
+    return {
+        "arms": [
+            {
+                "tuning": arm.tuning,
+                "attempts": arm.attempts,
+                "invalid": arm.invalid,
+                "reasons": [{"reason": reason, "count": count} for reason, count in arm.reasons],
+            }
+            for arm in item.arms
+        ],
+        "p_value": item.p_value,
+        "differ": item.differ,
     }
 
 

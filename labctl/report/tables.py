@@ -12,9 +12,9 @@ from rich.text import Text
 
 from labctl.analysis.cells import Place
 from labctl.analysis.collecting import level_of
-from labctl.analysis.model import Added, Comparison, Judgement, Verdict
+from labctl.analysis.model import Added, Attempts, Comparison, Judgement, Verdict
 from labctl.analysis.skipped import skipped
-from labctl.analysis.words import effect_text, interval_text
+from labctl.analysis.words import effect_text, few, interval_text
 from labctl.base.levels import Level
 from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
 from labctl.report import sentences
@@ -72,6 +72,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
         parts += _place(view, place, notes)
     parts += _added(judgement.added)
     parts += published_table(run)
+    parts += _invalid(judgement.attempts)
     parts += _skipped(skipped(run.plan, run.run))
     parts.append(Text())
     parts += [text(line, style="dim") for line in notes.lines()]
@@ -266,6 +267,20 @@ def _added(more: Added | None) -> list[RenderableType]:
     for item in more.comparisons:
         cells = (text(item.tuning), text(item.workload), text(item.condition))
         table.add_row(*cells, _change_cell(item))
+    return [Text(), table]
+
+
+def _invalid(attempts: Attempts) -> list[RenderableType]:
+    """How many attempts each arm lost, and why; [] when none did."""
+    if not any(arm.invalid for arm in attempts.arms):
+        return []
+    table = bare_table("Invalid attempts by arm")
+    table.add_column("arm", min_width=9, max_width=24, overflow="fold")
+    table.add_column("invalid", min_width=9)
+    table.add_column("why", overflow="fold")
+    for arm in attempts.arms:
+        why = "; ".join(few([f"{reason} ({count}×)" for reason, count in arm.reasons], 2))
+        table.add_row(text(arm.tuning), text(f"{arm.invalid} of {arm.attempts}"), text(why))
     return [Text(), table]
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from labctl.base.places import data_folders
 from labctl.base.templates import template_environment
-from labctl.base.wording import counted, printable
+from labctl.base.wording import counted, printable, share
 
 
 def template(name: str) -> Template:
@@ -26,7 +26,7 @@ def _environment(folders: tuple[Path, ...]) -> Environment:
     environment = template_environment(
         "", escapes=True, auto_reload=False, keep_trailing_newline=False, finalize=_clean
     )
-    environment.filters["counted"] = counted
+    environment.filters |= {"counted": counted, "share": share}
     return environment
 
 

@@ -233,6 +233,19 @@ def test_thousands_of_invalid_trials_are_counted_by_arm_and_reason(folder: RunFo
     assert "And 100 more" in text
 
 
+def test_invalid_attempts_are_counted_by_arm(folder: RunFolder) -> None:
+    bad = [("pinned", "sysbench-cpu", block) for block in range(1, 11)]
+    run = synthetic_run(tunings=["baseline", "control", "pinned"], repeated=bad)
+    document = lxml_html.fromstring(page(run, judge(run), folder.path))
+    (table,) = document.xpath("//table[caption[contains(., 'Invalid attempts by arm')]]")
+    rows = ["".join(row.itertext()).split() for row in table.xpath("tbody/tr")]
+    text = spaced(table)
+    assert len(rows) == 3
+    assert "Chance alone makes arms differ as much in 0.05 % of runs" in text
+    assert "baseline 20 0 control 20 0 pinned 30 10" in text
+    assert "Invalid attempts differ between arms" in spaced(document)
+
+
 def test_guests_that_died_alike_are_counted_together_with_the_logs_of_one(
     folder: RunFolder,
 ) -> None:

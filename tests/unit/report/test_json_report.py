@@ -129,6 +129,24 @@ class Missing(Shape):
     workloads: list[str]
 
 
+class Reason(Shape):
+    reason: str
+    count: int
+
+
+class ArmAttempts(Shape):
+    tuning: str
+    attempts: int
+    invalid: int
+    reasons: list[Reason]
+
+
+class Attempts(Shape):
+    arms: list[ArmAttempts]
+    p_value: float | None
+    differ: bool
+
+
 class Added(Shape):
     first_block: int
     last_block: int
@@ -217,6 +235,7 @@ class Report(Shape):
     boots: int
     blocks: int
     trials: Trials
+    attempts: Attempts
     primaries: dict[str, str]
     comparisons: list[Comparison]
     levels: list[Level]

@@ -50,6 +50,17 @@ def test_the_answer_and_the_warnings_come_before_the_first_table(judged: Judged)
         assert text.index(one_line(f"Warning: {warning}")) < first_table
 
 
+def test_invalid_attempts_are_counted_by_arm() -> None:
+    bad = [("pinned", "sysbench-cpu", block) for block in range(1, 11)]
+    run = synthetic_run(tunings=["baseline", "control", "pinned"], repeated=bad)
+    text = printed(run, judge(run))
+    table = one_line(text[text.index("Invalid attempts by arm") :])
+    assert "baseline 0 of 20 control 0 of 20 pinned 10 of 30 vCPU 0 ran on CPUs 0-1" in table
+    assert "Invalid attempts differ between arms" in one_line(text)
+    calm = synthetic_run()
+    assert "Invalid attempts" not in printed(calm, judge(calm))
+
+
 def test_a_traced_run_says_where_its_time_lines_are_as_long_as_it_has_them(
     judged: Judged, tmp_path: Path
 ) -> None:

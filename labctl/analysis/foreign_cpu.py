@@ -1,0 +1,87 @@
+"""Where nobody knows what others took of an arm's CPUs (METHOD 24)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from labctl.analysis.cells import cell_of
+from labctl.analysis.words import listed
+from labctl.base.cpus import CpuSet, parse_cpus
+from labctl.base.wording import counted
+from labctl.store.run_folder import LoadedRun
+from labctl.store.samples import Reading, Sample, sample_key
+from labctl.store.trial import TrialStatus
+
+OTHER = sample_key("host_cpu", {"thread": "other"})
+_ROAMED = frozenset(sample_key("host_cpu", {"thread": role}) for role in ("neighbour", "peer"))
+_BY_CPU = "host_busy"
+"""What trials have since foreign CPU time is counted per CPU."""
+
+
+def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
+    """That valid trials of arms with fewer CPUs than their neighbours may have been disturbed:
+    recorded before foreign CPU time was counted per CPU."""
+    narrow = {name for name, entry in _tunings(run).items() if _has_fewer_cpus(run, entry)}
+    blind: Counter[str] = Counter()
+    for trial in run.trials:
+        cell = cell_of(trial.record.cell)
+        if cell is None or trial.record.status is not TrialStatus.DONE:
+            continue
+        if cell.tuning in narrow and _is_blind(trial.readings):
+            blind[cell.tuning] += 1
+    if blind:
+        total = counted(sum(blind.values()), "valid trial")
+        arms = listed([f"'{arm}'" for arm in blind], 8)
+        yield (
+            f"Nobody knows how much others disturbed {total} of {arms}: the labctl that measured "
+            "them took what neighbours and peers used anywhere from what was busy on the arm's own "
+            f"CPUs, so '{OTHER}' can't be trusted there, while disturbed trials of other arms were "
+            "discarded. Comparisons with these arms may be biased."
+        )
+
+
+def _is_blind(readings: Iterable[Reading]) -> bool:
+    """Whether something ran beside it that may have been elsewhere, and wasn't counted by CPU."""
+    keys = {one.key if isinstance(one, Sample) else one.metric: one for one in readings}
+    other = keys.get(OTHER)
+    if other is None or not keys.keys() & _ROAMED:
+        return False
+    return not isinstance(other, Sample) or _BY_CPU not in keys
+
+
+def _tunings(run: LoadedRun) -> Mapping[str, Any]:
+    found = run.run.get("tunings")
+    return found if isinstance(found, dict) else {}
+
+
+def _has_fewer_cpus(run: LoadedRun, entry: Mapping[str, Any]) -> bool:
+    """Whether the pin plan gave an arm less than all CPUs that a neighbour might use."""
+    pin = _mapping(entry.get("pin"))
+    plans = _mapping(run.run.get("pin_plans"))
+    plan = _mapping(plans.get(str(pin.get("strategy")))) or _mapping(run.run.get("pin_plan"))
+    data = _mapping(plan.get("data"))
+    pinned = ["vcpus"]
+    if entry.get("kind") != "native":
+        pinned += ["emulator", *(["iothreads"] if entry.get("iothreads") else [])]
+    if any(pin.get(what) is None for what in pinned):
+        return False
+    own = [_cpus(data.get(what) if pin[what] == "plan" else pin[what]) for what in pinned]
+    return frozenset().union(*own) < _cpus(data.get("usable"))
+
+
+def _cpus(value: Any) -> CpuSet:
+    """Of a number, a CPU list, a list of numbers, or any of these by number; empty of the rest."""
+    if isinstance(value, dict):
+        return frozenset().union(*map(_cpus, value.values()))
+    if isinstance(value, list):
+        return frozenset().union(*map(_cpus, value))
+    try:
+        return parse_cpus(str(value))
+    except ValueError:
+        return frozenset()
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
