@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.cpus import CpuSet
+from labctl.base.knob_values import KNOB_VALUES, Values
 from labctl.base.latency_qos import Held
 from labctl.host.journal import Change, Changes
 from labctl.host.tunables import FileValue
@@ -48,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """`values`: what it takes, in words; `accepts` says whether a value is one of them.
+    """`takes`: its values, where more is asked of them than `KNOB_VALUES` says.
 
     `changes`: what has to be changed for a value; raises Impossible where this host can't have it.
     `now`: its value in a word or a few; None where this host doesn't have it. `turned`: gives it a
@@ -59,12 +60,15 @@ class Knob:
 
     name: str
     what: str
-    values: str
-    accepts: Callable[[str], bool]
     changes: Callable[[str, Place], Sequence[Change]]
     now: Callable[[Place], str | None]
     turned: Callable[[str, Place, Changes], list[str]] | None = None
     held: Callable[[str, Place], AbstractContextManager[Held]] | None = None
+    takes: Values | None = None
+
+    @property
+    def values(self) -> Values:
+        return self.takes or KNOB_VALUES[self.name]
 
 
 def file_change(path: Path, value: str, *, optional: bool = False) -> Change:
@@ -90,33 +94,14 @@ def check_writable(path: Path) -> None:
         raise Impossible(f"{path} is on a file system that is mounted read-only")
 
 
-def one_file(name: str, what: str, path: str, *values: str) -> Knob:
-    """A knob that is one file with a few values."""
-    listed = values[0] if len(values) == 1 else f"{', '.join(values[:-1])} or {values[-1]}"
+def one_file(name: str, what: str, path: str) -> Knob:
+    """A knob that is one file."""
     return Knob(
         name=name,
         what=what,
-        values=listed,
-        accepts=lambda value: value in values,
         changes=lambda value, place: [file_change(place.root / path, value)],
         now=lambda place: place.value(path),
     )
-
-
-def one_number(name: str, what: str, path: str, low: int, high: int) -> Knob:
-    """A knob that is one file with a number in it."""
-    return Knob(
-        name=name,
-        what=what,
-        values=f"a number from {low} to {high}",
-        accepts=lambda value: between(value, low, high),
-        changes=lambda value, place: [file_change(place.root / path, value)],
-        now=lambda place: place.value(path),
-    )
-
-
-def between(value: str, low: int, high: int) -> bool:
-    return bool(re.fullmatch(r"-?\d{1,18}", value)) and low <= int(value) <= high
 
 
 def _natural(path: Path) -> list[tuple[bool, int, str]]:

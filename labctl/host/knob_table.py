@@ -14,22 +14,15 @@ from labctl.host.knob import (
     Impossible,
     Knob,
     Place,
-    between,
     check_writable,
     file_change,
     follower,
     one_file,
-    one_number,
 )
 from labctl.host.tunables import CpuMask, FileValue
 
-HOUSEKEEPING = "housekeeping"
-"""The value of a knob that keeps something off the isolated CPUs."""
-
 RT_RUNTIME = "rt-runtime-us"
 
-_GOVERNORS = ("performance", "powersave", "schedutil", "ondemand", "conservative", "userspace")
-_MIB = 1024 * 1024
 
 _CPU = "sys/devices/system/cpu"
 _SMT = f"{_CPU}/smt/control"
@@ -222,8 +215,6 @@ TABLE: tuple[Knob, ...] = (
     Knob(
         name="smt",
         what="the second hardware thread of each core",
-        values="on or off",
-        accepts=lambda value: value in ("on", "off"),
         changes=_smt,
         now=lambda place: place.text(_SMT),
     ),
@@ -231,16 +222,12 @@ TABLE: tuple[Knob, ...] = (
     Knob(
         name="hugepages-1G",
         what="how many huge pages of 1 GiB are set aside",
-        values="a number from 0 to 65536",
-        accepts=lambda value: between(value, 0, 65536),
         changes=_hugepages(1024 * 1024),
         now=lambda place: place.text(_pool(1024 * 1024)),
     ),
     Knob(
         name="hugepages-2M",
         what="how many huge pages of 2 MiB are set aside",
-        values="a number from 0 to 33554432",
-        accepts=lambda value: between(value, 0, 32 * _MIB),
         changes=_hugepages(2048),
         now=lambda place: place.text(_pool(2048)),
     ),
@@ -249,24 +236,18 @@ TABLE: tuple[Knob, ...] = (
     Knob(
         name="governor",
         what="how the kernel chooses a CPU's frequency",
-        values=f"{', '.join(_GOVERNORS[:-1])} or {_GOVERNORS[-1]}",
-        accepts=lambda value: value in _GOVERNORS,
         changes=_governor,
         now=_governors,
     ),
     Knob(
         name="c-states",
         what="how long a CPU may take to leave an idle state, in microseconds",
-        values="'all', or a number from 0 to 1000000",
-        accepts=lambda value: value == "all" or between(value, 0, 1_000_000),
         changes=_c_states,
         now=_c_states_now,
     ),
     Knob(
         name="thp",
         what="who gets transparent huge pages",
-        values="always, madvise or never",
-        accepts=lambda value: value in ("always", "madvise", "never"),
         changes=_thp,
         now=lambda place: place.value(_THP),
     ),
@@ -274,66 +255,54 @@ TABLE: tuple[Knob, ...] = (
         "thp-defrag",
         "how far the kernel goes to make a transparent huge page",
         "sys/kernel/mm/transparent_hugepage/defrag",
-        *("always", "defer", "defer+madvise", "madvise", "never"),
     ),
     one_file(
         "ksm",
         "whether equal pages are merged (2: stop, and take merged ones apart)",
         "sys/kernel/mm/ksm/run",
-        *("0", "1", "2"),
     ),
-    one_number("swappiness", "how readily memory is swapped out", "proc/sys/vm/swappiness", 0, 200),
+    one_file("swappiness", "how readily memory is swapped out", "proc/sys/vm/swappiness"),
     one_file(
         "numa-balancing",
         "whether memory follows its tasks between NUMA nodes (2: between tiers of memory)",
         "proc/sys/kernel/numa_balancing",
-        *("0", "1", "2"),
     ),
-    one_number(
+    one_file(
         "halt-poll-ns",
         "how long KVM waits for a halted vCPU before it lets its CPU go, in nanoseconds",
         "sys/module/kvm/parameters/halt_poll_ns",
-        *(0, 10_000_000),
     ),
-    one_number(
+    one_file(
         RT_RUNTIME,
         "how much of each second real-time tasks may take, in microseconds (-1: all)",
         "proc/sys/kernel/sched_rt_runtime_us",
-        *(-1, 1_000_000),
     ),
     one_file(
         "sched-autogroup",
         "whether a session's tasks weigh as one",
         "proc/sys/kernel/sched_autogroup_enabled",
-        *("0", "1"),
     ),
     one_file(
         "timer-migration",
         "whether timers move from idle CPUs to busy ones",
         "proc/sys/kernel/timer_migration",
-        *("0", "1"),
     ),
     one_file(
         "watchdog",
         "whether the kernel watches for CPUs that hang (soft and hard lockups)",
         # The master switch: it leaves soft_watchdog's and nmi_watchdog's own settings alone.
         "proc/sys/kernel/watchdog",
-        *("0", "1"),
     ),
     # Last, when everything that brings CPUs, interrupts and work queues is done.
     Knob(
         name="workqueues",
         what="the CPUs that the kernel's own unbound work runs on",
-        values=HOUSEKEEPING,
-        accepts=lambda value: value == HOUSEKEEPING,
         changes=_workqueues,
         now=lambda place: _together(_masks(place)),
     ),
     Knob(
         name="irq-affinity",
         what="the CPUs that take interrupts",
-        values=HOUSEKEEPING,
-        accepts=lambda value: value == HOUSEKEEPING,
         changes=_irq_affinity,
         now=lambda place: _together(_interrupts(place)),
     ),
@@ -341,8 +310,6 @@ TABLE: tuple[Knob, ...] = (
     Knob(
         name="cpu-dma-latency",
         what="how long an idle CPU may take to wake up, in microseconds, while labctl holds it",
-        values="a number from 0 to 1000000",
-        accepts=lambda value: between(value, 0, 1_000_000),
         changes=_latency,
         now=_latency_now,
         held=lambda value, place: limited(int(value), place.root),

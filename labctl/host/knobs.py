@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import HostError, UsageError
+from labctl.base.knob_values import HOUSEKEEPING
 from labctl.base.latency_qos import Held
 from labctl.base.yamlfile import nearest
 from labctl.host.journal import Changes, Journal
 from labctl.host.knob import Impossible, Knob, Place
-from labctl.host.knob_table import HOUSEKEEPING, TABLE
+from labctl.host.knob_table import TABLE
 
 _KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in TABLE}
 
@@ -47,8 +48,10 @@ def check_knobs(host: Mapping[str, str]) -> None:
     for name, value in host.items():
         if name not in _KNOBS:
             raise UsageError(f"'host.{name}' is no knob of a host", hint=nearest(name, _KNOBS))
-        if not _KNOBS[name].accepts(value):
-            raise UsageError(f"'host.{name}' is '{value}'", hint=f"It takes {_KNOBS[name].values}.")
+        if not _KNOBS[name].values.accepts(value):
+            raise UsageError(
+                f"'host.{name}' is '{value}'", hint=f"It takes {_KNOBS[name].values.text}."
+            )
 
 
 def problems(host: Mapping[str, str], place: Place | None = None) -> list[str]:
@@ -118,17 +121,19 @@ def _in_order(host: Mapping[str, str]) -> list[tuple[Knob, str]]:
 
 def _state(knob: Knob, place: Place) -> KnobState:
     now = knob.now(place)
-    tried = HOUSEKEEPING if knob.accepts(HOUSEKEEPING) else now
+    tried = HOUSEKEEPING if knob.values.accepts(HOUSEKEEPING) else now
     problem = None
     try:
         # Whether it could be turned, asked for a value that changes nothing.
-        knob.changes(tried if tried and knob.accepts(tried) else _any(knob), place)
+        knob.changes(tried if tried and knob.values.accepts(tried) else _any(knob), place)
     except Impossible as reason:
         problem = str(reason)
-    return KnobState(name=knob.name, what=knob.what, values=knob.values, now=now, problem=problem)
+    return KnobState(
+        name=knob.name, what=knob.what, values=knob.values.text, now=now, problem=problem
+    )
 
 
 def _any(knob: Knob) -> str:
     """A value that the knob takes, of a host that has it set to none of them."""
     values = ("0", "on", "performance", "all", "never", "virtual-host")
-    return next(value for value in values if knob.accepts(value))
+    return next(value for value in values if knob.values.accepts(value))

@@ -19,6 +19,7 @@ from labctl.base import process
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
+from labctl.base.knob_values import KNOB_VALUES, Values
 from labctl.base.places import data_folders
 from labctl.base.templates import template_environment
 from labctl.host.journal import Change, Changes
@@ -63,8 +64,9 @@ def knob() -> Knob:
     return Knob(
         name=TUNED,
         what="the profile of tuned(8) that the host is set up with",
-        values="the name of a profile ('tuned-adm list')",
-        accepts=lambda value: value in USUAL or value in known_profiles(),
+        takes=Values(
+            KNOB_VALUES[TUNED].text, lambda value: value in USUAL or value in known_profiles()
+        ),
         changes=lambda value, place: _how(value, place).changes,
         turned=_turned,
         now=_now,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.base.errors import UsageError
+from labctl.base.errors import BrokenError, UsageError
 from labctl.base.templates import template_environment
 from labctl.base.wording import printable
 from labctl.report.advice import Advice, Advised
@@ -23,6 +24,9 @@ from labctl.store.jsonfile import write_bytes
 
 UNNAMED = "NAME"
 """Stands for a domain that nobody has named."""
+
+_END = "LABCTL-END"
+"""Ends a file in a script; the template has it as well."""
 
 _FORBIDDEN = set("/{}\n\r\t\0\"'`$\\")
 
@@ -153,14 +157,29 @@ def _check_folder(folder: Path) -> None:
 def _rendered(template: str, **values: object) -> str:
     environment = template_environment("advice", escapes=False)
     environment.filters["one_line"] = _one_line
-    environment.filters["cell"] = lambda text: _one_line(text).replace("|", "\\|")
+    environment.filters["prose"] = _prose
+    environment.filters["cell"] = lambda text: _prose(text).replace("|", "\\|")
     environment.filters["quoted"] = quoted
     environment.filters["command"] = _in_script
+    environment.filters["here"] = _here
     return environment.get_template(template).render(**values)
 
 
 def _one_line(text: object) -> str:
     return " ".join(printable(str(text)).split())
+
+
+def _prose(text: object) -> str:
+    """A line of Markdown that shows `text` as it is: no HTML, no links, no pictures, no code."""
+    escaped = _one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]])", r"\\\1", escaped)
+
+
+def _here(text: str) -> str:
+    """The lines of a here-document, none of which may end it."""
+    if _END in text:
+        raise BrokenError(f"a file of the advice has a line with {_END}, which ends it in a script")
+    return text
 
 
 def _in_script(command: Command) -> str:

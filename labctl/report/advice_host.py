@@ -42,12 +42,12 @@ _SYSFS = {
 }
 """Knob of the host, as tunings name it, to where it is."""
 
-_BOOT = ("mitigations", "isolcpus", "nohz_full", "rcu_nocbs")
+BOOT = ("mitigations", "isolcpus", "nohz_full", "rcu_nocbs")
 """Knobs that are words of the kernel's command line."""
 
 _LATENCY = "cpu-dma-latency"
 _SPECIAL = ("tuned", "c-states", _LATENCY, "workqueues", "irq-affinity")
-KNOBS = (*_SYSCTL, *_SYSFS, *_BOOT, *_SPECIAL)
+KNOBS = (*_SYSCTL, *_SYSFS, *BOOT, *_SPECIAL)
 """The knobs that can be made to last; a test holds this list to labctl.host's."""
 
 
@@ -73,7 +73,7 @@ def host_steps(
     host = {name: value for name, value in host.items() if name not in not_lasting(host, cpus)}
     asked = [str(word) for word in sequence(requires.get("command_line"))]
     words = in_full(asked, cpus.vcpus) if cpus.vcpus else asked
-    words += [f"{name}={host[name]}" for name in _BOOT if name in host]
+    words += [f"{name}={host[name]}" for name in BOOT if name in host]
     words = list(dict.fromkeys(words))
     if "irq-affinity" in host:
         # Interrupts keep no affinity over a reboot, but the kernel's default lasts.

@@ -9,6 +9,7 @@ from typing import Any
 
 from labctl.base.cpus import parse_cpus
 from labctl.base.xmldiff import Change
+from labctl.report.advice_checked import check_domains, check_settings
 from labctl.report.advice_domain import (
     added_words,
     changed_devices,
@@ -45,10 +46,14 @@ class Means:
 
 
 def means(view: View, tuning: str, folder: Path) -> Means:
-    """How to apply `tuning`, as far as the run in `folder` has recorded what it is."""
+    """How to apply `tuning`, as far as the run in `folder` has recorded what it is.
+
+    Raises UsageError where the run says of it what no tuning can be.
+    """
     before, after = (domain_text(view.run, name, folder) for name in (view.baseline, tuning))
     recorded = mapping(view.run.run.get("tunings"))
     settings, former = mapping(recorded.get(tuning)), mapping(recorded.get(view.baseline))
+    check_settings(view.run.name, tuning, settings)
     host = _added(mapping(settings.get("host")), mapping(former.get("host")))
     requires = mapping(settings.get("requires"))
     cpus = _cpus(view, settings)
@@ -62,6 +67,7 @@ def means(view: View, tuning: str, folder: Path) -> Means:
     changed: list[Change] = []
     disk = DEFAULT_DISK
     if before is not None and after is not None:
+        check_domains(view.run.name, tuning, before, after)
         steps += edits(before, after)
         changed = domain_changes(before, after)
         devices = changed_devices(before, after)

@@ -144,7 +144,7 @@ def test_a_profile_that_is_not_there_is_impossible(
 
 
 def test_profiles_of_tuned_are_values_wherever_labctl_runs() -> None:
-    accepts = tuned.knob().accepts
+    accepts = tuned.knob().values.accepts
     assert all(accepts(name) for name in (*tuned.USUAL, *tuned.own_profiles()))
     assert not accepts("no-such-profile")
 
