@@ -114,4 +114,4 @@ def test_scripts_of_the_advice_are_whole_shell(results: Path, labctl: Labctl) ->
         assert len(ends) == len(begins)
         subprocess.run(["sh", "-n", script], check=True)
         if shellcheck:
-            subprocess.run([shellcheck, script], check=True)
+            subprocess.run([shellcheck, "--severity=error", script], check=True)
