@@ -99,6 +99,7 @@ PLAN = Fields(
         "workloads": Named(
             Fields(
                 {
+                    "program": TEXT,
                     "primary": TEXT,
                     "margin": NUMBER,
                     "no_worse_than": NUMBER,
