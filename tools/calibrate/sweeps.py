@@ -11,6 +11,7 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -28,6 +29,7 @@ from labctl.study.williams import block_order
 from tools.calibrate.noise import NORMAL, Noise, Values
 
 METRIC = "bandwidth"
+LATENCY = "latency_mean"
 INSTRUMENTS = {"baseline": 1.0, "control": 1.0, "handicap": 0.95}
 
 _BLOCK_SD = 0.1
@@ -44,13 +46,32 @@ def paired(sd: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """What is simulated of a workload that is judged by a latency.
+
+    `effects`: arms with their true factor on it; `sd`: of one trial, on the log scale;
+    `no_worse_than`: the loss that a recommendation must exclude (0.5: a latency of 1.5 times).
+    """
+
+    effects: Mapping[str, float]
+    sd: float
+    no_worse_than: float
+    margin: float = 0.1
+
+    @property
+    def truth(self) -> dict[str, float]:
+        """What takes something away from a rate adds as much to a latency."""
+        return {**{arm: 1 / factor for arm, factor in INSTRUMENTS.items()}, **self.effects}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
     """What is simulated.
 
     `effects`: candidates with their true factor on the metric. `sd`: of one trial, on the log
     scale; `sds`: arms whose noise is that many times as large. `boot_sd`: of what a boot does to
-    one arm and workload, as a multiple of `sd`. `stopping`: by what a run may end before its last
-    block.
+    one arm and workload, as a multiple of `sd`. `latencies`: workloads beside the `workloads` that
+    are alike. `stopping`: by what a run may end before its last block.
     """
 
     effects: Mapping[str, float]
@@ -63,12 +84,23 @@ class Sweep:
     sds: Mapping[str, float] = field(default_factory=dict)
     boot_sd: float = 0.0
     margin: float = 0.05
+    latencies: Sequence[Latency] = ()
     stopping: Stopping | None = None
 
     @property
     def truth(self) -> dict[str, float]:
         """The true effect of every arm against baseline, as a ratio."""
         return {**INSTRUMENTS, **self.effects}
+
+    def latency(self, workload: int) -> Latency | None:
+        """Of a workload's number, from 1; None of those that are alike."""
+        return self.latencies[workload - self.workloads - 1] if workload > self.workloads else None
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The numbers of condition and workload, in the order in which trials run."""
+        workloads = range(1, self.workloads + len(self.latencies) + 1)
+        return [(c, w) for c in range(1, self.conditions + 1) for w in workloads]
 
     def boot(self, block: int) -> int:
         return 1 + (block - 1) // self.blocks_per_boot
@@ -107,7 +139,7 @@ class _Plan:
 
     arms: Values
     plan: Mapping[str, Any]
-    records: Sequence[tuple[TrialRecord, TrialFolder]]
+    records: Sequence[tuple[TrialRecord, TrialFolder, tuple[Kind]]]
 
     @classmethod
     def made(cls, sweep: Sweep, seed: int) -> _Plan:
@@ -133,8 +165,7 @@ class _Plan:
                     (block, position, tuning, f"workload {w}", f"condition {c}")
                     for block, order in enumerate(orders, start=1)
                     for position, tuning in enumerate(order, start=1)
-                    for c in range(1, sweep.conditions + 1)
-                    for w in range(1, sweep.workloads + 1)
+                    for c, w in sweep.places
                 ),
                 start=1,
             )
@@ -142,24 +173,43 @@ class _Plan:
         return cls(
             np.array([[names.index(tuning) for tuning in order] for order in orders]),
             _plan_json(sweep, records),
-            [(record, TrialFolder(Path(f"trials/{record.number:04d}"))) for record in records],
+            [
+                (record, TrialFolder(Path(f"trials/{record.number:04d}")), kinds)
+                for record, kinds in zip(records, cycle(_kinds(sweep)), strict=False)
+            ],
         )
 
     def run(self, values: Values) -> LoadedRun:
         """The run of these values [blocks, positions, places]."""
         trials = tuple(
-            LoadedTrial(record, Readings(_KINDS, array("d", (value,))), folder)
-            for (record, folder), value in zip(self.records, values.ravel().tolist(), strict=True)
+            LoadedTrial(record, Readings(kinds, array("d", (value,))), folder)
+            for (record, folder, kinds), value in zip(
+                self.records, values.ravel().tolist(), strict=True
+            )
         )
         return LoadedRun("simulated", _RUN, self.plan, trials, ())
 
 
-_KINDS = (Kind(METRIC, Unit.BYTES_PER_SECOND, Better.HIGHER, {}, "stdout.txt"),)
+_RATES = (Kind(METRIC, Unit.BYTES_PER_SECOND, Better.HIGHER, {}, "stdout.txt"),)
+_LATENCIES = (Kind(LATENCY, Unit.SECONDS, Better.LOWER, {}, "stdout.txt"),)
 _RUN: Mapping[str, Any] = {"schema": 1, "status": "done", "accelerator": "kvm"}
 
 
+def _kinds(sweep: Sweep) -> list[tuple[Kind]]:
+    """Of each place, what its trials read."""
+    return [_RATES if sweep.latency(w) is None else _LATENCIES for _, w in sweep.places]
+
+
 def _plan_json(sweep: Sweep, records: Sequence[TrialRecord]) -> dict[str, Any]:
-    primary = {"program": "sysbench-cpu", "primary": METRIC, "margin": sweep.margin}
+    rate = {"program": "sysbench-cpu", "primary": METRIC, "margin": sweep.margin}
+    workloads: dict[str, Any] = {f"workload {w}": rate for w in range(1, sweep.workloads + 1)}
+    for number, of in enumerate(sweep.latencies, start=sweep.workloads + 1):
+        workloads[f"workload {number}"] = {
+            "program": "cyclictest",
+            "primary": LATENCY,
+            "margin": of.margin,
+            "no_worse_than": of.no_worse_than,
+        }
     return {
         "factors": ["tuning", "workload", "condition"],
         "blocks": sweep.blocks,
@@ -168,7 +218,7 @@ def _plan_json(sweep: Sweep, records: Sequence[TrialRecord]) -> dict[str, Any]:
         "control": "control",
         "handicap": "handicap",
         "tunings": {name: {"kind": "guest", "twin": None} for name in sweep.truth},
-        "workloads": {f"workload {w}": primary for w in range(1, sweep.workloads + 1)},
+        "workloads": workloads,
         "conditions": [f"condition {c}" for c in range(1, sweep.conditions + 1)],
         "trials": [{"number": r.number, "block": r.block, "cell": r.cell} for r in records],
         "stopping": None if sweep.stopping is None else sweep.stopping.to_json(),
@@ -177,7 +227,7 @@ def _plan_json(sweep: Sweep, records: Sequence[TrialRecord]) -> dict[str, Any]:
 
 def _draw(sweep: Sweep, plans: Sequence[_Plan], rng: np.random.Generator) -> Values:
     """Values [runs, blocks, positions, places]."""
-    arms, places, blocks = len(sweep.truth), sweep.workloads * sweep.conditions, sweep.blocks
+    arms, places, blocks = len(sweep.truth), len(sweep.places), sweep.blocks
     shape = (len(plans), places, blocks, arms)
     orders = np.stack([plan.arms for plan in plans])[:, np.newaxis]  # [runs, 1, blocks, positions]
 
@@ -187,8 +237,7 @@ def _draw(sweep: Sweep, plans: Sequence[_Plan], rng: np.random.Generator) -> Val
     noise = sweep.noise.draw(rng, shape)
     if not sweep.noise.in_time:
         noise = by_position(noise)
-    scale = np.array([sweep.sd * sweep.sds.get(name, 1.0) for name in sweep.truth])
-    effect = np.array([math.log(factor) for factor in sweep.truth.values()])
+    scale, effect = _of_arms(sweep)
     logs = noise * by_position(np.broadcast_to(scale, shape))
     logs += by_position(np.broadcast_to(effect, shape))
     logs += rng.normal(0.0, _BLOCK_SD, (*shape[:-1], 1))
@@ -197,3 +246,15 @@ def _draw(sweep: Sweep, plans: Sequence[_Plan], rng: np.random.Generator) -> Val
         of_boots = rng.normal(0.0, sweep.boot_sd, (len(plans), places, boots[-1] + 1, arms))
         logs += by_position((of_boots * scale)[:, :, boots])
     return np.asarray(100.0 * np.exp(np.moveaxis(logs, 1, -1)))
+
+
+def _of_arms(sweep: Sweep) -> tuple[Values, Values]:
+    """The standard deviation of each arm's trials, and the logarithm of its true effect, both as
+    [places, 1, arms]."""
+    scales, effects = [], []
+    for _, workload in sweep.places:
+        of = sweep.latency(workload)
+        sd, truth = (sweep.sd, sweep.truth) if of is None else (of.sd, of.truth)
+        scales.append([[sd * sweep.sds.get(name, 1.0) for name in sweep.truth]])
+        effects.append([[math.log(truth.get(name, 1.0)) for name in sweep.truth]])
+    return np.array(scales), np.array(effects)
