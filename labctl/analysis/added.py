@@ -58,7 +58,13 @@ def added(run: LoadedRun, decided: LoadedRun, licences: Mapping[Place, Licence])
         label=_label(run, first, last),
         comparisons=tuple(
             replace(
-                c, verdict=None, role=Role.EXPLORATORY, smallest_visible=None, blocks_needed=None
+                c,
+                verdict=None,
+                role=Role.EXPLORATORY,
+                no_worse_than=None,
+                no_worse=None,
+                smallest_visible=None,
+                blocks_needed=None,
             )
             for c in (one.comparison for one in over_all if one.is_primary)
         ),

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from labctl.analysis.cells import place_of
-from labctl.analysis.effects import on_scale
-from labctl.analysis.model import Comparison, EffectKind, Role, Verdict
+from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Role, Standing, Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import capital, effect, few, listed, size_text
 from labctl.base.wording import counted, metric_title, size
 
 NEIGHBOUR_METRIC = "neighbour_ops_per_s"
 
-_NEVER_WITH = frozenset({Verdict.REGRESSES, Verdict.OTHER_PROMISE})
+_NO_CLAIM = (Verdict.INCONCLUSIVE, Verdict.SUSPENDED)
 _NO_REASON_TO_CHANGE = (Verdict.EQUIVALENT, Verdict.SMALL, Verdict.REGRESSES)
 
 
 def answer(
     comparisons: Sequence[Comparison],
+    standings: Sequence[Standing],
     *,
     why_not: str | None,
     emulated: bool,
     imported: bool = False,
 ) -> str:
-    """One or two sentences for an administrator.
+    """One or two sentences for an administrator, which recommend the first of the standings that
+    may be. What has a price is named with it, and not recommended.
 
-    Recommended is the tuning that improves the most primary metrics, and those by most, among
-    those that regress none. `why_not`: the reason, for a run of which nothing can be judged.
-    `emulated`: the guests ran under TCG. `imported`: labctl has the trials from a file.
+    `why_not`: the reason, for a run of which nothing can be judged. `emulated`: the guests ran
+    under TCG. `imported`: labctl has the trials from a file.
     """
     primaries = [c for c in comparisons if c.role is Role.PRIMARY]
     if not primaries:
@@ -47,24 +46,29 @@ def answer(
             "No verdict before the first look that the plan declares: estimates and intervals are "
             "shown, and nothing is decided by them."
         )
-    tunings = {c.tuning: [p for p in primaries if p.tuning == c.tuning] for c in primaries}
-    ranked = sorted(filter(recommendable, tunings.values()), key=rank, reverse=True)
+    judged = [of for of in standings if of.judged]
     where = "Under emulation, " if emulated else ""
-    if not ranked:
+    sure = f"against baseline, at 95 % confidence{_together(primaries)}{_one_boot(primaries)}"
+    best, rest = judged[0], judged[1:]
+    if best.code is AnswerCode.NONE:
         settled = all(c.verdict in _NO_REASON_TO_CHANGE for c in primaries)
-        verdict = "keep baseline" if settled else "nothing can be recommended"
-        return capital(f"{where}{verdict}: {_named(list(tunings.values()))}.")
-    best = ranked[0]
-    together = "" if len(primaries) == 1 else f" for all {len(primaries)} comparisons together"
-    first = (
-        f"{where}roll out '{best[0].tuning}': it {_clause(best, *_bill(best, comparisons))} "
-        f"(against baseline, at 95 % confidence{together}{_one_boot(primaries)})."
-    )
-    rest = [of for of in tunings.values() if of is not best]
+        keep = settled and all(map(_is_whole, judged))
+        verdict = "keep baseline" if keep else "nothing can be recommended"
+        return capital(f"{where}{verdict}: {_named(judged)}.")
+    if best.code is AnswerCode.PRICED:
+        first = f"{where}nothing can be recommended. {_named([best])} ({sure})."
+    else:
+        gains = _clause(best.judged, *_bill(best.judged, comparisons))
+        first = f"{where}roll out '{best.tuning}': it {gains} ({sure})."
     if not rest:
         return capital(first)
-    unranked = "the tunings were not compared with each other; " if len(ranked) > 1 else ""
+    several = sum(of.code is best.code for of in judged) > 1
+    unranked = "the tunings were not compared with each other; " if several else ""
     return f"{capital(first)} {capital(unranked + _named(rest))}."
+
+
+def _together(primaries: Sequence[Comparison]) -> str:
+    return "" if len(primaries) == 1 else f" for all {len(primaries)} comparisons together"
 
 
 def _one_boot(primaries: Sequence[Comparison]) -> str:
@@ -73,27 +77,21 @@ def _one_boot(primaries: Sequence[Comparison]) -> str:
     return ", for the one boot that the blocks share" if shared else ""
 
 
-def recommendable(of: Sequence[Comparison]) -> bool:
-    """Whether a tuning, of which `of` holds all primary comparisons, may be rolled out: it
-    improves one of them at least, regresses none, and keeps what baseline promises everywhere."""
-    verdicts = {c.verdict for c in of}
-    return Verdict.IMPROVES in verdicts and verdicts.isdisjoint(_NEVER_WITH)
+def _is_whole(of: Standing) -> bool:
+    """Whether it was compared in every place where something is left to be shown."""
+    return {place_of(one) for one in of.unshown} <= {place_of(c) for c in of.judged}
 
 
-def rank(of: Sequence[Comparison]) -> tuple[int, float]:
-    """The order of tunings: how many primary metrics improve, and by how many margins in all."""
-    gains = [_gain(c) for c in of if c.verdict is Verdict.IMPROVES]
-    return len(gains), sum(gains)
+def _named(tunings: Sequence[Standing]) -> str:
+    return "; ".join(few([_of_tuning(of) for of in tunings]))
 
 
-def _gain(c: Comparison) -> float:
-    """The size of an effect in margins, so that different metrics can be added."""
-    margin = on_scale(c.margin or 1.0, c.kind)
-    return abs(math.log(c.estimate) if c.kind is EffectKind.RATIO else c.estimate) / margin
-
-
-def _named(tunings: Sequence[Sequence[Comparison]]) -> str:
-    return "; ".join(few([f"'{of[0].tuning}' {_clause(of)}" for of in tunings]))
+def _of_tuning(of: Standing) -> str:
+    if of.code is not AnswerCode.PRICED:
+        return f"'{of.tuning}' {_clause(of.judged)}"
+    open_ = {place_of(one) for one in of.unshown}
+    shown = [c for c in of.judged if place_of(c) not in open_]
+    return f"'{of.tuning}', {of.price}; it {_clause(shown)}"
 
 
 def _clause(of: Sequence[Comparison], *more: str) -> str:
@@ -117,14 +115,18 @@ def _clause(of: Sequence[Comparison], *more: str) -> str:
     if equal := having(Verdict.EQUIVALENT):
         within = listed(list(dict.fromkeys(_margin(c) for c in equal)))
         parts.append(f"equals baseline within {within} in {_places(equal)}")
-    if unclear := having(Verdict.INCONCLUSIVE):
+    # What does no harm matters of a tuning that does some good.
+    harmless = [c for c in of if better and c.no_worse and c.verdict in _NO_CLAIM]
+    if harmless:
+        parts.append(f"is {listed([_no_worse(c) for c in harmless])}")
+    if unclear := [c for c in having(Verdict.INCONCLUSIVE) if c not in harmless]:
         parts.append(f"is inconclusive in {listed([_unclear(c) for c in unclear])}")
     if other := having(Verdict.OTHER_PROMISE):
         parts.append(
             f"gets no verdict in {_places(other)}, where its disk promises something else of a "
             "write"
         )
-    if suspended := having(Verdict.SUSPENDED):
+    if suspended := [c for c in having(Verdict.SUSPENDED) if c not in harmless]:
         parts.append(
             f"gets no verdict in {_places(suspended)}, where the control failed, is missing or "
             "leaves too much open"
@@ -147,6 +149,12 @@ def _effects(of: Sequence[Comparison]) -> str:
 
 def _margin(c: Comparison) -> str:
     return "" if c.margin is None else size_text(c.margin, c.kind, c.unit)
+
+
+def _no_worse(c: Comparison) -> str:
+    """What was shown of a comparison whose effect is not clear: "no more than 50 % worse in …"."""
+    allowed = "" if c.no_worse_than is None else size_text(c.no_worse_than, c.kind, c.unit)
+    return f"no more than {allowed} worse in {_effects([c])}"
 
 
 def _unclear(c: Comparison) -> str:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from labctl.analysis.cells import Cell, Cells, Place, Series, place_of
 from labctl.analysis.design import ALPHA, Design
 from labctl.analysis.effects import Effects, on_scale, paired, towards_better
-from labctl.analysis.intervals import blocks_needed, smallest_visible, t_interval
+from labctl.analysis.intervals import Interval, blocks_needed, smallest_visible, t_interval
 from labctl.analysis.model import Comparison, Level, Role, Verdict
-from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, decide
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, decide, excludes_loss
 from labctl.base.units import Better
+
+_NOTHING_SHOWN = frozenset({Verdict.OTHER_PROMISE, Verdict.BEFORE_LOOK, Verdict.DEMONSTRATION})
+"""Verdicts beside which an interval says nothing at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ def _compare(
     interval = t_interval(effects.spread, alpha)
     sample = tuning.sample
     verdict, margin, visible, needed = None, None, None, None
+    loss, no_worse = None, None
     if decides and primary is not None:
         verdict = verdict_at(effects, sample.better, alpha, primary.margin, licences[place])
         if verdict is not Verdict.DEMONSTRATION:
@@ -133,6 +137,10 @@ def _compare(
                 verdict = Verdict.BEFORE_LOOK
         # A margin that is a share says nothing of a difference.
         margin = None if effects.fallback is not None else primary.margin
+        loss = None if effects.fallback is not None else primary.no_worse_than
+        no_worse = verdict not in _NOTHING_SHOWN and _excludes_loss(
+            effects, sample.better, interval, primary.no_worse_than, licences[place]
+        )
     if verdict is Verdict.INCONCLUSIVE and margin is not None:
         seen = smallest_visible(effects.spread, alpha)
         visible = None if seen is None else effects.as_size(seen)
@@ -155,6 +163,8 @@ def _compare(
         source=tuning.source,
         blocks=effects.shown_by_block(),
         margin=margin,
+        no_worse_than=loss,
+        no_worse=no_worse,
         smallest_visible=visible,
         blocks_needed=needed,
         boots=effects.spread.boots,
@@ -192,5 +202,21 @@ def verdict_at(
         interval=None if interval is None else towards_better(interval, better),
         narrow=None if narrow is None else towards_better(narrow, better),
         margin=on_scale(margin, effects.kind),
+        licence=licence,
+    )
+
+
+def _excludes_loss(
+    effects: Effects, better: Better, interval: Interval | None, loss: float, licence: Licence
+) -> bool:
+    """What `excludes_loss` says of effects in natural direction; False where a share says nothing
+    of them, and where no direction is the better one."""
+    if interval is None or effects.fallback is not None or better is Better.NEITHER:
+        return False
+    mean = effects.spread.mean
+    return excludes_loss(
+        estimate=-mean if better is Better.LOWER else mean,
+        interval=towards_better(interval, better),
+        loss=on_scale(loss, effects.kind),
         licence=licence,
     )

@@ -27,10 +27,12 @@ NATIVE = "native"
 @dataclass(frozen=True, slots=True)
 class Primary:
     """The metric that decides under a workload; `margin`: the practical threshold, a share of
-    baseline (0.05) for ratios, in the metric's unit for differences."""
+    baseline (0.05) for ratios, in the metric's unit for differences. `no_worse_than`: the loss that
+    a recommendation must exclude, in the same scale."""
 
     metric: str
     margin: float
+    no_worse_than: float
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: a cached property needs a place to lie
@@ -84,6 +86,18 @@ class Design:
         if ours is None or theirs is None or ours == theirs:
             return True
         return place.workload not in self.on_disk and ours != UNSAFE
+
+    @property
+    def harmless_in(self) -> tuple[Place, ...]:
+        """Where a recommendation must be shown to do no harm (METHOD 25): each place with a primary
+        metric in which guests were to run, in the order of the plan's workloads."""
+        guests = {self.baseline, *self.candidates}
+        planned = {cell.place for cell in self.planned_cells if cell.tuning in guests}
+        there = (place for place in self.places if place in planned)
+        order = {workload: at for at, workload in enumerate(self.primaries)}
+        return tuple(
+            sorted((p for p in there if p.workload in order), key=lambda p: order[p.workload])
+        )
 
     @property
     def level(self) -> float:
@@ -189,5 +203,12 @@ def _primaries(plan: Mapping[str, Any], problems: list[str]) -> dict[str, Primar
                 "in another unit and gets no verdict of its own."
             )
         else:
-            primaries[workload] = Primary(metric, float(margin))
+            loss = entry.get("no_worse_than")
+            if loss is not None and not 0 < loss < math.inf:
+                problems.append(
+                    f"Workload '{workload}' declares 'no_worse_than', but no loss above 0: a "
+                    "recommendation must exclude a loss of its margin."
+                )
+                loss = None
+            primaries[workload] = Primary(metric, float(margin), float(loss or margin))
     return primaries

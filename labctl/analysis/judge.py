@@ -24,6 +24,7 @@ from labctl.analysis.holm import stepped_down
 from labctl.analysis.model import Comparison, Judgement
 from labctl.analysis.restored import restore_answer, restore_checks
 from labctl.analysis.spares import spares
+from labctl.analysis.standing import standings
 from labctl.analysis.stopping import ending
 from labctl.analysis.variance import precision
 from labctl.analysis.verdicts import Licence
@@ -78,8 +79,10 @@ def judge(run: LoadedRun) -> Judgement:
     compared = decided.comparisons
     restored = tuple(restore_checks(design, cells, licences))
     found = tuple(diagnose(decided.run, design, cells, licences, decided.made))
+    ranked = standings(design, compared, checked)
     answered = answer(
         compared,
+        ranked,
         why_not=next(hindrances(design, cells), None),
         emulated=run.run.get("accelerator") == "tcg",
         imported=bool(run.run.get("imported")),
@@ -112,4 +115,5 @@ def judge(run: LoadedRun) -> Judgement:
         ending=ending(run, compared),
         added=more,
         spares=spares(run),
+        standings=ranked,
     )

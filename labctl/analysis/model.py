@@ -63,6 +63,10 @@ class Comparison:
     blocks: Mapping[int, float]
     margin: float | None = None
     """The practical threshold delta in the comparison's scale (0.05: five percent)."""
+    no_worse_than: float | None = None
+    """The loss that a recommendation must exclude, in the scale of `margin` (METHOD 25)."""
+    no_worse: bool | None = None
+    """Whether it is excluded; None of what is no primary."""
     smallest_visible: float | None = None
     """For inconclusive: the smallest effect that could have been seen with 80 % power."""
     blocks_needed: int | None = None
@@ -77,6 +81,44 @@ class Comparison:
     fallback: str | None = None
     """Of a metric for ratios that is compared by difference all the same: why, as the predicate
     of a sentence ("is 0 or less in some block")."""
+
+
+class AnswerCode(StrEnum):
+    """What the answer makes of a tuning (METHOD 25)."""
+
+    RECOMMENDED = "recommended"
+    """It improves a primary metric, and in no other place does a loss stay possible that the study
+    calls harmful."""
+    PRICED = "trade-off-not-excluded"
+    """It improves a primary metric and regresses none, but somewhere such a loss is not excluded:
+    the sentence names that price, and is no recommendation."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unshown:
+    """Where a tuning was not shown to do no harm. `why`: what is open there, as a clause; `loss`:
+    the worse end of the interval, in the scale of the estimate (2.3: a latency of 2.3 times
+    baseline's), where it is beyond what the study allows."""
+
+    workload: str
+    condition: str
+    metric: str
+    why: str
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A tuning, what the answer makes of it, and its primary comparisons with baseline. `unshown`:
+    what keeps it from being recommended, or would if it improved something. `price`: that in words,
+    of what has one."""
+
+    tuning: str
+    code: AnswerCode
+    judged: tuple[Comparison, ...]
+    unshown: tuple[Unshown, ...]
+    price: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +263,8 @@ class Attempts:
 class Judgement:
     """Everything there is to say of a run. `blocks` and `boots` are those that it rests on, while
     trials are counted over the whole run. `warnings`: sentences that could change the answer,
-    the gravest first. `answer`: what to roll out, in one or two sentences."""
+    the gravest first. `answer`: what to roll out, in one or two sentences; `standings`: what it
+    makes of each tuning, the best first."""
 
     comparisons: tuple[Comparison, ...]
     levels: tuple[Level, ...]
@@ -235,6 +278,7 @@ class Judgement:
     planned: int
     done: int
     invalid: int
+    standings: tuple[Standing, ...] = ()
     primaries: Mapping[str, str] = field(default_factory=dict)
     """Workload to its primary metric."""
     restored: tuple[RunCheck, ...] = ()

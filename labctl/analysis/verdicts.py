@@ -66,6 +66,21 @@ def decide(
     return claim
 
 
+def excludes_loss(*, estimate: float, interval: Interval, loss: float, licence: Licence) -> bool:
+    """Whether a loss of `loss` or more is excluded: the non-inferiority that a recommendation takes
+    (METHOD 25), on the scale of effects.
+
+    The interval is the one that is shown, of confidence 1 - alpha/m. Its lower end errs in alpha/2m
+    of all cases. With k tunings in p places, m = k p, a run calls any tuning harmless in a place
+    where it loses `loss` in at most k alpha/2m = alpha/2p of all cases.
+
+    As with verdicts, a bias that the control leaves open must not be able to make the claim by
+    itself: the estimate of a tuning that loses `loss`, and is flattered by the control's reach,
+    is below this one.
+    """
+    return licence.judges and interval.low > -loss and estimate + loss > licence.reach
+
+
 def _claim(
     estimate: float, interval: Interval | None, narrow: Interval | None, margin: float
 ) -> Verdict:

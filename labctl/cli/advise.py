@@ -54,8 +54,9 @@ def command(
 ) -> int | None:
     """Say what RUN advises to roll out, what it costs and how to apply it.
 
-    Advised is what improves at least one primary metric and regresses none. --verify measures the
-    advised tuning once more, as one more study, and exits with 1 if it does not improve again.
+    Advised is what improves at least one primary metric, and is shown to lose no more than the
+    study allows in every other. --verify measures the advised tuning once more, as one more study,
+    and exits with 1 if that is not shown again.
     """
     from labctl.analysis.judge import judge
     from labctl.base.places import results_folder

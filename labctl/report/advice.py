@@ -1,7 +1,7 @@
 """Advice: what to roll out and what to leave, in order of effect, with price and means.
 
-Advised is a tuning that the run found to improve at least one primary metric and to regress none.
-Everything else is left, with the reason. Tunings are judged one by one, each against baseline.
+Advised is what the run's answer recommends (`analysis/standing.py`). Everything else is left, with
+the reason. Tunings are judged one by one, each against baseline.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.analysis.answer import rank, recommendable
 from labctl.analysis.cells import place_of
-from labctl.analysis.model import Comparison, Judgement, Verdict
+from labctl.analysis.model import AnswerCode, Comparison, Judgement, Standing, Unshown, Verdict
 from labctl.analysis.words import effect_text
 from labctl.base.errors import UsageError
 from labctl.base.wording import metric_title, size
@@ -24,8 +23,8 @@ from labctl.report.view import View
 from labctl.store.run_folder import LoadedRun
 
 RULE = (
-    "Advised is what improves at least one primary metric and regresses none, each tuning by "
-    "itself against baseline."
+    "Advised is what improves at least one primary metric and is shown to lose no more than the "
+    "study allows in every other, each tuning by itself against baseline."
 )
 
 _NOT_TOGETHER = (
@@ -64,11 +63,14 @@ class Advised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A tuning that is not advised, and why in a few words."""
+    """A tuning that is not advised, and why in a few words. `unshown`: where it was not shown to do
+    no harm."""
 
     tuning: str
+    code: AnswerCode
     why: str
     judged: tuple[Comparison, ...]
+    unshown: tuple[Unshown, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +93,14 @@ def advise(run: LoadedRun, judgement: Judgement, folder: Path) -> Advice:
     Raises UsageError for a tuning whose name can't be one.
     """
     view = View(run, judgement)
-    judged = {tuning: _judged(view, tuning) for tuning in view.candidates}
-    ordered = sorted(judged.items(), key=lambda item: rank(item[1]), reverse=True)
+    ranked = judgement.standings
     advised = tuple(
-        _advised(view, tuning, of, folder) for tuning, of in ordered if recommendable(of)
+        _advised(view, of, folder) for of in ranked if of.code is AnswerCode.RECOMMENDED
     )
     left = tuple(
-        Left(tuning=tuning, why=_why_not(of), judged=of)
-        for tuning, of in ordered
-        if not recommendable(of)
+        Left(tuning=of.tuning, code=of.code, why=_why_not(of), judged=of.judged, unshown=of.unshown)
+        for of in ranked
+        if of.code is not AnswerCode.RECOMMENDED
     )
     return Advice(
         run=run.name,
@@ -112,19 +113,16 @@ def advise(run: LoadedRun, judgement: Judgement, folder: Path) -> Advice:
     )
 
 
-def _judged(view: View, tuning: str) -> tuple[Comparison, ...]:
-    return tuple(item for place in view.places for item in view.judged(place, tuning))
-
-
-def _advised(view: View, tuning: str, judged: tuple[Comparison, ...], folder: Path) -> Advised:
+def _advised(view: View, of: Standing, folder: Path) -> Advised:
+    tuning = of.tuning
     if not _NAME.fullmatch(tuning):
         # It becomes a part of file names and scripts; a run folder may come from anywhere.
         raise UsageError(f"{tuning!r} in run {view.run.name} cannot be the name of a tuning")
-    there = {place_of(item) for item in judged}
+    there = {place_of(item) for item in of.judged}
     return Advised(
         tuning=tuning,
         description=view.description(tuning),
-        judged=judged,
+        judged=of.judged,
         unjudged=tuple(place.title for place in view.places if place not in there),
         cost=cost(view, tuning, folder),
         means=means(view, tuning, folder),
@@ -159,8 +157,10 @@ def _emulated(view: View) -> bool:
     return view.run.run.get("accelerator") == "tcg"
 
 
-def _why_not(of: Sequence[Comparison]) -> str:
-    verdicts = {item.verdict for item in of}
+def _why_not(of: Standing) -> str:
+    if of.code is AnswerCode.PRICED:
+        return f"only {of.price}"
+    verdicts = {item.verdict for item in of.judged}
     if Verdict.REGRESSES in verdicts:
         gains = Verdict.IMPROVES in verdicts
         return "a trade-off: it also regresses something" if gains else "it makes things worse"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.analysis.cells import place_of
-from labctl.analysis.model import Comparison
+from labctl.analysis.model import Comparison, Verdict
 from labctl.analysis.run_facts import fact_words
-from labctl.analysis.words import effect_text, interval_text
+from labctl.analysis.words import effect_text, interval_text, size_text
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.wording import metric_title, share
 from labctl.report.advice_cost import Cost, bill_lines, worse_text
@@ -69,6 +69,8 @@ def found_text(item: Comparison) -> str:
     verdict = str(item.verdict or "no verdict")
     interval = interval_text(item)
     sure = f", {share(item.confidence)} interval {interval}" if interval else ""
+    if item.no_worse and item.verdict is not Verdict.IMPROVES and item.no_worse_than is not None:
+        verdict += f", a loss of {size_text(item.no_worse_than, item.kind, item.unit)} is excluded"
     return (
         f"{metric_title(item.metric)} of {place_of(item).title}: {effect_text(item)} against "
         f"{item.against}{sure}, {len(item.blocks)} blocks: {verdict}."

@@ -28,7 +28,9 @@ def advice_json(advice: Advice, names: Names) -> dict[str, Any]:
         "left": [
             {
                 "tuning": left.tuning,
+                "code": str(left.code),
                 "why": left.why,
+                "unshown": [asdict(item) for item in left.unshown],
                 "judged": [comparison_json(item) for item in left.judged],
             }
             for left in advice.left

@@ -25,10 +25,12 @@ from labctl.store.run_folder import LoadedRun
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One primary comparison: as it was advised, and as it was found again (None: it was not)."""
+    """One primary comparison: as it was advised, and as it was found again (None: it was not).
+    `unshown`: what the fresh run leaves open there of the claim that it does no harm."""
 
     advised: Comparison
     fresh: Comparison | None
+    unshown: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """`confirmed`: the fresh run improves wherever the first one did, and regresses nothing."""
+    """`confirmed`: the fresh run improves wherever the first one did, and shows anew that no other
+    place loses more than the study allows."""
 
     run: str
     fresh_run: str
@@ -59,7 +62,15 @@ def verified(
 ) -> Verified:
     """What a fresh run says of advice that came from another."""
     view = View(fresh, judgement)
-    pairs = tuple(Pair(item, _again(view, item)) for item in advised.judged)
+    left_open = {
+        place_of(one): one.why
+        for of in judgement.standings
+        if of.tuning == advised.tuning
+        for one in of.unshown
+    }
+    pairs = tuple(
+        Pair(item, _again(view, item), left_open.get(place_of(item))) for item in advised.judged
+    )
     confirmed = all(_stands(pair) for pair in pairs)
     moved = tuple(
         Moved(then.name, then.value, now.value)
@@ -90,11 +101,18 @@ def _again(view: View, item: Comparison) -> Comparison | None:
 
 
 def _stands(pair: Pair) -> bool:
-    if pair.fresh is None:
+    if pair.fresh is None or pair.unshown is not None:
         return False
     if pair.advised.verdict is Verdict.IMPROVES:
         return pair.fresh.verdict is Verdict.IMPROVES
     return pair.fresh.verdict is not Verdict.REGRESSES
+
+
+def _why_not(pair: Pair) -> str:
+    if pair.fresh is None:
+        return "not measured"
+    verdict = verdict_text(pair.fresh.verdict)
+    return verdict if pair.unshown is None else f"{verdict}, not excluded: {pair.unshown}"
 
 
 def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
@@ -107,10 +125,7 @@ def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
         ]
         return f"Confirmed: '{tuning}' improves again what it improved: {'; '.join(gains)}."
     failed = [
-        f"{place_of(pair.advised).title} ("
-        f"{verdict_text(pair.fresh.verdict) if pair.fresh else 'not measured'})"
-        for pair in pairs
-        if not _stands(pair)
+        f"{place_of(pair.advised).title} ({_why_not(pair)})" for pair in pairs if not _stands(pair)
     ]
     return f"Not confirmed: '{tuning}' does not do it again in {', '.join(failed)}."
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from labctl.analysis.collecting import level_of
 from labctl.analysis.model import (
     Added,
+    AnswerCode,
     Attempts,
     Comparison,
     Diagnostic,
@@ -18,6 +21,7 @@ from labctl.analysis.model import (
     Precision,
     RunCheck,
     Spares,
+    Standing,
 )
 from labctl.report.exit_prices import predicted_json
 from labctl.report.published import published_json
@@ -49,6 +53,7 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "collect": None if run.run.get("imported") else level_of(run),
         "collecting_costs": list(run.run.get("collecting_costs") or ()),
         "answer": judgement.answer,
+        "recommendation": _recommendation(judgement.standings),
         "warnings": list(judgement.warnings),
         "problems": list(run.problems),
         "boots": judgement.boots,
@@ -80,6 +85,23 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
     return {key: _finite(value) for key, value in report.items()}
 
 
+def _recommendation(standings: Sequence[Standing]) -> dict[str, Any]:
+    best = next((of for of in standings if of.code is not AnswerCode.NONE), None)
+    return {
+        "code": str(AnswerCode.NONE if best is None else best.code),
+        "tuning": None if best is None else best.tuning,
+        "tunings": [
+            {
+                "tuning": of.tuning,
+                "code": str(of.code),
+                "price": of.price or None,
+                "unshown": [asdict(item) for item in of.unshown],
+            }
+            for of in standings
+        ],
+    }
+
+
 def comparison_json(item: Comparison) -> dict[str, Any]:
     """One comparison as plain JSON values; docs/report-schema.md has its keys."""
     estimate = "ratio" if item.kind is EffectKind.RATIO else "difference"
@@ -100,6 +122,8 @@ def comparison_json(item: Comparison) -> dict[str, Any]:
         "role": str(item.role),
         "source": item.source,
         "margin": item.margin,
+        "no_worse_than": item.no_worse_than,
+        "no_worse": item.no_worse,
         "smallest_visible": item.smallest_visible,
         "blocks_needed": item.blocks_needed,
         "boots": item.boots,

@@ -144,7 +144,8 @@ def section(view: View, place: Place, number: int, invalid: Invalid, room: Room)
     """Everything of one place, as far as there is room."""
     shown = view.spotlight(place, room.arms)
     said = [*sentences.calibrated(view, place), *sentences.inconclusive(view, place)]
-    said += [*sentences.holm(view, place), *sentences.left_out(view, place)]
+    said += [*sentences.harmless(view, place), *sentences.holm(view, place)]
+    said += sentences.left_out(view, place)
     said += [check.sentence for check in view.checks(place)]
     native = native_reference(view, place)
     pictured = [*view.pictured(place), *([native] if native is not None else [])]

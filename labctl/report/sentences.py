@@ -111,6 +111,29 @@ def inconclusive(view: View, place: Place) -> Iterator[str]:
             yield f"{text}."
 
 
+def harmless(view: View, place: Place) -> Iterator[str]:
+    """Of which tunings the run excludes the loss that the study calls harmful, and of which not."""
+    open_ = {
+        of.tuning: one.why
+        for of in view.judgement.standings
+        for one in of.unshown
+        if place_of(one) == place
+    }
+    primary = view.primary_comparison(place)
+    judged = [t for t in view.candidates if view.judged(place, t)]
+    if primary is None or primary.no_worse_than is None or not _is_judged(view, place):
+        return
+    allowed = size_text(primary.no_worse_than, primary.kind, primary.unit)
+    if shown := [tuning for tuning in judged if tuning not in open_]:
+        yield f"A loss of {allowed} is excluded for {listed(shown, 8)}."
+    if lacking := [f"{tuning} ({open_[tuning]})" for tuning in judged if tuning in open_]:
+        yield f"A loss of {allowed} is not excluded for {listed(lacking, 8)}."
+
+
+def _is_judged(view: View, place: Place) -> bool:
+    return any(c.verdict in _JUDGED for t in view.candidates for c in view.judged(place, t))
+
+
 def left_out(view: View, place: Place) -> Iterator[str]:
     """For each tuning, the blocks that its comparison lacks."""
     for tuning in view.candidates:
@@ -136,8 +159,7 @@ def check_words(view: View, place: Place, name: str) -> tuple[str, str]:
     check = next((item for item in view.checks(place) if item.name == name), None)
     if check is None:
         return "", "not in this run"
-    judged = any(c.verdict in _JUDGED for t in view.candidates for c in view.judged(place, t))
-    if check.passed is None and name == "control" and not judged:
+    if check.passed is None and name == "control" and not _is_judged(view, place):
         return "?", "not checked: no verdict"
     return _CHECK_WORDS[name][check.passed]
 

@@ -251,6 +251,7 @@ def _legend(view: View, place: Place) -> Iterable[str]:
     yield sentences.intervals(view, place)
     yield from sentences.calibrated(view, place)
     yield from sentences.inconclusive(view, place)
+    yield from sentences.harmless(view, place)
     yield from sentences.left_out(view, place)
     for check in view.checks(place):
         yield check.sentence

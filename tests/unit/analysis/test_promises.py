@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.answer import recommendable
 from labctl.analysis.gate import Finding, Outcome, gate
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Judgement, Role, Verdict
+from labctl.analysis.model import AnswerCode, Judgement, Role, Verdict
 from labctl.analysis.policy import Policy, Rule, Undecided
 from labctl.base.tuning import Disk
 from labctl.report.advice import advise
@@ -71,8 +70,8 @@ def test_a_verdict_takes_the_same_promise(
 def test_what_breaks_a_promise_is_never_advised(durability: str, tmp_path: Path) -> None:
     run = made(durability, FASTER)
     found = judge(run)
-    mine = [c for c in found.comparisons if c.role is Role.PRIMARY and c.tuning == "pinned"]
-    assert not recommendable(mine)
+    codes = {of.tuning: of.code for of in found.standings}
+    assert codes == {"pinned": AnswerCode.NONE, "pinned+fifo": AnswerCode.RECOMMENDED}
     advice = advise(run, found, tmp_path)
     assert [one.tuning for one in advice.advised] == ["pinned+fifo"]
     assert [(one.tuning, one.why) for one in advice.left] == [

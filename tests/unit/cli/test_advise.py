@@ -110,6 +110,26 @@ def test_a_gain_that_is_paid_elsewhere_is_a_trade_off_and_left(
     assert pinned["why"] == "a trade-off: it also regresses something"
 
 
+def test_a_gain_beside_a_loss_that_was_not_excluded_is_left_with_its_price(
+    labctl: Labctl, results: Path, tmp_path: Path
+) -> None:
+    effects = {"pinned": {"sysbench-cpu": 2.0}, "pinned+fifo": 1.0, "idle": 1.0}
+    noisy = made(effects, workloads=WORKLOADS, noise=0.1, boots=10, seed=4)
+    stored(results, noisy)
+    found = advised(labctl)
+    assert found["advised"] == []
+    [pinned] = [item for item in found["left"] if item["tuning"] == "pinned"]
+    assert pinned["code"] == "trade-off-not-excluded"
+    assert pinned["why"].startswith(
+        "only where fio-randread under 'neighbour' does not matter: this run could not exclude IOPS"
+    )
+    assert [one["workload"] for one in pinned["unshown"]] == ["fio-randread"]
+    assert pinned["unshown"][0]["loss"] < 1 / 1.05
+    assert "roll out" not in found["headline"].lower()
+    said = labctl("advise", "r1", "--card", str(tmp_path / "card.md"))
+    assert (said.code, "because nothing is advised" in said.err) == (2, True)
+
+
 def test_a_check_of_the_run_is_never_advised(labctl: Labctl, results: Path) -> None:
     stored(results, made({"handicap": 1.5, "native": 40.0}))
     found = advised(labctl)

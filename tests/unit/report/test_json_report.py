@@ -59,6 +59,8 @@ class Comparison(Shape):
     role: Literal["primary", "exploratory"]
     source: str
     margin: float | None
+    no_worse_than: float | None
+    no_worse: bool | None
     smallest_visible: float | None
     blocks_needed: int | None
     boots: int
@@ -147,6 +149,30 @@ class Attempts(Shape):
     differ: bool
 
 
+class Unshown(Shape):
+    workload: str
+    condition: str
+    metric: str
+    why: str
+    loss: float | None
+
+
+Code = Literal["recommended", "trade-off-not-excluded", "none"]
+
+
+class Standing(Shape):
+    tuning: str
+    code: Code
+    price: str | None
+    unshown: list[Unshown]
+
+
+class Recommendation(Shape):
+    code: Code
+    tuning: str | None
+    tunings: list[Standing]
+
+
 class Added(Shape):
     first_block: int
     last_block: int
@@ -230,6 +256,7 @@ class Report(Shape):
     collect: str | None
     collecting_costs: list[dict[str, Any]]
     answer: str
+    recommendation: Recommendation
     warnings: list[str]
     problems: list[str]
     boots: int

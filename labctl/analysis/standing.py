@@ -1,0 +1,148 @@
+"""What may be recommended, and what keeps a tuning from it (METHOD 25).
+
+A recommendation is a claim about everything that the plan declares. It takes one primary metric
+that improves, and in every place with a primary metric that a loss beyond the study's
+`no_worse_than` is excluded (`verdicts.excludes_loss`). What was not shown counts as harm: a missing
+value, a control that failed, another promise, too few blocks. Report, advice and rollout card all
+use this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from labctl.analysis.cells import Place, place_of
+from labctl.analysis.checks import Checked
+from labctl.analysis.design import Design
+from labctl.analysis.effects import on_scale
+from labctl.analysis.model import (
+    AnswerCode,
+    Comparison,
+    EffectKind,
+    Role,
+    Standing,
+    Unshown,
+    Verdict,
+)
+from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.analysis.words import change_text, listed, size_text
+from labctl.base.units import Better
+from labctl.base.wording import metric_title
+
+_NEVER_WITH = frozenset({Verdict.REGRESSES, Verdict.OTHER_PROMISE})
+
+_NO_VALUE = "no block has a value of it and of baseline"
+_NO_VERDICT = {
+    Verdict.OTHER_PROMISE: "its disk promises something else of a write",
+    Verdict.BEFORE_LOOK: "the run reached no look that its plan declares",
+    Verdict.DEMONSTRATION: f"it has fewer than {FEWEST_BLOCKS} blocks",
+}
+
+_ORDER = (AnswerCode.RECOMMENDED, AnswerCode.PRICED, AnswerCode.NONE)
+
+
+def standings(
+    design: Design, comparisons: Sequence[Comparison], checked: Mapping[Place, Checked]
+) -> tuple[Standing, ...]:
+    """What the answer makes of each candidate, the best first: what is recommended before what has
+    a price; then who improves more primary metrics, then who improves them by more margins."""
+    judged: dict[str, dict[Place, Comparison]] = {name: {} for name in design.candidates}
+    for c in comparisons:
+        if c.role is Role.PRIMARY:
+            judged[c.tuning][place_of(c)] = c
+    found = (_standing(name, of, design, checked) for name, of in judged.items())
+    return tuple(sorted(found, key=_rank))
+
+
+def _standing(
+    tuning: str,
+    by_place: Mapping[Place, Comparison],
+    design: Design,
+    checked: Mapping[Place, Checked],
+) -> Standing:
+    judged = tuple(by_place[place] for place in design.harmless_in if place in by_place)
+    unshown = tuple(_unshown(by_place, design, checked))
+    verdicts = {c.verdict for c in judged}
+    code = AnswerCode.NONE
+    if Verdict.IMPROVES in verdicts and verdicts.isdisjoint(_NEVER_WITH):
+        code = AnswerCode.PRICED if unshown else AnswerCode.RECOMMENDED
+    price = _price(unshown, by_place) if code is AnswerCode.PRICED else ""
+    return Standing(tuning=tuning, code=code, judged=judged, unshown=unshown, price=price)
+
+
+def _unshown(
+    by_place: Mapping[Place, Comparison], design: Design, checked: Mapping[Place, Checked]
+) -> Iterator[Unshown]:
+    for place in design.harmless_in:
+        c = by_place.get(place)
+        # What Holm's procedure adds has an interval that holds no effect, but its sign is known.
+        if c is not None and (c.no_worse or c.verdict is Verdict.IMPROVES):
+            continue
+        why, loss = (_NO_VALUE, None) if c is None else _why(c, checked.get(place))
+        yield Unshown(
+            workload=place.workload,
+            condition=place.condition,
+            metric=design.primaries[place.workload].metric,
+            why=why,
+            loss=loss,
+        )
+
+
+def _why(c: Comparison, checked: Checked | None) -> tuple[str, float | None]:
+    """Why a comparison does not show that there is no harm, and the loss that it leaves open."""
+    if c.verdict in _NO_VERDICT:
+        return _NO_VERDICT[c.verdict], None
+    if checked is None or not checked.licence.judges:
+        failed = checked is not None and checked.control.passed is False
+        return f"the control {'failed' if failed else 'could not be checked'}", None
+    if c.fallback is not None:
+        return f"{metric_title(c.metric)} {c.fallback}", None
+    if c.better is Better.NEITHER:
+        return f"{metric_title(c.metric)} has no better direction", None
+    worse = c.high if c.better is Better.LOWER else c.low
+    if worse is None or c.no_worse_than is None:
+        return "there is no interval", None
+    if _size(worse, c) < on_scale(c.no_worse_than, c.kind):
+        return f"the control leaves open a bias that could hide a loss of {_allowed(c)}", None
+    return f"{metric_title(c.metric)} {change_text(worse, c.kind, c.unit)}", worse
+
+
+def _size(loss: float, c: Comparison) -> float:
+    """How far the worse end of an interval lies from no effect, on the scale of effects."""
+    sign = 1 if c.better is Better.LOWER else -1
+    if c.kind is EffectKind.RATIO:
+        return sign * math.log(loss) if loss > 0 else math.inf
+    return sign * loss
+
+
+def _price(unshown: Sequence[Unshown], by_place: Mapping[Place, Comparison]) -> str:
+    """Where a tuning would be taken unseen, and what this run could not exclude there."""
+    alone = len(unshown) == 1
+    losses, others = [], []
+    for one in unshown:
+        place = place_of(one)
+        told = f"{one.why} {'there' if alone else f'in {place}'}"
+        if one.loss is None:
+            others.append(told)
+        else:
+            losses.append(f"{told} (the study allows {_allowed(by_place[place])})")
+    if losses:
+        others.insert(0, f"this run could not exclude {listed(losses)}")
+    places = listed([str(place_of(one)) for one in unshown])
+    return f"where {places} {'does' if alone else 'do'} not matter: {'; '.join(others)}"
+
+
+def _allowed(c: Comparison) -> str:
+    return "" if c.no_worse_than is None else size_text(c.no_worse_than, c.kind, c.unit)
+
+
+def _rank(of: Standing) -> tuple[int, int, float]:
+    gains = [_gain(c) for c in of.judged if c.verdict is Verdict.IMPROVES]
+    return _ORDER.index(of.code), -len(gains), -sum(gains)
+
+
+def _gain(c: Comparison) -> float:
+    """The size of an effect in margins, so that different metrics can be added."""
+    margin = on_scale(c.margin or 1.0, c.kind)
+    return abs(math.log(c.estimate) if c.kind is EffectKind.RATIO else c.estimate) / margin
