@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, TypeVar
 
-from tools.calibrate import coverage, false_verdicts, power
+from tools.calibrate import coverage, false_verdicts, harmful, power
 from tools.calibrate.rates import Rate
 
 Found = TypeVar("Found")
@@ -215,12 +215,95 @@ def handicap_table(simulations: Simulations) -> Table:
     )
 
 
+def harmful_table(simulations: Simulations) -> Table:
+    scenarios = harmful.SCENARIOS.values()
+    runs = simulations.runs
+    cells = [(s.name, sd) for s in scenarios for sd in harmful.NOISES]
+    calls = [(*cell, runs, simulations.seed) for cell in cells]
+    results = simulations.of("harmful recommendations", harmful.of_scenario, calls)
+    found = dict(zip(cells, results, strict=True))
+    return Table(
+        title="Harmful recommendations",
+        text=(
+            f"{runs} runs each: of how many a tuning is recommended that is worse by what the "
+            f"study calls harmful ({_share(harmful.ALLOWED)}) or more, in percent. All tunings "
+            "gain 62 % in a rate. Columns: the standard deviation of a trial's latency, on the log "
+            f"scale. The upper 95 % limit is promised to be at most {100 * harmful.LIMIT:g}."
+        ),
+        header=["scenario", *(f"{sd:g}" for sd in harmful.NOISES), "largest upper limit"],
+        rows=[
+            [
+                s.name,
+                *(_percent(found[s.name, sd].harmful) for sd in harmful.NOISES),
+                f"{100 * max(found[s.name, sd].harmful.upper for sd in harmful.NOISES):.1f}",
+            ]
+            for s in scenarios
+        ],
+        notes=[f"*{s.name}*: {s.text}." + _exception(s.why) for s in scenarios],
+        broken=[
+            f"{name}, noise {sd:g}: {_percent(of.harmful)} % of runs recommend harm, with an upper "
+            f"limit of {100 * of.harmful.upper:.1f} %"
+            for (name, sd), of in found.items()
+            if harmful.SCENARIOS[name].why is None and of.harmful.upper > harmful.LIMIT
+        ],
+        values=[
+            {
+                "scenario": name,
+                "noise": sd,
+                "harmful": of.harmful.to_json(),
+                "any": of.any.to_json(),
+                "priced": of.priced.to_json(),
+            }
+            for (name, sd), of in found.items()
+        ],
+    )
+
+
+def recommended_table(simulations: Simulations) -> Table:
+    runs = max(1, simulations.runs // 4)
+    cells = [(loss, sd) for loss in harmful.TRUE_LOSSES for sd in harmful.NOISES]
+    calls = [(*cell, runs, simulations.seed) for cell in cells]
+    results = simulations.of("recommendations", harmful.of_loss, calls)
+    found = dict(zip(cells, results, strict=True))
+    return Table(
+        title="Recommendations",
+        text=(
+            f"{runs} runs each, of two tunings that gain 62 % in a rate: the share in which one is "
+            "recommended / in which the answer names a price instead, in percent, by their true "
+            f"latency as a multiple of baseline's. The study allows {_share(harmful.ALLOWED)}, so "
+            "the last row is harmful. Columns as above."
+        ),
+        header=["true latency", *(f"{sd:g}" for sd in harmful.NOISES)],
+        rows=[
+            [
+                f"×{loss:g}",
+                *(
+                    f"{_percent(found[loss, sd].any)} / {_percent(found[loss, sd].priced)}"
+                    for sd in harmful.NOISES
+                ),
+            ]
+            for loss in harmful.TRUE_LOSSES
+        ],
+        values=[
+            {
+                "loss": loss,
+                "noise": sd,
+                "any": of.any.to_json(),
+                "priced": of.priced.to_json(),
+            }
+            for (loss, sd), of in found.items()
+        ],
+    )
+
+
 GROUPS: dict[str, Callable[[Simulations], Table]] = {
     "coverage": coverage_table,
     "false-verdicts": false_verdict_table,
     "handicap": handicap_table,
     "power": power_table,
     "equivalence": equivalence_table,
+    "harmful": harmful_table,
+    "recommended": recommended_table,
 }
 
 

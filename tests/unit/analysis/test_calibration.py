@@ -15,6 +15,9 @@ from labctl.analysis.judge import decide, judge
 from labctl.base.stopping import Stopping, looks, until_width
 from tools.calibrate.coverage import SETTINGS, coverage
 from tools.calibrate.false_verdicts import A_A, LIMIT, SCENARIOS, Scenario, false_verdicts
+from tools.calibrate.harmful import LIMIT as MOST_HARMFUL
+from tools.calibrate.harmful import SCENARIOS as HARMFUL
+from tools.calibrate.harmful import of_loss, recommended
 from tools.calibrate.power import power
 from tools.calibrate.sweeps import simulate
 
@@ -112,3 +115,29 @@ def test_a_tuning_that_is_off_by_the_margin_is_seldom_called_equivalent() -> Non
     found = power(0.05, 0.02, 20, runs=500, seed=SEED)
     assert found.equivalent.share <= 0.025
     assert power(0.0, 0.02, 20, runs=100, seed=SEED).equivalent.share >= 0.80
+
+
+@pytest.mark.parametrize(
+    ("name", "sd"),
+    [
+        ("three at the margin", 0.03),
+        ("three at the margin", 0.3),
+        ("three at the margin", 1.2),
+        ("six at the margin", 0.3),
+        ("in one of three", 0.3),
+        ("five boots", 0.3),
+        ("unequal variances", 1.2),
+        ("skewed", 0.3),
+    ],
+)
+def test_few_runs_recommend_a_tuning_that_is_worse_by_the_margin(name: str, sd: float) -> None:
+    """Where a wrong recommendation is likeliest: each tuning surely gains in one workload, and is
+    worse in another by exactly what the study calls harmful."""
+    found = recommended(HARMFUL[name], sd, runs=300, seed=SEED)
+    assert found.harmful.n == 300
+    assert found.harmful.upper <= MOST_HARMFUL
+
+
+def test_a_tuning_that_does_no_harm_is_recommended_where_the_noise_allows_it() -> None:
+    assert of_loss(1.0, 0.1, runs=200, seed=SEED).any.share >= 0.8
+    assert of_loss(0.7, 0.1, runs=200, seed=SEED).any.share >= 0.8
