@@ -9,7 +9,7 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
-from labctl.cli.common import console, print_json, state_places
+from labctl.cli.common import console, state_places
 from labctl.cli.stopping import rule_asked_for, why_end
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @click.option("--keep-network", is_flag=True, help="That copy stays on the VM's own networks.")
 @click.option("--resume", metavar="RUN", help="Go on with an interrupted run.")
 @click.option("--extend", metavar="RUN", help="Add --blocks more blocks to a finished run.")
-@click.option("--plan-only", is_flag=True, help="Print the plan as JSON and do nothing else.")
+@click.option("--plan-only", is_flag=True, help="Print the plan, and what it could show.")
 @click.option("--results", type=click.Path(path_type=Path), help="Folder of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress; only the report.")
@@ -82,31 +82,12 @@ def command(
         _refuse_changes(context, "--extend", "adds blocks to", _FREE_ON_EXTEND)
         _check_more(blocks)
     from labctl.cli.report import show_finished
-    from labctl.run.planning import plan_sweep
 
     request = request_of(context)
     if plan_only:
-        planned = plan_sweep(request)
-        plan = planned.plan.to_json()
-        if as_json:
-            print_json(plan)
-        else:
-            from labctl.report.plan import plan_table
+        from labctl.cli.plan_only import show_plan
 
-            console().print(plan_table(plan))
-        if waiting := planned.hangs_on_accelerator:
-            click.echo(
-                f"labctl: {', '.join(waiting)}: in the plan only if guests run under what it needs "
-                "here, which the sweep finds out first ('labctl host accel' does as well)",
-                err=True,
-            )
-        if waiting := planned.hangs_on_image:
-            click.echo(
-                f"labctl: {', '.join(waiting)}: in the plan only if the kernel of the image "
-                f"'{planned.recipe.name}' has the tracer that it needs, which the sweep finds out "
-                f"when it has built the image ('labctl image build {planned.recipe.name}')",
-                err=True,
-            )
+        show_plan(request, as_json=as_json)
         return
     folder = swept(request, quiet=quiet)
     judgement = show_finished(folder, as_json=as_json)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from labctl.analysis.foresight import Foreseen
 from labctl.analysis.skipped import skipped
 from labctl.base.stopping import stopping_of
 from labctl.base.wording import counted, duration, metric_title, size
 from labctl.report.parts import bare_table, skipped_table, text
 
 
-def plan_table(plan: Mapping[str, Any]) -> RenderableType:
-    """A plan (`Plan.to_json()`) for a terminal of 80 columns."""
+def plan_table(plan: Mapping[str, Any], foreseen: Sequence[Foreseen]) -> RenderableType:
+    """A plan (`Plan.to_json()`), and what it will be able to exclude, in 80 columns."""
     trials = plan["trials"]
     quick = ", quick" if plan["quick"] else ""
     guest = plan["guest"]
@@ -39,7 +43,7 @@ def plan_table(plan: Mapping[str, Any]) -> RenderableType:
         "--json prints the whole plan."
     )
     parts: list[RenderableType] = [text("\n".join(head)), Text(), _arms(plan), Text()]
-    parts.append(_workloads(plan))
+    parts += [_workloads(plan), Text(), *_foreseen(plan, foreseen)]
     if left_out := skipped(plan):
         parts += [Text(), skipped_table(left_out)]
     return Group(*parts, text(f"\n{tail}"))
@@ -91,3 +95,55 @@ def _workloads(plan: Mapping[str, Any]) -> RenderableType:
             text(size(workload["margin"])),
         )
     return table
+
+
+def _foreseen(plan: Mapping[str, Any], foreseen: Sequence[Foreseen]) -> list[RenderableType]:
+    if not foreseen:
+        return [text(_NO_RECOMMENDATION)]
+    then = next((item.earlier.run for item in foreseen if item.earlier), None)
+    table = bare_table("A loss that a recommendation must exclude")
+    table.add_column("workload", max_width=18, overflow="fold")
+    table.add_column("loss", justify="right")
+    table.add_column("excluded up to a spread of", justify="right")
+    if then is not None:
+        table.add_column(f"spread in {then}", max_width=24, overflow="fold")
+        table.add_column("excludes", justify="right")
+    for workload, places in groupby(foreseen, key=lambda item: item.workload):
+        found = list(places)
+        row = [workload, size(found[0].no_worse_than), _spread(found[0].spread)]
+        if then is not None:
+            row += _earlier(found)
+        table.add_row(*map(text, row))
+    boots = counted(plan["boots"], "boot")
+    return [
+        table,
+        text(
+            "Spread: the standard deviation of the effects of blocks. Up to there "
+            f"{plan['blocks']} blocks over {boots} exclude the loss in 80 % of runs, for a tuning "
+            "that does nothing there; where boots differ, it takes less."
+        ),
+    ]
+
+
+_NO_RECOMMENDATION = (
+    "No recommendation can come of this plan: it takes ten blocks, a control and a tuning on trial."
+)
+
+
+def _earlier(places: Sequence[Foreseen]) -> list[str]:
+    """Of the condition in which an earlier run had the widest spread: that, and what the plan would
+    exclude there."""
+    known = [(item.condition, item.earlier) for item in places if item.earlier]
+    if not known:
+        return ["", ""]
+    condition, widest = max(known, key=lambda pair: pair[1].spread)
+    return [f"{_spread(widest.spread)} ({condition})", size(widest.excludes)]
+
+
+def _spread(deviation: float) -> str:
+    return size(math.expm1(deviation))
+
+
+def foreseen_json(item: Foreseen) -> dict[str, Any]:
+    """What is foreseen of a place, as plain JSON values; docs/report-schema.md has its keys."""
+    return asdict(item)

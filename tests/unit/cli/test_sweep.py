@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from labctl.run import planning
 from labctl.run import sweep as module
 from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
+from labctl.study.plan import Plan
 from tests.unit.analysis.alter import with_plan
 from tests.unit.analysis.test_restored import both_ways
 from tests.unit.cli.conftest import Labctl
 from tests.unit.domain import hosts
-from tests.unit.synthetic import write_run
+from tests.unit.synthetic import synthetic_run, write_run
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +69,40 @@ def test_the_plan_is_shown_in_80_columns_with_what_it_takes_and_leaves_out(labct
     assert lines[0].startswith("everything, quick: ")
     assert any(line.startswith("Measuring takes ") for line in lines)
     assert "threshold" in said
+
+
+def test_the_plan_says_up_to_which_noise_it_can_exclude_harm(
+    labctl: Labctl, tmp_path: Path
+) -> None:
+    asked = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only")
+    asked += ("--results", str(tmp_path))
+    said = " ".join(labctl(*asked).out.split())
+    assert "A loss that a recommendation must exclude" in said
+    assert re.search(r"cyclictest 50 % [0-9.]+ % Spread: ", said)
+    short = " ".join(labctl(*asked, "--blocks", "9").out.split())
+    assert "No recommendation can come of this plan: it takes ten blocks" in short
+
+
+def test_the_plan_says_what_it_could_exclude_by_the_noise_of_an_earlier_run(
+    labctl: Labctl, tmp_path: Path
+) -> None:
+    asked = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only")
+    asked += ("--results", str(tmp_path))
+    plan = json.loads(labctl(*asked, "--json").out)
+    run = synthetic_run(workloads={"sysbench-cpu": plan["workloads"]["sysbench-cpu"]}, noise=0.2)
+    broken = write_run(tmp_path / "2024-02", run)
+    (broken.path / "plan.json").write_text("{")
+    write_run(tmp_path / "2024-01", with_plan(run, host_digest=plan["host_digest"]))
+    write_run(tmp_path / "2024-03", with_plan(run, host_digest="another host's"))
+    said = " ".join(labctl(*asked).out.split())
+    assert "spread in 2024-01" in said
+    assert re.search(r"sysbench-cpu 5 % [0-9.]+ % \d+ % \(neighbour\) \d+ %", said)
+    found = json.loads(labctl(*asked, "--json").out)
+    by_workload = {item["workload"]: item for item in found.pop("foreseen")}
+    assert by_workload["sysbench-cpu"]["earlier"]["run"] == "2024-01"
+    assert by_workload["sysbench-cpu"]["earlier"]["excludes"] > 0.05
+    assert by_workload["cyclictest"]["earlier"] is None
+    assert Plan.from_json(found).digest == plan["digest"], "the plan itself is as it was"
 
 
 def test_the_plan_shows_its_spares_where_it_has_any(labctl: Labctl) -> None:

@@ -1,0 +1,175 @@
+"""What harm a plan will be able to exclude, before it runs (METHOD 25).
+
+Of a tuning that does nothing in a place the run excludes a loss M if the interval's lower end lies
+above -M, the control does not fail, and its reach is shorter than the estimate's way to -M. With
+normal noise, alike in all arms, the chance of that hangs on M over the standard error of the
+effects alone: estimates and standard errors of the tuning's effect and of the control's are four
+independent variables. So there is a largest spread of the blocks' effects at which the chance is
+`POWER`, and to a spread that an earlier run had belongs a smallest loss.
+
+Pure. Boots are taken to add nothing of their own where blocks share them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+from typing import Any
+
+import numpy as np
+from scipy.special import chdtr, chdtri, ndtr, ndtri
+
+from labctl.analysis.across import MADE_BY
+from labctl.analysis.cells import Place, place_of
+from labctl.analysis.design import ALPHA, Design, read_design
+from labctl.analysis.intervals import POWER, quantile
+from labctl.analysis.judge import decide
+from labctl.analysis.model import Comparison, EffectKind, Role
+from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.store.run_folder import LoadedRun
+
+_GRID = 200
+"""Points of equal probability that stand for a variable: the chance is good to some 0.002."""
+
+_CONTROL = 2 / math.sqrt(3)
+"""The spread of the control's effect, y_C - y_B, over that of a tuning's, y_T - (y_B + y_C) / 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What a run had in a place. `spread`: the standard deviation of its blocks' effects (median
+    over its tunings), on the scale of effects; `excludes`: the loss that the plan could exclude at
+    that spread, a share or in the metric's unit."""
+
+    run: str
+    spread: float
+    excludes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What a plan will be able to exclude in a place, with a chance of 80 % for a tuning that does
+    nothing there. `spread`: the largest standard deviation of the blocks' effects at which that is
+    `no_worse_than`, on the scale of logarithms."""
+
+    workload: str
+    condition: str
+    metric: str
+    no_worse_than: float
+    spread: float
+    earlier: Earlier | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spreading:
+    """How the effects of blocks spread in a place of a run, and whether they were ratios."""
+
+    run: str
+    spread: float
+    kind: EffectKind
+
+
+def foresee(plan: Mapping[str, Any], earlier: Mapping[Place, Spreading]) -> list[Foreseen]:
+    """Of each place in which guests are to run. Nothing of a plan that can't recommend: without
+    tunings on trial, without a control, or with fewer than ten blocks."""
+    design = read_design(LoadedRun("planned", {}, plan, (), ()))
+    blocks, boots = plan["blocks"], plan["boots"]
+    if not design.candidates or design.control is None or blocks < FEWEST_BLOCKS:
+        return []
+    errors = errors_needed(_units(blocks, boots), design.alpha, ALPHA)
+    return [
+        _foreseen(design, place, errors / math.sqrt(blocks), earlier.get(place))
+        for place in design.harmless_in
+    ]
+
+
+def _foreseen(design: Design, place: Place, spreads: float, then: Spreading | None) -> Foreseen:
+    """`spreads`: how many of the blocks' standard deviations the loss must be."""
+    primary = design.primaries[place.workload]
+    known = None
+    if then is not None:
+        reached = then.spread * spreads
+        excludes = math.expm1(reached) if then.kind is EffectKind.RATIO else reached
+        known = Earlier(run=then.run, spread=then.spread, excludes=excludes)
+    return Foreseen(
+        workload=place.workload,
+        condition=place.condition,
+        metric=primary.metric,
+        no_worse_than=primary.no_worse_than,
+        spread=math.log1p(primary.no_worse_than) / spreads,
+        earlier=known,
+    )
+
+
+def spreads(run: LoadedRun, plan: Mapping[str, Any]) -> dict[Place, Spreading]:
+    """How effects spread in the places of a run that the plan has as well: the same program, with
+    the same parameters, as long, judged by the same metric."""
+    theirs, ours = (of.get("workloads") or {} for of in (run.plan, plan))
+    found: dict[Place, list[Spreading]] = {}
+    for c in decide(run).comparisons:
+        then, now = theirs.get(c.workload, {}), ours.get(c.workload, {})
+        if c.role is not Role.PRIMARY or any(then.get(key) != now.get(key) for key in MADE_BY):
+            continue
+        if (spread := _spread(c)) is not None:
+            found.setdefault(place_of(c), []).append(Spreading(run.name, spread, c.kind))
+    return {
+        place: Spreading(run.name, median(one.spread for one in of), of[0].kind)
+        for place, of in found.items()
+    }
+
+
+def _spread(c: Comparison) -> float | None:
+    """The standard deviation of a comparison's blocks, by its interval: half of it is
+    t sd / sqrt(n). Where boots are the unit, what they add is in it."""
+    if c.low is None or c.high is None or c.fallback is not None:
+        return None
+    ratio = c.kind is EffectKind.RATIO
+    if ratio and c.low <= 0:
+        return None
+    half = math.log(c.high / c.low) / 2 if ratio else (c.high - c.low) / 2
+    blocks = len(c.blocks)
+    t = quantile((1 + c.confidence) / 2, _units(blocks, c.boots) - 1)
+    return half * math.sqrt(blocks) / t
+
+
+def _units(blocks: int, boots: int) -> int:
+    """Boots, where several have several blocks each (`intervals.Spread`)."""
+    return boots if 1 < boots < blocks else blocks
+
+
+@cache
+def errors_needed(units: int, alpha: float, control_alpha: float) -> float:
+    """How many standard errors of the tuning's effect a loss must be to be excluded with a chance
+    of `POWER`, where the tuning does nothing."""
+    low, high = 0.0, 1.0
+    while chance(high, units, alpha, control_alpha) < POWER:
+        low, high = high, 2 * high
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        if chance(middle, units, alpha, control_alpha) < POWER:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def chance(loss: float, units: int, alpha: float, control_alpha: float) -> float:
+    """The chance that a loss of so many standard errors is excluded, where the tuning does nothing.
+
+    With x the estimate in standard errors and s the standard error that the run finds over the true
+    one, the interval excludes the loss if t s < x + loss. The control's effect has `_CONTROL` times
+    the standard error. It passes if |z| < t' s', and its reach, |z| + t' s', must be shorter than
+    the way from x to the loss.
+    """
+    degrees = units - 1
+    points = (np.arange(_GRID) + 0.5) / _GRID
+    way = ndtri(points) + loss
+    found = np.sqrt(chdtri(degrees, 1 - points) / degrees)
+    t, half = quantile(1 - alpha / 2, degrees), quantile(1 - control_alpha / 2, degrees) * found
+    shown = np.where(way > 0, chdtr(degrees, degrees * (way / t) ** 2), 0.0)
+    room = np.minimum(way[:, np.newaxis] / _CONTROL - half, half)
+    passed = np.maximum(0.0, 2 * ndtr(room) - 1).mean(axis=1)
+    return float((shown * passed).mean())

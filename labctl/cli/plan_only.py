@@ -1,0 +1,70 @@
+"""`labctl sweep --plan-only`: what would be measured, and what it would be able to show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.base.errors import BrokenError, UsageError
+from labctl.cli.common import console, print_json
+
+if TYPE_CHECKING:
+    from labctl.analysis.cells import Place
+    from labctl.analysis.foresight import Spreading
+    from labctl.run.planning import SweepRequest
+
+
+def show_plan(request: SweepRequest, *, as_json: bool) -> None:
+    """Print the plan of a sweep, and what harm it will be able to exclude; nothing is started.
+
+    Raises whatever planning raises.
+    """
+    from labctl.analysis.foresight import foresee
+    from labctl.report.plan import foreseen_json, plan_table
+    from labctl.run.planning import plan_sweep
+
+    planned = plan_sweep(request)
+    plan = planned.plan.to_json()
+    foreseen = foresee(plan, _earlier(request.results, plan))
+    if as_json:
+        # Beside what plan.json will hold, and not under its digest.
+        print_json({**plan, "foreseen": [foreseen_json(item) for item in foreseen]})
+    else:
+        console().print(plan_table(plan, foreseen))
+    if waiting := planned.hangs_on_accelerator:
+        click.echo(
+            f"labctl: {', '.join(waiting)}: in the plan only if guests run under what it needs "
+            "here, which the sweep finds out first ('labctl host accel' does as well)",
+            err=True,
+        )
+    if waiting := planned.hangs_on_image:
+        click.echo(
+            f"labctl: {', '.join(waiting)}: in the plan only if the kernel of the image "
+            f"'{planned.recipe.name}' has the tracer that it needs, which the sweep finds out "
+            f"when it has built the image ('labctl image build {planned.recipe.name}')",
+            err=True,
+        )
+
+
+def _earlier(results: Path, plan: Mapping[str, Any]) -> Mapping[Place, Spreading]:
+    """How effects spread in the last whole run of the same study on this host; {} without one that
+    has anything in common with the plan."""
+    from labctl.analysis.foresight import spreads
+    from labctl.store.run_folder import RunFolder
+
+    for folder in reversed(RunFolder.all(results)):
+        try:
+            run = folder.read_run()
+            if (run.get("study"), run.get("status")) != (plan["study"], "done"):
+                continue
+            if folder.read_plan().get("host_digest") != plan["host_digest"]:
+                continue
+            found = spreads(folder.load(), plan)
+        except (BrokenError, UsageError):
+            continue  # the run's own report says what of it is broken
+        if found:
+            return found
+    return {}
