@@ -194,6 +194,15 @@ def test_a_bias_that_the_control_leaves_open_may_not_have_hidden_the_loss() -> N
     assert unshown.loss is None
 
 
+@pytest.mark.parametrize("declared", [0.0, -0.5, float("inf")])
+def test_a_loss_that_is_none_leaves_the_margin_and_is_told(declared: float) -> None:
+    judgement = judge(made(declared))
+    [fio] = [c for c in of(judgement).judged if c.workload == "fio-randread"]
+    assert fio.no_worse_than == fio.margin == 0.05
+    said = "Workload 'fio-randread' declares 'no_worse_than', but no loss above 0"
+    assert any(warning.startswith(said) for warning in judgement.warnings)
+
+
 def test_programs_get_the_answer_as_a_code() -> None:
     def found(run: LoadedRun) -> dict[str, Any]:
         made_of: dict[str, Any] = report_json(run, judge(run))["recommendation"]
