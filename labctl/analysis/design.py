@@ -109,6 +109,11 @@ class Design:
         """Of one primary comparison: level / m (Bonferroni; METHOD 19)."""
         return self.level / max(1, self.family)
 
+    @property
+    def control_alpha(self) -> float:
+        """Of the control's check at one place."""
+        return ALPHA
+
 
 def joint_level(a: Design, b: Design) -> float:
     """What may be used of ALPHA where two runs are compared, each of which a rule may have ended:

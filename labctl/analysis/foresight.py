@@ -24,7 +24,7 @@ from scipy.special import chdtr, chdtri, ndtr, ndtri
 
 from labctl.analysis.across import MADE_BY
 from labctl.analysis.cells import Place, place_of
-from labctl.analysis.design import ALPHA, Design, read_design
+from labctl.analysis.design import Design, read_design
 from labctl.analysis.intervals import POWER, quantile
 from labctl.analysis.judge import decide
 from labctl.analysis.model import Comparison, EffectKind, Role
@@ -79,7 +79,7 @@ def foresee(plan: Mapping[str, Any], earlier: Mapping[Place, Spreading]) -> list
     blocks, boots = plan["blocks"], plan["boots"]
     if not design.candidates or design.control is None or blocks < FEWEST_BLOCKS:
         return []
-    errors = errors_needed(_units(blocks, boots), design.alpha, ALPHA)
+    errors = errors_needed(_units(blocks, boots), design.alpha, design.control_alpha)
     return [
         _foreseen(design, place, errors / math.sqrt(blocks), earlier.get(place))
         for place in design.harmless_in
