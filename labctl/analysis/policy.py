@@ -156,7 +156,7 @@ class Policy(FileModel):
     not pass or fail by accident."""
 
     undecided: Undecided = Field(strict=False)
-    rules: Annotated[list[Rule], Field(min_length=1)]
+    rules: Annotated[list[Rule], Field(min_length=1, max_length=1000)]
 
     def counts_as(self, rule: Rule) -> Undecided:
         return rule.undecided or self.undecided

@@ -18,6 +18,7 @@ from labctl.base.command import Command, CommandResult
 from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
+from labctl.base.jsontext import parse_json
 from labctl.base.tuning import Policy, Sched
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -217,11 +218,11 @@ class Channel:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
-            message = json.loads(line)
+            message = parse_json(line)
             if b"\\ud" in line.lower():
                 # Half of a surrogate pair can be said in JSON, but no file could hold it.
                 json.dumps(message, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
+        except ValueError:
             return {}
         return message if isinstance(message, dict) else {}
 

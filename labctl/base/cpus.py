@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 CpuSet = frozenset[int]
+
+MOST_CPUS: Final = 16384
+"""CPU numbers end below it: libvirt's own limit, and twice the kernel's largest (NR_CPUS)."""
+
+_MOST_SHOWN = 60
 
 
 def parse_cpus(text: str) -> CpuSet:
     """Parse the kernel's CPU list format (cpuset(7), "List format"); "" is the empty set.
 
-    Raises ValueError on anything else.
+    Raises ValueError on anything else, and on numbers from MOST_CPUS on.
     """
-    cpus: set[int] = set()
+    ranges: list[tuple[int, int]] = []
     for part in text.strip().split(","):
         if not part.strip():
             continue
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"not a CPU list: {text!r}")
-        low, high = int(first), int(last) if dash else int(first)
+            raise ValueError(f"not a CPU list: {_shown(text)}")
+        low = _number(first)
+        high = _number(last) if dash else low
         if high < low:
-            raise ValueError(f"not a CPU list: {text!r} ({low} comes after {high})")
-        cpus.update(range(low, high + 1))
+            raise ValueError(f"not a CPU list: {_shown(text)} ({low} comes after {high})")
+        ranges.append((low, high))
+    cpus: set[int] = set()
+    following = 0
+    for low, high in sorted(ranges):  # so that no CPU is counted for each range that it is in
+        cpus.update(range(max(low, following), high + 1))
+        following = max(following, high + 1)
     return frozenset(cpus)
+
+
+def _number(digits: str) -> int:
+    # Their number first: Python takes its time over millions of them.
+    if len(digits) > len(str(MOST_CPUS)) or int(digits) >= MOST_CPUS:
+        raise ValueError(
+            f"not a CPU list: CPU {_shown(digits)} is beyond {MOST_CPUS - 1}, the highest number "
+            "that is read"
+        )
+    return int(digits)
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]!r}…"
 
 
 def format_cpus(cpus: Iterable[int]) -> str:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from datetime import date
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from labctl.base.errors import UsageError
+from labctl.base.yamltext import (
+    MOST_BYTES,
+    YamlError,
+    YamlList,
+    YamlMapping,
+    check_size,
+    parse_yaml,
+)
 
 Model = TypeVar("Model", bound="FileModel")
 
@@ -22,6 +29,15 @@ _OF_KEYS = ("extra_forbidden", "missing")
 _MANY = 30
 """More choices than an error should list."""
 
+_MOST_TOLD = 20
+"""Mistakes of one file that are told at once."""
+
+_MOST_SHOWN = 100
+"""Characters of a wrong value that are shown."""
+
+_LONG = 200
+"""No name is nearest to a longer one: comparing takes the square of it."""
+
 
 class FileModel(BaseModel):
     """Base of the models of YAML files: unknown keys are errors, values are not converted."""
@@ -29,34 +45,32 @@ class FileModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def load_mapping(path: Path) -> CommentedMap:
-    """The mapping that a YAML file holds, with the position of every key.
+def load_mapping(path: Path) -> YamlMapping:
+    """The mapping that a YAML file holds, with the line of every key.
 
-    Raises UsageError when it can't be read, is no YAML, or is no mapping.
+    Raises UsageError when it can't be read, is no YAML or beyond its limits, or is no mapping.
     """
-    yaml = YAML(typ="rt")
-    yaml.allow_duplicate_keys = False
     try:
-        loaded = yaml.load(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        check_size(len(data))
+        loaded = parse_yaml(data.decode())
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: is not UTF-8 text ({error.reason})") from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        raise UsageError(f"{place}: not valid YAML: {error.problem}") from error
-    except YAMLError as error:
-        raise UsageError(f"{path}: not valid YAML: {error}") from error
-    if not isinstance(loaded, CommentedMap):
+    except YamlError as error:
+        place = f"{path}:{error.line}" if error.line else str(path)
+        raise UsageError(f"{place}: {error.problem}") from error
+    if not isinstance(loaded, YamlMapping):
         raise UsageError(f"{path}: holds no mapping", hint="Write 'key: value' lines at top level.")
     return loaded
 
 
-def validate(model: type[Model], mapping: CommentedMap, path: Path) -> Model:
+def validate(model: type[Model], mapping: YamlMapping, path: Path) -> Model:
     """The model's value of a mapping read from `path`; raises UsageError naming line and key."""
     try:
-        return model.model_validate(plain(mapping))
+        return model.model_validate(mapping)
     except ValidationError as error:
         raise UsageError("\n".join(_told(model, mapping, path, error))) from error
 
@@ -70,11 +84,11 @@ def line_of(mapping: Any, keys: Iterable[str | int]) -> int | None:
     line: int | None = None
     node = mapping
     for key in keys:
-        if isinstance(node, CommentedMap) and key in node:
-            line = node.lc.key(key)[0] + 1
+        if isinstance(node, YamlMapping) and key in node:
+            line = node.lines.get(key, line)  # of one that a recipe extends, the file is another
             node = node[key]
-        elif isinstance(node, CommentedSeq) and isinstance(key, int) and key < len(node):
-            line = node.lc.item(key)[0] + 1
+        elif isinstance(node, YamlList) and isinstance(key, int) and key < len(node):
+            line = node.lines[key]
             node = node[key]
         # A key that isn't in the file (a union's branch in pydantic's location): stay where we are.
     return line
@@ -83,6 +97,7 @@ def line_of(mapping: Any, keys: Iterable[str | int]) -> int | None:
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """'Did you mean …?' and what is allowed, as one remedy; of many choices the nearest."""
     choices = sorted(allowed)
+    name = name if len(name) <= _LONG else ""
     close = difflib.get_close_matches(name, choices, n=1)
     question = f"Did you mean '{close[0]}'? " if close else ""
     if len(choices) > _MANY:
@@ -91,20 +106,8 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return f"{question}Allowed: {', '.join(choices) or 'nothing'}."
 
 
-def plain(node: Any) -> Any:
-    """The same data in plain dicts, lists and scalars."""
-    if isinstance(node, CommentedMap):
-        return {plain(key): plain(value) for key, value in node.items()}
-    if isinstance(node, CommentedSeq):
-        return [plain(value) for value in node]
-    for kind in (bool, int, float, str):
-        if isinstance(node, kind):
-            return kind(node)
-    return node
-
-
 def _told(
-    model: type[FileModel], mapping: CommentedMap, path: Path, error: ValidationError
+    model: type[FileModel], mapping: YamlMapping, path: Path, error: ValidationError
 ) -> list[str]:
     """A line for each value that is wrong, however many branches of a union it fits none of."""
     by_place: dict[tuple[str | int, ...], list[Any]] = {}
@@ -112,7 +115,11 @@ def _told(
         keys = detail["loc"]
         found = keys if detail["type"] in _OF_KEYS else keys[: len(_in_file(mapping, keys))]
         by_place.setdefault(found, []).append(detail | {"loc": found})
-    return [_explain(model, mapping, path, details) for details in by_place.values()]
+    told = [
+        _explain(model, mapping, path, found) for found in islice(by_place.values(), _MOST_TOLD)
+    ]
+    more = len(by_place) - len(told)
+    return [*told, *([f"{path}: and {more} mistakes more."] if more else [])]
 
 
 def _in_file(mapping: Any, keys: Iterable[str | int]) -> list[str | int]:
@@ -120,9 +127,9 @@ def _in_file(mapping: Any, keys: Iterable[str | int]) -> list[str | int]:
     found: list[str | int] = []
     node = mapping
     for key in keys:
-        is_there = isinstance(node, CommentedMap) and key in node
+        is_there = isinstance(node, YamlMapping) and key in node
         if not is_there and not (
-            isinstance(node, CommentedSeq) and isinstance(key, int) and key < len(node)
+            isinstance(node, YamlList) and isinstance(key, int) and key < len(node)
         ):
             break
         found.append(key)
@@ -130,12 +137,12 @@ def _in_file(mapping: Any, keys: Iterable[str | int]) -> list[str | int]:
     return found
 
 
-def _explain(model: type[FileModel], mapping: CommentedMap, path: Path, details: list[Any]) -> str:
+def _explain(model: type[FileModel], mapping: YamlMapping, path: Path, details: list[Any]) -> str:
     detail = details[0]
     location: tuple[str | int, ...] = detail["loc"]
     line = line_of(mapping, location)
     place = f"{path}:{line}" if line else str(path)
-    key = ".".join(str(part) for part in location)
+    key = _short(".".join(str(part) for part in location))
     if detail["type"] == "extra_forbidden":
         allowed = _allowed_keys(model, location[:-1])
         remedy = f" {nearest(str(location[-1]), allowed)}" if allowed else ""
@@ -143,10 +150,16 @@ def _explain(model: type[FileModel], mapping: CommentedMap, path: Path, details:
     if detail["type"] == "missing":
         return f"{place}: key '{key}' is missing."
     found = detail.get("input")
+    if isinstance(found, date):
+        return f"{place}: '{key}' is a date to YAML: put it in quotes."
     said = (str(one["msg"]).removeprefix("Value error, ") for one in details)
     said = (message.removeprefix("Input should be ") for message in said)
     messages = dict.fromkeys(f"{message[:1].lower()}{message[1:]}" for message in said)
-    return f"{place}: '{key}' is {found!r}: {', or '.join(messages)}."
+    return f"{place}: '{key}' is {_short(repr(found))}: {', or '.join(messages)}."
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _allowed_keys(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:

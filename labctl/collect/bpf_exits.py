@@ -7,7 +7,6 @@ attaching and detaching take, some hundred milliseconds, is outside.
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
+from labctl.base.jsontext import parse_json
 from labctl.base.process import DIES_WITH_LABCTL, run
 from labctl.base.tracefs import with_tracefs
 
@@ -160,12 +160,12 @@ def read_counts(text: str, where: str) -> Counted:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             if entry["type"] == "map":
                 maps.update(entry["data"])
             elif entry["type"] == "helper_error" and _UPDATE in str(entry.get("helper")):
                 refused = True
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise BrokenError(
                 f"{where}, line {number}: expected bpftrace's JSON, found {line[:120]!r}"
             ) from error

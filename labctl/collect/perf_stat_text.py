@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.errors import BrokenError
+from labctl.base.jsontext import parse_json
 
 # Rounding of perf's own percentage, which has two digits.
 _ALL_OF_THE_TIME = 99.995
@@ -131,11 +131,11 @@ def counts(summed: Mapping[str, Counter], events: Sequence[str]) -> list[float] 
 
 def _from_json(line: str) -> Counter | None:
     try:
-        entry: Any = json.loads(line)
+        entry: Any = parse_json(line)
     except ValueError:
         # In some locales, and what perf 6.14 leaves where there is no metric.
         line = _JSON_NAN.sub("null", _JSON_COMMA.sub(r"\1.\2", line))
-        entry = json.loads(_JSON_END.sub("}", line))
+        entry = parse_json(_JSON_END.sub("}", line))
     if "counter-value" not in entry:
         return None
     value = entry["counter-value"]

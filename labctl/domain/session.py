@@ -31,6 +31,7 @@ from lxml import etree
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.jsontext import parse_json
 from labctl.base.xmldiff import parse
 from labctl.base.yamlfile import nearest
 from labctl.domain.orphans import adopt_orphans
@@ -279,7 +280,7 @@ class RunningGuest:
         request: Mapping[str, Any] = {"execute": command, "arguments": arguments}
         with self._calls.explained(f"QEMU does not answer '{command}'"):
             answer = libvirt_qemu.qemuMonitorCommand(self._domain, json.dumps(request), 0)
-        decoded = json.loads(answer)
+        decoded = parse_json(answer)
         if "return" not in decoded:
             raise BrokenError(f"QEMU refused '{command}': {decoded.get('error')}")
         return decoded["return"]
@@ -302,7 +303,7 @@ class RunningGuest:
                 if error.get_error_code() == libvirt.VIR_ERR_AGENT_UNRESPONSIVE:
                     raise AgentSilentError(f"the guest's agent does not answer: {error}") from error
                 raise
-        return json.loads(answer)["return"]
+        return parse_json(answer)["return"]
 
     def vcpu_threads(self) -> dict[int, int]:
         """vCPU number to host thread id."""

@@ -7,7 +7,6 @@ mount, but loses hard links, set-user-ID bits and file capabilities.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.events import Listener, Note
+from labctl.base.jsontext import parse_json
 from labctl.guest import apt
 from labctl.guest.packages import write_file
 from labctl.guest.recipe import CloudImage, Recipe
@@ -123,7 +123,7 @@ def add_packages(tree: Path, recipe: Recipe, deadline: Deadline, listener: Liste
 def _check_is_whole(file: Path, cloud: CloudImage, deadline: Deadline) -> None:
     """An image may name other files, which nobody has signed."""
     info = ["qemu-img", "info", "-f", cloud.format, "--output=json", str(file)]
-    told = json.loads(process.run(info, deadline=deadline).stdout)
+    told = parse_json(process.run(info, deadline=deadline).stdout)
     data_file = told.get("format-specific", {}).get("data", {}).get("data-file")
     if other := told.get("backing-filename") or data_file:
         raise BrokenError(f"{file} is no whole image: it refers to '{other}'")

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
-from ruamel.yaml.comments import CommentedMap
 
 from labctl.base import places, yamlfile
 from labctl.base.errors import UsageError
+from labctl.base.yamltext import YamlMapping
 from labctl.guest.kernels import GivenKernel, read_kernel
 from labctl.store.jsonfile import canonical
 
@@ -165,7 +165,7 @@ def load_recipe(name: str) -> Recipe:
     return recipe.with_kernel(read_kernel(Path(spec.kernel_file), initrd))
 
 
-def _whole(path: Path, files: Mapping[str, Path]) -> CommentedMap:
+def _whole(path: Path, files: Mapping[str, Path]) -> YamlMapping:
     """A recipe's mapping with what it `extends` filled in: its own keys win, and those of
     `binaries` and `files` one by one."""
     mapping = yamlfile.load_mapping(path)
@@ -179,7 +179,7 @@ def _whole(path: Path, files: Mapping[str, Path]) -> CommentedMap:
     if "extends" in base:
         raise UsageError(f"{path}: 'extends': '{name}' itself extends another recipe")
     for key, value in base.items():
-        if key in ("binaries", "files") and isinstance(mapping.get(key), CommentedMap):
+        if key in ("binaries", "files") and isinstance(mapping.get(key), YamlMapping):
             for inner, text in value.items():
                 mapping[key].setdefault(inner, text)
         else:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from labctl.base.errors import BusyError, HostError
+from labctl.base.jsontext import parse_json
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def host_locked(
 
 def _busy(text: str) -> BusyError:
     try:
-        holder = json.loads(text)
+        holder = parse_json(text)
         folder = f", into {holder['run_folder']}" if holder["run_folder"] else ""
         return BusyError(
             f"this host is in use: '{holder['what']}' (process {holder['pid']}) runs since "

@@ -6,14 +6,12 @@ not change parts of one. Each task can be run again: it changes nothing that is 
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import LiteralScalarString
+import yaml
 
 from labctl.report.advice_steps import Command, Step, backup_path, filled
 
@@ -44,13 +42,36 @@ def tasks(
     if variables:
         outer["vars"] = variables
     outer["block"] = block
-    writer = YAML()
-    writer.width = 4096  # a folded command can't be compared with the shell's
-    writer.explicit_start = True
-    writer.indent(mapping=2, sequence=4, offset=2)
-    text = io.StringIO()
-    writer.dump([outer], text)
-    return text.getvalue()
+    written: str = yaml.dump(
+        [outer],
+        Dumper=_Dumper,
+        width=4096,  # a folded command can't be compared with the shell's
+        explicit_start=True,
+        allow_unicode=True,
+        sort_keys=False,
+    )
+    return written
+
+
+class _Block(str):
+    """Text of several lines, written as such."""
+
+    __slots__ = ()
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML brings no types
+    """Writes lists as Ansible's own examples have them: indented below their key."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, indentless=False)
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    _Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+)
 
 
 def _kept(tuning: str) -> Iterator[Task]:
@@ -108,7 +129,7 @@ def _tasks_of(step: Step, register: str) -> Iterator[Task]:
             "name": title,
             "ansible.builtin.copy": {
                 "dest": _literal(step.file.path),
-                "content": LiteralScalarString(_literal(step.file.text)),
+                "content": _Block(_literal(step.file.text)),
                 "mode": "0644",
             },
             "register": register,

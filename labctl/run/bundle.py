@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import UsageError
+from labctl.base.jsontext import parse_json
 from labctl.store.jsonfile import write_bytes
 
 MANIFEST = "manifest.json"
@@ -59,7 +60,7 @@ def read_bundle(path: Path) -> Bundle:
     except (OSError, tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
         raise UsageError(f"{path} is no bundle of 'labctl selftest': {error}") from error
     try:
-        manifest = json.loads(files.pop(MANIFEST))
+        manifest = parse_json(files.pop(MANIFEST))
         listed = {name: entry["sha256"] for name, entry in manifest["files"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{path} has no {MANIFEST} that can be read: {error!r}") from error

@@ -7,7 +7,6 @@ of what a profile asks for, such as a latency of the CPUs, holds only as long as
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
+from labctl.base.jsontext import parse_json
 from labctl.workloads.failures import last_words
 
 _LOG = "/var/log/tuned/tuned.log"
@@ -105,7 +105,7 @@ def activate(channel: Channel, profile: str) -> TunedState:
     _run(channel, "sh", "-c", _START, "sh", profile)
     printed = _run(channel, "python3", "-c", _ASK)
     try:
-        found = json.loads(printed)
+        found = parse_json(printed)
         active, verified, log = found["profile"], found["verified"], str(found["log"])
         isolated, words = str(found["isolated_cores"]), str(found["printed"])
     except (ValueError, KeyError, TypeError) as error:

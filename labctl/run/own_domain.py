@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from labctl.base import xmldiff
 from labctl.base.cpus import format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError, UsageError
+from labctl.base.jsontext import parse_json
 from labctl.base.process import ProcessError, run
 from labctl.base.tuning import Kind, Strategy, Tuning
 from labctl.domain.foreign import OwnDisk, OwnDomain, check_copyable, named_places, own_domain
@@ -282,7 +282,7 @@ def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> None:
             hint="Say its format in the domain's XML (<driver type=…/>), and keep the files that "
             "it is based on where it names them.",
         ) from error
-    _check_chain(domain, disk, json.loads(told.stdout))
+    _check_chain(domain, disk, parse_json(told.stdout))
 
 
 def _check_chain(domain: OwnDomain, disk: OwnDisk, chain: Sequence[Mapping[str, Any]]) -> None:

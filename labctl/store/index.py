@@ -115,6 +115,7 @@ def read_index(run: Path, fingerprint: Fingerprint) -> list[Row] | None:
         TypeError,
         AttributeError,
         IndexError,
+        RecursionError,
         pa.ArrowException,
     ):
         return None  # whatever it is, it is no index of ours

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import orjson
-
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.jsontext import check_size, parse_json
 
 
 def canonical(value: Any) -> str:
@@ -51,17 +51,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises BrokenError naming the file when it is missing, cut off or no JSON."""
+    """Raises BrokenError naming the file when it is missing, cut off, no JSON or beyond a limit."""
     try:
-        data = path.read_bytes()
-        try:
-            return orjson.loads(data)
-        except orjson.JSONDecodeError:
-            # Python's own knows NaN, which some of our files hold, and says where it can't go on.
-            return json.loads(data.decode())
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is no regular file")
+        check_size(status.st_size)
+        return parse_json(path.read_bytes())
     except FileNotFoundError as error:
         raise BrokenError(f"{path} is missing") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise BrokenError(f"{path} cannot be read: {error}") from error
 
 

@@ -18,6 +18,9 @@ from labctl.study.published import PublishedSource
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.tuning_digest import does, listed, tuning_digest
 
+MOST_TRIALS = 250_000
+"""Of one plan: a week of trials of two seconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTuning:
@@ -301,12 +304,18 @@ def extend(plan: Plan, blocks: int) -> Plan:
     """The plan with as many blocks as `blocks`: trials are appended, none before them changes. As
     many spares come after them as there were.
 
-    Raises UsageError when it has more already.
+    Raises UsageError when it has more already, and for more than MOST_TRIALS.
     """
     if blocks < plan.blocks:
         raise UsageError(
             f"the plan has {plan.blocks} blocks and can't be cut to {blocks}",
             hint=f"Give at least {plan.blocks}.",
+        )
+    each = len(plan.tunings) * len(plan.workloads) * len(plan.conditions)
+    if each * blocks > MOST_TRIALS:
+        raise UsageError(
+            f"the plan would have {each * blocks} trials, and {MOST_TRIALS} are the most",
+            hint=f"A block has {each}: give fewer tunings, workloads or blocks.",
         )
     trials = list(plan.trials)
     for block in range(plan.blocks + 1, blocks + 1):

@@ -82,7 +82,7 @@ class _Result(FileModel):
 
 class _File(FileModel):
     source: Annotated[str, Field(min_length=1, max_length=500)]
-    results: Annotated[list[_Result], Field(min_length=1)]
+    results: Annotated[list[_Result], Field(min_length=1, max_length=10_000)]
 
 
 def read_published(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 from pydantic import BeforeValidator, Field, StringConstraints
-from ruamel.yaml.comments import CommentedMap
 
 from labctl.base.errors import UsageError
 from labctl.base.latencies import CLOSED, OPEN
@@ -17,6 +16,7 @@ from labctl.base.levels import Level
 from labctl.base.places import data_files
 from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks, until_width
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
+from labctl.base.yamltext import YamlMapping
 from labctl.study.combine import with_combinations
 from labctl.study.tunings import tuning_names
 
@@ -51,7 +51,9 @@ class Program(Protocol):
 
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$", max_length=150)]
-_Names = Annotated[list[_Name], Field(min_length=1)]
+_MOST = 1000
+"""Entries of one list or mapping: each is held against all others."""
+_Names = Annotated[list[_Name], Field(min_length=1, max_length=_MOST)]
 
 
 def _every_tuning(value: object) -> object:
@@ -117,12 +119,12 @@ class StudyFile(FileModel):
     roles: RolesFile
     tunings: Annotated[_Names, BeforeValidator(_every_tuning)]
     """Or "all": each that has a file."""
-    workloads: Annotated[dict[_Name, WorkloadFile], Field(min_length=1)]
+    workloads: Annotated[dict[_Name, WorkloadFile], Field(min_length=1, max_length=_MOST)]
     conditions: _Names
     blocks: _Blocks | None = None
     """A fixed number; or a rule in its place, `stop` or `looks`."""
     stop: StopFile | None = None
-    looks: list[_Blocks] | None = None
+    looks: Annotated[list[_Blocks], Field(max_length=_MOST)] | None = None
     blocks_per_boot: _Blocks
     spare_blocks: _Spares = 0
     """Blocks that run only where one of the others has lost a value."""
@@ -131,7 +133,7 @@ class StudyFile(FileModel):
     collect: Annotated[Level, Field(strict=False)] = Level.COUNTERS
     """YAML has its name: strict, pydantic takes none but the member itself."""
     exercises: dict[_Name, _Names] = {}
-    published: list[Annotated[str, Field(min_length=1)]] = []
+    published: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=_MOST)] = []
     """Files of published results, relative to the study's own."""
     quick: QuickFile | None = None
 
@@ -165,7 +167,7 @@ class _Checked:
     """A study's file whose keys and types are right, and whose names are yet to be."""
 
     path: Path
-    mapping: CommentedMap
+    mapping: YamlMapping
     file: StudyFile
 
     def check(self, programs: Mapping[str, Program]) -> None:

@@ -8,8 +8,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ruamel.yaml.comments import CommentedMap
-
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import UsageError
 from labctl.base.places import data_files
@@ -29,6 +27,7 @@ from labctl.base.tuning import (
     Tuning,
 )
 from labctl.base.yamlfile import line_of, load_mapping, nearest, validate
+from labctl.base.yamltext import YamlMapping
 from labctl.study.combine import JOINT, combined, split
 from labctl.study.contradictions import contradictions
 from labctl.study.tuningfile import TuningFile
@@ -56,7 +55,7 @@ class _Source:
     """A file of an `extends:` chain, for errors that name the place."""
 
     path: Path
-    mapping: CommentedMap
+    mapping: YamlMapping
 
     def error(self, keys: tuple[str, ...], text: str, hint: str | None = None) -> UsageError:
         line = line_of(self.mapping, keys)
@@ -127,7 +126,15 @@ def _merged(
     parent = checked.get("extends")
     checked = {key: value for key, value in checked.items() if key != "extends"}
     if parent is None:
-        return source, checked
+        for key, value in checked.items():
+            if value is None:
+                raise source.error(
+                    (key,),
+                    f"'{key}' is empty, which takes away what a tuning extends: this one extends "
+                    "nothing.",
+                    "Give it a value, or take the key out.",
+                )
+        return source, _merge({}, checked)
     if parent not in files:
         raise source.error(
             ("extends",),
@@ -160,8 +167,9 @@ def _merge(base: Mapping[Any, Any], over: Mapping[Any, Any]) -> dict[Any, Any]:
     for key, value in over.items():
         if value is None:
             merged.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = _merge(merged[key], value)
+        elif isinstance(value, Mapping):
+            below = merged.get(key)
+            merged[key] = _merge(below if isinstance(below, Mapping) else {}, value)
         else:
             merged[key] = value
     return merged

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
+from labctl.base.jsontext import parse_json
 from labctl.base.latencies import OPEN_MEAN
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable
@@ -137,14 +137,14 @@ def _command(setting: Setting, length: str) -> Command:
 def read(text: str, where: str) -> tuple[list[Thread], int | None]:
     """The threads of a report, and the interval that its command line names."""
     try:
-        report = json.loads(text)
+        report = parse_json(text)
         if report["return_code"] != 0:
             raise BrokenError(f"{where}: cyclictest ended with status {report['return_code']}")
         if report["resolution_in_ns"] != 0:
             raise BrokenError(f"{where}: expected microseconds, found nanoseconds")
         threads = [_thread(entry) for entry in report["thread"].values()]
         interval_us = _interval_us(str(report["cmdline:"]))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokenError(
             f"{where}: expected cyclictest's JSON (file_version 1) with a histogram per thread, "
             f"found something else ({error!r})"

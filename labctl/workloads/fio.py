@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError, UsageError
+from labctl.base.jsontext import parse_json
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads.histogram import Bin, histogram, latency_readings
@@ -142,10 +142,10 @@ def read_job(text: str, where: str) -> Mapping[str, Any]:
     # fio puts its notes and warnings into the same file, in front of the JSON.
     start = max(0, text.find("{"))
     try:
-        report = json.loads(text[start:])
+        report = parse_json(text[start:])
         (job,) = report["jobs"]
         error = job["error"]
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+    except (ValueError, KeyError, TypeError) as problem:
         raise BrokenError(
             f"{where}: expected the JSON of one fio job, found something else ({problem})"
         ) from problem

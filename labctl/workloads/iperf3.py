@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
+from labctl.base.jsontext import parse_json
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
@@ -133,8 +133,8 @@ def _command(setting: Setting, seconds: int, *, interval_s: float) -> Command:
 
 def _report(text: str, where: str) -> Mapping[str, Any]:
     try:
-        report = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        report = parse_json(text)
+    except ValueError as error:
         raise BrokenError(f"{where}: expected iperf3's JSON, found something else") from error
     if not isinstance(report, dict):
         raise BrokenError(f"{where}: expected iperf3's JSON, found {text[:80]!r}")

@@ -6,12 +6,10 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
+from labctl.base.yamltext import parse_yaml
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 
@@ -88,12 +86,12 @@ _KEY = "host_cpu{thread=neighbour}"
 def _work(hog: Any, where: str) -> tuple[float, float]:
     """(operations, CPU seconds) of one hog's life."""
     try:
-        report = YAML(typ="safe", pure=True).load(hog[OUTPUT])
+        report = parse_yaml(hog[OUTPUT])
         (metrics,) = report["metrics"]
         return _finite(metrics, "bogo-ops"), (
             _finite(metrics, "user-time") + _finite(metrics, "system-time")
         )
-    except (KeyError, TypeError, ValueError, YAMLError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         said = hog.get("stderr.txt", "") if isinstance(hog, dict) else ""
         raise BrokenError(
             f"{where}: expected stress-ng's YAML with one stressor's metrics as '{OUTPUT}' of each "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
+from labctl.base.jsontext import parse_json
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
@@ -88,11 +88,11 @@ def _longest_us(threads: list[Thread]) -> int:
 
 def _threads(text: str, where: str) -> list[Thread]:
     try:
-        report = json.loads(text)
+        report = parse_json(text)
         if report["return_code"] != 0:
             raise BrokenError(f"{where}: oslat ended with status {report['return_code']}")
         threads = [_thread(entry) for entry in report["thread"].values()]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokenError(
             f"{where}: expected oslat's JSON (file_version 1) with a histogram per thread, found "
             f"something else ({error!r})"

@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
+from labctl.base.yamltext import parse_yaml
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.model import IntegerParameter, Setting, WorkloadBase
@@ -77,17 +75,15 @@ class StressNg(WorkloadBase):
                 f"{where}: expected '{_END}' at the end of stress-ng's YAML, found none"
             )
         try:
-            report: Any = YAML(typ="safe", pure=True).load(text)
+            report: Any = parse_yaml(text)
             (metrics,) = report["metrics"]
             name, count, seconds = (
                 metrics[key] for key in ("stressor", "bogo-ops", "wall-clock-time")
             )
             if name != self.stressor or not _is_number(count) or not _is_number(seconds):
-                raise ValueError(f"{count!r} operations of '{name}' in {seconds!r} s")
-        except (
-            *(KeyError, TypeError, ValueError, AttributeError, RecursionError),
-            YAMLError,
-        ) as error:
+                found = f"{count!r} operations of '{name}' in {seconds!r} s"
+                raise ValueError(found[:200])
+        except (KeyError, TypeError, ValueError) as error:
             raise BrokenError(
                 f"{where}: expected stress-ng's YAML with the metrics of '{self.stressor}', found "
                 f"something else ({error})"

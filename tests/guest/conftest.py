@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from labctl.base.places import StatePlaces
 from labctl.guest.images import MANIFEST, Image, find
@@ -39,7 +39,7 @@ of other guests below it more so, but not three times running."""
 
 def tiny(first: str = "native") -> tuple[str, ...]:
     """A sweep of the least study, a boot and three trials, whose block begins with that arm."""
-    arms = YAML(typ="safe").load(TINY)["tunings"]
+    arms = yaml.safe_load(TINY)["tunings"]
     return ("sweep", str(TINY), f"--seed={seed_for(first, arms)}", *QUIET)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import BrokenError
+from labctl.base.jsontext import parse_json
 from labctl.host.doctor.model import Check, Result, Scope, block, fine, percent, some, warn
 from labctl.host.doctor.reader import Reader
 from labctl.host.journal import Journal
@@ -100,7 +100,7 @@ def leftovers(reader: Reader, scope: Scope) -> Result:
 
 def _holder(text: str) -> dict[str, object]:
     try:
-        holder = json.loads(text)
+        holder = parse_json(text)
     except ValueError:
         return {}
     return holder if isinstance(holder, dict) else {}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labctl.base.cpus import format_cpus, parse_cpus
+from labctl.base.cpus import MOST_CPUS, format_cpus, parse_cpus
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,19 @@ def test_the_kernels_list_format_is_read(text: str, cpus: set[int]) -> None:
 def test_what_is_no_cpu_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a CPU list"):
         parse_cpus(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["0-99999999999", "99999999999", f"{MOST_CPUS}", "0-" + "9" * 5000, "1,0-999999"]
+)
+def test_a_number_beyond_all_cpus_is_refused_and_the_highest_named(text: str) -> None:
+    with pytest.raises(ValueError, match=f"is beyond {MOST_CPUS - 1}, the highest"):
+        parse_cpus(text)
+
+
+def test_ranges_that_overlap_are_counted_once() -> None:
+    every = f"0-{MOST_CPUS - 1}"
+    assert parse_cpus(",".join([every] * 100_000)) == frozenset(range(MOST_CPUS))
 
 
 @pytest.mark.parametrize(

@@ -49,12 +49,32 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
         ("name: 1\n", 1, "'name' is 1"),
         ("name: a\nname: b\n", 2, "not valid YAML"),
         ("name: [\n", 2, "not valid YAML"),
+        ("name: 2026-02-30\n", 1, "'2026-02-30' is read as a date, and is none that exists"),
+        ("name: a\nnumbers: [1,\n  2026-11-22]\n", 3, "'numbers.1' is a date to YAML: put it in"),
+        ("name: !!float zz\n", 1, "'zz' is no number"),
+        ("name: &a [*a]\n", 1, "marked '&a'"),
     ],
 )
 def test_an_error_names_file_line_and_key(tmp_path: Path, text: str, place: int, said: str) -> None:
     message = refusal(tmp_path, text)
     assert f"file.yaml:{place}: " in message
     assert said in message
+
+
+def test_a_value_is_shown_as_far_as_it_fits(tmp_path: Path) -> None:
+    assert len(refusal(tmp_path, f"name: [{'x' * 100_000}]\n")) < 500
+
+
+def test_of_many_mistakes_the_first_are_told_and_the_others_counted(tmp_path: Path) -> None:
+    lines = refusal(tmp_path, "".join(f"k{n}: 1\n" for n in range(9000))).splitlines()
+    assert len(lines) == 21
+    assert "8981 mistakes more" in lines[-1]  # the missing name among them
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    assert "larger than 1 MiB" in refusal(tmp_path, "#" * (2 << 20))
+    with pytest.raises(UsageError, match="larger than 1 MiB"):
+        load(Outer, Path("/dev/zero"))
 
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:

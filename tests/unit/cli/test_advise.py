@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from labctl.host.doctor.since import FACTS
 from labctl.report.advice_card import HOST_FACTS, holds_while
@@ -189,7 +189,7 @@ def test_ansibles_tasks_give_virt_xml_the_scripts_words(
     stored(results, made())
     labctl("advise", "r1", "--out", str(tmp_path), "--domain", "web1")
     own = tmp_path / "pinned+fifo"
-    [play] = YAML(typ="safe").load((own / "tasks.yaml").read_text())
+    [play] = yaml.safe_load((own / "tasks.yaml").read_text())
     assert play["vars"]["labctl_domain"] == "web1"
     argv = next(
         task["ansible.builtin.command"]["argv"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pycdlib
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.guest import seed
@@ -26,7 +26,7 @@ def render(**changes: str) -> dict[str, str]:
 
 
 def parsed(text: str) -> Any:
-    return YAML(typ="safe").load(text)
+    return yaml.safe_load(text)
 
 
 def test_the_user_data_is_a_cloud_config_that_installs_the_runner_unchanged() -> None:

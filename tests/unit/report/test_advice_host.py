@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from labctl.base.cpus import format_cpus
 from labctl.report.advice_ansible import tasks
@@ -139,7 +139,7 @@ def test_inside_the_guest_profile_scheduler_files_and_command_line() -> None:
 
 def loaded(steps: list[Step]) -> Any:
     written = tasks("n", steps, domain="d", disk="vda", vcpus=None, tuning="t")
-    [play] = YAML(typ="safe").load(written)
+    [play] = yaml.safe_load(written)
     return play["block"]
 
 

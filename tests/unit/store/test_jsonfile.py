@@ -69,6 +69,23 @@ def test_a_file_that_was_cut_off_is_named(tmp_path: Path, text: bytes) -> None:
         read_json(tmp_path / "a.json")
 
 
+@pytest.mark.parametrize("text", ["[" * 1500, '{"a":' * 900 + "1" + "}" * 900, "9" * 5000])
+def test_a_file_that_no_one_could_walk_through_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(BrokenError, match=r"a\.json cannot be read: "):
+        read_json(tmp_path / "a.json")
+
+
+def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").symlink_to("/dev/zero")
+    with pytest.raises(BrokenError, match="it is no regular file"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "b.json").touch()
+    os.truncate(tmp_path / "b.json", 1 << 40)  # a hole: it takes no space
+    with pytest.raises(BrokenError, match="larger than 64 MiB"):
+        read_json(tmp_path / "b.json")
+
+
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(BrokenError, match=r"a\.json is missing"):
         read_json(tmp_path / "a.json")

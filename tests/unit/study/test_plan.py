@@ -15,7 +15,7 @@ from labctl.base.cpus import parse_cpus
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.levels import Level
 from labctl.base.tuning import Pin, Tuning
-from labctl.study.plan import Plan, changed_tunings, extend, make_plan
+from labctl.study.plan import MOST_TRIALS, Plan, changed_tunings, extend, make_plan
 from labctl.study.study import Study
 
 EXAMPLE = Path(__file__).parents[3] / "results/example"
@@ -133,6 +133,11 @@ def test_a_recorded_plan_of_an_older_labctl_keeps_its_digest() -> None:
 def test_a_plan_cannot_be_cut(plan: Plan) -> None:
     with pytest.raises(UsageError, match="has 10 blocks and can't be cut to 9"):
         extend(plan, 9)
+
+
+def test_a_plan_of_more_trials_than_the_limit_is_refused_by_its_number(plan: Plan) -> None:
+    with pytest.raises(UsageError, match=f"trials, and {MOST_TRIALS} are the most"):
+        extend(plan, MOST_TRIALS)
 
 
 def test_a_plan_survives_its_file(plan: Plan) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import UsageError
-from labctl.base.tuning import PLAN, Disk, Kind, Pin, Policy, Sched
+from labctl.base.tuning import PLAN, Disk, Kind, Pin, Policy, Sched, Strategy
 from labctl.study.tunings import load_tuning, load_tunings, tuning_file, tuning_names
 
 Write = Callable[[str, str], Path]
@@ -202,3 +202,36 @@ def test_a_mistake_in_an_extended_file_is_named_there(write: Write) -> None:
 def test_a_file_that_is_no_yaml_is_named(write: Write) -> None:
     path = write("broken", "description: [\n")
     assert str(path) in refused("broken")
+
+
+@pytest.mark.parametrize(
+    "key", ["sources", "needs", "kind", "restore", "pin", "host", "timers", "iothreads", "twin"]
+)
+def test_a_key_that_is_empty_where_nothing_is_extended_is_named(write: Write, key: str) -> None:
+    path = write("wrong", f"description: d\n{key}:\n")
+    message = refused("wrong")
+    assert f"{path}:2: '{key}' is empty" in message
+    assert "Give it a value, or take the key out." in message
+
+
+def test_a_key_that_is_empty_takes_away_what_is_extended(write: Write) -> None:
+    write(
+        "low",
+        "description: d\nsources: [a]\npin: {strategy: spread}\nvcpu_sched: {policy: batch}\n",
+    )
+    write(
+        "high",
+        "extends: low\ndescription: e\nsources:\npin:\n  strategy:\nvcpu_sched:\nhost:\n"
+        "timers: {hpet: null}\n",
+    )
+    high = load_tuning("high")
+    assert (high.sources, high.pin.strategy, high.vcpu_sched) == ((), Strategy.COMPACT, None)
+    assert (high.host, high.timers) == ({}, {})
+
+
+@pytest.mark.parametrize("cpus", ["0-99999999999", "99999999999", "'0-16384'"])
+def test_a_cpu_beyond_all_is_refused_and_the_limit_named(write: Write, cpus: str) -> None:
+    path = write("wrong", f"description: d\npin:\n  emulator: {cpus}\n")
+    message = refused("wrong")
+    assert f"{path}:3: " in message
+    assert "is beyond 16383, the highest number that is read" in message

@@ -40,7 +40,12 @@ def test_the_rate_is_stress_ng_s_own_by_real_time(
         recorded(FORK).replace("bogo-ops:", "ops:"),
         recorded(FORK).replace("bogo-ops: ", "bogo-ops: -"),
         recorded(FORK).replace("wall-clock-time: ", "wall-clock-time: 0 # "),
+        recorded(FORK).replace("wall-clock-time: ", "wall-clock-time: 2026-02-30 # "),
+        f"a: {'[' * 1500}\n...\n",
+        f"a: &a [{'b,' * 900}]\nc: &c [{'*a,' * 900}]\nd: [{'*c,' * 900}]\n...\n",
+        f"a: {'b' * (2 << 20)}\n...\n",
     ],
+    ids=lambda text: text[-30:],
 )
 def test_output_that_is_not_whole_is_an_error_that_names_the_file(
     tmp_path: Path, text: str

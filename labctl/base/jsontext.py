@@ -1,0 +1,58 @@
+"""JSON text to plain values, within limits: for all that a guest, a tool or a file says in JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import orjson
+
+MOST_BYTES: Final = 64 << 20
+"""Of one text. The plan of 100,000 trials has some 10 MiB."""
+MOST_DEEP: Final = 64
+"""Levels of lists and objects: nobody who walks through them runs out of stack."""
+MOST_GROUPS: Final = 2_000_000
+"""Lists and objects together, of which an empty one takes 64 bytes of memory."""
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a text; numbers that aren't any (NaN) are taken, as some tools write them.
+
+    Raises ValueError for what is no JSON, and for what is beyond a limit, which it names.
+    """
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    check_size(len(data))
+    _check_groups(data)
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # Python's own knows NaN, and says where it can't go on.
+        return json.loads(data.decode())
+
+
+def check_size(size: int) -> None:
+    """Raises ValueError for more bytes than a text may have."""
+    if size > MOST_BYTES:
+        raise ValueError(f"larger than {MOST_BYTES >> 20} MiB, the most that is read of JSON")
+
+
+def _check_groups(data: bytes) -> None:
+    """Raises ValueError for too many lists and objects, or too many in each other."""
+    groups = data.count(b"[") + data.count(b"{")
+    if groups <= MOST_DEEP:
+        return
+    # Without escapes every other quote ends a string, which is found in half the time.
+    outside = _STRING.sub(b"", data) if b"\\" in data else b"".join(data.split(b'"')[::2])
+    left = outside.translate(None, _ALL_BUT_BRACKETS)
+    if left.count(b"[") + left.count(b"{") > MOST_GROUPS:
+        raise ValueError(f"more than {MOST_GROUPS} lists and objects")
+    for _ in range(MOST_DEEP):
+        if not left:
+            return
+        left = left.replace(b"[]", b"").replace(b"{}", b"")
+    if left:
+        raise ValueError(f"nested deeper than {MOST_DEEP} levels")
