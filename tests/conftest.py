@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -18,6 +19,8 @@ def pytest_configure() -> None:
     """A shell ignores SIGINT in what it starts in the background, and whatever the tests start
     would inherit that; a shell can't even trap what was ignored when it began."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Lab folders that a group can write to are not believed, and some umasks would make them so.
+    os.umask(0o022)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

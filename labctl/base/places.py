@@ -1,20 +1,35 @@
 """Where files lie. The only module that knows.
 
-Data folders (`domains templates guest-images benchmarks`): a user's own lab folder (the present
-folder, or $LABCTL_LAB) shadows a file of the same name that labctl brings; a checkout uses its
-own folders; an installed wheel carries them in `labctl/data`.
+Data folders (`domains templates guest-images benchmarks`): a lab folder shadows a file of the same
+name that labctl brings; a checkout uses its own folders; an installed wheel carries them in
+`labctl/data`. A lab folder is one that was named, or the present folder where its marker says so;
+either way one that nobody but the caller and root can write to.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from labctl.base.errors import UsageError
+from labctl.base.trust import doubt
+
 DATA_FOLDERS = ("domains", "templates", "guest-images", "benchmarks")
+
+MARKER = ".labctl-lab"
+"""The file that makes a folder a lab folder; `labctl init` writes it."""
+
+OWN_TEMPLATES = ("report", "advice")
+"""Folders of templates/ that no lab folder shadows: what becomes a page or a script for root."""
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parent
+
+_named: Path | None = None
+"""What --lab says, for this process."""
 
 
 def shipped_data() -> Path:
@@ -23,14 +38,82 @@ def shipped_data() -> Path:
     return inside if inside.is_dir() else _CHECKOUT
 
 
-def lab_folder() -> Path:
-    """The user's own lab folder."""
-    return Path(os.environ.get("LABCTL_LAB", ".")).resolve()
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """`folder`: the user's own lab folder, if there is one. `ignored`: why the present folder is
+    none although its marker says so."""
+
+    folder: Path | None = None
+    ignored: str | None = None
+
+
+@contextmanager
+def naming_lab(folder: Path | None) -> Iterator[None]:
+    """For a block, the lab folder that --lab names; None: what the environment says."""
+    global _named
+    before, _named = _named, folder
+    try:
+        yield
+    finally:
+        _named = before
+
+
+def lab() -> Lab:
+    """The lab folder: --lab, else $LABCTL_LAB, else the present folder where it has the marker or
+    is the checkout that labctl runs from.
+
+    Raises UsageError for one that is named and can't be believed.
+    """
+    if _named is not None:
+        return Lab(_believed(_named, f"--lab {_named}"))
+    if variable := os.environ.get("LABCTL_LAB"):
+        return Lab(_believed(Path(variable), f"$LABCTL_LAB ({variable})"))
+    try:
+        present = Path.cwd()
+    except OSError:
+        return Lab()  # it is gone
+    if present == shipped_data():
+        return Lab(present)  # as trusted as the code that came from there
+    if not os.path.lexists(present / MARKER):
+        return Lab()
+    if why := lab_doubt(present):
+        return Lab(ignored=f"the lab folder {present} is ignored: {why}")
+    return Lab(present)
+
+
+def _believed(folder: Path, what: str) -> Path:
+    if not folder.is_dir():
+        raise UsageError(
+            f"{what}: there is no such folder", hint=f"'labctl init {folder}' makes a lab folder."
+        )
+    if folder.resolve() != shipped_data() and (why := lab_doubt(folder)):
+        raise UsageError(
+            f"{what} is not believed: {why}",
+            hint="A lab folder, with all that leads to it and lies in its data folders, belongs to "
+            f"you or root, and nobody else can write to it: 'chmod -R go-w {folder}' takes others' "
+            "rights away.",
+        )
+    return folder.resolve()
+
+
+def lab_doubt(folder: Path) -> str | None:
+    """Why others than the caller and root can change what labctl reads of a lab folder; None
+    where they can't."""
+    marker = folder / MARKER
+    if why := doubt(folder) or (doubt(marker) if os.path.lexists(marker) else None):
+        return why
+    kinds = (folder / kind for kind in DATA_FOLDERS)
+    found = (doubt(kind, below=True) for kind in kinds if os.path.lexists(kind))
+    return next((why for why in found if why), None)
 
 
 def data_folders(kind: str) -> list[Path]:
-    """The folders of `kind` (one of DATA_FOLDERS) that exist, the one that shadows first."""
-    candidates = [lab_folder() / kind, shipped_data() / kind]
+    """The folders of `kind` (one of DATA_FOLDERS) that exist, the one that shadows first.
+
+    Raises UsageError as `lab` does.
+    """
+    own = lab().folder
+    candidates = [*([own / kind] if own else []), shipped_data() / kind]
     found: list[Path] = []
     for folder in candidates:
         if folder.is_dir() and folder.resolve() not in found:
@@ -43,21 +126,45 @@ def data_files(kind: str, suffix: str = ".yaml") -> dict[str, Path]:
     files: dict[str, Path] = {}
     for folder in data_folders(kind):
         for name in os.listdir(folder):
-            if name.endswith(suffix):
+            # What editors leave beside a file begins with a dot.
+            if name.endswith(suffix) and not name.startswith("."):
                 files.setdefault(name.removesuffix(suffix), folder / name)
     return dict(sorted(files.items()))
 
 
-def results_folder() -> Path:
-    """Where runs are kept: $LABCTL_RESULTS, else `results/` of the lab folder or checkout."""
+def is_shadowing(path: Path) -> bool:
+    """Whether a data file stands in for one of labctl's own."""
+    shipped = shipped_data() / path.parent.name / path.name
+    return path != shipped and shipped.is_file()
+
+
+def shadowing() -> list[Path]:
+    """The lab folder's files that stand in for labctl's own of the same name, relative to it."""
+    shadows: list[Path] = []
+    for kind in DATA_FOLDERS:
+        *own, shipped = data_folders(kind)
+        for folder in own:
+            files = (path.relative_to(folder) for path in sorted(folder.rglob("*")))
+            shadows += [Path(kind) / file for file in files if (shipped / file).is_file()]
+    own_templates = tuple(Path("templates") / name for name in OWN_TEMPLATES)
+    return [path for path in shadows if path.parent not in own_templates]
+
+
+def results_folder(state: StatePlaces) -> Path:
+    """Where runs are kept: $LABCTL_RESULTS, else `results/` of the lab folder or of the checkout
+    that labctl is called in, else `results/` of the state folder.
+
+    Raises UsageError as `lab` does.
+    """
     if configured := os.environ.get("LABCTL_RESULTS"):
         return Path(configured).resolve()
-    return lab_folder() / "results"
+    return (lab().folder or state.root) / "results"
 
 
 @dataclass(frozen=True, slots=True)
 class StatePlaces:
-    """Where labctl keeps what it builds and what it must undo: outside the repository."""
+    """Where labctl keeps what it builds and what it must undo: outside the repository. Runs as
+    well, where there is no lab folder."""
 
     root: Path
 

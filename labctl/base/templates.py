@@ -1,27 +1,51 @@
 """How templates are found and filled in, whatever they become: domain XML, pages, scripts, seeds,
-profiles of tuned."""
+profiles of tuned.
+
+Those of pages and of scripts are labctl's own. Those that a lab folder may shadow (domain XML,
+seeds, profiles) are filled in by Jinja's sandbox, which calls nothing but methods of plain values.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from labctl.base.places import data_folders
+from labctl.base.places import data_folders, shipped_data
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_USUAL: dict[str, Any] = {
+    "trim_blocks": True,
+    "lstrip_blocks": True,
+    "keep_trailing_newline": True,
+}
+
 
 def template_environment(kind: str, *, escapes: bool, **options: Any) -> Environment:
-    """For the templates in the folder `kind` of `templates/`, or in all of it (""). A user's own
-    shadow labctl's, and names that a template isn't given are errors. `escapes`: whether values
-    are text in XML or HTML; `options`: others of Jinja's."""
+    """For labctl's own templates in the folder `kind` of `templates/`, or in all of it (""). Names
+    that a template isn't given are errors. `escapes`: whether values are text in XML or HTML;
+    `options`: others of Jinja's."""
     # Loaded here: commands that fill in none must not take as long to start as a report.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    usual = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     return Environment(
-        loader=FileSystemLoader([folder / kind for folder in data_folders("templates")]),
+        loader=FileSystemLoader(shipped_data() / "templates" / kind),
         autoescape=escapes,  # noqa: S701  # what isn't markup has escapes of its own
         undefined=StrictUndefined,
-        **(usual | options),
+        **(_USUAL | options),
+    )
+
+
+def lab_template_environment(kind: str, *, escapes: bool) -> Environment:
+    """The same for templates that a lab folder's shadow, in a sandbox. Raises UsageError for a lab
+    folder that can't be believed."""
+    from jinja2 import FileSystemLoader, StrictUndefined
+
+    from labctl.base.sandbox import Sandbox
+
+    return Sandbox(
+        loader=FileSystemLoader([folder / kind for folder in data_folders("templates")]),
+        autoescape=escapes,
+        undefined=StrictUndefined,
+        **_USUAL,
     )

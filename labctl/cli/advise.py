@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import ExitCode
-from labctl.cli.common import console, print_json, results_option
+from labctl.cli.common import console, print_json, results_option, runs_folder
 
 if TYPE_CHECKING:
     from labctl.report.advice import Advice
@@ -59,14 +59,13 @@ def command(
     and exits with 1 if that is not shown again.
     """
     from labctl.analysis.judge import judge
-    from labctl.base.places import results_folder
     from labctl.report.advice import advise
     from labctl.report.advice_files import Names
     from labctl.store.run_folder import RunFolder
 
     names = Names(domain, disk)
     names.check()
-    place = results or results_folder()
+    place = runs_folder(results)
     folder = RunFolder.find(place, run_name)
     run = folder.load()
     advice = advise(run, judge(run), folder.path)

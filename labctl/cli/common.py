@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 results_option = click.option(
     "--results",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of runs (default: results/ of the lab folder).",
+    help="The folder of runs (default: results/ of the lab folder, else of the state folder).",
 )
 """Of commands that read runs."""
 
@@ -39,6 +39,15 @@ def state_places(context: click.Context) -> StatePlaces:
     """Where state lies: --state-dir, else the default."""
     chosen = (context.find_root().obj or {}).get("state_dir")
     return StatePlaces(chosen.resolve()) if chosen else StatePlaces.default()
+
+
+def runs_folder(chosen: Path | None) -> Path:
+    """The folder of runs: what --results chose, else where they are kept."""
+    from labctl.base.places import results_folder
+
+    if chosen is not None:
+        return chosen.resolve()
+    return results_folder(state_places(click.get_current_context()))
 
 
 class Group(click.Group):

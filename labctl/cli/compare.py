@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import console, print_json, results_option
+from labctl.cli.common import console, print_json, results_option, runs_folder
 
 
 @click.command("compare")
@@ -19,11 +19,10 @@ from labctl.cli.common import console, print_json, results_option
 def command(run_a: str, run_b: str, as_json: bool, force: bool, results: Path | None) -> None:
     """Compare RUN_B with RUN_A: facts that differ first, then values and effects."""
     from labctl.analysis.across import compare_runs
-    from labctl.base.places import results_folder
     from labctl.report.compare import comparison_json, comparison_table
     from labctl.store.run_folder import RunFolder
 
-    folder = results or results_folder()
+    folder = runs_folder(results)
     a, b = (RunFolder.find(folder, name) for name in (run_a, run_b))
     if a.path == b.path:
         raise UsageError(

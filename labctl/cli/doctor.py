@@ -10,7 +10,7 @@ import click
 
 from labctl.base.errors import ExitCode, UsageError
 from labctl.base.levels import Level
-from labctl.cli.common import console, print_json, results_option, state_places
+from labctl.cli.common import console, print_json, results_option, runs_folder, state_places
 
 if TYPE_CHECKING:
     from labctl.base.places import StatePlaces
@@ -95,11 +95,10 @@ def _show(found: Checkup, as_json: bool, started: float) -> int:
 def _since(
     places: StatePlaces, run_name: str, results: Path | None, as_json: bool, started: float
 ) -> int:
-    from labctl.base.places import results_folder
     from labctl.cli.doctor_since import since
     from labctl.store.run_folder import RunFolder
 
-    found = since(RunFolder.find(results or results_folder(), run_name).load(), places)
+    found = since(RunFolder.find(runs_folder(results), run_name).load(), places)
     seconds = time.monotonic() - started
     if as_json:
         print_json({"schema": SCHEMA, **found.to_json(), "seconds": round(seconds, 3)})

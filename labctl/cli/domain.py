@@ -65,10 +65,12 @@ def list_tunings(as_json: bool, markdown: bool) -> None:
 def show(name: str, as_json: bool) -> None:
     """Show a tuning, or a combination such as 'vcpupin+cache-none': what it changes, why, what it
     needs and what it risks."""
+    from labctl.base.places import is_shadowing
     from labctl.study.tunings import load_tuning, tuning_files
 
     tuning = load_tuning(name)
-    files = [str(path) for path in tuning_files(name)]
+    paths = tuning_files(name)
+    files = [str(path) for path in paths]
     if as_json:
         print_json({**_as_json(tuning), "files": files})
         return
@@ -79,8 +81,10 @@ def show(name: str, as_json: bool) -> None:
     for heading, lines in _described(tuning):
         for at, line in enumerate(lines):
             table.add_row(Text(heading if at == 0 else "", style="bold"), Text(line))
-    for at, path in enumerate(files):
-        table.add_row(Text("files" if at == 0 else "", style="bold"), Text(path))
+    for at, path in enumerate(paths):
+        stands_in = is_shadowing(path)
+        said = f"{path} (stands in for labctl's own)" if stands_in else str(path)
+        table.add_row(Text("files" if at == 0 else "", style="bold"), Text(said))
     console().print(table)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import console, print_json, results_option
+from labctl.cli.common import console, print_json, results_option, runs_folder
 
 _KEPT, _BROKEN, _OPEN = 0, 1, 2
 
@@ -48,7 +48,6 @@ def command(
     """
     from labctl.analysis.gate import gate
     from labctl.analysis.policy import load_policy
-    from labctl.base.places import results_folder
     from labctl.report.gate import gate_json, gate_junit, gate_markdown, gate_table
     from labctl.store.jsonfile import write_bytes
     from labctl.store.run_folder import RunFolder
@@ -61,7 +60,7 @@ def command(
             hint="Make the folder first, or give another file.",
         )
     policy = load_policy(policy_file)
-    folder = results or results_folder()
+    folder = runs_folder(results)
     run = RunFolder.find(folder, run_name).load()
     others = {
         name: RunFolder.find(folder, name).load()

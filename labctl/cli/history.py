@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import LabctlError, UsageError
-from labctl.cli.common import console, html_option, print_json, results_option
+from labctl.cli.common import console, html_option, print_json, results_option, runs_folder
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import LoadedRun
@@ -43,7 +43,6 @@ def command(
     from dataclasses import replace
 
     from labctl.analysis.history import Choice, history
-    from labctl.base.places import results_folder
     from labctl.report.files import check_folder
     from labctl.report.history import history_json, history_table, nothing
 
@@ -53,7 +52,7 @@ def command(
     choice = Choice(
         metric=metric, tuning=tuning, workload=workload, condition=condition, study=study
     )
-    found = history(_readable(results or results_folder(), unread), choice)
+    found = history(_readable(runs_folder(results), unread), choice)
     found = replace(found, left_out=(*found.left_out, *unread))
     if as_json:
         print_json(history_json(found))

@@ -13,10 +13,11 @@ from typing import Any
 import click
 
 from labctl import __version__
-from labctl.base.errors import ExitCode, LabctlError
+from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.cli.common import Group
 
 _COMMANDS = {
+    "init": ("labctl.cli.init", "Make a lab folder for tunings and studies of your own."),
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
     "report": ("labctl.cli.report", "Show what a run found."),
     "timeline": ("labctl.cli.timeline", "Draw what host and guest of a traced trial did when."),
@@ -37,6 +38,15 @@ _COMMANDS = {
 """Command to its module and its line in --help. Modules are loaded only when they run: numpy,
 lxml and libvirt together take longer than --help may."""
 
+
+_READ_THE_LAB = ("sweep", "domain", "pin", "image", "doctor", "selftest", "collectors", "exits")
+"""Commands that use files which a lab folder may shadow."""
+
+_MOST_SAID = 5000
+"""Characters of a message, which may quote what somebody else wrote."""
+
+_MOST_NAMED = 5
+"""Shadowed files that are named one by one."""
 
 _SPACE = "Free some space there, or name other folders with --state-dir and --results."
 _RIGHTS = "Run labctl as root, or name folders of your own with --state-dir and --results."
@@ -84,13 +94,42 @@ class _Commands(Group):
     type=click.Path(path_type=Path, file_okay=False),
     help="Where images and working files lie (default: /var/lib/labctl for root).",
 )
+@click.option(
+    "--lab",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Your lab folder (default: $LABCTL_LAB, or the present folder if 'labctl init' made it).",
+)
 @click.option("--debug", is_flag=True, help="Show where in the code a failure happened.")
 @click.pass_context
-def cli(context: click.Context, state_dir: Path | None, debug: bool) -> None:
+def cli(context: click.Context, state_dir: Path | None, lab: Path | None, debug: bool) -> None:
     """Measure what each virtualization tuning really does on this host."""
+    from labctl.base.places import naming_lab
+
     context.obj = {"state_dir": state_dir, "debug": debug}
+    context.with_resource(naming_lab(lab))
+    if context.invoked_subcommand != "init":
+        _tell_lab(context.invoked_subcommand or "")
     if context.invoked_subcommand != "host":
         _tell_pending(context)
+
+
+def _tell_lab(command: str) -> None:
+    """Say that a lab folder is not believed, and which of labctl's own files one shadows."""
+    from labctl.base.places import lab, shadowing
+
+    try:
+        found = lab()
+    except UsageError:
+        if command == "host":
+            return  # What puts the host right reads no lab folder.
+        raise
+    if found.ignored:
+        _say(found.ignored, None)
+    if command in _READ_THE_LAB and (shadows := [str(path) for path in shadowing()]):
+        more = len(shadows) - _MOST_NAMED
+        named = [*shadows[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+        _say(f"{found.folder} stands in for labctl's own {', '.join(named)}", None)
 
 
 def _tell_pending(context: click.Context) -> None:
@@ -144,6 +183,8 @@ def main() -> None:
 def _say(message: str, hint: str | None) -> None:
     from labctl.base.wording import printable
 
+    if len(message) > _MOST_SAID:
+        message = f"{message[:_MOST_SAID]}… ({len(message)} characters)"
     click.echo(f"labctl: {printable(message)}", err=True)
     if hint:
         click.echo(f"        {printable(hint)}", err=True)

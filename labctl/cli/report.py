@@ -8,7 +8,14 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from labctl.cli.common import console, html_option, json_text, print_json, results_option
+from labctl.cli.common import (
+    console,
+    html_option,
+    json_text,
+    print_json,
+    results_option,
+    runs_folder,
+)
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
@@ -50,13 +57,12 @@ def command(
         raise click.UsageError("a Parquet file is nothing for a terminal: give '--out FILE'")
 
     from labctl.analysis.judge import judge
-    from labctl.base.places import results_folder
     from labctl.report.files import PAGE, check_folder, write_page
     from labctl.report.tables import print_report
     from labctl.store.jsonfile import replacing
     from labctl.store.run_folder import RunFolder
 
-    folder = RunFolder.find(results or results_folder(), run_name)
+    folder = RunFolder.find(runs_folder(results), run_name)
     for target in filter(None, (html_file, out)):
         check_folder(target)
     run = folder.load()

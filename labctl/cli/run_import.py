@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import print_json, results_option
+from labctl.cli.common import print_json, results_option, runs_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
 
@@ -62,7 +62,6 @@ def command(
     """Make a run of the trials in FILE.csv (docs/import.md): labctl's export, or any that has the
     columns tuning, workload, block, metric, value, unit and better."""
     import labctl
-    from labctl.base.places import results_folder
     from labctl.store.imported import Declared, declared_plan, design_of, write_imported
     from labctl.store.run_folder import RunFolder
     from labctl.store.trial_csv import read_trials
@@ -71,7 +70,7 @@ def command(
     explicit = click.core.ParameterSource.COMMANDLINE
     if design and any(context.get_parameter_source(option) is explicit for option in declaring):
         raise UsageError("--design has all that the other options declare", hint="Leave them out.")
-    place = results.resolve() if results is not None else results_folder()
+    place = runs_folder(results)
     moment = datetime.now(UTC)
     stem = re.sub(r"[^A-Za-z0-9+._-]", "-", file.stem).strip("-.") or "imported"
     name = name or f"{moment:%Y%m%dT%H%M%SZ}-{stem[:60]}"

@@ -10,7 +10,7 @@ import click
 
 from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
 from labctl.cli import run_import
-from labctl.cli.common import Group, console, print_json, results_option
+from labctl.cli.common import Group, console, print_json, results_option, runs_folder
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import LoadedRun, RunFolder
@@ -33,7 +33,7 @@ def list_runs(as_json: bool, results: Path | None) -> None:
     """List the runs, the oldest first."""
     from labctl.store.run_folder import RunFolder
 
-    folder = _results_folder(results)
+    folder = runs_folder(results)
     entries = [_entry(run) for run in RunFolder.all(folder)]
     if as_json:
         print_json({"schema": 1, "results": str(folder), "runs": entries})
@@ -69,7 +69,7 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
     from labctl.report.appendix import invalid_trials
     from labctl.store.run_folder import RunFolder
 
-    folder = RunFolder.find(_results_folder(results), run_name)
+    folder = RunFolder.find(runs_folder(results), run_name)
     run = folder.load()
     entry = {
         **_described(folder, run),
@@ -111,7 +111,7 @@ def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path |
     """Remove runs with all they measured."""
     from labctl.store.run_folder import RunFolder
 
-    place = _results_folder(results)
+    place = runs_folder(results)
     folders = [RunFolder.find(place, name) for name in run_names]
     for folder in folders:
         _refuse_if_running(folder)
@@ -126,12 +126,6 @@ def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path |
             click.echo(f"Removed {folder.path}")
     if as_json:
         print_json({"schema": 1, "removed": [str(folder.path) for folder in folders]})
-
-
-def _results_folder(chosen: Path | None) -> Path:
-    from labctl.base.places import results_folder
-
-    return chosen.resolve() if chosen is not None else results_folder()
 
 
 def _entry(folder: RunFolder) -> dict[str, Any]:
@@ -239,7 +233,7 @@ def reparse_run(run_name: str, results: Path | None) -> None:
     from labctl.run.parse import reparse
     from labctl.store.run_folder import RunFolder
 
-    folder = RunFolder.find(_results_folder(results), run_name)
+    folder = RunFolder.find(runs_folder(results), run_name)
     if folder.load().run.get("imported"):
         raise UsageError(
             f"run '{folder.name}' was imported: its trials have no raw files",

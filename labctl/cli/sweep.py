@@ -9,7 +9,7 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
-from labctl.cli.common import console, state_places
+from labctl.cli.common import console, runs_folder, state_places
 from labctl.cli.stopping import rule_asked_for, why_end
 
 if TYPE_CHECKING:
@@ -110,7 +110,6 @@ def _remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judg
 
 def request_of(context: click.Context) -> SweepRequest:
     """The request that the command's arguments and options make."""
-    from labctl.base.places import results_folder
     from labctl.run.planning import SweepRequest
     from labctl.study.study import Overrides
 
@@ -118,7 +117,7 @@ def request_of(context: click.Context) -> SweepRequest:
     return SweepRequest(
         study=given["study"],
         places=state_places(context),
-        results=given["results"] or results_folder(),
+        results=runs_folder(given["results"]),
         quick=given["quick"],
         overrides=Overrides(
             tunings=given["tunings"] or None,

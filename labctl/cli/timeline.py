@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.cli.common import console, print_json, results_option
+from labctl.cli.common import console, print_json, results_option, runs_folder
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import RunFolder
@@ -48,10 +48,9 @@ def command(
     attempt); without TRIAL, the trials that have a trace. The page goes into the run's folder
     unless another form is asked for.
     """
-    from labctl.base.places import results_folder
     from labctl.store.run_folder import RunFolder
 
-    folder = RunFolder.find(results or results_folder(), run_name)
+    folder = RunFolder.find(runs_folder(results), run_name)
     if trial_name is None:
         if any((output, perfetto, trace_dat)):
             raise click.UsageError("which TRIAL? Without one, the traced trials are listed")

@@ -13,7 +13,7 @@ from jinja2.exceptions import TemplateError
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import UsageError
 from labctl.base.places import data_folders
-from labctl.base.templates import template_environment
+from labctl.base.templates import lab_template_environment
 from labctl.base.tuning import Disk, Kind, Policy, Sched, Tuning
 from labctl.domain.guestcpu import PAGE_KIB, cpu_element, memory_nodes
 from labctl.domain.pinplan import PinPlan, placement
@@ -160,6 +160,6 @@ def _check(request: DomainRequest) -> None:
 def _environment(folders: tuple[Path, ...]) -> Environment:
     """Kept as long as they are in these folders, because compiling a template costs more than
     rendering it; a changed file is read again."""
-    environment = template_environment("", escapes=True)
+    environment = lab_template_environment("", escapes=True)
     environment.filters["cpus"] = format_cpus
     return environment

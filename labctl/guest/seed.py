@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.templates import template_environment
+from labctl.base.jsontext import parse_json
+from labctl.base.templates import lab_template_environment
 
 RUNNER_PATH = "/usr/local/lib/labctl/runner.py"
 RUNNER_PORT = "org.labctl.runner.0"
@@ -30,7 +30,7 @@ def render(*, hostname: str, instance_id: str, user: str, runner_program: str) -
     """The seed's files by name. `runner_program`: text of the Python program to install."""
     from jinja2.exceptions import TemplateError
 
-    environment = template_environment("cloud-init", escapes=False)
+    environment = lab_template_environment("cloud-init", escapes=False)
     values = {
         "hostname": hostname,
         "instance_id": instance_id,
@@ -96,8 +96,8 @@ def finish_commands() -> list[list[str]]:
 def status_problem(result: str, log: str) -> str | None:
     """Why the first boot failed, from the texts of RESULT_PATH and LOG_PATH; None if it didn't."""
     try:
-        errors = json.loads(result)["v1"]["errors"]
-        datasource = json.loads(result)["v1"]["datasource"]
+        told = parse_json(result)["v1"]
+        errors, datasource = told["errors"], told["datasource"]
     except (ValueError, KeyError, TypeError):
         return f"cloud-init left no readable result ({result.strip()[:80]!r}){_last_lines(log)}"
     if errors:

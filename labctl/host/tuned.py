@@ -21,7 +21,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.knob_values import KNOB_VALUES, Values
 from labctl.base.places import data_folders
-from labctl.base.templates import template_environment
+from labctl.base.templates import lab_template_environment
 from labctl.host.journal import Change, Changes
 from labctl.host.knob import Impossible, Knob, Place
 from labctl.host.tunables import FileValue, cpu_mask
@@ -171,7 +171,7 @@ def _rendered(name: str, place: Place) -> str:
 
     template = f"{name}/tuned.conf.j2"
     try:
-        found = template_environment("tuned", escapes=False).get_template(template)
+        found = lab_template_environment("tuned", escapes=False).get_template(template)
         return found.render(not_isolated_mask=cpu_mask(_not_isolated(place)))
     except TemplateError as error:
         raise BrokenError(f"templates/tuned/{template}: {error}") from error

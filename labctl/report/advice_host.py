@@ -11,7 +11,7 @@ from jinja2.exceptions import TemplateNotFound
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.kernel_line import in_full
-from labctl.base.templates import template_environment
+from labctl.base.templates import lab_template_environment
 from labctl.report.advice_steps import Command, Done, InForce, Machine, Step, TextFile
 from labctl.report.view import mapping, sequence
 
@@ -179,7 +179,7 @@ def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
     """A profile that labctl brings has to be where tuned looks for it."""
     try:
         # Of a name that leads elsewhere Jinja says as well that there is none.
-        template = template_environment("tuned", escapes=False).get_template(
+        template = lab_template_environment("tuned", escapes=False).get_template(
             f"{profile}/tuned.conf.j2"
         )
     except TemplateNotFound:

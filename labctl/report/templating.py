@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, Template
 from markupsafe import Markup
 
-from labctl.base.places import data_folders
 from labctl.base.templates import template_environment
 from labctl.base.wording import counted, printable, share
 
 
 def template(name: str) -> Template:
     """The template `report/NAME`."""
-    return _environment(tuple(data_folders("templates"))).get_template(f"report/{name}")
+    return _environment().get_template(f"report/{name}")
 
 
 @cache
-def _environment(folders: tuple[Path, ...]) -> Environment:
-    """Kept as long as they are in these folders, since compiling the templates takes longer than
-    filling them in."""
+def _environment() -> Environment:
+    """Kept, since compiling the templates takes longer than filling them in."""
     environment = template_environment(
         "", escapes=True, auto_reload=False, keep_trailing_newline=False, finalize=_clean
     )

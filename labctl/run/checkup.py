@@ -118,7 +118,7 @@ def checkup(
     findings += [pinned, _image(image, places)]
     if study is not None:
         findings += _workloads(study, tunings, places)
-        findings += _trace_room(study, tunings, results or results_folder())
+        findings += _trace_room(study, tunings, results or results_folder(places))
     states: list[TuningState] = []
     if pins is not None:
         states = _states(tunings, topology, vcpus, memory_mib, answer)

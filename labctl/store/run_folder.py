@@ -65,18 +65,24 @@ class RunFolder:
 
     @classmethod
     def find(cls, results: Path, name: str) -> RunFolder:
-        """The run of that name, or at that path; raises UsageError with the nearest name."""
-        for candidate in (Path(name), results / name):
+        """The run of that name in `results`, or at that path, which has a '/' in it; raises
+        UsageError with the nearest name. A bare name never leads into the present folder, where
+        somebody else may have put a run of that name."""
+        candidates = [results / name] if "/" not in name else [Path(name), results / name]
+        for candidate in candidates:
             if (candidate / "run.json").is_file():
                 return cls(candidate.resolve())
-        for candidate in (Path(name), results / name):
+        for candidate in candidates:
             if (candidate / "trials").is_dir():
                 raise UsageError(
                     f"{candidate} holds trials and no run.json, which makes a folder a run",
                     hint="Copy the whole folder of the run.",
                 )
         names = [folder.name for folder in cls.all(results)]
-        raise UsageError(f"no run '{name}' in {results}", hint=nearest(name, names))
+        hint = nearest(name, names)
+        if "/" not in name and (Path(name) / "run.json").is_file():
+            hint = f"The run in the present folder is './{name}'."
+        raise UsageError(f"no run '{name}' in {results}", hint=hint)
 
     @classmethod
     def all(cls, results: Path) -> list[RunFolder]:

@@ -212,13 +212,25 @@ def _path(name: str) -> Path:
 def _published(path: Path, file: StudyFile) -> tuple[PublishedSource, ...]:
     return tuple(
         read_published(
-            path.parent / name,
+            _beside(path, name),
             tunings=file.tunings,
             workloads=file.workloads,
             conditions=file.conditions,
         )
         for name in file.published
     )
+
+
+def _beside(path: Path, name: str) -> Path:
+    """A file that a study names: in the study's own folder or below it, since whoever wrote the
+    study may have no right to read others. Raises UsageError."""
+    found = path.parent / name
+    if not found.resolve().is_relative_to(path.parent.resolve()):
+        raise UsageError(
+            f"{path}: 'published': {name} leads out of the study's folder",
+            hint="Put the file beside the study.",
+        )
+    return found
 
 
 def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Study:

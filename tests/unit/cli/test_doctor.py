@@ -53,6 +53,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatePlaces:
     """A state folder and a lab of the test's own; nothing is booted to know the accelerator."""
     monkeypatch.setenv("LABCTL_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
+    (tmp_path / "lab").mkdir()
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path / "lab"))
     for module in (checkup, doctor_since):
         monkeypatch.setattr(module, "accelerator_here", lambda *_: TCG)
@@ -61,7 +62,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatePlaces:
 
 def study(tmp_path: Path, memory_mib: int) -> str:
     folder = tmp_path / "lab" / "benchmarks"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "mine.yaml").write_text(STUDY.replace("MIB", str(memory_mib)))
     return "mine"
 

@@ -102,3 +102,14 @@ def test_a_wrong_file_is_refused_with_its_place(
 def test_a_file_that_is_not_there_is_named(make_study: MakeStudy) -> None:
     with pytest.raises(UsageError, match=r"published/one\.yaml: cannot be read"):
         make_study(*NAMED)
+
+
+@pytest.mark.parametrize("way", ["../../secret.yaml", "{}/secret.yaml", "published/link.yaml"])
+def test_a_study_names_no_file_outside_its_own_folder(
+    published: Path, make_study: MakeStudy, tmp_path: Path, way: str
+) -> None:
+    (tmp_path / "secret.yaml").write_text(FILE)
+    (published.parent / "link.yaml").symlink_to(tmp_path / "secret.yaml")
+    name = way.format(tmp_path)
+    with pytest.raises(UsageError, match=r"'published': .* leads out of the study's folder"):
+        make_study("quick:", f"published: [{name}]\nquick:")

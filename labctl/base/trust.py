@@ -1,0 +1,146 @@
+"""Whose files are believed: those that nobody but the caller and root can change.
+
+Every folder on the way counts, and every link: who may rename something there decides what is
+read. A group's right to write counts as everybody's; with an ACL its bits show what that allows
+others as well (acl(5)).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import stat
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+MOST_LINKS: Final = 40
+"""Symbolic links on the way to one file, as the kernel's own limit (path_resolution(7))."""
+MOST_FILES: Final = 10_000
+"""Files below one folder."""
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class _DoubtError(Exception):
+    """Why something is not believed."""
+
+
+def doubt(path: Path, *, below: bool = False) -> str | None:
+    """Why others than the caller and root can change what is read at `path`, or with `below` what
+    is read in the folder there; None where they can't. Names with a dot in front are not read."""
+    look = _Look()
+    try:
+        held = look.held(path)
+        if below:
+            look.walk(held)
+    except _DoubtError as found:
+        return str(found)
+    except OSError as error:
+        return f"{error.filename or path} can't be looked at: {error.strerror}"
+    return None
+
+
+def believed_owners() -> frozenset[int]:
+    """User ids whose files are the caller's own or root's. Under sudo the caller is who typed it:
+    whoever may run labctl as root by sudo has root's rights in any case."""
+    owners = {0, os.geteuid()}
+    behind_sudo = os.environ.get("SUDO_UID", "")
+    if os.geteuid() == 0 and re.fullmatch("[0-9]{1,10}", behind_sudo):
+        owners.add(int(behind_sudo))
+    return frozenset(owners)
+
+
+def mounted_by(mountinfo: str) -> Mapping[int, int]:
+    """Device number to user id of each file system that a user's own program serves (FUSE): it
+    shows whatever owners it likes. `mountinfo`: as /proc/self/mountinfo (proc(5))."""
+    users: dict[int, int] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        device = re.fullmatch(r"\S+ \S+ ([0-9]+):([0-9]+) .*", before)
+        user = re.search(r"[ ,]user_id=([0-9]+)", after)
+        if device and user and after.startswith("fuse"):
+            users[os.makedev(int(device[1]), int(device[2]))] = int(user[1])
+    return users
+
+
+class _Look:
+    """One look at a path, with what is known of this process and host."""
+
+    def __init__(self) -> None:
+        self._owners = believed_owners()
+
+    def held(self, path: Path) -> Path:
+        """`path` without links, when no one else can swap what it leads to. Raises _DoubtError."""
+        at = Path("/")
+        self._check(at, os.lstat(at), is_end=False)
+        parts = list(reversed(path.absolute().parts[1:]))
+        links = 0
+        while parts:
+            part = parts.pop()
+            if part == "..":
+                at = at.parent
+                continue
+            found = at / part
+            status = os.lstat(found)
+            self._check(found, status, is_end=not parts)
+            if not stat.S_ISLNK(status.st_mode):
+                at = found
+                continue
+            links += 1
+            if links > MOST_LINKS:
+                raise _DoubtError(f"{path} leads over more than {MOST_LINKS} links")
+            target = Path(os.readlink(found))
+            at = Path("/") if target.is_absolute() else at
+            parts += [word for word in reversed(target.parts) if word != "/"]
+        return at
+
+    def walk(self, top: Path) -> None:
+        """The same of everything below a folder, links followed."""
+        folders, seen, count = [top], {top}, 0
+        while folders:
+            for entry in os.scandir(folders.pop()):
+                if entry.name.startswith("."):
+                    continue
+                count += 1
+                if count > MOST_FILES:
+                    raise _DoubtError(f"{top} holds more than {MOST_FILES} files")
+                path = Path(entry.path)
+                if entry.is_symlink():
+                    path = self.held(path)
+                else:
+                    self._check(path, entry.stat(follow_symlinks=False), is_end=True)
+                if path.is_dir() and path not in seen:
+                    seen.add(path)
+                    folders.append(path)
+
+    def _check(self, path: Path, status: os.stat_result, *, is_end: bool) -> None:
+        if status.st_uid not in self._owners:
+            raise _DoubtError(f"{path} belongs to {_user(status.st_uid)}")
+        mounter = self._mounted_by.get(status.st_dev, 0) if not os.major(status.st_dev) else 0
+        if mounter not in self._owners:
+            raise _DoubtError(f"{path} is in a file system that {_user(mounter)} serves")
+        if stat.S_ISLNK(status.st_mode):
+            return  # its mode means nothing
+        # In a sticky folder nobody renames what is somebody else's; the owner of what lies in it
+        # is looked at next.
+        is_passed = not is_end and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        if status.st_mode & _OTHERS_WRITE and not is_passed:
+            by = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
+            mode = stat.S_IMODE(status.st_mode)
+            raise _DoubtError(f"{path} can be written to by {by} (mode {mode:04o})")
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise _DoubtError(f"{path} is neither a file nor a folder")
+
+    @cached_property
+    def _mounted_by(self) -> Mapping[int, int]:
+        return mounted_by(Path("/proc/self/mountinfo").read_text(errors="replace"))
+
+
+def _user(number: int) -> str:
+    try:
+        return f"{pwd.getpwuid(number).pw_name} (user {number})"
+    except KeyError:
+        return f"user {number}"

@@ -1,0 +1,106 @@
+"""`labctl init`: a lab folder, where a user's own tunings, studies and images are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from labctl.base.errors import HostError, UsageError
+from labctl.base.places import DATA_FOLDERS, MARKER, lab_doubt
+
+_FILES = {
+    MARKER: "This folder is a lab folder of labctl. 'labctl init --help' says what that means.\n",
+    ".gitignore": "/results/\n",
+    "README.md": """\
+# A lab folder
+
+labctl reads it where it is the present folder, or where `--lab` or `$LABCTL_LAB` names it. A file
+here stands in for labctl's own of the same name.
+
+| folder | holds |
+|---|---|
+| `domains/` | tunings, one YAML file each |
+| `benchmarks/` | studies |
+| `guest-images/` | recipes of images |
+| `templates/` | templates of the domain XML, of cloud-init's seed and of tuned's profiles |
+| `results/` | runs |
+
+Nobody but its owner and root may be able to write to it, else labctl does not believe it:
+`chmod -R go-w .` takes others' rights away.
+""",
+}
+_MOST_NAMED = 5
+
+
+@click.command("init")
+@click.argument(
+    "folder", metavar="[FOLDER]", default=".", type=click.Path(path_type=Path, file_okay=False)
+)
+def command(folder: Path) -> None:
+    """Make a lab folder for your own tunings, studies and images.
+
+    FOLDER (default: the present one) must be new or empty. labctl reads it where it is the present
+    folder, or where --lab or $LABCTL_LAB names it, as long as it belongs to you or root and nobody
+    else can write to it. Its files stand in for labctl's own of the same name, and runs go to its
+    results/.
+    """
+    try:
+        is_new = _made(folder)
+        _check_believed(folder, is_new)
+        for name in DATA_FOLDERS:
+            (folder / name).mkdir(mode=0o755)
+        for name, text in _FILES.items():
+            with open(folder / name, "x", encoding="utf-8", opener=_opened) as file:
+                file.write(text)
+    except OSError as error:
+        raise HostError(f"cannot make the lab folder {folder}: {error}") from error
+    place = folder.resolve()
+    click.echo(f"Made the lab folder {place}.")
+    click.echo("\nWrite domains/mine.yaml there:\n")
+    click.echo("    description: Pinned, with the data disk past the host's page cache.")
+    click.echo("    extends: pinned\n    disk:\n      cache: none")
+    click.echo("\nThen\n")
+    if place != Path.cwd():
+        click.echo(f"    cd {place}")
+    click.echo("    labctl domain validate mine\n    labctl sweep pinning --quick --tuning mine")
+    click.echo(f"\nFrom other folders: labctl --lab {place} ...")
+
+
+def _made(folder: Path) -> bool:
+    """Whether the folder had to be made; raises UsageError where something is there."""
+    try:
+        folder.mkdir(mode=0o755)
+        return True
+    except FileExistsError:
+        pass
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"there is no folder {folder.parent} to make a lab folder in", hint="Make it first."
+        ) from error
+    if os.path.lexists(folder / MARKER):
+        raise UsageError(f"{folder.resolve()} is a lab folder already")
+    if found := sorted(os.listdir(folder)):
+        more = ", ..." if len(found) > _MOST_NAMED else ""
+        raise UsageError(
+            f"{folder.resolve()} is not empty: {', '.join(found[:_MOST_NAMED])}{more}",
+            hint=f"Name a new folder ('labctl init lab'), or make a lab folder of what is there: "
+            f"'touch {folder / MARKER}'.",
+        )
+    return False
+
+
+def _check_believed(folder: Path, is_new: bool) -> None:
+    """Raises UsageError for a place where labctl would never read it."""
+    if why := lab_doubt(folder):
+        if is_new:
+            folder.rmdir()
+        raise UsageError(
+            f"a lab folder at {folder} would not be believed: {why}",
+            hint="Make it where nobody but you and root can write.",
+        )
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
