@@ -16,7 +16,7 @@ def closed_loop(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
     plans made before the open-loop latencies were, or by choice."""
     workloads = run.plan.get("workloads") or {}
     for name, primary in design.primaries.items():
-        program = workloads.get(name, {}).get("program")
+        program = str(workloads.get(name, {}).get("program"))
         if program not in SKIP_PERIODS or not primary.metric.startswith(CLOSED):
             continue
         there = any(
