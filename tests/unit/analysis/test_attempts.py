@@ -91,7 +91,7 @@ def test_a_run_without_invalid_attempts_says_nothing_of_them() -> None:
     assert not any("nvalid" in text for text in judgement.warnings)
 
 
-@pytest.mark.parametrize("minutes", [0.5, 3.0, 12.0])
+@pytest.mark.parametrize("minutes", [0.2, 1.0, 4.0])
 def test_disturbances_that_know_no_arm_are_no_warning(minutes: float) -> None:
     """Each trial takes 0.1 minutes, disturbances come at any time and stay; what is disturbed is
     tried three times, on restores of its own, and all trials of a restore fail together."""
@@ -104,7 +104,7 @@ def test_disturbances_that_know_no_arm_are_no_warning(minutes: float) -> None:
 
 def _a_run(seed: int, minutes: float) -> Attempts:
     rng = random.Random(f"{seed}/{minutes}")
-    calm_until, bad_until = rng.expovariate(1 / 20), 0.0
+    calm_until, bad_until = rng.expovariate(1 / 2), 0.0
     now, tries = 0.0, 0
     restore: tuple[int, int] | None = None
     fails: dict[int, int] = {}
@@ -117,7 +117,7 @@ def _a_run(seed: int, minutes: float) -> Attempts:
                 now += 0.2
                 while now > calm_until:
                     bad_until = calm_until + rng.expovariate(1 / minutes)
-                    calm_until = bad_until + rng.expovariate(1 / 20)
+                    calm_until = bad_until + rng.expovariate(1 / 2)
                 if now > bad_until:
                     break
                 tries += 1
