@@ -37,8 +37,8 @@ def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
         yield (
             f"Nobody knows how much others disturbed {total} of {arms}: the labctl that measured "
             "them took what neighbours and peers used anywhere from what was busy on the arm's own "
-            f"CPUs, so '{OTHER}' can't be trusted there, while disturbed trials of other arms were "
-            "discarded. Comparisons with these arms may be biased."
+            f"CPUs. '{OTHER}' can't be trusted there: what makes trials of other arms invalid goes "
+            "unseen in these, which may bias comparisons with them."
         )
 
 
