@@ -17,7 +17,7 @@ from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.checks import Checked, check
 from labctl.analysis.design import ALPHA, Design, joint_level, read_design
-from labctl.analysis.effects import Effects, alone, by_ratio, natural, paired, ratio_of
+from labctl.analysis.effects import Effects, alone, by_ratio, natural, on_scale, paired, ratio_of
 from labctl.analysis.intervals import Spread, welch_interval
 from labctl.analysis.model import EffectKind
 from labctl.analysis.run_facts import FactDifference, fact_differences
@@ -60,7 +60,8 @@ class Difference:
     judges: bool = True
     """Of an effect: whether the controls of both runs let them judge it (METHOD 18)."""
     sees: bool = True
-    """Of an effect: whether both runs found their handicaps (METHOD 5)."""
+    """Of an effect: whether both runs have shown that they see a loss as small as `margin`
+    (METHOD 5)."""
 
     @property
     def finding(self) -> str:
@@ -336,6 +337,7 @@ def _difference(
     sample = a.series(spot).sample
     # A margin that is a share says nothing of a difference.
     usual = kind is EffectKind.RATIO or natural(sample.metric, sample.unit, against_native=False)
+    margin = a.design.primaries[spot.place.workload].margin
     return Difference(
         tuning=spot.tuning,
         workload=spot.place.workload,
@@ -351,12 +353,12 @@ def _difference(
         low=None if interval is None else scaled(interval.low),
         high=None if interval is None else scaled(interval.high),
         confidence=1 - alpha,
-        margin=a.design.primaries[spot.place.workload].margin if usual else None,
+        margin=margin if usual else None,
         blocks_a=spreads[0].n,
         blocks_b=spreads[1].n,
         before_look=a.design.before_look or b.design.before_look,
         judges=all(licence.judges for licence in licences),
-        sees=all(licence.sees for licence in licences),
+        sees=all(licence.sees(on_scale(margin, kind)) for licence in licences),
     )
 
 
@@ -369,7 +371,7 @@ def _unchecked(a: _Side, b: _Side, judged: Collection[_Spot]) -> Iterator[str]:
                 continue  # said already, and then nothing can be checked
             if not checked.licence.judges:
                 yield f"{side.run.name}: {checked.control.sentence}"
-            elif not checked.licence.sees:
+            elif checked.handicap.passed is not True:
                 yield f"{side.run.name}: {checked.handicap.sentence}"
 
 

@@ -3,19 +3,21 @@
 Both use the workload's primary metric, its condition, and a two-sided interval of 95 %. They are
 no part of the family: a control that differs by chance (one in twenty) suspends verdicts, which
 harms nobody. Found means that the handicap's interval lies below 0 altogether, so a blind run
-passes in one case of forty.
+passes in one case of forty. A handicap that shows as many times the margin says nothing of losses
+as small as the margin: then the minimum detectable effect must lie below it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from labctl.analysis.cells import Cells, Place
 from labctl.analysis.design import ALPHA, Design, Primary
 from labctl.analysis.effects import Effects, on_scale, paired, towards_better
-from labctl.analysis.intervals import Interval, t_interval
+from labctl.analysis.intervals import Interval, smallest_visible, t_interval
 from labctl.analysis.model import RunCheck
-from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, sees_from
 from labctl.analysis.words import change_text, ends_text, size_text
 from labctl.base.units import Better, Unit
 from labctl.base.wording import metric_title
@@ -31,8 +33,8 @@ class Checked:
 def check(design: Design, cells: Cells, place: Place, primary: Primary) -> Checked:
     """The control's and the handicap's check at one workload and condition."""
     control, judges, reach = _check_control(design, cells, place, primary)
-    handicap = _check_handicap(design, cells, place, primary)
-    return Checked(control, handicap, Licence(judges, reach, handicap.passed is True))
+    handicap, least = _check_handicap(design, cells, place, primary)
+    return Checked(control, handicap, Licence(judges, reach, least))
 
 
 CONTROL_FAILED = "the control failed: baseline differs from itself"
@@ -75,24 +77,40 @@ def _check_control(
     return arm.checked("control", True, f"The control passed in {place}: {found}."), True, reach
 
 
-def _check_handicap(design: Design, cells: Cells, place: Place, primary: Primary) -> RunCheck:
+def _check_handicap(
+    design: Design, cells: Cells, place: Place, primary: Primary
+) -> tuple[RunCheck, float]:
+    """The check, and the smallest loss that the run has so shown it sees."""
     references = (design.baseline, design.control)
     arm = _Arm.of(cells, place, primary, design.handicap, references)
     withheld = '"equivalent" is withheld there'
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
         sentence = f"The handicap could not be checked in {place}: {arm.excuse}; {withheld}."
-        return arm.checked("handicap", None, sentence)
+        return arm.checked("handicap", None, sentence), math.inf
     found = arm.quoted(arm.effects, arm.interval)
     if arm.better is Better.NEITHER:
         sentence = f"{primary.metric} in {place} has no better direction; {withheld}."
-        return arm.checked("handicap", None, sentence)
-    if towards_better(arm.interval, arm.better).high < 0:
-        return arm.checked("handicap", True, f"The handicap was found in {place}: {found}.")
-    sentence = (
-        f"The handicap was not found in {place}, {found}: this run can't see a loss of that "
-        f"size, so {withheld}."
+        return arm.checked("handicap", None, sentence), math.inf
+    if towards_better(arm.interval, arm.better).high >= 0:
+        sentence = (
+            f"The handicap was not found in {place}, {found}: this run can't see a loss of that "
+            f"size, so {withheld}."
+        )
+        return arm.checked("handicap", False, sentence), math.inf
+    control = _Arm.of(cells, place, primary, design.control, (design.baseline,))
+    noise = None if control.excuse or control.effects is None else control.effects.spread
+    least = sees_from(abs(arm.effects.spread.mean), noise, design.alpha)
+    sentence = f"The handicap was found in {place}: {found}."
+    if least <= on_scale(primary.margin, arm.effects.kind):
+        return arm.checked("handicap", True, sentence), least
+    visible = None if noise is None else smallest_visible(noise, design.alpha)
+    sentence += (
+        " That is more than twice the threshold of "
+        f"{size_text(primary.margin, arm.effects.kind, arm.unit)}, and the minimum detectable "
+        f"effect there is {arm.size(visible)}: a loss as small as the threshold may go unseen, so "
+        f"{withheld}."
     )
-    return arm.checked("handicap", False, sentence)
+    return arm.checked("handicap", None, sentence), least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +158,12 @@ class _Arm:
         low, high = effects.shown(interval.low), effects.shown(interval.high)
         ends = ends_text(low, high, effects.kind, self.unit)
         return f"{metric_title(self.metric)} {estimate} ({ends})"
+
+    def size(self, value: float | None) -> str:
+        """A size on the scale of effects as text."""
+        if self.effects is None or value is None:
+            return "not known"
+        return size_text(self.effects.as_size(value), self.effects.kind, self.unit)
 
     def checked(self, name: str, passed: bool | None, sentence: str) -> RunCheck:
         effects, interval = self.effects, self.interval

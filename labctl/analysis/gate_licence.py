@@ -8,6 +8,7 @@ Pure.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from labctl.analysis.cells import Cell, Cells
@@ -25,9 +26,9 @@ from labctl.base.units import Unit
 class Leave:
     """Reasons to leave a rule undecided; by default none.
 
-    `refused`: nothing may be said. `blind`: no absence of an effect, since the handicap wasn't
-    found. `open`: the control leaves a bias as large as `reach` (on the scale of effects) between
-    equal arms, which is more than may be neglected; no reach where it is less.
+    `refused`: nothing may be said. `blind`: no absence of an effect, since nothing shows that it
+    would have been seen. `open`: the control leaves a bias as large as `reach` (on the scale of
+    effects) between equal arms, which is more than may be neglected; no reach where it is less.
     """
 
     refused: str = ""
@@ -72,13 +73,14 @@ def leave(
     if effects.fallback is not None:
         # Its threshold is a share, and there is none of 0.
         return Leave(refused=f"{key} {effects.fallback}")
-    blind = _blind(checked)
+    limit = tolerance(rule, effects.kind)
+    blind = _blind(checked, limit)
     if itself:
         return Leave(blind=blind)
     if not checked.licence.judges:
         return Leave(refused=_refusal(checked))
     reach = checked.licence.reach
-    small = min(on_scale(primary.margin, effects.kind), tolerance(rule, effects.kind))
+    small = min(on_scale(primary.margin, effects.kind), limit)
     if reach <= small:
         return Leave(blind=blind)
     size = ratio_of(reach) - 1 if effects.kind is EffectKind.RATIO else reach
@@ -99,8 +101,12 @@ def _refusal(checked: Checked) -> str:
     return told[:1].lower() + told[1:]
 
 
-def _blind(checked: Checked) -> str:
-    if checked.licence.sees:
+def _blind(checked: Checked, loss: float) -> str:
+    """Why a loss as large as the rule's limit may have gone unseen."""
+    if checked.licence.sees(loss):
         return ""
+    if math.isfinite(checked.licence.sees_from):
+        why = "was found, but is no proof that a loss as small as the limit would have been"
+        return f"the handicap {why}"
     why = "was not found" if checked.handicap.passed is False else "could not be checked"
     return f"the handicap {why}, so this run may be blind to a loss"

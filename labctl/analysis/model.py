@@ -148,7 +148,8 @@ class RunCheck:
     metric: str
     passed: bool | None
     """None: it could not be checked (too few blocks, or the arm is missing), or, of the control,
-    its interval includes no difference but also one larger than the threshold."""
+    its interval includes no difference but also one larger than the threshold, or, of the handicap,
+    it was found but is no proof that a loss as small as the threshold would have been."""
     estimate: float | None
     low: float | None
     high: float | None

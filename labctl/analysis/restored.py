@@ -128,7 +128,7 @@ def _check(
         f"{size(restored.as_size(half))} is allowed"
     )
     estimate, shown = restored.shown(of.mean), Interval(low, high)
-    if passed and not (licence.sees and licence.reach <= margin):
+    if passed and not (licence.sees(margin) and licence.reach <= margin):
         forbids = "control and handicap do not let this run call things equal"
         return _checked(test, None, f"{unchecked}: {found}, but {forbids}.", estimate, shown)
     apart = t_interval(of, alpha)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from labctl.analysis.intervals import Interval
+from labctl.analysis.intervals import Interval, Spread, smallest_visible
 from labctl.analysis.model import Verdict
 from labctl.base.stopping import FEWEST_BLOCKS as FEWEST_BLOCKS
 
@@ -14,13 +15,35 @@ class Licence:
     """What a run may say of one workload and condition.
 
     `judges`: the control was checked and did not differ from baseline. `reach`: the largest
-    difference between baseline and control that their interval leaves open, on the scale of
-    effects. `sees`: the handicap was found.
+    difference between baseline and control that their interval leaves open, and `sees_from`: the
+    smallest loss that the run has shown it sees (infinite where the known loss was not found), both
+    on the scale of effects.
     """
 
     judges: bool
     reach: float
-    sees: bool
+    sees_from: float
+
+    def sees(self, loss: float) -> bool:
+        return self.sees_from <= loss
+
+
+ABOUT = 2.0
+"""A known loss is about as large as a margin up to so many times it: seeing 5 % says that 2.5 %
+would hardly have been missed, and nothing of 1 %."""
+
+
+def sees_from(known_loss: float | None, control: Spread | None, alpha: float) -> float:
+    """The smallest loss that a run has shown it sees (docs/decisions/control-and-handicap.md).
+
+    `known_loss`: the size of the one that was made, where it was found: what is far smaller than it
+    may still go unseen, unless the noise is so low that baseline and control, which are equal,
+    would show it. Of that `control` is their difference, tested at `alpha`.
+    """
+    if known_loss is None:
+        return math.inf
+    visible = None if control is None else smallest_visible(control, alpha)
+    return min(known_loss / ABOUT, math.inf if visible is None else visible)
 
 
 def decide(
@@ -55,7 +78,7 @@ def decide(
     if not licence.judges:
         return Verdict.SUSPENDED
     claim = _claim(estimate, interval, narrow, margin)
-    if claim is Verdict.EQUIVALENT and not licence.sees:
+    if claim is Verdict.EQUIVALENT and not licence.sees(margin):
         return Verdict.INCONCLUSIVE
     if claim in (Verdict.EQUIVALENT, Verdict.SMALL) and licence.reach > margin:
         return Verdict.SUSPENDED

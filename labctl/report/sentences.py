@@ -20,7 +20,7 @@ _CHECK_WORDS = {
     "handicap": {
         True: ("✓", "found: a known loss was seen"),
         False: ("✗", "not found: nothing is called equivalent"),
-        None: ("?", "not checked: nothing is called equivalent"),
+        None: ("?", "open: nothing is called equivalent"),
     },
 }
 

@@ -10,7 +10,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import click
 
-from tools.calibrate.tables import GROUPS, Simulations
+from tools.calibrate.table import Simulations
+from tools.calibrate.tables import GROUPS
 
 RUNS, SEED = 2000, 1
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labctl.analysis.model import Comparison, Role, RunCheck, Verdict
+from labctl.analysis.model import Comparison, Role, Verdict
+from labctl.analysis.verdicts import Licence
 from tools.calibrate.rates import Rate
 from tools.calibrate.sweeps import Sweep, paired, verdicts
 
@@ -39,15 +41,15 @@ def power(effect: float, noise: float, blocks: int, runs: int, seed: int) -> Pow
     )
     name = f"power/{effect}/{noise}/{blocks}"
     family: list[Comparison] = []
-    handicaps: list[RunCheck] = []
+    licences: list[Licence] = []
     for decided in verdicts(sweep, runs=runs, seed=seed, name=name):
         family += (c for c in decided.comparisons if c.role is Role.PRIMARY)
-        handicaps += (checked.handicap for checked in decided.checked.values())
+        licences += decided.licences.values()
     return Power(
         improves=_having(Verdict.IMPROVES, family),
         equivalent=_having(Verdict.EQUIVALENT, family),
         seen=Rate.of(c.low is not None and c.low > 1 for c in family),
-        handicap=Rate.of(check.passed is True for check in handicaps),
+        handicap=Rate.of(math.isfinite(licence.sees_from) for licence in licences),
     )
 
 

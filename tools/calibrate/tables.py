@@ -3,71 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, TypeVar
 
 from tools.calibrate import coverage, false_verdicts, harmful, power
 from tools.calibrate.rates import Rate
-
-Found = TypeVar("Found")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """`broken`: promises that these numbers don't keep, a sentence each. `values`: the rates that
-    the cells show, by their coordinates."""
-
-    title: str
-    text: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
-    broken: Sequence[str] = ()
-    values: Sequence[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def markdown(self) -> str:
-        lines = [
-            f"### {self.title}",
-            "",
-            self.text,
-            "",
-            _row(self.header),
-            _row(["---", *["---:"] * (len(self.header) - 1)]),
-            *map(_row, self.rows),
-            "",
-            *(f"- {note}" for note in self.notes),
-        ]
-        return "\n".join(lines).rstrip()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"title": self.title, "values": list(self.values), "broken": list(self.broken)}
-
+from tools.calibrate.sensitivity import sensitivity_table
+from tools.calibrate.table import Simulations, Table, exception, percent, shown
 
 _SURE = 0.999
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulations:
-    """How many runs are simulated for most numbers, from which seed, and by whom: each number is
-    one call, and no call depends on another."""
-
-    runs: int
-    seed: int
-    executor: Executor
-    tell: Callable[[str], None]
-
-    def of(
-        self, what: str, call: Callable[..., Found], of: Sequence[tuple[Any, ...]]
-    ) -> list[Found]:
-        """What the calls return, in the order of their arguments."""
-        found = []
-        for result in self.executor.map(call, *zip(*of, strict=True)):
-            found.append(result)
-            self.tell(f"{what}: {len(found)} of {len(of)}")
-        return found
 
 
 def coverage_table(simulations: Simulations) -> Table:
@@ -91,7 +34,7 @@ def coverage_table(simulations: Simulations) -> Table:
             ]
             for setting in settings
         ],
-        notes=[f"*{s.name}*: {s.text}." + _exception(s.why) for s in settings],
+        notes=[f"*{s.name}*: {s.text}." + exception(s.why) for s in settings],
         broken=[
             text
             for (name, blocks), covered in found.items()
@@ -110,7 +53,7 @@ def coverage_table(simulations: Simulations) -> Table:
 
 
 def _both(found: coverage.Coverage) -> str:
-    return f"{_percent(found.deciding)} / {_percent(found.exploratory)}"
+    return f"{percent(found.deciding)} / {percent(found.exploratory)}"
 
 
 def _promise(setting: coverage.Setting) -> str:
@@ -125,7 +68,7 @@ def _missed(setting: coverage.Setting, blocks: int, found: coverage.Coverage) ->
         low = setting.least is not None and rate.limit(_SURE) < setting.least
         high = setting.holds and rate.lower_limit(_SURE) > coverage.MOST
         if low or high:
-            yield f"{setting.name}, {blocks} blocks: {_percent(rate)} % of {which} intervals hold"
+            yield f"{setting.name}, {blocks} blocks: {percent(rate)} % of {which} intervals hold"
 
 
 def false_verdict_table(simulations: Simulations) -> Table:
@@ -154,17 +97,17 @@ def false_verdict_table(simulations: Simulations) -> Table:
         rows=[
             [
                 scenario.name,
-                _percent(of.claims),
+                percent(of.claims),
                 f"{100 * of.claims.upper:.1f}",
-                _percent(of.misses),
-                _percent(of.suspended),
+                percent(of.misses),
+                percent(of.suspended),
                 f"{of.blocks:.1f}",
             ]
             for scenario, of in found
         ],
-        notes=[f"*{s.name}*: {s.text}." + _exception(s.why) for s in scenarios],
+        notes=[f"*{s.name}*: {s.text}." + exception(s.why) for s in scenarios],
         broken=[
-            f"{scenario.name}: {_percent(of.claims)} % of runs make a false claim, with an upper "
+            f"{scenario.name}: {percent(of.claims)} % of runs make a false claim, with an upper "
             f"limit of {100 * of.claims.upper:.1f} %"
             for scenario, of in found
             if scenario.why is None and of.claims.upper > false_verdicts.LIMIT
@@ -226,7 +169,7 @@ def harmful_table(simulations: Simulations) -> Table:
         title="Harmful recommendations",
         text=(
             f"{runs} runs each: of how many a tuning is recommended that is worse by what the "
-            f"study calls harmful ({_share(harmful.ALLOWED)}) or more, in percent. All tunings "
+            f"study calls harmful ({shown(harmful.ALLOWED)}) or more, in percent. All tunings "
             "gain 62 % in a rate. Columns: the standard deviation of a trial's latency, on the log "
             f"scale. The upper 95 % limit is promised to be at most {100 * harmful.LIMIT:g}."
         ),
@@ -234,14 +177,14 @@ def harmful_table(simulations: Simulations) -> Table:
         rows=[
             [
                 s.name,
-                *(_percent(found[s.name, sd].harmful) for sd in harmful.NOISES),
+                *(percent(found[s.name, sd].harmful) for sd in harmful.NOISES),
                 f"{100 * max(found[s.name, sd].harmful.upper for sd in harmful.NOISES):.1f}",
             ]
             for s in scenarios
         ],
-        notes=[f"*{s.name}*: {s.text}." + _exception(s.why) for s in scenarios],
+        notes=[f"*{s.name}*: {s.text}." + exception(s.why) for s in scenarios],
         broken=[
-            f"{name}, noise {sd:g}: {_percent(of.harmful)} % of runs recommend harm, with an upper "
+            f"{name}, noise {sd:g}: {percent(of.harmful)} % of runs recommend harm, with an upper "
             f"limit of {100 * of.harmful.upper:.1f} %"
             for (name, sd), of in found.items()
             if harmful.SCENARIOS[name].why is None and of.harmful.upper > harmful.LIMIT
@@ -270,7 +213,7 @@ def recommended_table(simulations: Simulations) -> Table:
         text=(
             f"{runs} runs each, of two tunings that gain 62 % in a rate: the share in which one is "
             "recommended / in which the answer names a price instead, in percent, by their true "
-            f"latency as a multiple of baseline's. The study allows {_share(harmful.ALLOWED)}, so "
+            f"latency as a multiple of baseline's. The study allows {shown(harmful.ALLOWED)}, so "
             "the last row is harmful. Columns as above."
         ),
         header=["true latency", *(f"{sd:g}" for sd in harmful.NOISES)],
@@ -278,7 +221,7 @@ def recommended_table(simulations: Simulations) -> Table:
             [
                 f"×{loss:g}",
                 *(
-                    f"{_percent(found[loss, sd].any)} / {_percent(found[loss, sd].priced)}"
+                    f"{percent(found[loss, sd].any)} / {percent(found[loss, sd].priced)}"
                     for sd in harmful.NOISES
                 ),
             ]
@@ -303,6 +246,7 @@ GROUPS: dict[str, Callable[[Simulations], Table]] = {
     "power": power_table,
     "equivalence": equivalence_table,
     "harmful": harmful_table,
+    "sensitivity": sensitivity_table,
     "recommended": recommended_table,
 }
 
@@ -331,14 +275,14 @@ def _powers(
         header=[
             "noise",
             *(
-                f"{_share(effect)}, {blocks} blocks" if len(effects) > 1 else f"{blocks} blocks"
+                f"{shown(effect)}, {blocks} blocks" if len(effects) > 1 else f"{blocks} blocks"
                 for effect, blocks in columns
             ),
         ],
         rows=[
             [
-                _share(noise),
-                *(_percent(found[effect, noise, blocks]) for effect, blocks in columns),
+                shown(noise),
+                *(percent(found[effect, noise, blocks]) for effect, blocks in columns),
             ]
             for noise in power.NOISES
         ],
@@ -347,19 +291,3 @@ def _powers(
             for (effect, noise, blocks), rate in found.items()
         ],
     )
-
-
-def _exception(why: str | None) -> str:
-    return f" An exception: {why}." if why else ""
-
-
-def _percent(rate: Rate) -> str:
-    return f"{100 * rate.share:.1f}" if rate.n else "none"
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:g} %"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from labctl.analysis.boots import spread_over
 from labctl.analysis.design import ALPHA
 from labctl.analysis.diagnostics.lines import Ground, Line
 from labctl.analysis.effects import on_scale, towards_better
 from labctl.analysis.intervals import Interval, Spread, t_interval
-from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, decide
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, decide, sees_from
 from labctl.base.units import Better
 
 
@@ -26,12 +27,15 @@ def outcomes(
     for line in lines:
         interval = t_interval(left[line.name], ALPHA)
         if line.name == design.control:
-            licence = _licence(licence, interval, sees=licence.sees)
+            licence = _licence(licence, interval)
             said[line.name] = "not different from" if licence.judges else "different from"
             said[line.name] += " baseline"
         elif line.name == design.handicap:
             found = interval is not None and towards_better(interval, _better(line)).high < 0
-            licence = Licence(licence.judges, licence.reach, found)
+            known = abs(left[line.name].mean) if found else None
+            control = left.get(design.control or "")
+            least = sees_from(known, control, design.alpha)
+            licence = Licence(licence.judges, licence.reach, least)
             said[line.name] = "found" if found else "not found"
     for line in lines:
         if line.name not in said:
@@ -44,11 +48,11 @@ def _spread(line: Line, without: Collection[int]) -> Spread:
     return spread_over(left, line.effects.boots, 0.0, line.effects.floor)
 
 
-def _licence(licence: Licence, interval: Interval | None, *, sees: bool) -> Licence:
+def _licence(licence: Licence, interval: Interval | None) -> Licence:
     """As the control's check gives it (analysis/checks.py)."""
     if interval is None:
-        return Licence(judges=False, reach=0.0, sees=sees)
-    return Licence(interval.low <= 0 <= interval.high, interval.reach, sees)
+        return replace(licence, judges=False, reach=0.0)
+    return replace(licence, judges=interval.low <= 0 <= interval.high, reach=interval.reach)
 
 
 def _verdict(ground: Ground, line: Line, of: Spread, licence: Licence) -> str:

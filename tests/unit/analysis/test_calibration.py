@@ -19,6 +19,7 @@ from tools.calibrate.harmful import LIMIT as MOST_HARMFUL
 from tools.calibrate.harmful import SCENARIOS as HARMFUL
 from tools.calibrate.harmful import of_loss, recommended
 from tools.calibrate.power import power
+from tools.calibrate.sensitivity import LOSSES, sensitivity
 from tools.calibrate.sweeps import simulate
 
 SEED = 20
@@ -141,3 +142,24 @@ def test_few_runs_recommend_a_tuning_that_is_worse_by_the_margin(name: str, sd: 
 def test_a_tuning_that_does_no_harm_is_recommended_where_the_noise_allows_it() -> None:
     assert of_loss(1.0, 0.1, runs=200, seed=SEED).any.share >= 0.8
     assert of_loss(0.7, 0.1, runs=200, seed=SEED).any.share >= 0.8
+
+
+@pytest.mark.parametrize("loss", list(LOSSES))
+@pytest.mark.parametrize("noise", [0.02, 0.03])
+def test_whatever_the_known_loss_shows_as_few_unequal_tunings_are_called_equivalent(
+    loss: str, noise: float
+) -> None:
+    """Off by the margin: each of four tests may err in one case of eighty."""
+    found = sensitivity("normal", 0.05, loss, noise, runs=300, seed=SEED).equivalent
+    assert found.n == 1200
+    assert found.lower_limit(0.999) <= 0.0125
+
+
+def test_a_known_loss_far_beyond_the_margin_lets_a_noisy_run_call_little_equivalent() -> None:
+    """Where a difference of the margin would hardly be seen; where it would be, nothing changes."""
+    noisy = sensitivity("normal", 0.0, "×3.3", 0.04, runs=200, seed=SEED)
+    assert noisy.equivalent.share < 0.6 * noisy.found_alone.share
+    quiet = sensitivity("normal", 0.0, "×3.3", 0.01, runs=200, seed=SEED)
+    assert quiet.equivalent == quiet.found_alone
+    about = sensitivity("normal", 0.0, "5 %", 0.04, runs=200, seed=SEED)
+    assert about.equivalent.share > 0.95 * about.found_alone.share > 0.3

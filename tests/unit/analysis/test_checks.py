@@ -7,8 +7,10 @@ from scipy import stats
 from labctl.analysis.cells import Place, read_cells
 from labctl.analysis.checks import Checked, check
 from labctl.analysis.design import read_design
+from labctl.analysis.intervals import spread
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Verdict
+from labctl.analysis.verdicts import sees_from
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import primaries, with_plan, with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run
@@ -71,14 +73,60 @@ def test_a_noisy_control_is_neither_passed_nor_failed_and_still_licenses_large_e
 def test_a_handicap_of_5_percent_is_found_with_little_noise() -> None:
     found = checked(synthetic_run(**QUIET))
     assert found.handicap.passed is True
-    assert found.licence.sees
+    assert found.licence.sees(math.log(1.05))
     assert found.handicap.estimate == pytest.approx(0.95, abs=0.01)
 
 
 def test_a_handicap_of_5_percent_is_lost_in_noise_of_20_percent() -> None:
     found = checked(synthetic_run(noise=0.2))
     assert found.handicap.passed is False
-    assert not found.licence.sees
+    assert found.licence.sees_from == math.inf
+
+
+def known_loss(factor: float, *, noise: float) -> tuple[Checked, set[Verdict | None]]:
+    """A run of which a tuning that does nothing was called equivalent once its loss was found."""
+    arms = ("baseline", "control", "handicap", "pinned")
+    shape = {**QUIET, "noise": noise, "tunings": arms, "effects": {"handicap": factor}}
+    run = synthetic_run(**shape)
+    return checked(run), {c.verdict for c in primaries(judge(run))}
+
+
+def test_a_loss_that_shows_as_threefold_proves_no_sensitivity_to_5_percent() -> None:
+    small, equal = known_loss(0.95, noise=0.03)
+    assert (small.handicap.passed, equal) == (True, {Verdict.EQUIVALENT})
+    large, equal = known_loss(0.3, noise=0.03)
+    assert (large.handicap.passed, equal) == (None, {Verdict.INCONCLUSIVE})
+    assert large.handicap.high is not None
+    assert large.handicap.high < 0.5  # it was found, beyond doubt
+    assert "The handicap was found" in large.handicap.sentence
+    assert "more than twice the threshold of 5 %" in large.handicap.sentence
+    assert "minimum detectable effect there is 6.7 %" in large.handicap.sentence
+    assert '"equivalent" is withheld' in large.handicap.sentence
+
+
+def test_nor_need_it_where_equal_arms_would_have_shown_as_small_a_difference() -> None:
+    found, equal = known_loss(0.3, noise=0.01)
+    assert (found.handicap.passed, equal) == (True, {Verdict.EQUIVALENT})
+    assert found.licence.sees_from < math.log(1.05)
+
+
+def test_a_loss_that_was_not_found_is_no_matter_of_noise() -> None:
+    """A metric that is steady and sees nothing proves nothing, however steady it is."""
+    found, equal = known_loss(1.0, noise=0.001)
+    assert (found.handicap.passed, equal) == (False, {Verdict.INCONCLUSIVE})
+    assert found.licence.sees_from == math.inf
+
+
+def test_the_smallest_loss_that_a_run_sees_is_half_of_the_known_one_or_what_noise_leaves() -> None:
+    """By hand: ten blocks, t(0.975) + t(0.8) = 2.262 + 0.883 at 9 degrees of freedom."""
+    control = spread([0.01, -0.01] * 5, 0.0)
+    visible = (2.262 + 0.883) * control.sd / math.sqrt(10)
+    assert sees_from(0.02, control, 0.05) == pytest.approx(0.01)
+    assert sees_from(1.2, control, 0.05) == pytest.approx(visible, rel=1e-3)
+    assert sees_from(1.2, control, 0.01) > visible  # held to more, as those are that it judges
+    assert sees_from(None, control, 0.05) == math.inf
+    assert sees_from(0.02, None, 0.05) == pytest.approx(0.01)
+    assert sees_from(0.02, spread([0.0] * 10, 0.0), 0.05) == pytest.approx(0.01)
 
 
 def test_a_handicap_that_is_faster_than_baseline_is_not_found() -> None:

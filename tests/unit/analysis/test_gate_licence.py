@@ -51,9 +51,13 @@ def found(tuning: str = "pinned", against: str = "baseline", **fields: Any) -> F
             {"seed": 5, "tunings": UNCHECKED, "effects": {"handicap": 0.95}},
             "the control could not be checked in sysbench-cpu under 'neighbour': the run has none",
         ),
-        ({**WIDE, "effects": {"handicap": 0.8}}, "the control leaves up to"),
+        ({**WIDE, "effects": {"handicap": 0.93}}, "the control leaves up to"),
+        (
+            {**WIDE, "effects": {"handicap": 0.3}},
+            "the handicap was found, but is no proof that a loss as small as the limit",
+        ),
     ],
-    ids=["blind", "no handicap", "no control", "a wide control"],
+    ids=["blind", "no handicap", "no control", "a wide control", "a huge loss"],
 )
 def test_no_effect_is_not_shown_by_a_run_that_may_not_say_so(
     limit: str, shape: dict[str, Any], why: str
@@ -166,7 +170,7 @@ def test_a_wide_control_is_held_against_the_rule_s_own_limit(
 
 
 TIGHT = {"seed": 3, "blocks": 30, "boots": 30, "noise": 0.012, "effects": {"handicap": 0.8}}
-"""A control that keeps to the threshold, but not to 0.5 %."""
+"""A control that keeps to the threshold, but not to 0.5 %, which would not be seen either."""
 
 
 @pytest.mark.parametrize(
@@ -178,13 +182,22 @@ TIGHT = {"seed": 3, "blocks": 30, "boots": 30, "noise": 0.012, "effects": {"hand
         ("0.5 %", 1.005, Outcome.HOLDS),
     ],
 )
-def test_a_rule_that_asks_for_less_than_the_threshold_takes_a_control_that_shows_less(
+def test_a_rule_that_asks_for_less_than_the_threshold_takes_a_run_that_sees_less(
     limit: str, effect: float, outcome: Outcome
 ) -> None:
     effects = {"handicap": 0.8, "pinned": effect}
     one = found(worse_by_at_most=limit, **{**TIGHT, "effects": effects})
     assert one.outcome is outcome
-    assert ("the control leaves up to" in one.why) is (outcome is Outcome.UNDECIDED)
+    why = "the handicap was found, but is no proof that a loss as small as the limit"
+    assert (why in one.why) is (outcome is Outcome.UNDECIDED)
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [("5 %", Outcome.HOLDS), ("3 %", Outcome.UNDECIDED)])
+def test_and_a_control_that_shows_less(limit: str, outcome: Outcome) -> None:
+    """Its reach of 4 % is below the threshold, and a loss of 3 % would have been seen."""
+    one = found(worse_by_at_most=limit, seed=17, noise=0.02, effects={"handicap": 0.95})
+    assert one.outcome is outcome
+    assert ("the control leaves up to 4 %" in one.why) is (outcome is Outcome.UNDECIDED)
 
 
 def like(ours: Stopping | None, theirs: Stopping | None, effect: float = 1.0) -> Finding:

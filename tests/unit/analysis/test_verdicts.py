@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from labctl.analysis.intervals import Interval
@@ -5,7 +7,7 @@ from labctl.analysis.model import Verdict
 from labctl.analysis.verdicts import Licence, decide
 
 MARGIN = 0.05
-FULL = Licence(judges=True, reach=0.01, sees=True)
+FULL = Licence(judges=True, reach=0.01, sees_from=0.0)
 
 
 def verdict(
@@ -54,15 +56,30 @@ def test_nine_blocks_give_no_verdict_however_clear_the_effect() -> None:
 
 
 def test_a_blind_run_withholds_equivalent_and_nothing_else() -> None:
-    blind = Licence(judges=True, reach=0.01, sees=False)
+    blind = Licence(judges=True, reach=0.01, sees_from=math.inf)
     assert verdict(-0.03, 0.0, 0.03, licence=blind) is Verdict.INCONCLUSIVE
     assert verdict(0.02, 0.10, 0.18, licence=blind) is Verdict.IMPROVES
     assert verdict(0.01, 0.03, 0.049, licence=blind) is Verdict.SMALL
 
 
+@pytest.mark.parametrize(
+    ("sees_from", "expected"),
+    [
+        (MARGIN / 2, Verdict.EQUIVALENT),
+        (MARGIN, Verdict.EQUIVALENT),
+        (1.001 * MARGIN, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_equivalent_takes_a_run_that_sees_losses_as_small_as_the_margin(
+    sees_from: float, expected: Verdict
+) -> None:
+    licence = Licence(judges=True, reach=0.01, sees_from=sees_from)
+    assert verdict(-0.03, 0.0, 0.03, licence=licence) is expected
+
+
 @pytest.mark.parametrize("estimate", [-1.0, -0.03, 0.0, 0.03, 1.0])
 def test_a_control_that_differs_from_baseline_suspends_every_verdict(estimate: float) -> None:
-    failed = Licence(judges=False, reach=0.0, sees=True)
+    failed = Licence(judges=False, reach=0.0, sees_from=0.0)
     found = verdict(estimate - 0.01, estimate, estimate + 0.01, licence=failed)
     assert found is Verdict.SUSPENDED
 
@@ -83,12 +100,12 @@ def test_a_control_that_differs_from_baseline_suspends_every_verdict(estimate: f
 def test_a_wide_control_leaves_only_effects_beyond_its_reach(
     low: float, estimate: float, high: float, expected: Verdict
 ) -> None:
-    wide = Licence(judges=True, reach=0.2, sees=True)
+    wide = Licence(judges=True, reach=0.2, sees_from=0.0)
     assert verdict(low, estimate, high, licence=wide) is expected
 
 
 def test_a_control_that_reaches_just_to_the_margin_is_not_wide() -> None:
-    edge = Licence(judges=True, reach=MARGIN, sees=True)
+    edge = Licence(judges=True, reach=MARGIN, sees_from=0.0)
     assert verdict(-0.03, 0.0, 0.03, licence=edge) is Verdict.EQUIVALENT
     assert verdict(0.04, 0.05, 0.06, licence=edge) is Verdict.IMPROVES
 
