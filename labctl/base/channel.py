@@ -303,6 +303,7 @@ class Execution:
                     "rusage": message["rusage"],
                     "before": message["before"],
                     "after": message["after"],
+                    "threads": message["threads"],
                 },
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -5,7 +5,7 @@ an inherited socket), so both sides start, time and count a workload with the ve
 It is copied there as a single file: standard library only, Python 3.9 or later, no labctl imports.
 
 Protocol: JSON lines. A request has `id` and `op`; every answer repeats the `id`. While a command
-runs, the runner sleeps in wait4(2) and the channel is silent.
+runs, the runner sleeps in waitid(2) and the channel is silent.
 
     ping                     -> {"event": "result", "nonce": ..., "monotonic_ns": ...}
     read   paths             -> {"event": "result", "texts": {path: text or null}}
@@ -15,7 +15,7 @@ runs, the runner sleeps in wait4(2) and the channel is silent.
     exec   argv, env, files, cpus, policy, priority, seconds
                              -> {"event": "ready"}             (forked, placed, waiting)
         go                   -> {"event": "exited"}            (at once when it has ended)
-                             -> {"event": "result", ...}       (output, files, counters)
+                             -> {"event": "result", ...}       (output, files, counters, threads)
 Errors: {"event": "error", "message": ...}.
 """
 
@@ -96,6 +96,34 @@ def read_text(path: str) -> str | None:
         return None
 
 
+def placed(pid: int, tid: int) -> dict[str, Any] | None:
+    """Policy, priority and affinity of a thread as the kernel tells them; None when it is gone.
+    A process that has ended still shows them until it is waited for."""
+    folder = "/proc/%d/task/%d/" % (pid, tid)
+    stat, status = read_text(folder + "stat"), read_text(folder + "status")
+    if stat is None or status is None:
+        return None
+    lines = status.splitlines(keepends=True)
+    cpus = [line for line in lines if line.startswith("Cpus_allowed_list:")]
+    return {"pid": pid, "tid": tid, "stat": stat, "status": "".join(cpus)}
+
+
+def threads_of_session(leader: int) -> list[dict[str, Any]]:
+    """The threads of a command that are still there: its own, and those of what it has started."""
+    found = [placed(leader, leader)]
+    for name in os.listdir("/proc"):
+        stat = read_text("/proc/%s/stat" % name) if name.isdigit() else None
+        # The session is the sixth field of proc_pid_stat(5), the fourth after the name.
+        if stat is None or stat.rpartition(")")[2].split()[3:4] != [str(leader)]:
+            continue
+        try:
+            tids = sorted(map(int, os.listdir("/proc/%s/task" % name)))
+        except OSError:
+            continue
+        found += [placed(int(name), tid) for tid in tids if tid != leader]
+    return [thread for thread in found if thread is not None]
+
+
 def start_child(request: dict[str, Any], folder: str) -> tuple[int, int]:
     """Fork a child that is placed and waits for a byte before it becomes the command."""
     if shutil.which(request["argv"][0]) is None:
@@ -145,6 +173,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
     folder = tempfile.mkdtemp(prefix="labctl-", dir=parent)
     try:
         pid, go = start_child(request, folder)
+        threads_before = [placed(pid, pid)]
         before = counters()
         connection.send(request, event="ready", pid=pid)
         answer = connection.receive()
@@ -157,11 +186,14 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         started = time.monotonic_ns()
         os.write(go, b"g")
         os.close(go)
-        _, status, usage = os.wait4(pid, 0)
+        # Left a zombie, which still shows its policy and affinity.
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         ended = time.monotonic_ns()
         connection.send(request, event="exited")
         signal.setitimer(signal.ITIMER_REAL, 0)
         after = counters()
+        threads_after = threads_of_session(pid)
+        _, status, usage = os.wait4(pid, 0)
         try:
             os.killpg(pid, signal.SIGKILL)  # what the command left running behind it
         except ProcessLookupError:
@@ -181,6 +213,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
             duration_ns=ended - started,
             before=before,
             after=after,
+            threads={"before": threads_before, "after": threads_after},
             rusage={
                 "utime_s": usage.ru_utime,
                 "stime_s": usage.ru_stime,

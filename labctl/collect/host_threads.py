@@ -24,6 +24,7 @@ ROLES = (VCPU, *HELPERS, "neighbour", "peer", "labctl")
 # interrupts' line alone is kilobytes.
 _STAT_LINES = ("cpu", "ctxt ", "procs_")
 _STATUS_LINES = ("Cpus_allowed_list:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
+_FILES = ("schedstat", "status", "comm", "stat")
 
 _SWITCHES = {
     "voluntary": re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.M),
@@ -75,7 +76,8 @@ class Threads:
 
 
 def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> dict[str, Any]:
-    """What the kernel has counted by now for these threads, as host.json holds it.
+    """What the kernel has counted by now for these threads, and where it has placed them, as
+    host.json holds it.
 
     A thread that has ended is left out. The times of its process, which the kernel keeps, tell
     `parse` what it used.
@@ -88,7 +90,7 @@ def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> d
     for thread in threads:
         folder = proc_root / str(thread.pid) / "task" / str(thread.tid)
         try:
-            texts = {name: (folder / name).read_text() for name in _files(thread)}
+            texts = {name: (folder / name).read_text(errors="replace") for name in _FILES}
         except (FileNotFoundError, ProcessLookupError):
             continue
         rows.append(
@@ -100,7 +102,8 @@ def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> d
                 "comm": texts["comm"].strip(),
                 "schedstat": texts["schedstat"],
                 "status": _kept(texts["status"], _STATUS_LINES),
-                **({"stat": texts["stat"]} if "stat" in texts else {}),
+                # Its policy and priority, and a vCPU's page faults.
+                "stat": texts["stat"],
             }
         )
     taken["threads"] = rows
@@ -268,11 +271,6 @@ def _process_stats(pids: Iterable[int], proc_root: Path) -> dict[str, str]:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
-
-
-def _files(thread: ThreadRef) -> tuple[str, ...]:
-    more = ("stat",) if thread.role == "vcpu" else ()  # its page faults
-    return ("schedstat", "status", "comm", *more)
 
 
 def _rows(taken: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:

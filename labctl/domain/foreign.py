@@ -14,7 +14,7 @@ from lxml import etree
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse, tag_of, text_of
-from labctl.domain.readback import EMULATOR, IOTHREAD, VCPU, ExpectedThread
+from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread
 from labctl.domain.xmlfacts import UNITS
 
 FORMATS = ("raw", "qcow2")

@@ -19,6 +19,7 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.host_threads import ThreadRef
 from labctl.domain import readback
+from labctl.domain.asked import ExpectedThread, expected_workload, mismatches
 from labctl.domain.memory import memory_problems
 from labctl.domain.render import guest_data_path
 from labctl.host import knobs
@@ -65,6 +66,10 @@ class Bench:
     """The address at which it finds the peers of workloads that have one."""
     cpus: CpuSet | None = None
     sched: Sched | None = None
+    asked: tuple[ExpectedThread, ...] = ()
+    """What is read back before and after each trial: a guest's threads, natively the command."""
+    misplaced: Callable[[], list[str]] = list
+    """Reads that back now, of a machine that lives on after a trial."""
     problems: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     boot: int = 0
@@ -91,9 +96,12 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         iothreads = running.iothread_threads()
         live = running.live_xml()
         expected = lab.source.expected_threads(lab, tuning, paused.asked_xml)
-        states = readback.read_threads(pid, vcpus, iothreads)
+
+        def misplaced() -> list[str]:
+            return mismatches(expected, readback.read_threads(pid, vcpus, iothreads))
+
         problems = [
-            *readback.mismatches(expected, states),
+            *misplaced(),
             *readback.live_mismatches(paused.asked_xml, live, is_whole=lab.source.says_everything),
             *memory_problems(pages_of(paused.asked_xml), pid),
             *placement_problems(lab.layout, placement(pid)),
@@ -132,10 +140,11 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             vcpu_tids=tuple(vcpus.values()),
             waits_for_faults=lab.accelerator.name == "kvm",
             peer=lab.link.guest.peer if lab.link else None,
+            asked=tuple(expected),
+            misplaced=misplaced,
             problems=(*problems, *inside.problems, *card.problems),
             evidence={
                 "live.xml": live,
-                "threads.json": readback.to_json(states),
                 "placement.json": placement(pid),
                 **changed,
                 **inside.evidence,
@@ -180,6 +189,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             peer=lab.link.native.peer if lab.link else None,
             cpus=cpus,
             sched=tuning.vcpu_sched,
+            asked=(expected_workload(cpus, tuning.vcpu_sched),),
         )
 
 

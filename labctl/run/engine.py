@@ -229,14 +229,16 @@ class Engine:
         folder.write_record(record)
         self._count(record)
         self._tell(record)
-        return self._alive(bench)
+        return self._serves(bench)
 
-    def _alive(self, bench: Bench) -> bool:
+    def _serves(self, bench: Bench) -> bool:
+        """Whether the machine answers, and its threads are still what was asked: where somebody
+        has changed them, the trials that are left take another one."""
         try:
             bench.channel.wait_ready(Deadline.after(30, "the machine's answer after a trial"))
         except BrokenError:
             return False
-        return True
+        return bool(bench.problems) or not bench.misplaced()
 
     def _record_failure(self, trial: PlannedTrial, error: LabctlError, wall_s: float) -> None:
         attempt = self._attempts.get(trial.number, 0) + 1

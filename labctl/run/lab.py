@@ -17,8 +17,8 @@ from labctl.base.events import Listener
 from labctl.base.places import StatePlaces
 from labctl.base.signals import cleaning_up
 from labctl.base.tuning import Strategy, Tuning
+from labctl.domain.asked import ExpectedThread
 from labctl.domain.pinplan import PinPlan
-from labctl.domain.readback import ExpectedThread
 from labctl.domain.render import mac_of
 from labctl.domain.session import RunningGuest, Session, is_embedded
 from labctl.guest.images import Image

@@ -14,10 +14,10 @@ from labctl.base.events import Note
 from labctl.base.tuning import Tuning
 from labctl.domain import foreign
 from labctl.domain.agent import GuestAgent
+from labctl.domain.asked import ExpectedThread
 from labctl.domain.calls import ConnectionLostError
 from labctl.domain.foreign_copy import Copied, CopyRequest, copied
 from labctl.domain.foreign_graft import grafted, with_data_disk
-from labctl.domain.readback import ExpectedThread
 from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest
 from labctl.run.disks import FLASH, DiskFile, Disks

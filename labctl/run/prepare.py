@@ -15,7 +15,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.events import Listener, Note
 from labctl.base.tuning import Tuning
-from labctl.domain.readback import ExpectedThread, expected_threads
+from labctl.domain.asked import ExpectedThread, expected_threads
 from labctl.domain.session import RunningGuest
 from labctl.guest import seed
 from labctl.guest.images import Image

@@ -26,7 +26,7 @@ from labctl.collect import host_cpus, host_threads, side, snapshots, task_clock
 from labctl.collect.host_threads import ThreadRef
 from labctl.collect.task_clock import Clocks
 from labctl.domain import readback
-from labctl.run import clock
+from labctl.run import clock, held
 from labctl.run.bench import Bench
 from labctl.run.calibrate import Calibrations
 from labctl.run.collecting import collecting
@@ -164,6 +164,7 @@ def _measure(
             f"{workload.binaries[-1]} ended with status {result.returncode}: "
             f"{last_words(result.stderr)}"
         )
+    reasons += _thread_reasons(bench, workload, folder)
     return [*reasons, *_host_reasons(folder), *_clock_reasons(bench, folder)]
 
 
@@ -322,6 +323,13 @@ def store_output(folder: TrialFolder, result: CommandResult, hogs: Neighbours) -
     folder.write_raw_json(side.RAW, result.side)
     if hogs.outcome is not None:
         folder.write_raw_json(neighbour.RAW, hogs.outcome)
+
+
+def _thread_reasons(bench: Bench, workload: Workload, folder: TrialFolder) -> list[str]:
+    host, told = folder.read_json(snapshots.RAW), folder.read_json(side.RAW)["threads"]
+    stored, wrong = held.held(bench.asked, host, told, places_itself=workload.places_itself)
+    folder.write_raw_json(held.RAW, stored)
+    return wrong
 
 
 def _clock_reasons(bench: Bench, folder: TrialFolder) -> list[str]:

@@ -127,6 +127,10 @@ class Workload(Protocol):
     def uses_data_disk(self) -> bool: ...
 
     @property
+    def places_itself(self) -> bool:
+        """Whether its main thread chooses its own CPUs among those that it is given."""
+
+    @property
     def tracers(self) -> tuple[str, ...]:
         """What it needs of the tracers of the kernel that it runs under, by ftrace's names."""
 
@@ -186,6 +190,7 @@ class WorkloadBase:
     rate_metric: str | None = None
     calibratable: bool = False
     uses_data_disk: bool = False
+    places_itself: bool = False
     tracers: tuple[str, ...] = ()
 
     def check_parameters(self, given: Mapping[str, object]) -> Parameters:

@@ -135,4 +135,6 @@ OSLAT = Oslat(
     ),
     binaries=(BINARY,),
     primary="noise",
+    # It is told a CPU for its main thread (--cpu-main-thread).
+    places_itself=True,
 )

@@ -75,6 +75,7 @@ OSNOISE = Osnoise(
     description="rtla osnoise: a busy loop in the kernel on each vCPU, and what stops it",
     parameters=(rtla.HISTOGRAM_US,),
     binaries=(rtla.BINARY,),
+    places_itself=rtla.PLACES_ITSELF,
     primary="noise",
     tracers=("osnoise",),
 )

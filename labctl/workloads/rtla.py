@@ -13,6 +13,9 @@ from labctl.workloads.model import IntegerParameter, Setting
 
 BINARY = "/usr/bin/rtla"
 STDOUT = "stdout.txt"
+PLACES_ITSELF = True
+"""Newer versions leave the CPUs that they watch for others, where there are others
+(auto_house_keeping() in tools/tracing/rtla)."""
 MICROSECOND_S = 1e-6
 
 HISTOGRAM_US = IntegerParameter(

@@ -69,6 +69,7 @@ TIMERLAT = Timerlat(
         rtla.HISTOGRAM_US,
     ),
     binaries=(rtla.BINARY,),
+    places_itself=rtla.PLACES_ITSELF,
     primary=OPEN_MEAN,
     tracers=("timerlat",),
 )

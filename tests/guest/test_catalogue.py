@@ -20,6 +20,7 @@ from labctl.base.places import host_lock
 from labctl.base.tuning import Kind, Tuning
 from labctl.base.versions import is_older
 from labctl.domain import readback
+from labctl.domain.asked import expected_threads, mismatches
 from labctl.domain.memory import huge_page_kib, memory_problems
 from labctl.domain.pinplan import pin_plan
 from labctl.domain.render import DomainRequest, render
@@ -98,9 +99,7 @@ class Bench:
             running.pid, running.vcpu_threads(), running.iothread_threads()
         )
         return [
-            *readback.mismatches(
-                readback.expected_threads(tuning, plan, self.topology.usable), states
-            ),
+            *mismatches(expected_threads(tuning, plan, self.topology.usable), states),
             *readback.live_mismatches(xml, running.live_xml()),
             *memory_problems(pages_of(xml), running.pid),
         ]

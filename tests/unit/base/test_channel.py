@@ -64,6 +64,7 @@ def result_of(request: dict[str, Any], **changes: Any) -> bytes:
             "rusage": {},
             "before": {},
             "after": {},
+            "threads": {"before": [], "after": []},
         }
         return line(id=request["id"], event="exited") + line(
             id=request["id"], **{**outcome, **changes}

@@ -11,16 +11,9 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.base.tuning import Policy, Sched
+from labctl.domain.asked import ThreadState, expected_threads, mismatches
 from labctl.domain.pinplan import pin_plan
-from labctl.domain.readback import (
-    ThreadState,
-    expected_threads,
-    live_mismatches,
-    mismatches,
-    native_mismatches,
-    read_threads,
-    to_json,
-)
+from labctl.domain.readback import live_mismatches, native_mismatches, read_threads
 from labctl.study.tunings import load_tuning
 
 from . import hosts
@@ -74,7 +67,7 @@ def test_a_recorded_guest_is_read_as_it_was(proc: Path) -> None:
     assert (iothread.comm, iothread.cpus, iothread.policy) == ("IO iothread1", {0}, "other")
     assert (main.tid, main.comm, main.cpus, main.nice) == (PID, "qemu-system-x86", {0}, 0)
     assert len(states) == len(RECORDED["tasks"])
-    assert to_json([vcpu])[0]["cpus"] == "1"
+    assert vcpu.to_json()["cpus"] == "1"
 
 
 def test_a_guest_that_got_what_was_asked_has_no_mismatch(proc: Path) -> None:

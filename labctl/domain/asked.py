@@ -1,0 +1,182 @@
+"""What each thread of a machine is asked to be, and what it is instead. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.placed import said
+from labctl.base.tuning import Policy, Sched, Tuning
+from labctl.domain.pinplan import PinPlan, placement
+
+VCPU = "vcpu"
+EMULATOR = "emulator"
+IOTHREAD = "iothread"
+VHOST = "vhost"
+WORKLOAD = "workload"
+
+_OF_THE_KERNEL = ("vhost-", "kvm-", "iou-")
+"""How the names begin of threads that the kernel makes inside of QEMU's process: they take after
+the thread that first needed them, or after none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedThread:
+    """`index`: the vCPU's number from 0, the iothread's from 1; 0 for others."""
+
+    role: str
+    index: int
+    cpus: CpuSet
+    policy: str
+    priority: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "role": self.role,
+            "index": self.index,
+            "cpus": format_cpus(self.cpus),
+            "policy": self.policy,
+            "priority": self.priority,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadState:
+    """One thread as /proc shows it. `policy` by chrt(1)'s names. Emulator threads: 0 is QEMU's
+    main thread, the others (RCU, workers) follow by thread id."""
+
+    tid: int
+    role: str
+    index: int
+    comm: str
+    cpus: CpuSet
+    policy: str
+    priority: int
+    nice: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tid": self.tid,
+            "role": self.role,
+            "index": self.index,
+            "comm": self.comm,
+            "cpus": format_cpus(self.cpus),
+            "policy": self.policy,
+            "priority": self.priority,
+            "nice": self.nice,
+        }
+
+
+def expected_threads(tuning: Tuning, plan: PinPlan, allowed: CpuSet) -> list[ExpectedThread]:
+    """What each thread of a guest must show. `allowed`: where a thread that isn't pinned may run,
+    which is every CPU that labctl may use (`Topology.usable`)."""
+    pins = placement(tuning, plan)
+
+    def expected(role: str, index: int, cpus: CpuSet | None, sched: Sched | None) -> ExpectedThread:
+        return _expected(role, index, allowed if cpus is None else cpus, sched)
+
+    return [
+        *(
+            expected(VCPU, number, pins.vcpus.get(number), tuning.vcpu_sched)
+            for number in range(len(plan.vcpus))
+        ),
+        expected(EMULATOR, 0, pins.emulator, tuning.emulator_sched),
+        *(
+            expected(IOTHREAD, number, pins.iothreads.get(number), tuning.iothread_sched)
+            for number in range(1, tuning.iothreads + 1)
+        ),
+    ]
+
+
+def expected_workload(cpus: CpuSet, sched: Sched | None) -> ExpectedThread:
+    """What a command must show that is given these CPUs and this policy."""
+    return _expected(WORKLOAD, 0, cpus, sched)
+
+
+def mismatches(expected: Iterable[ExpectedThread], states: Iterable[ThreadState]) -> list[str]:
+    """A sentence for each thread that isn't where or what it should be; [] when all are."""
+    expected, states = list(expected), list(states)
+    missing = [
+        f"{_name(want.role, want.index)}: there is no such thread"
+        for want in expected
+        if not any(_is_meant(want, state) for state in states)
+    ]
+    return [*missing, *(text for state in states for text in _wrong_with(expected, state))]
+
+
+def changes(
+    expected: Iterable[ExpectedThread],
+    before: Iterable[ThreadState],
+    after: Iterable[ThreadState],
+) -> list[str]:
+    """A sentence for each thread that isn't what it was before, and of which `mismatches` says
+    nothing: one that nothing is asked of, or whose nice value was changed."""
+    expected = list(expected)
+    then = {(state.tid, state.role): state for state in before}
+    return [
+        f"{_full_name(state)} had {_described(was)} before, and has {_described(state)}"
+        for state in after
+        if (was := then.get((state.tid, state.role))) is not None
+        and _described(was) != _described(state)
+        and not _wrong_with(expected, state)
+    ]
+
+
+def _expected(role: str, index: int, cpus: CpuSet, sched: Sched | None) -> ExpectedThread:
+    sched = sched or Sched(policy=Policy.OTHER)
+    return ExpectedThread(
+        role=role, index=index, cpus=cpus, policy=str(sched.policy), priority=sched.priority
+    )
+
+
+def _is_meant(want: ExpectedThread, state: ThreadState) -> bool:
+    is_one = want.role in (VCPU, IOTHREAD)
+    return state.role == want.role and (state.index == want.index or not is_one)
+
+
+def _wrong_with(expected: Sequence[ExpectedThread], state: ThreadState) -> list[str]:
+    """What of a thread is not as asked; [] also where nothing is asked."""
+    is_helper = state.role == EMULATOR and state.index > 0
+    if is_helper and state.comm.startswith(_OF_THE_KERNEL):
+        return []
+    wanted = [want for want in expected if _is_meant(want, state)]
+    if is_helper:
+        # A helper has what the thread that started it had then: the main thread, perhaps before
+        # its policy was set, or an iothread.
+        wanted += [replace(want, policy="other", priority=0) for want in wanted]
+        wanted += [want for want in expected if want.role == IOTHREAD]
+    differences = [_differences(want, state) for want in wanted]
+    return [] if [] in differences or not differences else differences[0]
+
+
+def _differences(want: ExpectedThread, state: ThreadState) -> list[str]:
+    name = _full_name(state)
+    wrong = []
+    if state.cpus != want.cpus:
+        wrong.append(
+            f"{name} may run on CPU {format_cpus(state.cpus)}, asked was {format_cpus(want.cpus)}"
+        )
+    if (state.policy, state.priority) != (want.policy, want.priority):
+        wrong.append(
+            f"{name} runs under {said(state.policy, state.priority)}, "
+            f"asked was {said(want.policy, want.priority)}"
+        )
+    return wrong
+
+
+def _described(state: ThreadState) -> str:
+    policy = said(state.policy, state.priority)
+    return f"{policy}, nice {state.nice}, CPU {format_cpus(state.cpus)}"
+
+
+def _full_name(state: ThreadState) -> str:
+    return f"{_name(state.role, state.index)} ({state.comm!r}, thread {state.tid})"
+
+
+def _name(role: str, index: int) -> str:
+    names = {VCPU: f"vCPU {index}", IOTHREAD: f"iothread {index}", WORKLOAD: "the workload"}
+    if role == EMULATOR:
+        return "the emulator" if index == 0 else f"emulator thread {index}"
+    return names.get(role, f"{role} thread {index}")
