@@ -14,6 +14,7 @@ from labctl.analysis.design import Design
 from labctl.analysis.foreign_cpu import unseen_disturbance
 from labctl.analysis.layers import layers
 from labctl.analysis.model import Attempts, Comparison, Diagnostic, Role, RunCheck, Verdict
+from labctl.analysis.proven import unproven
 from labctl.analysis.skipped import skipped
 from labctl.analysis.spares import too_few_spares
 from labctl.analysis.stopping import lacks_trials, last_block, rule_of
@@ -63,6 +64,7 @@ def caveats(
     yield from _boots(primaries)
     yield from _grave(diagnostics)
     yield from _setting(run, design)
+    yield from unproven(run)
     yield from _collecting(run, cells)
     yield from _kept_awake(run, cells)
     yield from _restored(run, design, restored)

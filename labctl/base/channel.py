@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import secrets
 import select
 import socket
@@ -23,6 +24,20 @@ from labctl.base.tuning import Policy, Sched
 
 _LINE_LIMIT = 64 * 1024 * 1024
 """A guest is not trusted: an answer larger than this is refused rather than buffered."""
+
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MOST_FILES = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedProgram:
+    """The SHA-256 of each file that running a program takes, by its path on the machine; none
+    where `problem` says why. `is_script`: what it starts itself is not among them."""
+
+    files: Mapping[str, str]
+    is_script: bool = False
+    problem: str | None = None
 
 
 class ChannelClosed(BrokenError):
@@ -99,6 +114,17 @@ class Channel:
         if not isinstance(texts, dict):
             raise _garbage(self.name, texts)
         return {path: texts.get(path) for path in paths}
+
+    def hashes(self, paths: Sequence[str], deadline: Deadline) -> dict[str, HashedProgram]:
+        """What each of these programs runs, and what the runner itself does, by their paths."""
+        programs: Any = self._ask("hash", deadline, paths=list(paths)).get("programs")
+        try:
+            found = {str(path): _hashed(told) for path, told in programs.items()}
+            if not found.keys() >= set(paths) or len(found) > len(paths) + 1:
+                raise ValueError("other programs than were asked about")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise _garbage(self.name, programs) from error
+        return found
 
     def write(self, path: str, data: bytes, deadline: Deadline, *, mode: int = 0o644) -> None:
         encoded = base64.b64encode(data).decode()
@@ -235,6 +261,15 @@ class Channel:
     def _closed(self) -> ChannelClosed:
         said = f"{self.name}: ended while labctl was talking to it{self._how_ended()}"
         return ChannelClosed(said)
+
+
+def _hashed(told: Mapping[str, Any]) -> HashedProgram:
+    if "problem" in told:
+        return HashedProgram(files={}, problem=str(told["problem"])[:400])
+    files = {str(path): str(digest) for path, digest in told["files"].items()}
+    if len(files) > _MOST_FILES or not all(map(_SHA256.fullmatch, files.values())):
+        raise ValueError("no SHA-256")
+    return HashedProgram(files=files, is_script=bool(told["is_script"]))
 
 
 def _garbage(machine: str, found: Any) -> BrokenError:

@@ -10,6 +10,7 @@ from labctl.analysis.model import Judgement
 from labctl.analysis.skipped import skipped
 from labctl.report import appendix, curves, dots, sentences
 from labctl.report.bill import Price, bill
+from labctl.report.hashed import hashed
 from labctl.report.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.pinmap import pin_maps
 from labctl.report.place_page import Change, Section, change, room_for, section
@@ -109,7 +110,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         orders=appendix.orders(run),
         versions=appendix.versions(run),
         facts=appendix.facts(run),
-        binaries=appendix.flat(run.run.get("binaries")),
+        hashed=hashed(run),
         skipped=list(skipped(run.plan, run.run).items()),
         xml=appendix.xml_differences(run, folder, view.baseline),
         pins=pin_maps(run.run),

@@ -174,7 +174,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
                 network=lab.link.native_file if lab.link else None,
             )
         )
-        channel = native_channel(session)
+        channel = _native_channel(session)
         yield Bench(
             tuning=tuning,
             kind=Kind.NATIVE,
@@ -191,6 +191,21 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             sched=tuning.vcpu_sched,
             asked=(expected_workload(cpus, tuning.vcpu_sched),),
         )
+
+
+@contextmanager
+def tree_channel(lab: Lab) -> Iterator[Channel]:
+    """A runner in the image's tree that is nobody's bench: for what is asked of the programs
+    themselves."""
+    with native_session(
+        lab.image.tree,
+        data_folder=None,
+        memory_bytes=lab.memory_mib * MIB,
+        runner_program=RUNNER,
+        layout=lab.layout,
+        journal=lab.journal,
+    ) as session:
+        yield _native_channel(session)
 
 
 @contextmanager
@@ -228,7 +243,7 @@ def _with_cpus_of_now(lab: Lab, tuning: Tuning) -> Lab:
     return replace(lab, topology=read_topology()) if "smt" in tuning.host else lab
 
 
-def native_channel(session: NativeSession) -> Channel:
+def _native_channel(session: NativeSession) -> Channel:
     """A channel to a native runner that answers; raises what the runner said when it doesn't."""
     channel = Channel(session.connection, "the native runner")
     try:

@@ -18,8 +18,7 @@ from labctl.base.events import Note, Warned
 from labctl.base.tuning import Kind
 from labctl.collect import calibrated, perf_stat
 from labctl.collect.perf_stat_text import counts, read_counters, totals
-from labctl.host.native import native_session
-from labctl.run.bench import MIB, RUNNER, Bench, native_channel
+from labctl.run.bench import Bench, tree_channel
 from labctl.run.counting import countable, perf_attached
 from labctl.run.lab import Lab
 from labctl.store.jsonfile import canonical, read_json, write_json
@@ -55,15 +54,8 @@ class Calibrations:
         """Count in the image's tree what isn't counted yet."""
         if self._all_counted(Kind.NATIVE):
             return
-        with native_session(
-            self._lab.image.tree,
-            data_folder=None,
-            memory_bytes=self._lab.memory_mib * MIB,
-            layout=self._lab.layout,
-            journal=self._lab.journal,
-            runner_program=RUNNER,
-        ) as session:
-            self._count(native_channel(session), Kind.NATIVE)
+        with tree_channel(self._lab) as channel:
+            self._count(channel, Kind.NATIVE)
 
     def count_in_guest(self, channel: Channel) -> None:
         """Count in a booted guest what isn't counted yet."""

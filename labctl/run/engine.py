@@ -20,6 +20,7 @@ from labctl.run.calibrate import Calibrations
 from labctl.run.lab import Lab
 from labctl.run.parse import parse_trial
 from labctl.run.perf_record import NO_ROOM
+from labctl.run.proof import Proof
 from labctl.run.trace_room import MORE_ROOM, holds_block
 from labctl.run.trial import TrialRequest, run_trial
 from labctl.run.validity import invalid_reasons
@@ -68,6 +69,7 @@ class Engine:
         plan: Plan,
         boots: Boots,
         calibrations: Calibrations,
+        proof: Proof,
         *,
         fresh_boots: bool,
         why_end: WhyEnd = never,
@@ -78,6 +80,7 @@ class Engine:
         self._trials = plan.in_order
         self._boots = boots
         self._calibrations = calibrations
+        self._proof = proof
         self._fresh = fresh_boots
         self._why_end = why_end
         self.ended: Ended | None = None
@@ -169,6 +172,8 @@ class Engine:
             with self._bench(trials[0]) as bench:
                 if bench.boot:
                     self._failed_boots = 0
+                if bench.kind is Kind.NATIVE:
+                    self._proof.check(Kind.NATIVE, bench.channel)
                 for trial in trials:
                     self._progress(trial)
                     if not self._run_trial(bench, trial):

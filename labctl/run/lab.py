@@ -41,18 +41,11 @@ class GuestSource(Protocol):
 
     @property
     def has_native_side(self) -> bool:
-        """Whether native runs use the same programs."""
+        """Whether native runs use the same programs, file by file."""
 
     @property
     def says_everything(self) -> bool:
         """Whether its XML leaves nothing for libvirt to fill in of what read-back compares."""
-
-    @property
-    def programs(self) -> Mapping[str, str]:
-        """Programs whose hashes are recorded, by name: their paths in the guest."""
-
-    def hash_elsewhere(self, program: str) -> str | None:
-        """SHA-256 of the program that native runs use; None where it has no native side."""
 
     def disks(self, lab: Lab, baseline: Tuning) -> Disks:
         """What every boot starts from; made ready now if need be."""

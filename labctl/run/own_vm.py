@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from labctl.base.channel import Channel, runner_program
 from labctl.base.command import Command
@@ -51,13 +49,6 @@ class OwnVm:
     @property
     def says_everything(self) -> bool:
         return False
-
-    @property
-    def programs(self) -> Mapping[str, str]:
-        return {PurePosixPath(path).name: path for path in self.paths}
-
-    def hash_elsewhere(self, program: str) -> str | None:
-        return None
 
     def disks(self, lab: Lab, baseline: Tuning) -> Disks:
         domain = self.own.domain

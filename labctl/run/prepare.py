@@ -44,13 +44,6 @@ class ImageSource:
     def says_everything(self) -> bool:
         return True
 
-    @property
-    def programs(self) -> Mapping[str, str]:
-        return {name: str(record["path"]) for name, record in self.image.binaries.items()}
-
-    def hash_elsewhere(self, program: str) -> str | None:
-        return str(self.image.binaries[program]["sha256"])
-
     def disks(self, lab: Lab, baseline: Tuning) -> Disks:
         return {_ROOT: DiskFile(prepared_disk(lab, baseline))}
 

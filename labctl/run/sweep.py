@@ -43,6 +43,7 @@ from labctl.run.planning import (
     resumed_plan,
 )
 from labctl.run.prepare import ImageSource
+from labctl.run.proof import Proof, of_older_trials
 from labctl.run.record import check_same_host, command, finished, recorded
 from labctl.run.settle import Settler
 from labctl.run.trace_room import Forecast, Window, forecast, on_one_disk, refusal, traced_bytes
@@ -51,6 +52,7 @@ from labctl.store import collecting_costs
 from labctl.store.exit_prices import known_prices
 from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
+from labctl.store.shapes import HASHED
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
 from labctl.workloads.registry import workload
@@ -238,9 +240,14 @@ def _carry_out(
         baseline = planned.tunings[plan.roles.baseline]
         disks = lab.source.disks(lab, baseline)
         record["xml"] = _store_xml(lab, folder, disks)
+        proof = Proof(lab, plan, record.get(HASHED))
+        proof.check_tree()
+        if HASHED not in record and (done := _done(folder)):
+            record.setdefault("warnings", []).append(of_older_trials(len(done)))
+        record[HASHED] = proof.to_json()
         calibrations = Calibrations(lab, plan)
         calibrations.count_natively()
-        settler = Settler(lab, plan, calibrations)
+        settler = Settler(lab, plan, calibrations, proof)
         reached = _reached(plan, folder)
         boots = Boots(
             lab,
@@ -252,13 +259,21 @@ def _carry_out(
         stack.callback(boots.drop)
         boots.saved(reached.next_boot)
         record.update(settler.facts(record["host"]))
+        record[HASHED] = proof.to_json()
         record["calibration"] = calibrations.summary()
         fresh_boots = record.setdefault("fresh_boots", request.fresh_boots)
         record["restored_state"] = not fresh_boots
         _recall(places, plan, record)
         folder.write_run(record)
         engine = Engine(
-            lab, folder, plan, boots, calibrations, fresh_boots=fresh_boots, why_end=why_end
+            lab,
+            folder,
+            plan,
+            boots,
+            calibrations,
+            proof,
+            fresh_boots=fresh_boots,
+            why_end=why_end,
         )
         try:
             engine.run()
@@ -266,6 +281,7 @@ def _carry_out(
             if engine.ended:
                 record["stopped"] = asdict(engine.ended)
             record["trials"] = engine.counts()
+            record[HASHED] = proof.to_json()
             seconds = {str(number): taken for number, taken in boots.seconds.items()}
             record["boot_seconds"] = record.get("boot_seconds", {}) | seconds
 

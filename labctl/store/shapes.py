@@ -141,6 +141,11 @@ _PIN_GROUP = Fields(
     frozenset({"cores"}),
 )
 
+HASHED = "hashed"
+"""Where run.json says which files ran: a run that an older labctl made has no such key."""
+
+_HASHED = _whole({"checks": WHOLE, "files": Named(TEXT)})
+
 RUN = Fields(
     {
         "status": TEXT,
@@ -187,6 +192,7 @@ RUN = Fields(
             {"file": TEXT, "initrd": TEXT, "sha256": Named(TEXT)}, frozenset({"file", "sha256"})
         ),
         "binaries": Named(ANY),
+        HASHED: Fields({"native": _HASHED, "guest": _HASHED, "unproven": Listed(TEXT)}),
         "calibration": Listed(Fields({"workload": TEXT, "bound": NUMBER, "second_method": TEXT})),
         "xml": Named(TEXT),
         "tunings": Named(Named(ANY)),

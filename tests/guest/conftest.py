@@ -210,6 +210,34 @@ def _has_owner(cgroup: str) -> bool:
     return pid.isdigit() and Path("/proc", pid).exists()
 
 
+def native_pids(name: str, of: subprocess.Popen[str]) -> list[int]:
+    """Processes of that name on the native side of a labctl."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            groups = path.with_name("cgroup").read_text()
+            if path.read_text().strip() == name and f"labctl-native-{of.pid}" in groups:
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@contextmanager
+def changed_tree(folder: Path, image: Image) -> Iterator[Path]:
+    """The tree of a shadowed image, to be written to; the real one stays as it is."""
+    tree, upper, work = folder / "tree", folder / "upper", folder / "work"
+    tree.unlink()
+    for path in (tree, upper, work):
+        path.mkdir()
+    layers = f"lowerdir={image.tree},upperdir={upper},workdir={work}"
+    subprocess.run(["mount", "-t", "overlay", "-o", layers, "overlay", str(tree)], check=True)
+    try:
+        yield tree
+    finally:
+        subprocess.run(["umount", str(tree)], check=True)
+
+
 def huge_page_pools() -> dict[str, str]:
     """How many huge pages of each size the host has set aside."""
     found = Path("/sys/kernel/mm/hugepages").glob("*/nr_hugepages")

@@ -348,6 +348,11 @@ def _run_json(shape: Shape) -> dict[str, Any]:
             "ratio is a stack difference, not virtualization overhead."
         ),
         "binaries": {"sysbench": {"guest": "a" * 64, "native": "a" * 64}},
+        "hashed": {
+            side: {"checks": 2, "files": {"/usr/bin/sysbench": "a" * 64}}
+            for side in ("native", "guest")
+        }
+        | {"unproven": []},
         "pin_plan": {
             "picture": "CPU 0  housekeeping: emulator\nCPU 1  vCPU 0",
             "reasons": ["Two CPUs leave none for housekeeping alone."],

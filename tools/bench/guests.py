@@ -24,6 +24,7 @@ from labctl.run.disks import make_overlay
 from labctl.run.guests import RESTORE_S, answering, image_xml
 from labctl.run.lab import Lab
 from labctl.run.prepare import prepared_disk
+from labctl.run.proof import Proof
 from labctl.run.settle import Settler
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure, measured
@@ -56,7 +57,8 @@ def restore(benchmark: Benchmark) -> list[Figure]:
     with benchmark.open_lab(planned) as lab:
         calibrations = Calibrations(lab, planned.plan)
         calibrations.count_natively()
-        settler = Settler(lab, planned.plan, calibrations)
+        proof = Proof(lab, planned.plan)
+        settler = Settler(lab, planned.plan, calibrations, proof)
         boots = Boots(lab, lab.source.disks(lab, baseline), baseline, settler.settle)
         boots.saved(1)
         times = []

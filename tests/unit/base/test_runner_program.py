@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import sys
 import time
@@ -200,3 +201,96 @@ def test_the_runner_needs_nothing_but_the_standard_library() -> None:
         elif isinstance(node, ast.ImportFrom):
             names.add(str(node.module).partition(".")[0])
     assert names <= set(sys.stdlib_module_names)
+
+
+def scheduled(thread: dict[str, str]) -> tuple[str, str]:
+    """Policy and CPUs of a thread that the runner told of, as /proc has them."""
+    fields = thread["stat"].rpartition(")")[2].split()
+    return fields[38], thread["status"].split()[1]
+
+
+BATCH = str(os.SCHED_BATCH)
+
+
+def test_the_commands_place_is_told_as_it_was_before_and_as_it_is_at_its_end(
+    runner: Runner,
+) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    result = runner.channel.run(
+        Command(argv=("true",)),
+        seconds=SOON_S,
+        cpus=frozenset({cpu}),
+        sched=Sched(policy=Policy.BATCH),
+    )
+    told = result.side["threads"]
+    for at in ("before", "after"):
+        (thread,) = told[at]
+        assert thread["tid"] == thread["pid"] == result.side["pid"]
+        assert scheduled(thread) == (BATCH, str(cpu))
+
+
+def test_a_policy_that_was_changed_from_outside_is_told_of_a_command_that_has_ended(
+    runner: Runner,
+) -> None:
+    with runner.channel.prepared(Command(argv=("sleep", "0.2")), seconds=SOON_S) as execution:
+        execution.go()
+        os.sched_setscheduler(execution.pid, os.SCHED_BATCH, os.sched_param(0))
+        execution.wait_exited()
+        told = execution.result().side["threads"]
+    assert [scheduled(thread)[0] for thread in told["before"] + told["after"]] == ["0", BATCH]
+
+
+def test_threads_that_outlive_the_command_are_told_as_well(runner: Runner) -> None:
+    script = "import os, time\nif not os.fork(): time.sleep(60)"
+    result = runner.channel.run(Command(argv=(sys.executable, "-c", script)), seconds=SOON_S)
+    first, left = result.side["threads"]["after"]
+    assert first["pid"] == result.side["pid"] != left["pid"]
+    assert is_gone(left["pid"])
+
+
+def test_a_programs_loader_and_libraries_are_hashed_with_it(runner: Runner) -> None:
+    (found, interpreter) = runner.channel.hashes(["/bin/sh"], soon()).values()
+    assert found.problem is None
+    assert not found.is_script
+    names = {Path(path).name.partition(".so")[0] for path in found.files}
+    assert {"sh", "libc"} <= names
+    assert any(name.startswith("ld") for name in names)
+    for path, digest in found.files.items():
+        assert digest == hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    # And what runs the runner itself.
+    assert sys.executable in interpreter.files
+
+
+@pytest.mark.parametrize("line", ["#!/bin/sh -e", "#! /usr/bin/env -i A=b sh"])
+def test_a_scripts_interpreter_is_hashed_with_it(runner: Runner, tmp_path: Path, line: str) -> None:
+    script = tmp_path / "script"
+    script.write_text(f"{line}\necho\n")
+    script.chmod(0o755)
+    found = runner.channel.hashes([str(script)], soon())[str(script)]
+    assert found.is_script
+    shell = runner.channel.hashes(["/bin/sh"], soon())["/bin/sh"]
+    assert {Path(path).name for path in found.files} >= {"script", "sh"}
+    assert set(shell.files.values()) <= set(found.files.values())
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"just text", "neither an ELF file nor a script"),
+        (b"", "neither an ELF file nor a script"),
+        (b"\x7fELF\x02\x01", "unpack"),
+        (b"#!\n", "without an interpreter"),
+        (b"#!{itself}\n", "without an interpreter"),
+        (b"#!\xff\n", "decode"),
+        (None, "No such file"),
+    ],
+)
+def test_what_no_kernel_would_run_is_a_problem_and_not_the_runners_end(
+    runner: Runner, tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    path = tmp_path / "program"
+    if content is not None:
+        path.write_bytes(content.replace(b"{itself}", str(path).encode()))
+    found = runner.channel.hashes([str(path)], soon())[str(path)]
+    assert problem in (found.problem or "")
+    runner.channel.wait_ready(soon())

@@ -83,6 +83,10 @@ class World:
     """What asking for a machine with a tuning raises."""
     fail_at_end: Callable[[str], LabctlError | None] = lambda tuning: None
     """What ending that machine raises."""
+    misplaced: Callable[[int], list[str]] = lambda number: []
+    """What is read back of that machine's threads after a trial."""
+    proven: Callable[[int], None] = lambda machines: None
+    """What hashing a native machine's files raises; so many machines there were."""
     dies: Callable[[int], bool] = lambda number: False
     """Whether the machine is gone after a trial."""
     boots: list[int] = field(default_factory=list)
@@ -115,7 +119,10 @@ class World:
             listener=self._listen,
         )
         parts: Any = None
-        return Engine(lab, folder, plan, parts, parts, fresh_boots=False, why_end=self.why_end)
+        proof: Any = SimpleNamespace(check=lambda kind, channel: self.proven(len(self.benches)))
+        return Engine(
+            lab, folder, plan, parts, parts, proof, fresh_boots=False, why_end=self.why_end
+        )
 
     def _listen(self, event: Event) -> None:
         assert not self.measuring, f"{event} while a trial was measured"
@@ -127,7 +134,13 @@ class World:
             raise error
         self.benches.append(tuning)
         channel = SimpleNamespace(wait_ready=self._wait_ready)
-        bench = SimpleNamespace(channel=channel, boot=int(tuning != "native"))
+        bench = SimpleNamespace(
+            kind=TUNINGS.get(tuning, Kind.GUEST),
+            channel=channel,
+            boot=int(tuning != "native"),
+            problems=(),
+            misplaced=lambda: self.misplaced(self.trials[-1][0]),
+        )
         try:
             yield bench
         finally:

@@ -64,7 +64,6 @@ def _events(command: Command) -> int:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
-    monkeypatch.setattr(calibrate, "native_session", lambda *_, **__: nullcontext())
     monkeypatch.setattr(calibrate, "countable", lambda _: NO_PMU)
     return []
 
@@ -89,7 +88,7 @@ def _count(
     folder: Path, said: list[Event], monkeypatch: pytest.MonkeyPatch, native: _Channel, guest: int
 ) -> Calibrations:
     found = _calibrations(folder, said)
-    monkeypatch.setattr(calibrate, "native_channel", lambda _: native)
+    monkeypatch.setattr(calibrate, "tree_channel", lambda _: nullcontext(native))
     found.count_natively()
     machine: Any = _Channel(guest)
     found.count_in_guest(machine)

@@ -313,3 +313,32 @@ def test_a_resumed_run_asks_again_where_it_was_not_decided_and_not_where_it_was(
     engine.run()
     assert asked == [12]
     assert engine.ended == Ended(12, "narrow")
+
+
+def test_a_machine_whose_threads_were_changed_serves_no_further_trial(world: World) -> None:
+    """Each would be invalid; on a fresh machine they aren't, and so it is no attempt of theirs."""
+    world.outcome = fail_first(3, reason="vCPU 0 runs under")  # type: ignore[assignment]
+    world.misplaced = lambda number: ["vCPU 0 runs under"] if len(world.benches) == 2 else []
+    world.engine(small_plan()).run()
+    assert world.trials[2:5] == [(3, 1, 2), (3, 2, 3), (4, 1, 3)]
+
+
+def test_native_files_are_hashed_before_each_machines_first_trial(world: World) -> None:
+    hashed = []
+    world.proven = lambda machines: hashed.append((machines, len(world.trials)))
+    world.engine(small_plan(blocks=2)).run()
+    assert hashed == [(1, 0), (4, 6)]
+
+
+def test_a_file_that_is_not_what_was_proven_ends_the_run_before_any_trial_of_it(
+    world: World,
+) -> None:
+    def proven(machines: int) -> None:
+        if machines > 1:
+            raise HostError("/usr/bin/sysbench is not what it was")
+
+    world.proven = proven
+    with pytest.raises(HostError, match="is not what it was"):
+        world.engine(small_plan(blocks=2)).run()
+    assert len(world.trials) == 6
+    assert world.ended == world.benches

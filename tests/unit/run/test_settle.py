@@ -25,7 +25,10 @@ class Guest:
 
 
 def test_a_guest_whose_complaint_is_no_text_is_an_error_and_no_crash() -> None:
-    lab = SimpleNamespace(source=SimpleNamespace(programs={"sysbench": "/usr/bin/sysbench"}))
-    settler = Settler(cast(Any, lab), cast(Any, None), cast(Any, None))
-    with pytest.raises(BrokenError, match="sha256sum fails in the guest: .*: gone"):
+    lab = SimpleNamespace(vcpus=1, link=None)
+    declared = SimpleNamespace(program="sysbench-cpu", parameters={}, duration_s=1.0)
+    plan = SimpleNamespace(workloads={"cpu": declared})
+    done = SimpleNamespace(count_in_guest=lambda channel: None, check=lambda kind, channel: None)
+    settler = Settler(cast(Any, lab), cast(Any, plan), cast(Any, done), cast(Any, done))
+    with pytest.raises(BrokenError, match="sysbench-cpu fails in the guest: .*: gone"):
         settler.settle(cast(Any, Guest()), "/dev/vdb")

@@ -1,0 +1,22 @@
+"""What of a run's files and threads nobody has proven, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from labctl.store.run_folder import LoadedRun
+from labctl.store.shapes import HASHED
+
+_BEFORE = (
+    "Files and threads were proven in part: the labctl that made this run took native hashes from "
+    "the image's build, hashed no libraries, and read threads back once per restore. A changed "
+    "file, or a policy that was changed during a trial, would have gone unnoticed."
+)
+
+
+def unproven(run: LoadedRun) -> Iterator[str]:
+    """Of a run that measured something, labctl's own or not; nothing where all was proven."""
+    if HASHED in run.run:
+        yield from (run.run[HASHED] or {}).get("unproven") or ()
+    elif run.run.get("binaries"):
+        yield _BEFORE
