@@ -1,4 +1,4 @@
-"""Of how many samples a percentile is told (METHOD rule 16)."""
+"""Of how many samples a percentile is told (METHOD rule 16), and of how many unseen ones."""
 
 from __future__ import annotations
 
@@ -12,3 +12,17 @@ def samples_needed(q: float) -> int:
     """The fewest samples that the percentile q (0 < q < 1) is told of: 400 for 0.95."""
     # 1 - 0.95 is a little more than 0.05.
     return math.ceil(SAMPLES_BEYOND / (1 - q) - 1e-9)
+
+
+TENTH = 0.1
+"""What can't be known may move what is told by so much, and no more."""
+
+
+def bears_unseen(q: float, seen: int, unseen: int) -> bool:
+    """Whether the percentile q (0 < q < 1) of the values that were seen may stand for all of them.
+
+    The unseen ones may all lie beyond it. As long as they are at most a tenth of the values that
+    do (1 in 200 for 0.95), what is told is a percentile between q - 0.1 (1 - q) and q + 0.1 (1 - q)
+    of all: for 0.95, between the 94.5th and the 95.5th.
+    """
+    return unseen <= TENTH * (1 - q) * (seen + unseen) + 1e-9

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from labctl.base.percentiles import samples_needed
+from labctl.base.percentiles import bears_unseen, samples_needed
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable, sample_key
 from labctl.trace.sched import Delays, Schedule, ThreadSchedule
@@ -39,8 +39,9 @@ def waiting(
     seconds: float,
     source: str,
 ) -> Iterator[Reading]:
-    """sched_delay and its percentiles, sched_delays, sched_unknown, preemptions, migrations and
-    preempted_time{by} of the threads whose role is `of`, per second of a window of `seconds`.
+    """sched_delay and its percentiles, sched_delays, sched_delays_unseen, sched_unknown,
+    preemptions, migrations and preempted_time{by} of the threads whose role is `of`, per second of
+    a window of `seconds`.
 
     `names`: of all threads. `threads`: those of the trial, whose roles stand for their names.
     `source`: the raw file.
@@ -64,8 +65,8 @@ def waiting(
     for by, length_ns in _rivals(seen.values(), names, roles):
         value = length_ns / 1e9 / seconds
         yield sample(source, "preempted_time", value, Unit.CPUS, Better.LOWER, {"by": by, **labels})
-    for label, delays in _delays(of, seen):
-        yield from _percentiles(delays, label, source)
+    for label, delays, unseen in _delays(of, seen):
+        yield from _percentiles(delays, unseen, label, source)
 
 
 def why_unknown(
@@ -89,11 +90,12 @@ def why_unknown(
 
 def _delays(
     of: str, seen: Mapping[Thread, ThreadSchedule]
-) -> Iterator[tuple[Mapping[str, str], Delays]]:
-    """Of each vCPU; natively of all of the workload's threads together, which come and go."""
+) -> Iterator[tuple[Mapping[str, str], Delays, int]]:
+    """Of each vCPU; natively of all of the workload's threads together, which come and go. With how
+    many more there may have been, of which events are missing."""
     if of == "vcpu":
         for thread, told in sorted(seen.items(), key=lambda item: item[0].index):
-            yield {"vcpu": str(thread.index)}, told.delays
+            yield {"vcpu": str(thread.index)}, told.delays, told.unknown
         return
     all_of = [told.delays for told in seen.values()]
     joined = Delays(
@@ -101,15 +103,20 @@ def _delays(
         length_ns=np.concatenate([delays.length_ns for delays in all_of]),
         was_preempted=np.concatenate([delays.was_preempted for delays in all_of]),
     )
-    yield {"of": of}, joined
+    yield {"of": of}, joined, sum(told.unknown for told in seen.values())
 
 
-def _percentiles(delays: Delays, labels: Mapping[str, str], source: str) -> Iterator[Reading]:
+def _percentiles(
+    delays: Delays, unseen: int, labels: Mapping[str, str], source: str
+) -> Iterator[Reading]:
     count = len(delays.length_ns)
+    hidden = f"{unseen:,} of {count + unseen:,} waits were not seen, and may be the longest."
     for name, q in _PERCENTILES.items():
         metric = f"sched_delay_{name}"
         value = delays.percentile(q)
-        if value is None:
+        if not bears_unseen(q, count, unseen):
+            yield Unavailable(metric=sample_key(metric, labels), reason=hidden)
+        elif value is None:
             needed = samples_needed(q)
             reason = f"there were {count:,} waits, and a percentile of that rank needs {needed:,}."
             yield Unavailable(metric=sample_key(metric, labels), reason=reason)
@@ -117,7 +124,10 @@ def _percentiles(delays: Delays, labels: Mapping[str, str], source: str) -> Iter
             yield sample(source, metric, value / 1e9, Unit.SECONDS, Better.LOWER, labels)
     # A maximum says little without the number that it is the largest of.
     yield sample(source, "sched_delays", count, Unit.COUNT, Better.NEITHER, labels)
-    if count:
+    yield sample(source, "sched_delays_unseen", unseen, Unit.COUNT, Better.NEITHER, labels)
+    if not bears_unseen(_PERCENTILES["p95"], count, unseen):
+        yield Unavailable(metric=sample_key("sched_delay_max", labels), reason=hidden)
+    elif count:
         worst = int(delays.length_ns.max()) / 1e9
         yield sample(source, "sched_delay_max", worst, Unit.SECONDS, Better.LOWER, labels)
     else:

@@ -4,6 +4,7 @@ which a FIFO hog takes it for 20 ms every 100 ms, for a second."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,36 @@ def test_with_more_than_a_twentieth_of_the_time_unknown_there_are_no_figures(
         assert "sched_delay{of=vcpu}" not in found
         assert "perf lost 1,234 events" in missing["preempted_time{of=vcpu}"]
         assert "perf lost 1,234 events" in missing["cpu_time{thread=vcpu}"]
+
+
+def test_of_waits_of_which_many_were_not_seen_there_is_no_percentile_and_no_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short sleeps that an idle CPU ended: little of the time, and half of the waits."""
+    for hidden, is_told in ((100, False), (1, True), (0, True)):
+        made = turns()
+        more: list[Switch] = []
+        for number in range(hidden):
+            at = START + number * 10 * MS + 5 * MS
+            more += [(at, 0, 10, SLEEPS, 0), (at + MS // 10, 0, 0, 0, 10)]
+        raw = made_up(tmp_path, monkeypatch, with_switches(made, more), "guest", (10, "vcpu"))
+        found, missing = read(raw)
+        assert found["sched_delays{vcpu=0}"] == 100
+        assert found["sched_delays_unseen{vcpu=0}"] == hidden
+        assert found["sched_delay{of=vcpu}"] == pytest.approx(0.1)
+        assert ("sched_delay_p50{vcpu=0}" in found) == is_told
+        assert ("sched_delay_max{vcpu=0}" in found) == (hidden == 0)
+        if hidden:
+            assert f"{hidden} of {100 + hidden} waits" in missing["sched_delay_max{vcpu=0}"]
+
+
+def with_switches(made: Trace, more: list[Switch]) -> Trace:
+    events = made.events["sched:sched_switch"]
+    fields = ("prev_pid", "prev_state", "next_pid")
+    columns = (events.time_ns, events.cpu, *(events.fields[name] for name in fields))
+    rows = [*zip(*(column.tolist() for column in columns), strict=True), *more]
+    switched = trace(rows, end_ns=made.end_ns).events["sched:sched_switch"]
+    return replace(made, events={**made.events, "sched:sched_switch": switched})
 
 
 def test_a_vcpu_without_a_switch_is_not_taken_for_one_that_slept(
