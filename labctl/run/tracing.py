@@ -32,11 +32,14 @@ from labctl.trace.tracepoints import (
     HALT_POLL,
     MIGRATE,
     SWITCH,
+    TIMER_START,
     TO_QEMU,
     WAKEUPS,
     WAKING,
 )
 
+_HARDIRQ, _SOFTIRQ = 0x08, 0x10
+"""Of an event's flags: in which context it happened (include/linux/trace_events.h)."""
 _WHOLE = (6, 1)
 """The newest Linux that was seen to keep no switch back; 6.18 does."""
 
@@ -52,6 +55,8 @@ def host_tracing(
     """
     is_kvm = bench.kind is Kind.GUEST and lab.accelerator.name == "kvm"
     events = sched_events(bench.trial_cpus)
+    if bench.kind is Kind.NATIVE:
+        events += timer_events(bench.trial_cpus)
     if is_kvm:
         events += kvm_events(bench.vcpu_tids)
     before = _threads(bench, pid)
@@ -76,6 +81,14 @@ def sched_events(cpus: CpuSet) -> list[str]:
     }
     # Rare, and what tells whose children a workload's processes are.
     return [*_chosen(filters), "-e", FORK, *switch_records(platform.release())]
+
+
+def timer_events(cpus: CpuSet) -> list[str]:
+    """perf's arguments for the timers that tasks start on these CPUs, to sleep or to wait until
+    they expire. Ticks and other timers of interrupts' and of the idle task are left out."""
+    in_interrupt = f"common_flags&{_HARDIRQ | _SOFTIRQ}"
+    tasks_own = f"({among('CPU', cpus)})&&common_pid!=0&&!({in_interrupt})"
+    return _chosen({TIMER_START: tasks_own})
 
 
 def switch_records(release: str) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from labctl.run.perf_record import NO_ROOM, buffer_mib, recording
-from labctl.run.tracing import among, kvm_events, sched_events, switch_records
+from labctl.run.tracing import among, kvm_events, sched_events, switch_records, timer_events
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,13 @@ def test_switches_are_chosen_by_their_cpu_and_wake_ups_by_the_one_that_they_are_
         "(orig_cpu>=2&&orig_cpu<=3)||(dest_cpu>=2&&dest_cpu<=3)"
     )
     assert ["-e", "sched:sched_process_fork"] in [words[at : at + 2] for at in range(len(words))]
+
+
+def test_timers_are_those_that_tasks_start_on_the_trials_cpus() -> None:
+    event, name, option, text = timer_events(frozenset({0, 1, 5}))
+    assert (event, name, option) == ("-e", "timer:hrtimer_start", "--filter")
+    # Neither the idle task's, nor those of interrupts in whichever task.
+    assert text == "((CPU>=0&&CPU<=1)||CPU==5)&&common_pid!=0&&!(common_flags&24)"
 
 
 @pytest.mark.parametrize(
