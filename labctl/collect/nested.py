@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from labctl.base.errors import UsageError
 from labctl.base.percentiles import SAMPLES_BEYOND
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.trace import files
+from labctl.trace.lanes import Timeline
 from labctl.trace.nested import timeline_of_files
 from labctl.trace.recordings import Traces
 
+SEEN = "wakeups_traced"
 SHARES = ("late_host_share", "late_exit_share", "late_queue_share")
 _IMPOSSIBLE = {
     "native": {
@@ -22,19 +24,34 @@ _IMPOSSIBLE = {
 }
 
 
-def parse(traces: Traces, *, program: str, kind: str, accelerator: str) -> Iterator[Reading]:
-    """The shares of the time of the latest 5 % of wake-ups; nothing of a trial without a trace.
+def parse(
+    traces: Traces,
+    *,
+    program: str,
+    kind: str,
+    accelerator: str,
+    own: Collection[Reading] = (),
+) -> Iterator[Reading]:
+    """The share of the workload's wake-ups that the traces tell of, and the shares of the time of
+    the latest 5 %; nothing of a trial without a trace.
 
-    `program`: the workload's; `kind`: "guest" or "native"; `accelerator`: "kvm" or "tcg". Raises
-    BrokenError when a file of labctl's own isn't whole.
+    `program`: the workload's; `kind`: "guest" or "native"; `accelerator`: "kvm" or "tcg"; `own`:
+    the readings of its own output. Raises BrokenError when a file of labctl's own isn't whole.
     """
     if traces.host is None and traces.guest is None:
         return
     try:
-        timeline = timeline_of_files(traces, program)
+        timeline = timeline_of_files(traces, program, own)
     except UsageError as error:
-        yield from (Unavailable(metric=metric, reason=f"{error.message}.") for metric in SHARES)
+        reason = f"{error.message}."
+        yield from (Unavailable(metric=metric, reason=reason) for metric in (SEEN, *SHARES))
         return
+    source = files.HOST if kind == "native" else files.GUEST
+    coverage = timeline.coverage
+    if coverage is None:
+        yield Unavailable(metric=SEEN, reason=_problems(timeline))
+    else:
+        yield _fraction(SEEN, coverage.seen / coverage.total, source)
     late = round(timeline.figures.get("late_wakeups", 0))
     impossible = _IMPOSSIBLE.get("native" if kind == "native" else accelerator, {})
     for metric in SHARES:
@@ -44,13 +61,27 @@ def parse(traces: Traces, *, program: str, kind: str, accelerator: str) -> Itera
             reason = f"{late} late wake-ups are fewer than {SAMPLES_BEYOND} (METHOD rule 16)."
             yield Unavailable(metric=metric, reason=reason)
         elif metric in timeline.figures:
-            yield Sample(
-                metric=metric,
-                value=timeline.figures[metric],
-                unit=Unit.FRACTION,
-                better=Better.NEITHER,
-                source=files.HOST if kind == "native" else files.GUEST,
-            )
+            yield _fraction(metric, timeline.figures[metric], source)
         else:
-            reason = " ".join(timeline.problems) or "no wake-up of the workload was recorded."
-            yield Unavailable(metric=metric, reason=reason)
+            yield Unavailable(metric=metric, reason=_why_none(timeline, metric))
+
+
+def _fraction(metric: str, value: float, source: str) -> Sample:
+    return Sample(
+        metric=metric, value=value, unit=Unit.FRACTION, better=Better.NEITHER, source=source
+    )
+
+
+def _why_none(timeline: Timeline, share: str) -> str:
+    coverage = timeline.coverage
+    if coverage is not None and not coverage.is_enough:
+        return f"{coverage.why_unknown}."
+    part = share.removeprefix("late_").removesuffix("_share")
+    if part in timeline.late_bounds:
+        least, most = timeline.late_bounds[part]
+        return f"all that is known is that it is from {least:.0%} to {most:.0%}."
+    return _problems(timeline)
+
+
+def _problems(timeline: Timeline) -> str:
+    return " ".join(timeline.problems) or "no wake-up of the workload was recorded."

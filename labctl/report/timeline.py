@@ -63,6 +63,8 @@ def page(timeline: Timeline, about: About) -> str:
         clock_words=words.clock_words(timeline),
         lost=words.lost_words(timeline),
         problems=timeline.problems,
+        coverage=timeline.coverage,
+        sees_all=words.sees_all(timeline),
         late_count=words.late_count(timeline),
         listed=min(len(timeline.late), _MARKS),
         late=words.late_rows(timeline, _ROWS),

@@ -6,6 +6,7 @@ from typing import Any
 
 from labctl.report import timeline_words as words
 from labctl.report.timeline import About
+from labctl.trace.coverage import Coverage
 from labctl.trace.lanes import Late, Suspect, Timeline
 
 SCHEMA = 1
@@ -51,6 +52,8 @@ def timeline_json(timeline: Timeline, about: About) -> dict[str, Any]:
         "clock_error_s": None if error is None else error / 1e9,
         "figures": dict(timeline.figures),
         "late_shares": words.late_shares(timeline),
+        "late_share_bounds": {name: list(ends) for name, ends in timeline.late_bounds.items()},
+        "coverage": _coverage(timeline.coverage),
         "late": [late(one) for one in words.worst_first(timeline.late)],
         "suspects": [suspect(one) for one in words.longest_first(timeline.suspects)],
         "lost_events": [
@@ -64,4 +67,21 @@ def timeline_json(timeline: Timeline, about: About) -> dict[str, Any]:
             for side, gap in words.lost(timeline)
         ],
         "problems": list(timeline.problems),
+    }
+
+
+def _coverage(coverage: Coverage | None) -> dict[str, Any] | None:
+    if coverage is None:
+        return None
+    own = coverage.own
+    return {
+        "seen": coverage.seen,
+        "inferred": coverage.inferred,
+        "unseen": coverage.unseen,
+        "unseen_s": coverage.unseen_ns / 1e9,
+        "is_enough": coverage.is_enough,
+        "worst_seen_s": coverage.worst_ns / 1e9,
+        "own_wakeups": None if own is None else own.wakeups,
+        "own_worst_s": None if own is None else own.worst_ns / 1e9,
+        "lacks_worst": coverage.lacks_worst,
     }

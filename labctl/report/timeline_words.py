@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from labctl.base.units import Unit
 from labctl.base.wording import counted, quantity
+from labctl.trace.coverage import Bounds
 from labctl.trace.lanes import Late, State, Suspect, Timeline
 from labctl.trace.model import Gap
 
@@ -105,8 +106,8 @@ def lost_words(timeline: Timeline) -> str:
 
 
 def late_shares(timeline: Timeline) -> dict[str, float]:
-    """Of all the time that late wake-ups waited, the share of each of PARTS; {} when they didn't,
-    or when only the guest's side is known, which can't tell.
+    """Of all the time that late wake-ups waited, the share of each of PARTS that is known; {} when
+    they didn't wait, or when only the guest's side is known, which can't tell.
 
     Of all of them, also where the longest alone are listed. A part that can't be told of (exits
     under emulation, say) is among the others, and 0 itself.
@@ -114,9 +115,26 @@ def late_shares(timeline: Timeline) -> dict[str, float]:
     if is_blind(timeline):
         return {}
     told = {name: timeline.figures.get(f"late_{name}_share") for name, _ in PARTS}
-    if told["other"] is None:
+    if timeline.coverage is None and told["other"] is None:
         return _shares(timeline.late)
-    return {name: share or 0.0 for name, share in told.items()}
+    if all(share is None for share in told.values()):
+        return {}
+    return {
+        name: share or 0.0
+        for name, share in told.items()
+        if share is not None or name not in timeline.late_bounds
+    }
+
+
+def _late_bounds(timeline: Timeline) -> dict[str, Bounds]:
+    """The same of all of PARTS, each between what it is at least and at most."""
+    return {name: (0.0, 0.0) for name, _ in PARTS} | (
+        dict(timeline.late_bounds) or _exactly(late_shares(timeline))
+    )
+
+
+def _exactly(shares: Mapping[str, float]) -> dict[str, Bounds]:
+    return {name: (share, share) for name, share in shares.items()}
 
 
 def _shares(lates: Sequence[Late]) -> dict[str, float]:
@@ -132,41 +150,89 @@ def worst_first(lates: Sequence[Late]) -> list[Late]:
 
 
 def answer(timeline: Timeline) -> tuple[str, ...]:
-    """The trial in a sentence or three: where late wake-ups waited, and the worst of them."""
-    found = late_shares(timeline)
+    """The trial in some sentences: where late wake-ups waited, the worst of them, and of how many
+    of all wake-ups that is."""
+    coverage = timeline.coverage
     if not timeline.late and not is_native(timeline) and not shows_guest(timeline):
         told = "Late wake-ups can't be told without the guest's side of the trace."
         return (f"{told}{_waited(timeline)}",)
-    if not timeline.late:
-        return (f"This trace names no late wake-up.{_waited(timeline)}",)
-    worst, parts = worst_first(timeline.late)[0], part_words(timeline)
-    if is_blind(timeline):
-        return (
+    said: tuple[str, ...]
+    if not timeline.late and (coverage is None or coverage.is_enough):
+        said = (f"This trace names no late wake-up.{_waited(timeline)}",)
+    elif is_blind(timeline):
+        said = (
             "What late wake-ups waited for can't be told without the host's side of the trace.",
-            f"{_late_words(timeline)} The worst came {nanoseconds(worst.latency_ns)} late, "
-            f"{moment(timeline, worst.at_ns)} into the trace.",
+            *_of_the_worst(timeline),
         )
-    if not found:
-        return (f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late.",)
-    return (
-        f"Of the time that the slowest 5 % of wake-ups waited, "
-        f"{_share_words(found, parts, _behind(timeline.late))}.",
-        f"{_late_words(timeline)} The worst came {nanoseconds(worst.latency_ns)} late, "
-        f"{moment(timeline, worst.at_ns)} into the trace: "
-        f"{_share_words(_shares([worst]), parts, _behind([worst]))}.",
-    )
+    elif coverage is not None and not coverage.is_enough:
+        said = (
+            f"What the slowest 5 % of wake-ups waited for is unknown: {coverage.why_unknown}.",
+            *_of_the_worst(timeline),
+        )
+    else:
+        said = (_lead(timeline), *_of_the_worst(timeline))
+    return (*said, *_coverage_words(timeline))
+
+
+def _lead(timeline: Timeline) -> str:
+    if not any(late.latency_ns for late in timeline.late):
+        return f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late."
+    if not late_shares(timeline):
+        return (
+            "What the slowest 5 % of wake-ups waited for is unknown: those that were not seen may "
+            "have waited for most of it."
+        )
+    told = _share_words(_late_bounds(timeline), part_words(timeline), _behind(timeline.late))
+    return f"Of the time that the slowest 5 % of wake-ups waited, {told}."
+
+
+def _of_the_worst(timeline: Timeline) -> tuple[str, ...]:
+    """How late the late ones were, with the worst of them; nothing where there are none, or none
+    that came late."""
+    if not timeline.late or not any(late.latency_ns for late in timeline.late):
+        return ()
+    worst = worst_first(timeline.late)[0]
+    which = "The worst" if sees_all(timeline) else "The worst that was seen"
+    words = f"{which} came {nanoseconds(worst.latency_ns)} late, {moment(timeline, worst.at_ns)} "
+    if is_blind(timeline):
+        return (f"{_late_words(timeline)} {words}into the trace.",)
+    told = _share_words(_exactly(_shares([worst])), part_words(timeline), _behind([worst]))
+    return (f"{_late_words(timeline)} {words}into the trace: {told}.",)
+
+
+def sees_all(timeline: Timeline) -> bool:
+    """Whether the worst wake-up that was seen is the worst that there was."""
+    coverage = timeline.coverage
+    return coverage is None or (not coverage.unseen and not coverage.lacks_worst)
+
+
+def _coverage_words(timeline: Timeline) -> tuple[str, ...]:
+    """Of how many of all wake-ups the trace tells, and what the program says that had them."""
+    coverage = timeline.coverage
+    if coverage is None or not coverage.total:
+        return ()
+    said = f"The trace tells of {coverage.text}."
+    own = coverage.own
+    if own is not None and coverage.lacks_worst:
+        said += (
+            f" {own.program} itself had a latency of {nanoseconds(own.worst_ns)}, and no wake-up "
+            "that was seen can have given it."
+        )
+    return (said,)
 
 
 def _waited(timeline: Timeline) -> str:
-    """How long vCPUs waited for a host CPU, as the rest of an answer; "" where there are none."""
-    waited = [
-        value
-        for name, value in timeline.figures.items()
-        if (match := _OF_VCPU.fullmatch(name)) and match[2] == "preempted"
-    ]
-    if not waited:
+    """How long vCPUs waited for a host CPU, as the rest of an answer; "" where there are none. What
+    is unknown of them may have been such time."""
+    vcpus: dict[str, dict[str, float]] = {}
+    for name, value in timeline.figures.items():
+        if match := _OF_VCPU.fullmatch(name):
+            vcpus.setdefault(match[1], {})[match[2]] = value
+    least = [shares["preempted"] for shares in vcpus.values() if "preempted" in shares]
+    if not least:
         return ""
-    ends = dict.fromkeys(quantity(share, Unit.FRACTION) for share in (min(waited), max(waited)))
+    most = [s["preempted"] + s.get("unknown", 0.0) for s in vcpus.values() if "preempted" in s]
+    ends = dict.fromkeys(quantity(share, Unit.FRACTION) for share in (min(least), max(most)))
     return f" Its vCPUs waited for a host CPU for {' to '.join(ends)} of the time."
 
 
@@ -177,19 +243,24 @@ def late_count(timeline: Timeline) -> int:
 
 def _late_words(timeline: Timeline) -> str:
     late, figures = late_count(timeline), timeline.figures
+    seen = "" if sees_all(timeline) else " that were seen"
     whole = f" of {int(figures['wakeups']):,}" if "wakeups" in figures else ""
     least = figures.get("late_threshold_s")
     waited = f", each {quantity(least, Unit.SECONDS)} late or more" if least is not None else ""
-    return f"These are {late:,}{whole} wake-ups{waited}."
+    return f"These are {late:,}{whole} wake-ups{seen}{waited}."
 
 
-def _share_words(found: dict[str, float], parts: tuple[tuple[str, str], ...], behind: str) -> str:
+def _share_words(
+    found: Mapping[str, Bounds], parts: tuple[tuple[str, str], ...], behind: str
+) -> str:
     words: list[str] = []
-    for name, text in sorted(parts, key=lambda part: -found[part[0]]):
-        if round(100 * found[name]) > 0:
+    for name, text in sorted(parts, key=lambda part: -sum(found[part[0]])):
+        least, most = (f"{100 * end:.0f}" for end in found[name])
+        if most != "0":
             verb = " was" if not words else ""
             who = behind if name == "host" else ""
-            words.append(f"{100 * found[name]:.0f} %{verb} {text}{who}")
+            share = most if least == most else f"{least} to {most}"
+            words.append(f"{share} %{verb} {text}{who}")
     return ", ".join(words)
 
 

@@ -61,7 +61,8 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     except KeyError as error:
         raise BrokenError(f"{folder.path / 'trial.json'} does not say {error}") from error
     # First: what a tool that failed at once leaves elsewhere is a riddle beside its own output.
-    readings: list[Reading] = list(program.parse(folder))
+    own = list(program.parse(folder))
+    readings: list[Reading] = [*own]
     readings += program.periods(folder, record.parsed_with.get("parameters") or {})
     host = list(host_threads.parse(folder))
     readings += host
@@ -73,7 +74,9 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     traces = Traces(folder)
     readings += host_trace.parse(traces)
     readings += guest_trace.parse(traces, kind=kind)
-    readings += nested.parse(traces, program=program.name, kind=kind, accelerator=accelerator)
+    readings += nested.parse(
+        traces, program=program.name, kind=kind, accelerator=accelerator, own=own
+    )
     readings += exits.parse(folder)
     readings += derived.net_readings(readings, kind=kind)
     readings += neighbour_readings(folder, host)

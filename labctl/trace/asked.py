@@ -16,8 +16,6 @@ from labctl.trace.lane_spans import Holes
 from labctl.trace.model import Trace
 from labctl.trace.tracepoints import STOPPED, SWITCH, WAKEUP, WAKEUPS, WAKING
 
-_MOST = 2**62
-"""A guest may write of threads and times so many that one number doesn't hold both."""
 _Keys = NDArray[np.int64]
 
 
@@ -31,7 +29,7 @@ def with_asked_wakeups(trace: Trace) -> Trace:
     switches, waking = trace.events[SWITCH], trace.events[WAKING]
     left, came = switches.fields["prev_pid"], switches.fields["next_pid"]
     keys = Keys.of(np.concatenate((left, came)), trace)
-    if len(keys.things) * keys.length_ns > _MOST:
+    if not keys.fits:
         return trace
     told_of = [trace.events[name] for name in WAKEUPS if name in trace.events]
     outs, ins = keys.key(left, switches.time_ns), keys.key(came, switches.time_ns)

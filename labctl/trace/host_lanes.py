@@ -21,6 +21,7 @@ from labctl.trace.lanes import Lane, State
 from labctl.trace.model import Nanoseconds, Trace
 from labctl.trace.runners import Runners
 from labctl.trace.tracepoints import (
+    ENDED,
     ENTRY,
     EXIT,
     MIGRATE,
@@ -35,7 +36,6 @@ from labctl.trace.tracepoints import (
 
 _VCPU = re.compile(r"CPU \d+/(KVM|TCG)")
 """What QEMU calls its vCPUs' threads (kvm_start_vcpu_thread in accel/kvm/kvm-accel-ops.c)."""
-_DEAD = 0x30  # EXIT_DEAD and EXIT_ZOMBIE
 _NO_REASON = 0xFFFFFFFF
 _VMX_REASON = 0xFFFF  # above it: flags such as FAILED_VMENTRY
 
@@ -185,7 +185,7 @@ class HostSide:
             found = events[SWITCH]
             out = np.isin(found.fields["prev_pid"], tids)
             state = found.fields["prev_state"][out] & STOPPED
-            why = np.where(state & _DEAD, _What.ENDED, _What.SLEPT)
+            why = np.where(state & ENDED, _What.ENDED, _What.SLEPT)
             why = np.where(state == 0, _What.PREEMPTED, why)
             is_untold = found.fields["prev_state"][out] == UNTOLD
             parts.append(_part(found.time_ns[out], why, found.cpu[out], is_untold))

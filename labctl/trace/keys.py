@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from labctl.trace.model import Nanoseconds, Numbers, Trace
 
+_MOST = 2**62
+
 
 @dataclass(frozen=True, slots=True)
 class Keys:
@@ -25,6 +27,12 @@ class Keys:
         begin = min(int(time[0]) for time in times)
         end = max(int(time[-1]) for time in times)
         return cls(np.unique(np.asarray(things)), begin, end - begin + 1)
+
+    @property
+    def fits(self) -> bool:
+        """Whether one number holds both: a guest may write of so many things and times that it
+        doesn't."""
+        return len(self.things) * self.length_ns <= _MOST
 
     def key(self, thing: Numbers, time_ns: Nanoseconds) -> NDArray[np.int64]:
         """Of things that are among `things`."""

@@ -9,6 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from labctl.trace.coverage import Bounds, Coverage
 from labctl.trace.model import Gap, Nanoseconds
 
 
@@ -79,12 +80,16 @@ class Suspect:
 class Timeline:
     """Times are the host's CLOCK_MONOTONIC. `clock_error_ns`: how far off the guest's side may
     be; None where there is no guest's side. `figures`: what the whole trial amounts to, by name,
-    in seconds or shares, for the head of the page."""
+    in seconds or shares, for the head of the page. `coverage`: of the wake-ups that late ones are
+    taken from; None where none are looked for. `late_bounds`: of the share of each part in late
+    wake-ups' time; none of parts that can't be told of."""
 
     start_ns: int
     end_ns: int
     lanes: tuple[Lane, ...]
     late: tuple[Late, ...] = ()
+    coverage: Coverage | None = None
+    late_bounds: Mapping[str, Bounds] = field(default_factory=dict)
     suspects: tuple[Suspect, ...] = ()
     gaps: tuple[Gap, ...] = ()
     """Of the host's recorder, and of the guest's (`guest_gaps`, of the guest's CPUs)."""

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from labctl.trace.coverage import QUANTILE
 from labctl.trace.lane_spans import Meter, in_states, meter, overlaps
 from labctl.trace.lanes import Lane, Late, State
 from labctl.trace.model import Nanoseconds
 from labctl.trace.task_lanes import Mapped
 from labctl.trace.wakeups import Wakeups
 
-QUANTILE = 0.95
 _HOST = " (host)"
 ENOUGH = 400
 """Wake-ups, for 20 of them to be beyond the quantile."""
@@ -39,8 +39,9 @@ class Shared:
     """Of `host_ns`: the vCPU halted, and QEMU's main loop, which was to wake it, waited."""
     exit_ns: Nanoseconds
     queue_ns: Nanoseconds
-    unknown_ns: Nanoseconds
-    """Of the rest: of the host's side nothing is known."""
+    unsure_ns: Nanoseconds
+    """Of the rest: which part it is of isn't known. Of the host's side nothing is; or somebody else
+    ran, and the task may have been woken before or after."""
 
     def __len__(self) -> int:
         return len(self.tid)
@@ -53,15 +54,19 @@ class Shared:
     def other_ns(self) -> Nanoseconds:
         return self.latency_ns - self.host_ns - self.exit_ns - self.queue_ns
 
+    def of(self, part: str) -> Nanoseconds:
+        """A part by its name: "host", "exit", "queue" or "other"."""
+        column: Nanoseconds = getattr(self, f"{part}_ns")
+        return column
+
 
 def late_ones(found: Wakeups) -> Wakeups:
     """Those at or above the 95th percentile of all their latencies. A percentile is one of them:
     the smallest latency that at least 95 % don't exceed."""
     if not len(found):
         return found
-    latency = found.ran_ns - found.meant_ns
-    threshold = np.quantile(latency, QUANTILE, method="inverted_cdf")
-    return found.take(latency >= threshold)
+    threshold = np.quantile(found.latency_ns, QUANTILE, method="inverted_cdf")
+    return found.take(found.latency_ns >= threshold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +93,7 @@ class Sight:
 def shared(late: Wakeups, sight: Sight, mapped: Mapped) -> Shared:
     """Who had the time of each."""
     meant, woken, ran = mapped(late.meant_ns), mapped(late.woken_ns), mapped(late.ran_ns)
-    host, loop, exits, queue, unknown = (np.zeros(len(late), dtype=np.int64) for _ in range(5))
+    host, loop, exits, queue, unsure = (np.zeros(len(late), dtype=np.int64) for _ in range(5))
     for number in np.unique(late.cpu).tolist():
         own = late.cpu == number
         lane = sight.hosts.get(number)
@@ -98,9 +103,14 @@ def shared(late: Wakeups, sight: Sight, mapped: Mapped) -> Shared:
                 loop[own] = waited.between(meant[own], ran[own])
             host[own] = meter(lane, State.PREEMPTED).between(meant[own], ran[own]) + loop[own]
             exits[own] = meter(lane, State.EXIT).between(meant[own], ran[own])
-            unknown[own] = meter(lane, State.UNKNOWN).between(meant[own], ran[own])
+            unsure[own] = meter(lane, State.UNKNOWN).between(meant[own], ran[own])
         if number in sight.tasks and (sight.is_native or lane is not None):
-            queue[own] = _tasks(sight.tasks[number], lane).meter.between(woken[own], ran[own])
+            tasks = sight.tasks[number]
+            queued = _tasks(tasks, lane).meter.between(woken[own], ran[own])
+            queue[own] = np.where(late.inferred[own], 0, queued)
+            unsure[own] += np.where(late.inferred[own], queued, 0)
+            unsure[own] += meter(tasks, State.UNKNOWN).between(woken[own], ran[own])
+    rest = ran - meant - host - exits - queue
     return Shared(
         tid=late.tid,
         cpu=late.cpu,
@@ -111,7 +121,7 @@ def shared(late: Wakeups, sight: Sight, mapped: Mapped) -> Shared:
         main_loop_ns=loop,
         exit_ns=exits,
         queue_ns=queue,
-        unknown_ns=unknown,
+        unsure_ns=np.minimum(unsure, rest),
     )
 
 

@@ -5,30 +5,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from labctl.base.errors import UsageError
-from labctl.base.units import Unit
-from labctl.base.wording import counted, quantity
+from labctl.base.wording import counted
+from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace.clocks import ClockMap
 from labctl.trace.host_lanes import HostSide
 from labctl.trace.lane_spans import meter
-from labctl.trace.lanes import Lane, Late, State, Timeline
-from labctl.trace.late import ENOUGH, Shared, Sight, described, late_ones, shared
+from labctl.trace.lanes import Lane, State, Timeline
+from labctl.trace.late import Sight
+from labctl.trace.lateness import Lateness, lateness
 from labctl.trace.model import Gap, Nanoseconds, Trace
 from labctl.trace.recordings import Traces, recordings
 from labctl.trace.suspects import Found, Sides, double_scheduling, lock_holders, wake_up_chains
 from labctl.trace.task_lanes import Mapped, switching_cpus, task_lane
 from labctl.trace.threads import HELPERS, VCPU, Thread, Workload
-from labctl.trace.wakeups import Wakeups, wakeups
-
-CYCLICTEST = "cyclictest"
-MOST_LATE = 2_000
-"""The longest are listed; the shares are of all."""
 
 MOST_CPUS = 1024
 QUIET_NS = 1_000_000_000
@@ -53,21 +49,28 @@ class _Draft:
     figures: dict[str, float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
+    def take(self, found: Lateness) -> Lateness:
+        self.figures.update(found.figures)
+        self.problems += found.problems
+        return found
+
 
 def read_timeline(folder: TrialFolder) -> Timeline:
     """The time line of a stored trial's measured window, as `timeline_of_files` has it."""
     program = str(folder.read_record().parsed_with.get("program", ""))
-    return timeline_of_files(Traces(folder), program)
+    # An attempt that was thrown away has none.
+    readings = folder.read_readings() if folder.has("samples.json") else ()
+    return timeline_of_files(Traces(folder), program, readings)
 
 
-def timeline_of_files(traces: Traces, program: str) -> Timeline:
+def timeline_of_files(traces: Traces, program: str, readings: Iterable[Reading] = ()) -> Timeline:
     """The time line of a trial's measured window, of the files that its collectors left.
 
-    `program`: what labctl calls the workload's. Raises UsageError for a trial without a trace,
-    BrokenError naming a file of labctl's own that isn't what was written. What a recorder didn't
-    get is among the `problems`.
+    `program`: what labctl calls the workload's. `readings`: of its own output. Raises UsageError
+    for a trial without a trace, BrokenError naming a file of labctl's own that isn't what was
+    written. What a recorder didn't get is among the `problems`.
     """
-    found = recordings(traces, program)
+    found = recordings(traces, program, readings)
     host = found.host
     if host is None:
         if found.guest is None or isinstance(found.clock, str):
@@ -107,13 +110,14 @@ def timeline_of(
     side = HostSide.of(host, names, window)
     hosts = _vcpu_lanes(draft, side, tids)
     main_loop = _helper_lanes(draft, side, threads)
-    late: tuple[Late, ...] = ()
+    looked = Lateness()
     found: list[Found] = []
     error_ns = None
     guest_gaps: tuple[Gap, ...] = ()
     if is_native:
         cpus = _task_lanes(draft, host, "host", switching_cpus(host), _same)
-        late = _look(draft, host, workload, Sight(hosts={}, tasks=cpus, is_native=True), _same, 0)
+        sight = Sight(hosts={}, tasks=cpus, is_native=True)
+        looked = draft.take(lateness(host, workload, sight, _same, 0))
     elif guest is None or isinstance(clock, str):
         reason = clock if isinstance(clock, str) else "there is no trace of it that can be read"
         draft.problems.append(f"Of the guest's own side nothing is shown: {reason}.")
@@ -132,7 +136,7 @@ def timeline_of(
         guests = _task_lanes(draft, guest, "guest", own, clock.to_host)
         sides = Sides(host=side, hosts=hosts, guests=guests, threads=tids, error_ns=error_ns)
         sight = Sight(hosts=hosts, tasks=guests, main_loop=main_loop, has_exits=side.has_exits)
-        late = _look(draft, guest, workload, sight, clock.to_host, error_ns)
+        looked = draft.take(lateness(guest, workload, sight, clock.to_host, error_ns))
         if hosts:
             found = [double_scheduling(sides), wake_up_chains(sides)]
         if side.has_exits:
@@ -142,7 +146,9 @@ def timeline_of(
         start_ns=window[0],
         end_ns=window[1],
         lanes=tuple(draft.lanes),
-        late=late,
+        late=looked.late,
+        coverage=looked.coverage,
+        late_bounds=looked.bounds,
         suspects=tuple(suspect for kind in found for suspect in kind.kept),
         gaps=tuple(_gaps(host, _same, window)),
         guest_gaps=guest_gaps,
@@ -229,89 +235,6 @@ def _task_lanes(
     }
     draft.lanes += lanes.values()
     return lanes
-
-
-def _look(
-    draft: _Draft,
-    trace: Trace,
-    workload: Workload,
-    sight: Sight,
-    mapped: Mapped,
-    error_ns: int,
-) -> tuple[Late, ...]:
-    """The late wake-ups that a machine's trace tells of, and their figures."""
-    found = _watched(draft, trace, workload)
-    found = found.take(np.isin(found.cpu, list(sight.tasks)))
-    if not len(found):
-        return ()
-    late = late_ones(found)
-    parts = shared(late, sight, mapped)
-    total = int(parts.latency_ns.sum())
-    draft.figures["wakeups"] = len(found)
-    draft.figures["late_wakeups"] = len(late)
-    draft.figures["late_threshold_s"] = int(parts.latency_ns.min()) / 1e9
-    if total and sight.parts:
-        for name in (*sight.parts, "other"):
-            column: Nanoseconds = getattr(parts, f"{name}_ns")
-            draft.figures[f"late_{name}_share"] = int(column.sum()) / total
-        if sight.main_loop is not None:
-            draft.figures["late_main_loop_share"] = int(parts.main_loop_ns.sum()) / total
-    _say_of_late(draft, found, parts, error_ns)
-    longest = np.argsort(-parts.latency_ns, kind="stable")[:MOST_LATE]
-    rows = longest[np.argsort(parts.meant_ns[longest], kind="stable")]
-    return described(parts, rows, sight, trace.names)
-
-
-def _watched(draft: _Draft, trace: Trace, workload: Workload) -> Wakeups:
-    window = workload.window_ns or (trace.start_ns, trace.end_ns)
-    found, lost = wakeups(trace, workload.tids(trace))
-    found = found.within(*window)
-    if not len(found):
-        found, lost = wakeups(trace, [tid for tid in trace.names if tid])
-        found = found.within(*window)
-        draft.problems.append(
-            f"No wake-up of '{workload.name}' was recorded: late ones are of any task."
-            if len(found)
-            else "No wake-ups were recorded, late or not."
-        )
-    if lost:
-        draft.problems.append(
-            f"Wake-ups of which nothing is known, since events are missing in between: {lost:,}."
-        )
-    if workload.name == CYCLICTEST and found.timed.any():
-        return found.take(found.timed)  # what else wakes it begins or ends it
-    if len(found) and not found.timed.all():
-        draft.problems.append(
-            f"Of {len(found):,} wake-ups {int((~found.timed).sum()):,} were by no timer of the "
-            "task's own: their latency counts from the wake-up."
-        )
-    return found
-
-
-def _say_of_late(draft: _Draft, found: Wakeups, parts: Shared, error_ns: int) -> None:
-    if len(found) < ENOUGH:
-        draft.problems.append(
-            f"{len(found)} wake-ups are few for a 95th percentile: fewer than 20 are beyond it."
-        )
-    if len(parts) > MOST_LATE:
-        draft.problems.append(
-            f"Of {len(parts):,} late wake-ups the {MOST_LATE:,} longest are listed; shares are "
-            "of all."
-        )
-    unknown = int(parts.unknown_ns.sum())
-    if unknown:
-        draft.problems.append(
-            f"Of {unknown / int(parts.latency_ns.sum()):.1%} of the late wake-ups' time it is "
-            "unknown what the vCPU did on its host: it is among the rest."
-        )
-    columns = (parts.host_ns, parts.exit_ns, parts.queue_ns)
-    unsure = np.any([(part > 0) & (part <= error_ns) for part in columns], axis=0)
-    if error_ns and unsure.any():
-        draft.problems.append(
-            "Late wake-ups with a part that is no longer than the "
-            f"{quantity(error_ns / 1e9, Unit.SECONDS)} by which the guest's clock may be off: "
-            f"{int(unsure.sum()):,} of {len(parts):,}. Such a part may be another's."
-        )
 
 
 def _say_found(draft: _Draft, sides: Sides, found: Sequence[Found]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from labctl.base.errors import BrokenError, UsageError
+from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.asked import with_asked_wakeups
@@ -86,9 +87,10 @@ class Recordings:
     problems: Sequence[str]
 
 
-def recordings(traces: Traces, program: str) -> Recordings:
-    """`program`: what labctl calls the workload's. Raises UsageError for a trial that wasn't
-    traced, BrokenError naming a file of labctl's own that isn't what was written."""
+def recordings(traces: Traces, program: str, readings: Iterable[Reading] = ()) -> Recordings:
+    """`program`: what labctl calls the workload's. `readings`: of its own output. Raises UsageError
+    for a trial that wasn't traced, BrokenError naming a file of labctl's own that isn't what was
+    written."""
     folder = traces.folder
     noted = [noted_problem(folder, recorder) for recorder in (HOST_TRACE, GUEST_TRACE)]
     problems = [f"{sentence}." for sentence in noted if sentence]
@@ -106,6 +108,6 @@ def recordings(traces: Traces, program: str) -> Recordings:
         threads=stored_threads(folder) if host is not None else [],
         guest=guest,
         clock=stored_clock_map(folder),
-        workload=stored_workload(folder, program),
+        workload=stored_workload(folder, program, readings),
         problems=problems,
     )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.errors import BrokenError
+from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.coverage import Own
 from labctl.trace.family import family
 from labctl.trace.model import Trace
 
 _LATEST_NS = 2**62
+CYCLICTEST = "cyclictest"
 
 VCPU, HELPERS = "vcpu", ("emulator", "iothread", "vhost")
 """Roles of the threads whose CPU time a guest costs its host (METHOD rule 2)."""
@@ -53,11 +57,13 @@ def stored_threads(raw: TrialFolder) -> list[Thread]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What the runner started. `name`: how its threads' names begin. `pid`: its first process.
-    `window_ns`: when that ran, by the clock of its machine. None where that isn't known."""
+    `window_ns`: when that ran, by the clock of its machine. `own`: what it says of its wake-ups
+    itself. None where that isn't known."""
 
     name: str
     pid: int | None = None
     window_ns: tuple[int, int] | None = None
+    own: Own | None = None
 
     def tids(self, trace: Trace) -> list[int]:
         """Its threads, of a trace of its machine; or, with none of its process in there, those of
@@ -102,8 +108,26 @@ def stored_window(raw: TrialFolder) -> Window:
     return Window(pid=pid, start_ns=start_ns, end_ns=end_ns)
 
 
-def stored_workload(raw: TrialFolder, program: str) -> Workload:
-    """Of a trial. `program`: what labctl calls it. Raises as `stored_window` does."""
+def stored_workload(raw: TrialFolder, program: str, readings: Iterable[Reading] = ()) -> Workload:
+    """Of a trial. `program`: what labctl calls it. `readings`: what its own output says. Raises as
+    `stored_window` does."""
     ran = stored_window(raw)
     # sysbench-cpu is of sysbench.
-    return Workload(name=program.split("-")[0], pid=ran.pid, window_ns=(ran.start_ns, ran.end_ns))
+    name = program.split("-")[0]
+    window = ran.start_ns, ran.end_ns
+    return Workload(name=name, pid=ran.pid, window_ns=window, own=_own(name, readings))
+
+
+def _own(name: str, readings: Iterable[Reading]) -> Own | None:
+    """What others call a latency isn't that of a wake-up of their own threads."""
+    if name != CYCLICTEST:
+        return None
+    told: dict[str, list[float]] = {"wakeups": [], "latency_max": []}
+    for one in readings:
+        if isinstance(one, Sample) and one.metric in told:
+            told[one.metric].append(one.value)
+    if not all(told.values()):
+        return None
+    worst_s = max(told["latency_max"])
+    wakeups = round(sum(told["wakeups"]))
+    return Own(program=name, wakeups=wakeups, worst_ns=round(worst_s * 1e9))

@@ -15,6 +15,8 @@ FORK = "sched:sched_process_fork"
 STOPPED = 0xFF
 """prev_state's bits for why a thread stopped; with none of them it is runnable (TASK_REPORT_MAX,
 above them, is "preempted": include/trace/events/sched.h, __trace_sched_switch_state)."""
+ENDED = 0x30
+"""Of those the bits of a thread that has ended (EXIT_DEAD, EXIT_ZOMBIE)."""
 UNTOLD = -1
 """A prev_state of ours: whether the thread sleeps, waits or has ended isn't known."""
 

@@ -1,24 +1,27 @@
-"""When tasks were meant to run, were woken, and ran: from a machine's own events. Pure."""
+"""When tasks were meant to run, were woken, and ran: from a machine's own events. Pure.
+
+A sleep ends with the task's next switch-in, whether or not an event tells what ended it: a kernel
+may keep wake-ups back (`perfdata_switches`), and a recorder lose them. Those are told of as well.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.keys import Keys, last
-from labctl.trace.lane_spans import Flags, Holes
+from labctl.trace.lane_spans import Flags
 from labctl.trace.model import Nanoseconds, Numbers, Trace
-from labctl.trace.tracepoints import STOPPED, SWITCH, TIMER_EXPIRE, TIMER_START, WAKEUP, WAKING
-
-_WOKEN = (WAKING, WAKEUP)
-"""The earlier one first."""
+from labctl.trace.own_timers import OwnTimers
+from labctl.trace.stays import SLEEPS, Stays
+from labctl.trace.tracepoints import SWITCH, TIMER_EXPIRE, TIMER_START, WAKEUP, WAKING
 
 _LONGEST_LATENESS_NS = 60_000_000_000
 """Of a timer. Beyond it `expires` is no time of CLOCK_MONOTONIC, but of another clock."""
-_RUNS, _SLEEPS, _COMES = range(3)
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,9 @@ class Wakeups:
     """As columns of one length, by the recording machine's clock.
 
     `meant_ns`: when the timer was due that woke the task (`timed`); else when it was woken.
-    `ran_ns`: when it was switched in next, on `cpu`.
+    `ran_ns`: when it was switched in next, on `cpu`; `again_ns`: when it slept again. `inferred`:
+    no event tells of the wake-up, which was somewhere from `meant_ns` to `ran_ns`; `woken_ns` is
+    the earliest.
     """
 
     tid: NDArray[np.int64]
@@ -34,10 +39,16 @@ class Wakeups:
     meant_ns: Nanoseconds
     woken_ns: Nanoseconds
     ran_ns: Nanoseconds
+    again_ns: Nanoseconds
     timed: Flags
+    inferred: Flags
 
     def __len__(self) -> int:
         return len(self.tid)
+
+    @property
+    def latency_ns(self) -> Nanoseconds:
+        return self.ran_ns - self.meant_ns
 
     def within(self, start_ns: int, end_ns: int) -> Wakeups:
         """Those that were meant and came in a window."""
@@ -50,65 +61,130 @@ class Wakeups:
             meant_ns=self.meant_ns[chosen],
             woken_ns=self.woken_ns[chosen],
             ran_ns=self.ran_ns[chosen],
+            again_ns=self.again_ns[chosen],
             timed=self.timed[chosen],
+            inferred=self.inferred[chosen],
         )
 
 
-def wakeups(trace: Trace, tids: Sequence[int]) -> tuple[Wakeups, int]:
-    """Of some tasks, from the sleep before to the switch-in after; and how many more there were
-    with events missing in between, of which nothing is known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """Stretches in which a task was woken, or may have been, and no event tells when. A task has
+    one after the other."""
+
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def total_ns(self) -> int:
+        """The most that their wake-ups can have waited, all together."""
+        return int((self.end_ns - self.start_ns).sum())
+
+    def within(self, start_ns: int, end_ns: int) -> Unseen:
+        """Those that touch a window, cut to it."""
+        start, end = np.maximum(self.start_ns, start_ns), np.minimum(self.end_ns, end_ns)
+        inside = start < end
+        return Unseen(start_ns=start[inside], end_ns=end[inside])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woken:
+    """What ended tasks' sleeps. `unslept_ns`: when they started a timer that was over before they
+    slept."""
+
+    wakeups: Wakeups
+    unseen: Unseen
+    unslept_ns: Nanoseconds
+
+    def only(self, chosen: Flags) -> Woken:
+        """With some of the wake-ups."""
+        return replace(self, wakeups=self.wakeups.take(chosen))
+
+    def within(self, start_ns: int, end_ns: int) -> Woken:
+        inside = (self.unslept_ns >= start_ns) & (self.unslept_ns <= end_ns)
+        return Woken(
+            wakeups=self.wakeups.within(start_ns, end_ns),
+            unseen=self.unseen.within(start_ns, end_ns),
+            unslept_ns=self.unslept_ns[inside],
+        )
+
+
+def woken(trace: Trace, tids: Sequence[int], *, by_timers: bool = False) -> Woken:
+    """What ended the sleeps of some tasks, each from the switch away to the next switch-in.
+
+    `by_timers`: nothing but their own timers wakes these tasks, once they have started one. Then a
+    wake-up that no event tells of is inferred: who started a timer, slept, and came after it was
+    due was woken by it.
+    """
     switches = trace.events.get(SWITCH)
-    waking = next((trace.events[name] for name in _WOKEN if name in trace.events), None)
-    if switches is None or waking is None or not len(switches) or not len(tids):
-        return _none(), 0
+    if switches is None or not len(switches) or not len(tids):
+        return _nothing()
     keys = Keys.of(tids, trace)
-    left = np.isin(switches.fields["prev_pid"], tids)
-    came = np.isin(switches.fields["next_pid"], tids)
-    sleeps = (switches.fields["prev_state"][left] & STOPPED) != 0
-    key = np.concatenate(
-        (
-            keys.key(switches.fields["prev_pid"][left], switches.time_ns[left]),
-            keys.key(switches.fields["next_pid"][came], switches.time_ns[came]),
-        )
-    )
-    what = np.concatenate(
-        (np.where(sleeps, _SLEEPS, _RUNS), np.full(np.count_nonzero(came), _COMES))
-    )
-    cpu = np.concatenate((switches.cpu[left], switches.cpu[came]))
-    in_order = np.lexsort((what, key))
-    key, what, cpu = key[in_order], what[in_order], cpu[in_order]
-    if not len(key):
-        return _none(), 0
-    own = np.flatnonzero(np.isin(waking.fields["pid"], tids))
-    woken = keys.key(waking.fields["pid"][own], waking.time_ns[own])
-    in_order = np.argsort(woken, kind="stable")
-    own, woken = own[in_order], woken[in_order]
-    after = np.searchsorted(key, woken, "right")
-    before, then = np.maximum(after - 1, 0), np.minimum(after, len(key) - 1)
-    fits = (after > 0) & (after < len(key)) & (what[before] == _SLEEPS)
-    for other in (before, then):
-        fits &= keys.number(key[other]) == keys.number(woken)
-    # Of several within one sleep it is the first that woke it.
-    fits[1:] &= after[1:] != after[:-1]
-    own, before, then = own[fits], before[fits], then[fits]
-    slept_ns, ran_ns = keys.time_ns(key[before]), keys.time_ns(key[then])
-    kept = Holes.of(trace.gaps).of_spans(slept_ns, ran_ns)[0] == ran_ns
-    # Who leaves before it came: the switch in between is missing.
-    kept &= what[then] == _COMES
-    # Times so far apart that keys don't hold them are made up.
-    kept &= (slept_ns <= waking.time_ns[own]) & (waking.time_ns[own] <= ran_ns)
-    own, slept_ns, ran_ns, then = own[kept], slept_ns[kept], ran_ns[kept], then[kept]
-    tid, woken_ns = waking.fields["pid"][own].astype(np.int64), waking.time_ns[own]
-    due_ns, timed = _due(trace, tid, woken_ns, waking.cpu[own], slept_ns)
+    if not keys.fits:
+        return _nothing()
+    stays = Stays.of(switches, keys)
+    is_whole = stays.is_whole(trace.gaps)
+    asleep = np.flatnonzero(is_whole & (stays.what == SLEEPS))
+    tid, slept_ns, ran_ns = stays.tid[asleep], stays.start_ns[asleep], stays.end_ns[asleep]
+    slept, ran = keys.key(tid, slept_ns), keys.key(tid, ran_ns)
+
+    told = _told(trace, keys)
+    first = np.searchsorted(told.key, slept, "left")
+    is_told = told.key[first] <= ran
+    woken_ns = np.where(is_told, told.time_ns[first], ran_ns)
+    due_ns, timed = _due(trace, tid, woken_ns, told.cpu[first], slept_ns)
+    timed &= is_told
+
+    timers = OwnTimers.of(trace, keys)
+    timer = timers.last_between(keys.key(tid, stays.came_ns(asleep, keys.begin_ns)), slept)
+    own_ns = np.append(timers.due_ns, 0)[timer]
+    is_own = ~timed & (timer >= 0) & (own_ns <= woken_ns)
+    is_own &= woken_ns - own_ns < _LONGEST_LATENESS_NS
+    inferred = is_own & ~is_told & by_timers
+    is_known = is_told | inferred
     found = Wakeups(
         tid=tid,
-        cpu=cpu[then].astype(np.int64),
-        meant_ns=np.where(timed, due_ns, woken_ns),
-        woken_ns=woken_ns,
+        cpu=stays.then_cpu[asleep],
+        meant_ns=np.where(is_own, own_ns, np.where(timed, due_ns, woken_ns)),
+        woken_ns=np.where(inferred, own_ns, woken_ns),
         ran_ns=ran_ns,
-        timed=timed,
+        again_ns=stays.slept_again_ns(asleep),
+        timed=timed | is_own,
+        inferred=inferred,
+    ).take(is_known)
+
+    # Who sleeps without a timer, although it has had some, waits for something else.
+    unknown = asleep[:0] if by_timers and len(timers) else asleep[~is_known]
+    unseen = np.concatenate((unknown, np.flatnonzero(~is_whole)))
+    return Woken(
+        wakeups=found,
+        unseen=Unseen(start_ns=stays.start_ns[unseen], end_ns=stays.end_ns[unseen]),
+        unslept_ns=timers.unused_ns(timer),
     )
-    return found, int(np.count_nonzero(~kept))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Events that tell of wake-ups, in order of task and time, and one after all of them."""
+
+    key: NDArray[np.int64]
+    time_ns: Nanoseconds
+    cpu: Numbers
+
+
+def _told(trace: Trace, keys: Keys) -> _Told:
+    """Whoever asks for a wake-up, and what answers: either may be all that there is."""
+    parts = [(np.array([_NEVER]), np.array([0]), np.array([-1]))]
+    for events in (trace.events[name] for name in (WAKING, WAKEUP) if name in trace.events):
+        own = np.flatnonzero(np.isin(events.fields["pid"], keys.things))
+        key = keys.key(events.fields["pid"][own], events.time_ns[own])
+        parts.append((key, events.time_ns[own], events.cpu[own]))
+    key, time_ns, cpu = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(key, kind="stable")
+    return _Told(key[order], time_ns[order], cpu[order])
 
 
 def _due(
@@ -144,13 +220,19 @@ def _due(
     return due_ns, known
 
 
-def _none() -> Wakeups:
+def _nothing() -> Woken:
     nothing = np.zeros(0, dtype=np.int64)
-    return Wakeups(
-        tid=nothing,
-        cpu=nothing,
-        meant_ns=nothing,
-        woken_ns=nothing,
-        ran_ns=nothing,
-        timed=nothing.astype(bool),
+    return Woken(
+        wakeups=Wakeups(
+            tid=nothing,
+            cpu=nothing,
+            meant_ns=nothing,
+            woken_ns=nothing,
+            ran_ns=nothing,
+            again_ns=nothing,
+            timed=nothing.astype(bool),
+            inferred=nothing.astype(bool),
+        ),
+        unseen=Unseen(start_ns=nothing, end_ns=nothing),
+        unslept_ns=nothing,
     )

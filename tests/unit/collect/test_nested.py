@@ -5,18 +5,24 @@ from __future__ import annotations
 import lzma
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from labctl.base.units import Better, Unit
 from labctl.collect import nested
-from labctl.collect.nested import SHARES
+from labctl.collect.nested import SEEN, SHARES
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.model import Trace
 from labctl.trace.recordings import Traces
+from labctl.trace.tracepoints import TIMER_START
 
 FIXTURES = Path(__file__).parent / "fixtures"
+NATIVE = FIXTURES / "perf-6.1-native-cyclictest"
+"""0.6 s of cyclictest natively, on a CPU of a 6.18 host that kept 154 of 600 wake-ups back."""
 GUEST = FIXTURES / "perf-6.1-guest-cyclictest"
 HOST = FIXTURES.parents[1] / "trace" / "fixtures" / "sched-perf-6.1.data"
 
@@ -30,13 +36,21 @@ def raw(tmp_path: Path) -> TrialFolder:
     return folder
 
 
+@pytest.fixture
+def native(tmp_path: Path) -> TrialFolder:
+    folder = TrialFolder(shutil.copytree(NATIVE, tmp_path / "0001"))
+    packed = folder.path / f"{files.HOST}.xz"
+    (folder.path / files.HOST).write_bytes(lzma.decompress(packed.read_bytes()))
+    return folder
+
+
 def parse(raw: TrialFolder, kind: str, accelerator: str) -> Iterator[Reading]:
     return nested.parse(Traces(raw), program="cyclictest", kind=kind, accelerator=accelerator)
 
 
 def reasons(raw: TrialFolder, kind: str, accelerator: str) -> dict[str, str]:
     found = list(parse(raw, kind=kind, accelerator=accelerator))
-    assert not any(isinstance(reading, Sample) for reading in found)
+    assert {one.metric for one in found if isinstance(one, Sample)} <= {SEEN}
     return {one.metric: one.reason for one in found if isinstance(one, Unavailable)}
 
 
@@ -54,6 +68,7 @@ def test_a_trial_without_a_trace_has_none_of_it(tmp_path: Path) -> None:
 def test_traces_that_cannot_be_read_are_reasons(raw: TrialFolder) -> None:
     (raw.path / files.GUEST).write_bytes(b"no trace")
     found = reasons(raw, "guest", "kvm")
+    assert found.keys() == {SEEN, *SHARES}
     assert all("has no trace to show" in reason for reason in found.values())
 
 
@@ -72,3 +87,62 @@ def test_natively_only_waiting_for_other_tasks_has_a_share(raw: TrialFolder) -> 
     assert 0 < found["late_queue_share"].value < 1
     assert isinstance(found["late_host_share"], Unavailable)
     assert isinstance(found["late_exit_share"], Unavailable)
+
+
+def test_natively_wake_ups_that_the_kernel_kept_back_are_inferred_from_timers(
+    native: TrialFolder,
+) -> None:
+    found = {reading.metric: reading for reading in parse(native, "native", "tcg")}
+    seen, share = found[SEEN], found["late_queue_share"]
+    assert isinstance(seen, Sample)
+    assert isinstance(share, Sample)
+    assert seen.value == 1
+    assert share.value == pytest.approx(0.874, abs=0.001)
+
+
+def test_natively_without_timers_the_wake_ups_that_are_left_say_nothing_of_all(
+    native: TrialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of those waited behind other tasks, as the others were made by an idle CPU."""
+    host = Traces(native).host
+    assert isinstance(host, Trace)
+    events = {name: of for name, of in host.events.items() if name != TIMER_START}
+    monkeypatch.setattr(Traces, "host", replace(host, events=events))
+    found = {reading.metric: reading for reading in parse(native, "native", "tcg")}
+    seen, share = found[SEEN], found["late_queue_share"]
+    assert isinstance(seen, Sample)
+    assert isinstance(share, Unavailable)
+    assert seen.value == pytest.approx(446 / 600)
+    assert share.reason == (
+        "the trace tells of 446 of 600 wake-ups (74.3 %), and the slowest may be among the others."
+    )
+
+
+@pytest.mark.parametrize(
+    ("cycles", "worst_s", "reason"),
+    [
+        (600, 0.000451, None),
+        (600, 0.00721, "all that is known is that it is from 42% to 94%."),
+        (1200, 0.000451, "the trace tells of 600 of 1,200 wake-ups (50.0 %)"),
+    ],
+)
+def test_what_the_program_counts_itself_is_held_against_the_trace(
+    native: TrialFolder, cycles: int, worst_s: float, reason: str | None
+) -> None:
+    told = (("wakeups", cycles, Unit.COUNT), ("latency_max", worst_s, Unit.SECONDS))
+    own = [
+        Sample(metric=metric, value=value, unit=unit, better=Better.LOWER, source="x")
+        for metric, value, unit in told
+    ]
+    readings = nested.parse(
+        Traces(native), program="cyclictest", kind="native", accelerator="tcg", own=own
+    )
+    found = {reading.metric: reading for reading in readings}
+    seen, share = found[SEEN], found["late_queue_share"]
+    assert isinstance(seen, Sample)
+    assert seen.value == 600 / cycles
+    if reason is None:
+        assert isinstance(share, Sample)
+    else:
+        assert isinstance(share, Unavailable)
+        assert reason in share.reason

@@ -20,6 +20,7 @@ from labctl.report.timeline import About, page
 from labctl.report.timeline_data import CATEGORIES, MEASURED, packed, spans_of
 from labctl.report.timeline_json import timeline_json
 from labctl.report.timeline_overview import WIDTH, shares
+from labctl.trace.coverage import Coverage, Own
 from labctl.trace.lanes import Lane, Late, State, Suspect, Timeline
 from labctl.trace.model import Gap
 from tests.unit.trace import test_nested as schedule
@@ -189,6 +190,117 @@ def test_a_part_that_cannot_be_told_of_does_not_make_the_listed_ones_all() -> No
     assert "50 % was waiting for a host CPU" in lead
 
 
+def natively(*, seen: int, unseen: int, unseen_ns: int = 0, own_us: int | None = None) -> Timeline:
+    """What a native trace of some wake-ups says, the worst of which came 2.06 ms late."""
+    worst = 2_060_000
+    own = None
+    if own_us is not None:
+        own = Own(program="cyclictest", wakeups=seen + unseen, worst_ns=own_us * 1000)
+    tasks = lane("CPU 0", "host", 0, [(0, 20 * MS, State.TASK, "cyclictest")])
+    whole = {"wakeups": seen, "wakeups_unseen": unseen, "late_wakeups": 1}
+    return Timeline(
+        start_ns=0,
+        end_ns=20 * MS,
+        lanes=(tasks,),
+        late=(late(4, worst, 0, queue_ns=worst, other_ns=0, culprit="sh (task)"),),
+        coverage=Coverage(
+            seen=seen,
+            inferred=0,
+            unseen=unseen,
+            unseen_ns=unseen_ns,
+            worst_ns=worst,
+            until_ns=worst + 5_000,
+            own=own,
+        ),
+        figures=whole,
+    )
+
+
+def test_of_too_few_wake_ups_nothing_is_said_but_of_how_many_that_is() -> None:
+    partly = natively(seen=2453, unseen=3534, own_us=7210)
+    lead, worst, coverage = words.answer(partly)
+    assert lead == (
+        "What the slowest 5 % of wake-ups waited for is unknown: the trace tells of 2,453 of 5,987 "
+        "wake-ups (40.9 %), and the slowest may be among the others."
+    )
+    assert "1 of 2,453 wake-ups that were seen." in worst
+    assert "The worst that was seen came 2.06 ms late" in worst
+    assert coverage == (
+        "The trace tells of 2,453 of 5,987 wake-ups (40.9 %). cyclictest itself had a latency of "
+        "7.21 ms, and no wake-up that was seen can have given it."
+    )
+    html = page(partly, ABOUT)
+    assert "<dt>Wake-ups seen</dt><dd>2,453 of 5,987</dd>" in html
+    assert "<dt>The worst seen</dt><dd>2.06 ms</dd>" in html
+    assert "These are the slowest of those that were seen; others may have been slower." in html
+    for told in (lead, coverage):
+        assert told in unescape(html)
+    found = timeline_json(partly, ABOUT)
+    assert found["late_shares"] == {}
+    assert found["coverage"] == {
+        "seen": 2453,
+        "inferred": 0,
+        "unseen": 3534,
+        "unseen_s": 0.0,
+        "is_enough": False,
+        "worst_seen_s": 0.00206,
+        "own_wakeups": 5987,
+        "own_worst_s": 0.00721,
+        "lacks_worst": True,
+    }
+
+
+def test_of_all_wake_ups_the_worst_is_the_worst() -> None:
+    whole = natively(seen=5987, unseen=0, own_us=2063)
+    exact = {"queue": (1.0, 1.0), "other": (0.0, 0.0)}
+    shares = {"late_queue_share": 1.0, "late_other_share": 0.0}
+    whole = replace(whole, late_bounds=exact, figures={**whole.figures, **shares})
+    lead, worst, coverage = words.answer(whole)
+    assert lead.endswith("wake-ups waited, 100 % was behind other tasks.")
+    assert "1 of 5,987 wake-ups." in worst
+    assert "The worst came 2.06 ms late" in worst
+    assert coverage == "The trace tells of 5,987 of 5,987 wake-ups."
+    html = page(whole, ABOUT)
+    assert "<dt>The worst</dt>" in html
+    assert "others may have been slower" not in html
+    assert timeline_json(whole, ABOUT)["late_shares"] == {
+        "host": 0.0,
+        "exit": 0.0,
+        "queue": 1.0,
+        "other": 0.0,
+    }
+
+
+def test_a_share_that_is_known_between_bounds_is_told_with_both() -> None:
+    nearly = natively(seen=5980, unseen=7, unseen_ns=100_000)
+    bounds = {"queue": (0.85, 0.91), "other": (0.09, 0.15)}
+    shares = {"late_queue_share": 0.9, "late_other_share": 0.1}
+    nearly = replace(nearly, late_bounds=bounds, figures={**nearly.figures, **shares})
+    lead, worst, coverage = words.answer(nearly)
+    assert lead.endswith("85 to 91 % was behind other tasks, 9 to 15 % for other reasons.")
+    assert "The worst that was seen came" in worst
+    assert coverage == "The trace tells of 5,980 of 5,987 wake-ups (99.8 %)."
+    found = timeline_json(nearly, ABOUT)
+    assert found["late_share_bounds"] == {"queue": [0.85, 0.91], "other": [0.09, 0.15]}
+    assert found["late_shares"]["queue"] == 0.9
+
+
+def test_shares_between_bounds_that_are_far_apart_are_unknown() -> None:
+    vague = natively(seen=5980, unseen=7, unseen_ns=20 * MS)
+    vague = replace(vague, late_bounds={"queue": (0.2, 0.9), "other": (0.1, 0.8)})
+    lead, *_ = words.answer(vague)
+    assert "is unknown: those that were not seen may have waited for most of it" in lead
+    assert timeline_json(vague, ABOUT)["late_shares"] == {}
+
+
+def test_a_trace_that_tells_of_no_wake_up_of_many_does_not_say_that_none_was_late() -> None:
+    none = replace(natively(seen=0, unseen=600), late=(), figures={})
+    lead, coverage = words.answer(none)
+    assert "is unknown: the trace tells of 0 of 600 wake-ups (0.0 %)" in lead
+    assert coverage == "The trace tells of 0 of 600 wake-ups (0.0 %)."
+    assert "0 of 600" in page(none, ABOUT)
+
+
 def test_the_guests_side_alone_gives_no_share_of_any_cause() -> None:
     guests = tuple(one for one in small().lanes if one.side == "guest")
     blind = replace(small(), lanes=guests)
@@ -228,6 +340,12 @@ def test_without_late_wake_ups_the_lead_says_how_long_vcpus_waited() -> None:
     figures = {"vcpu0_preempted_share": 0.25, "vcpu1_preempted_share": 0.5, "vcpu1_exit_share": 1}
     (lead,) = words.answer(replace(small(), late=(), figures=figures))
     assert lead.endswith("Its vCPUs waited for a host CPU for 25.0 % to 50.0 % of the time.")
+
+
+def test_what_is_unknown_of_a_vcpu_may_have_been_waiting() -> None:
+    figures = {"vcpu0_preempted_share": 0.25, "vcpu0_unknown_share": 0.3}
+    (lead,) = words.answer(replace(small(), late=(), figures=figures))
+    assert lead.endswith("Its vCPUs waited for a host CPU for 25.0 % to 55.0 % of the time.")
 
 
 def test_the_page_has_the_numbers_of_the_time_line() -> None:

@@ -2,8 +2,8 @@
 
 What tells of the machine that recorded it is left out: every feature section but the layouts of
 tracepoints (host name, command line), the files that processes map, and the names of processes
-other than those of perf, its benchmarks, QEMU and the kernel; and threads that never ran. perf
-reads the result as before.
+other than those of perf, its benchmarks, cyclictest, QEMU and the kernel; and threads that never
+ran. perf reads the result as before.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SAMPLE, LOST, COMM, FORK, ROUND, LOST_SAMPLES, ID_INDEX = 9, 2, 3, 7, 68, 13, 69
 SWITCHED = 15
 KEPT = {SAMPLE, LOST, COMM, FORK, ROUND, LOST_SAMPLES, ID_INDEX, SWITCHED}
 HARMLESS = re.compile(
-    rb"(perf|perf-exec|sched-.*|sleep|swapper|fw|(CPU|IO|TCG).*|qemu.*|call_rcu|(migration|ksoftirqd"
-    rb"|kworker|cpuhp|idle_inject|rcu|kthreadd|khugepaged|kcompactd|kswapd|swapper).*)\Z"
+    rb"(perf|perf-exec|cyclictest|sched-.*|sleep|swapper|fw|(CPU|IO|TCG).*|qemu.*|call_rcu"
+    rb"|(migration|ksoftirqd|kworker|cpuhp|idle_inject|rcu|kthreadd|khugepaged|kcompactd|kswapd|swapper).*)\Z"
 )
 
 

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labctl.trace.coverage import Own
 from labctl.trace.lanes import Lane, Late, State, Timeline
-from labctl.trace.nested import MOST_LATE, timeline_of
+from labctl.trace.lateness import MOST_LATE
+from labctl.trace.model import Events
+from labctl.trace.nested import timeline_of
 from labctl.trace.threads import Thread, Workload
 from tests.unit.trace.recorded import (
     MSR_WRITE,
@@ -36,6 +39,8 @@ from tests.unit.trace.two_sides import (
     vcpu,
     wake_up,
 )
+
+MS = 1_000_000
 
 
 def parts_by_hand(timeline: Timeline, late: Late, woken_us: int) -> tuple[int, int, int]:
@@ -165,9 +170,89 @@ def test_wake_ups_over_a_gap_are_not_told_of() -> None:
     assert any(
         "lost on the guest's side: 7, in 1 place" in problem for problem in timeline.problems
     )
-    assert any(
-        "nothing is known, since events are missing in between: 1." in problem
-        for problem in timeline.problems
+    assert timeline.coverage is not None
+    assert (timeline.coverage.seen, timeline.coverage.unseen) == (1, 1)
+
+
+def test_hidden_wake_ups_make_the_late_ones_unknown() -> None:
+    """As where a kernel keeps back what an idle CPU does: what is left waited for other tasks."""
+    native = guest(1_100_000)
+    for number in range(500):
+        due = 2_000 * (number + 1)
+        wake_up(native, due, due + 10, due + 30, over=SHELL)
+    half = native.trace()
+    hidden = {
+        name: events if name == "sched:sched_switch" else without(events, range(0, 500, 2))
+        for name, events in half.events.items()
+        if "timer" not in name
+    }
+    told = Workload(name="cyclictest", own=Own(program="cyclictest", wakeups=500, worst_ns=7 * MS))
+    timeline = timeline_of(replace(half, events=hidden), [], None, "natively", told)
+    assert timeline.coverage is not None
+    assert (timeline.coverage.seen, timeline.coverage.unseen) == (250, 250)
+    assert timeline.coverage.lacks_worst
+    assert not any("share" in name or "threshold" in name for name in timeline.figures)
+    assert timeline.late_bounds == {}
+    # What was seen is still to be looked at.
+    assert {late.latency_ns for late in timeline.late} == {20_000}
+
+
+def test_timers_of_their_own_make_hidden_wake_ups_known() -> None:
+    native = guest(1_100_000)
+    for number in range(500):
+        due = 2_000 * (number + 1)
+        wake_up(native, due, due + 10, due + 30 + number % 7, over=SHELL if number % 2 else 0)
+    whole = native.trace()
+    keeps = ("sched:sched_switch", "timer:hrtimer_start")
+    hidden = {
+        name: events if name in keeps else without(events, range(0, 500, 2))
+        for name, events in whole.events.items()
+        if not name.endswith("expire_entry")
+    }
+    expected = timeline_of(whole, [], None, "natively", WORKLOAD)
+    timeline = timeline_of(replace(whole, events=hidden), [], None, "natively", WORKLOAD)
+    assert timeline.coverage is not None
+    assert (timeline.coverage.seen, timeline.coverage.inferred) == (500, 250)
+    assert timeline.figures == expected.figures
+    assert timeline.late == expected.late
+    assert any("Inferred wake-ups: 250 of 500" in problem for problem in timeline.problems)
+
+
+def test_who_ran_before_an_inferred_wake_up_may_have_delayed_it() -> None:
+    """It may have been woken before that, and waited, or after."""
+    native = guest()
+    wake_up(native, due_us=20_000, woken_us=20_010, ran_us=20_510, over=SHELL)
+    whole = native.trace()
+    events = {name: whole.events[name] for name in ("sched:sched_switch", "timer:hrtimer_start")}
+    events["sched:sched_waking"] = without(whole.events["sched:sched_waking"], range(1))
+    timeline = timeline_of(replace(whole, events=events), [], None, "natively", WORKLOAD)
+    (late,) = timeline.late
+    assert (late.latency_ns, late.queue_ns, late.other_ns) == (510_000, 0, 510_000)
+    assert timeline.late_bounds == {"queue": (0, 1), "other": (0, 1)}
+    assert "late_queue_share" not in timeline.figures
+
+
+def test_cycles_that_no_event_tells_of_are_counted_as_unseen() -> None:
+    """Of a thread that the trace doesn't know for the program's, say."""
+    outside, inside = host(), guest()
+    wake_up(inside, due_us=20_000, woken_us=20_010, ran_us=20_020)
+    inside.timer(20_100, 0, CYCLICTEST, TIMER, 20_050)  # over at once: no sleep, no wake-up
+    wake_up(inside, due_us=30_000, woken_us=30_010, ran_us=30_020)
+    for cycles, missing in ((3, 0), (5, 2)):
+        own = Own(program="cyclictest", wakeups=cycles, worst_ns=20_000)
+        timeline = told(outside, inside, replace(WORKLOAD, own=own))
+        assert timeline.coverage is not None
+        assert timeline.coverage.unseen == missing
+        assert timeline.coverage.unseen_ns == missing * 20_000
+
+
+def without(events: Events, rows: range) -> Events:
+    gone = list(rows)
+    return Events(
+        time_ns=np.delete(events.time_ns, gone),
+        cpu=np.delete(events.cpu, gone),
+        tid=np.delete(events.tid, gone),
+        fields={name: np.delete(column, gone) for name, column in events.fields.items()},
     )
 
 

@@ -89,7 +89,8 @@ def test_what_cannot_be_told_has_no_figure() -> None:
     assert emulated["late_host_share"] == 0
     assert not {"late_exit_share", "vcpu0_exit_share", "lock_holder_count"} & emulated.keys()
     alone = timeline_of(host().trace(), [], inside.trace(), clock(), WORKLOAD)
-    assert set(alone.figures) == {"wakeups", "late_wakeups", "late_threshold_s"}
+    told_of = {"wakeups", "wakeups_unseen", "late_wakeups", "late_threshold_s"}
+    assert set(alone.figures) == told_of
     assert [late.queue_ns for late in alone.late] == [0]
     assert any("can't be told what late wake-ups waited for" in text for text in alone.problems)
     native = timeline_of(inside.trace(), [], None, "natively", WORKLOAD).figures
