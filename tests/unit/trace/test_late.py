@@ -288,6 +288,22 @@ def test_late_time_in_which_the_host_is_unknown_is_said() -> None:
     assert any("10.0% of the late wake-ups' time" in text for text in timeline.problems)
 
 
+def test_a_vcpu_whose_wake_up_was_not_seen_leaves_the_hosts_share_unknown() -> None:
+    """It slept, and then waited for a CPU or not: its wake-up alone would tell."""
+    outside, inside = host(), guest()
+    outside.switch(10_000, 1, VCPU, 0, SLEEPING)
+    outside.switch(29_000, 1, 0, VCPU, RUNNABLE)
+    outside.switch(50_000, 1, VCPU, 0, SLEEPING)
+    outside.wake(59_000, 1, VCPU)  # others' wake-ups are told of
+    outside.switch(59_001, 1, 0, VCPU, RUNNABLE)
+    wake_up(inside, due_us=20_000, woken_us=29_010, ran_us=29_020)
+    timeline = told(outside, inside)
+    least, most = timeline.late_bounds["host"]
+    assert least == 0
+    assert most == pytest.approx(9_000 / 9_020)
+    assert not {"late_host_share", "late_other_share"} & timeline.figures.keys()
+
+
 def test_more_late_ones_than_a_page_needs_are_cut_and_said_to_be() -> None:
     outside, inside = host(10**8), guest(10**8)
     for number in range(2 * MOST_LATE):
