@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.checks import Checked, check
-from labctl.analysis.design import ALPHA, Design, joint_level, read_design
+from labctl.analysis.design import Design, joint_level, read_design
 from labctl.analysis.effects import Effects, alone, by_ratio, natural, on_scale, paired, ratio_of
 from labctl.analysis.intervals import Spread, welch_interval
 from labctl.analysis.model import EffectKind
@@ -33,8 +33,8 @@ class Difference:
 
     `of_effect`: it is the tuning's effect on its baseline that is compared, else the value itself.
     `estimate`, `low`, `high`: B / A for ratios, else B - A in `unit`; `low` and `high` None where
-    there is no interval. `confidence`: simultaneous over the declared primaries' effects, else
-    95 %. `margin`: the practical threshold of A's study, as Comparison has it.
+    there is no interval. `confidence`: such that the rows of effects and of values all hold with
+    95 % together. `margin`: the practical threshold of A's study, as Comparison has it.
     """
 
     tuning: str
@@ -117,15 +117,16 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     if spots and not measured:
         left_out.append("No tuning has a primary metric measured in both runs.")
     judged = [spot for spot in measured if spot.tuning in ours.design.candidates]
-    alpha = joint_level(ours.design, theirs.design) / max(1, len(judged))
-    effects = (_effect(ours, theirs, spot, alpha) for spot in judged)
+    # Effects and values get half each: runs that are alike must not differ in any row of either.
+    level = joint_level(ours.design, theirs.design) / (2 if judged else 1)
+    effects = (_effect(ours, theirs, spot, level / len(judged)) for spot in judged)
     return RunComparison(
         a=a.name,
         b=b.name,
         facts=() if _either_imported(a, b) else tuple(fact_differences(a.run, b.run)),
         refusals=tuple(refusals(a, b)),
         left_out=tuple(left_out),
-        levels=tuple(_level(ours, theirs, spot) for spot in measured),
+        levels=tuple(_level(ours, theirs, spot, level / len(measured)) for spot in measured),
         effects=tuple(found for found in effects if found is not None),
         cautions=(*_cautions(ours, theirs), *_unchecked(ours, theirs, judged)),
     )
@@ -271,7 +272,7 @@ def workload_differences(a: LoadedRun, b: LoadedRun, name: str) -> list[str]:
 MADE_BY = ("program", "parameters", "duration_s", "primary")
 
 
-def _level(a: _Side, b: _Side, spot: _Spot) -> Difference:
+def _level(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference:
     ours, theirs = a.series(spot), b.series(spot)
     logs = by_ratio([ours, theirs])
     return _difference(
@@ -281,7 +282,7 @@ def _level(a: _Side, b: _Side, spot: _Spot) -> Difference:
         EffectKind.RATIO if logs else EffectKind.DIFFERENCE,
         (alone(ours, logs=logs), alone(theirs, logs=logs)),
         shown=(ours.typical, theirs.typical),
-        alpha=ALPHA,
+        alpha=alpha,
         of_effect=False,
         licences=(),
     )

@@ -39,7 +39,8 @@ def comparison_table(found: RunComparison) -> RenderableType:
         ("Values", found.levels),
     ):
         if rows:
-            parts += [Text(), _numbers(title, rows), small(_confidence(rows))]
+            several = len(found.effects) + len(found.levels) > 1
+            parts += [Text(), _numbers(title, rows), small(_confidence(rows[0], several=several))]
     if not found.levels:
         parts.append(text("\nNothing can be compared.", style="bold"))
     return Group(*parts)
@@ -107,11 +108,10 @@ def interval(row: Difference) -> str:
     return difference_interval(row.low, row.high, row.unit)
 
 
-def _confidence(rows: Sequence[Difference]) -> str:
-    first = rows[0]
+def _confidence(first: Difference, *, several: bool) -> str:
     told = f"Intervals of {share(first.confidence)} (Welch)"
-    if first.of_effect and len(rows) > 1:
-        told += ", which hold 95 % over all rows together"
+    if several:
+        told += ", so that all rows hold together with at least 95 %"
     return (
         f'{told}. "differs": it excludes no difference; "the same": all of it lies within '
         'the study\'s threshold; "not shown": neither.'

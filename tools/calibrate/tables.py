@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
-from tools.calibrate import coverage, false_verdicts, harmful, power
+from tools.calibrate import coverage, false_verdicts, harmful, pairs, power
 from tools.calibrate.rates import Rate
 from tools.calibrate.sensitivity import sensitivity_table
 from tools.calibrate.table import Simulations, Table, exception, percent, shown
@@ -121,6 +121,47 @@ def false_verdict_table(simulations: Simulations) -> Table:
                 "blocks": of.blocks,
             }
             for scenario, of in found
+        ],
+    )
+
+
+def pairs_table(simulations: Simulations) -> Table:
+    """Two runs cost twice what one does, so half of the runs are enough."""
+    count = max(1, simulations.runs // 2)
+    calls = [(name, count, simulations.seed) for name in pairs.SETTINGS]
+    results = simulations.of("two runs alike", pairs.false_rows, calls)
+    found = dict(zip(pairs.SETTINGS, results, strict=True))
+    return Table(
+        title="Two runs alike",
+        text=(
+            f"{count} pairs of A/A runs each, compared with each other: pairs of which any row "
+            '"differs", in percent. The upper 95 % limit over both tables is promised to be at '
+            "most 6."
+        ),
+        header=["scenario", "effects", "values", "any row", "upper limit"],
+        rows=[
+            [
+                name,
+                _percent(of.effects),
+                _percent(of.values),
+                _percent(of.any_row),
+                f"{100 * of.any_row.upper:.1f}",
+            ]
+            for name, of in found.items()
+        ],
+        broken=[
+            f"two runs alike, {name}: {_percent(of.any_row)} % of pairs differ in some row"
+            for name, of in found.items()
+            if of.any_row.upper > false_verdicts.LIMIT
+        ],
+        values=[
+            {
+                "scenario": name,
+                "effects": of.effects.to_json(),
+                "values": of.values.to_json(),
+                "any": of.any_row.to_json(),
+            }
+            for name, of in found.items()
         ],
     )
 
@@ -242,6 +283,7 @@ def recommended_table(simulations: Simulations) -> Table:
 GROUPS: dict[str, Callable[[Simulations], Table]] = {
     "coverage": coverage_table,
     "false-verdicts": false_verdict_table,
+    "pairs": pairs_table,
     "handicap": handicap_table,
     "power": power_table,
     "equivalence": equivalence_table,

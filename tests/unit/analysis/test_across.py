@@ -94,12 +94,20 @@ def test_one_block_has_no_interval() -> None:
 
 
 def test_equal_runs_rarely_differ() -> None:
-    """Intervals of the effects hold together in 95 of 100 pairs: of 200, at most 18 may not."""
+    """The intervals of both tables hold together in 95 of 100 pairs: of 200, at most 18 may not."""
     wrong = 0
     for seed in range(200):
         a, b = (synthetic_run(seed=2 * seed + one, effects={}, primary_only=True) for one in (0, 1))
-        wrong += any(row.finding == "differs" for row in compare_runs(a, b).effects)
-    assert 2 <= wrong <= 18
+        found = compare_runs(a, b)
+        wrong += any(row.finding == "differs" for row in (*found.effects, *found.levels))
+    assert wrong <= 18
+
+
+def test_the_rows_of_each_table_share_half_of_the_level() -> None:
+    found = compare_runs(*(synthetic_run(seed=seed, primary_only=True) for seed in (1, 2)))
+    for rows in (found.effects, found.levels):
+        expected = 1 - 0.025 / len(rows)
+        assert [row.confidence for row in rows] == pytest.approx([expected] * len(rows))
 
 
 def test_facts_that_differ_are_named_the_kernel_first() -> None:
