@@ -1,10 +1,12 @@
 """Whether a run may judge: does baseline equal itself, and was the handicap found?
 
-Both use the workload's primary metric, its condition, and a two-sided interval of 95 %. They are
-no part of the family: a control that differs by chance (one in twenty) suspends verdicts, which
-harms nobody. Found means that the handicap's interval lies below 0 altogether, so a blind run
-passes in one case of forty. A handicap that shows as many times the margin says nothing of losses
-as small as the margin: then the minimum detectable effect must lie below it.
+Both use the workload's primary metric and a two-sided interval, in each condition. The control's
+checks are a family of their own: of p places each has confidence 1 - alpha/p, so a sound run finds
+its baseline different from itself anywhere in at most 5 % of cases
+(docs/decisions/control-and-handicap.md). The handicap's interval has 95 %. Found means that it
+lies below 0 altogether, so a blind run passes in one case of forty. A handicap that shows as many
+times the margin says nothing of losses as small as the margin: then the minimum detectable effect
+must lie below it.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def _check_control(
 ) -> tuple[RunCheck, bool, float]:
     """The check, whether it lets the run judge, and its reach: y_C - y_B, which is METHOD 17's a_b
     in the direction of all other changes, those of an arm against baseline."""
-    arm = _Arm.of(cells, place, primary, design.control, (design.baseline,))
+    arm = _control(design, cells, place, primary)
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
         sentence = f"The control could not be checked in {place}: {arm.excuse}."
         return arm.checked("control", None, sentence), False, 0.0
@@ -77,12 +79,17 @@ def _check_control(
     return arm.checked("control", True, f"The control passed in {place}: {found}."), True, reach
 
 
+def _control(design: Design, cells: Cells, place: Place, primary: Primary) -> _Arm:
+    references = (design.baseline,)
+    return _Arm.of(cells, place, primary, design.control, references, design.control_alpha)
+
+
 def _check_handicap(
     design: Design, cells: Cells, place: Place, primary: Primary
 ) -> tuple[RunCheck, float]:
     """The check, and the smallest loss that the run has so shown it sees."""
     references = (design.baseline, design.control)
-    arm = _Arm.of(cells, place, primary, design.handicap, references)
+    arm = _Arm.of(cells, place, primary, design.handicap, references, ALPHA)
     withheld = '"equivalent" is withheld there'
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
         sentence = f"The handicap could not be checked in {place}: {arm.excuse}; {withheld}."
@@ -97,7 +104,7 @@ def _check_handicap(
             f"size, so {withheld}."
         )
         return arm.checked("handicap", False, sentence), math.inf
-    control = _Arm.of(cells, place, primary, design.control, (design.baseline,))
+    control = _control(design, cells, place, primary)
     noise = None if control.excuse or control.effects is None else control.effects.spread
     least = sees_from(abs(arm.effects.spread.mean), noise, design.alpha)
     sentence = f"The handicap was found in {place}: {found}."
@@ -124,6 +131,7 @@ class _Arm:
     """Of a side without values, of which nothing is shown, any."""
     effects: Effects | None
     interval: Interval | None
+    confidence: float
     excuse: str | None
 
     @classmethod
@@ -134,11 +142,12 @@ class _Arm:
         primary: Primary,
         name: str | None,
         references: tuple[str | None, ...],
+        alpha: float,
     ) -> _Arm:
         side = cells.get(name, place, primary.metric)
         others = [s for r in references if (s := cells.get(r, place, primary.metric)) is not None]
         effects = paired(side, others, against_native=False) if side and others else None
-        interval = t_interval(effects.spread, ALPHA) if effects else None
+        interval = t_interval(effects.spread, alpha) if effects else None
         return cls(
             place=place,
             metric=primary.metric,
@@ -146,6 +155,7 @@ class _Arm:
             unit=side.sample.unit if side else Unit.COUNT,
             effects=effects,
             interval=interval,
+            confidence=1 - alpha,
             excuse=(
                 "the run has none"
                 if name is None or references == (None,)
@@ -176,6 +186,7 @@ class _Arm:
             estimate=effects.shown(effects.spread.mean) if effects else None,
             low=effects.shown(interval.low) if effects and interval else None,
             high=effects.shown(interval.high) if effects and interval else None,
+            confidence=self.confidence,
             sentence=sentence,
         )
 

@@ -153,6 +153,8 @@ class RunCheck:
     estimate: float | None
     low: float | None
     high: float | None
+    confidence: float
+    """Of that interval."""
     sentence: str
 
 

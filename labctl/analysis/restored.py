@@ -43,16 +43,17 @@ def restore_checks(
     booted_baseline = next((b for b, r in design.restored_as.items() if r == design.baseline), None)
     if booted_baseline is None:
         return
-    tests = [
-        _Test(place, primary, restored, booted)
+    pairs = [
+        (place, primary, restored, booted)
         for place in design.places
         if (primary := design.primaries.get(place.workload)) is not None
         for booted, restored in design.restored_as.items()
         if booted != booted_baseline
     ]
-    for test in tests:
+    for pair in pairs:
+        test = _Test(*pair, alpha=design.level / len(pairs))
         licence = licences.get(test.place)
-        yield _check(test, design, cells, booted_baseline, design.level / len(tests), licence)
+        yield _check(test, design, cells, booted_baseline, licence)
 
 
 def restore_answer(checks: Sequence[RunCheck]) -> str:
@@ -82,6 +83,7 @@ class _Test:
     primary: Primary
     restored: str
     booted: str
+    alpha: float
 
 
 def _check(
@@ -89,7 +91,6 @@ def _check(
     design: Design,
     cells: Cells,
     booted_baseline: str,
-    alpha: float,
     licence: Licence | None,
 ) -> RunCheck:
     def series(*names: str | None) -> list[Series]:
@@ -115,7 +116,7 @@ def _check(
     boots = [*restored.boots, *booted.boots]
     of = spread_over(by_block, boots, _RESOLUTION, math.hypot(restored.floor, booted.floor))
     # Two one-sided tests at alpha each: their interval has confidence 1 - 2 alpha.
-    interval = t_interval(of, 2 * alpha)
+    interval = t_interval(of, 2 * test.alpha)
     if interval is None:
         return _checked(test, None, f"{where} differed by the same number in every block.")
     margin = on_scale(test.primary.margin, restored.kind)
@@ -131,7 +132,7 @@ def _check(
     if passed and not (licence.sees(margin) and licence.reach <= margin):
         forbids = "control and handicap do not let this run call things equal"
         return _checked(test, None, f"{unchecked}: {found}, but {forbids}.", estimate, shown)
-    apart = t_interval(of, alpha)
+    apart = t_interval(of, test.alpha)
     differs = apart is not None and (apart.low > 0 or apart.high < 0)
     verb = "has" if passed else _DIFFERS if differs else "has not been shown to have"
     sentence = f"{where} {verb} the effect of a booted guest: {found}."
@@ -160,5 +161,6 @@ def _checked(
         estimate=estimate,
         low=interval.low if interval else None,
         high=interval.high if interval else None,
+        confidence=1 - 2 * test.alpha,
         sentence=sentence,
     )

@@ -158,6 +158,7 @@ def _check(item: RunCheck) -> dict[str, Any]:
         "estimate": item.estimate,
         "low": item.low,
         "high": item.high,
+        "confidence": item.confidence,
         "sentence": item.sentence,
     }
 

@@ -50,7 +50,6 @@ def direction(view: View, place: Place) -> str:
 def intervals(view: View, place: Place) -> str:
     """How to read a change and its interval."""
     text = "Below each change stands its interval"
-    checks = view.judgement.control
     primary = view.primary_comparison(place)
     if primary is not None:
         text += f": {share(primary.confidence)} where a verdict stands"
@@ -64,11 +63,13 @@ def intervals(view: View, place: Place) -> str:
     text += "."
     if primary is not None and primary.margin is not None:
         text += f" Changes under {margin(primary)} do not matter to this study."
-    if any(place_of(check) == place and check.estimate is not None for check in checks):
+    control = next((c for c in view.judgement.control if place_of(c) == place), None)
+    if control is not None and control.estimate is not None:
         text += (
             f" A change against {view.baseline} is taken block by block, against the mean of it "
+            f"and {view.control}; {view.control}'s is against {view.baseline} alone, and has "
+            f"{share(control.confidence)}."
         )
-        text += f"and {view.control}; {view.control}'s is against {view.baseline} alone."
     return text
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from labctl.analysis.cells import Place, place_of
-from labctl.analysis.design import ALPHA
 from labctl.analysis.model import (
     Comparison,
     Diagnostic,
@@ -283,7 +282,7 @@ class View:
             estimate=check.estimate,
             low=check.low,
             high=check.high,
-            confidence=1 - ALPHA,
+            confidence=check.confidence,
             verdict=None,
             role=Role.EXPLORATORY,
             blocks={},

@@ -50,6 +50,12 @@ def _scenarios() -> Iterable[Scenario]:
         "0.5 % in every trial, so that the margin and the control hold next to nothing back",
         times=4,
     )
+    yield Scenario(
+        "eight places",
+        replace(A_A, effects={"one": 1.0}, workloads=4),
+        "one tuning, four workloads and two conditions: eight checks of the control",
+        times=4,
+    )
     yield Scenario("much noise", replace(A_A, sd=0.15), "15 % in every trial")
     shared = replace(A_A, boot_sd=1.0)
     text = "a boot does to each arm as much as a trial's noise; "
@@ -91,10 +97,12 @@ SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _sc
 @dataclass(frozen=True, slots=True)
 class FalseVerdicts:
     """`claims`: runs with any false verdict. `misses`: runs of which any interval of the family
-    excludes the truth, whatever the control and the margin make of it. `suspended`: tests."""
+    excludes the truth, whatever the control and the margin make of it. `failed`: runs that open
+    with a control that failed. `suspended`: tests."""
 
     claims: Rate
     misses: Rate
+    failed: Rate
     suspended: Rate
     blocks: float
     """On average."""
@@ -103,11 +111,15 @@ class FalseVerdicts:
 def false_verdicts(scenario: Scenario, *, runs: int, seed: int) -> FalseVerdicts:
     """What runs of the scenario claim, none of whose tunings does anything."""
     sweep = scenario.sweep
-    decided = verdicts(sweep, runs=runs, seed=seed, name=f"false verdicts/{scenario.name}")
-    families = [[c for c in of.comparisons if c.role is Role.PRIMARY] for of in decided]
+    name = f"false verdicts/{scenario.name}"
+    families, failed = [], []
+    for decided in verdicts(sweep, runs=runs, seed=seed, name=name):
+        families.append([c for c in decided.comparisons if c.role is Role.PRIMARY])
+        failed.append(any(of.control.passed is False for of in decided.checked.values()))
     return FalseVerdicts(
         claims=Rate.of(any(c.verdict in CLAIMS for c in family) for family in families),
         misses=Rate.of(not all(holds(c, sweep.truth) for c in family) for family in families),
+        failed=Rate.of(failed),
         suspended=Rate.of(c.verdict is Verdict.SUSPENDED for family in families for c in family),
         blocks=fmean(max(len(c.blocks) for c in family) for family in families),
     )

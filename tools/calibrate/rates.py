@@ -8,6 +8,9 @@ from typing import Any
 
 from scipy.special import betaincinv
 
+SURE = 0.999
+"""The confidence with which a promise is called broken."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
-from tools.calibrate import coverage, false_verdicts, harmful, pairs, power
-from tools.calibrate.rates import Rate
+from tools.calibrate import coverage, harmful, power
+from tools.calibrate.false_tables import bias_table, false_verdict_table, pairs_table
+from tools.calibrate.rates import SURE, Rate
 from tools.calibrate.sensitivity import sensitivity_table
 from tools.calibrate.table import Simulations, Table, exception, percent, shown
-
-_SURE = 0.999
 
 
 def coverage_table(simulations: Simulations) -> Table:
@@ -65,105 +64,10 @@ def _promise(setting: coverage.Setting) -> str:
 def _missed(setting: coverage.Setting, blocks: int, found: coverage.Coverage) -> Iterator[str]:
     """Promises that so many runs refute, with a chance of one in a thousand to be wrong."""
     for which, rate in (("deciding", found.deciding), ("exploratory", found.exploratory)):
-        low = setting.least is not None and rate.limit(_SURE) < setting.least
-        high = setting.holds and rate.lower_limit(_SURE) > coverage.MOST
+        low = setting.least is not None and rate.limit(SURE) < setting.least
+        high = setting.holds and rate.lower_limit(SURE) > coverage.MOST
         if low or high:
             yield f"{setting.name}, {blocks} blocks: {percent(rate)} % of {which} intervals hold"
-
-
-def false_verdict_table(simulations: Simulations) -> Table:
-    scenarios = false_verdicts.SCENARIOS.values()
-    runs = simulations.runs
-    calls = [(s.name, runs * s.times, simulations.seed) for s in scenarios]
-    results = simulations.of("false verdicts", false_verdicts.of_scenario, calls)
-    found = list(zip(scenarios, results, strict=True))
-    return Table(
-        title="False verdicts",
-        text=(
-            f"{runs} A/A runs each, in percent. Three tunings that do nothing, two workloads and "
-            "two conditions make a family of twelve tests. False is a run with any *improves*, "
-            "*regresses* or *real but small*; of the rate of such runs the upper 95 % limit "
-            "(Clopper and Pearson) is promised to be at most 6. The limit counts; runs of which "
-            "any interval misses are what is left of it without control and margin."
-        ),
-        header=[
-            "scenario",
-            "false runs",
-            "upper limit",
-            "an interval misses",
-            "suspended",
-            "blocks",
-        ],
-        rows=[
-            [
-                scenario.name,
-                percent(of.claims),
-                f"{100 * of.claims.upper:.1f}",
-                percent(of.misses),
-                percent(of.suspended),
-                f"{of.blocks:.1f}",
-            ]
-            for scenario, of in found
-        ],
-        notes=[f"*{s.name}*: {s.text}." + exception(s.why) for s in scenarios],
-        broken=[
-            f"{scenario.name}: {percent(of.claims)} % of runs make a false claim, with an upper "
-            f"limit of {100 * of.claims.upper:.1f} %"
-            for scenario, of in found
-            if scenario.why is None and of.claims.upper > false_verdicts.LIMIT
-        ],
-        values=[
-            {
-                "scenario": scenario.name,
-                "claims": of.claims.to_json(),
-                "misses": of.misses.to_json(),
-                "suspended": of.suspended.to_json(),
-                "blocks": of.blocks,
-            }
-            for scenario, of in found
-        ],
-    )
-
-
-def pairs_table(simulations: Simulations) -> Table:
-    """Two runs cost twice what one does, so half of the runs are enough."""
-    count = max(1, simulations.runs // 2)
-    calls = [(name, count, simulations.seed) for name in pairs.SETTINGS]
-    results = simulations.of("two runs alike", pairs.false_rows, calls)
-    found = dict(zip(pairs.SETTINGS, results, strict=True))
-    return Table(
-        title="Two runs alike",
-        text=(
-            f"{count} pairs of A/A runs each, compared with each other: pairs of which any row "
-            '"differs", in percent. The upper 95 % limit over both tables is promised to be at '
-            "most 6."
-        ),
-        header=["scenario", "effects", "values", "any row", "upper limit"],
-        rows=[
-            [
-                name,
-                _percent(of.effects),
-                _percent(of.values),
-                _percent(of.any_row),
-                f"{100 * of.any_row.upper:.1f}",
-            ]
-            for name, of in found.items()
-        ],
-        broken=[
-            f"two runs alike, {name}: {_percent(of.any_row)} % of pairs differ in some row"
-            for name, of in found.items()
-            if of.any_row.upper > false_verdicts.LIMIT
-        ],
-        values=[
-            {
-                "scenario": name,
-                "effects": of.effects.to_json(),
-                "values": of.values.to_json(),
-                "any": of.any_row.to_json(),
-            }
-            for name, of in found.items()
-        ],
-    )
 
 
 def power_table(simulations: Simulations) -> Table:
@@ -283,6 +187,7 @@ def recommended_table(simulations: Simulations) -> Table:
 GROUPS: dict[str, Callable[[Simulations], Table]] = {
     "coverage": coverage_table,
     "false-verdicts": false_verdict_table,
+    "bias": bias_table,
     "pairs": pairs_table,
     "handicap": handicap_table,
     "power": power_table,

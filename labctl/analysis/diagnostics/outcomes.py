@@ -25,7 +25,8 @@ def outcomes(
     said: dict[str, str] = {}
     licence = ground.licence
     for line in lines:
-        interval = t_interval(left[line.name], ALPHA)
+        alpha = design.control_alpha if line.name == design.control else ALPHA
+        interval = t_interval(left[line.name], alpha)
         if line.name == design.control:
             licence = _licence(licence, interval)
             said[line.name] = "not different from" if licence.judges else "different from"

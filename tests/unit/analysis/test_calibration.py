@@ -13,6 +13,7 @@ from scipy import stats
 
 from labctl.analysis.judge import decide, judge
 from labctl.base.stopping import Stopping, looks, until_width
+from tools.calibrate.bias import biased
 from tools.calibrate.coverage import SETTINGS, coverage
 from tools.calibrate.false_verdicts import A_A, LIMIT, SCENARIOS, Scenario, false_verdicts
 from tools.calibrate.harmful import LIMIT as MOST_HARMFUL
@@ -76,6 +77,19 @@ def test_few_runs_of_equal_arms_claim_a_difference(name: str) -> None:
     found = false_verdicts(SCENARIOS[name], runs=RUNS, seed=SEED)
     assert found.claims.n == RUNS
     assert found.claims.upper <= LIMIT
+
+
+def test_few_sound_runs_open_with_a_control_that_failed() -> None:
+    """Eight places at 5 % each would be a third of the runs."""
+    found = false_verdicts(SCENARIOS["eight places"], runs=600, seed=SEED)
+    assert found.failed.lower_limit(0.999) <= 0.05
+    assert found.claims.upper <= LIMIT
+
+
+def test_a_bias_that_the_control_leaves_open_seldom_becomes_a_claim() -> None:
+    """With a reach of 95 % at each place it did in one run of five."""
+    found = biased("8 places, 1 tuning", 2, runs=300, seed=SEED)
+    assert found.claims.lower_limit(0.999) <= 0.05
 
 
 @pytest.mark.parametrize("rule", [until_width(0.04, 20), looks((10, 14))])

@@ -40,6 +40,15 @@ def test_the_controls_interval_is_the_95_percent_one_of_control_over_baseline() 
     assert found.high == pytest.approx(math.exp(expected.high))
 
 
+def test_the_controls_checks_are_one_family_over_the_places() -> None:
+    """Of four places each has 5 % / 4, or one of them would fail in a fifth of sound runs."""
+    run = synthetic_run(noise=0.005, conditions=["quiet", "neighbour"])
+    assert len(read_design(run).places) == 4
+    found = checked(run)
+    assert found.control.confidence == pytest.approx(1 - 0.05 / 4)
+    assert found.handicap.confidence == pytest.approx(0.95)
+
+
 def test_equal_arms_with_little_noise_pass() -> None:
     found = checked(synthetic_run(**QUIET))
     assert found.control.passed is True

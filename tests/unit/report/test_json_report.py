@@ -96,6 +96,7 @@ class Check(Shape):
     estimate: float | None
     low: float | None
     high: float | None
+    confidence: float
     sentence: str
 
 
