@@ -25,6 +25,7 @@ from labctl.guest.disk import make_disk
 from labctl.guest.fetch import Fetched, fetch
 from labctl.guest.images import Image
 from labctl.guest.recipe import Recipe
+from labctl.guest.tree import folder_in, make_link, read_file, remove_file, write_file
 from labctl.store.jsonfile import write_json
 
 DEADLINE_S = 1800.0
@@ -79,6 +80,7 @@ def _built(recipe: Recipe, places: StatePlaces, listener: Listener) -> Image:
             manifest = derive.derive_in(working, base, recipe, listener)
         moment = datetime.now(UTC).isoformat(timespec="seconds")
         took_s = round(time.monotonic() - started, 1)
+        images.keep_private(working)
         write_json(working / images.MANIFEST, manifest | {"built_at": moment, "build_s": took_s})
         working.rename(final)
     finally:
@@ -111,7 +113,7 @@ def _build_in(
     if fetched is not None and spec.cloud_image is not None:
         cloud.make_tree(fetched.path, spec.cloud_image, tree, deadline, listener)
         # A cloud image's own would wait for partitions that this disk has not.
-        packages.write_file(tree, "etc/fstab", "")
+        write_file(tree, "etc/fstab", "")
         packages.write_files(tree, recipe)
         cloud.add_packages(tree, recipe, deadline, listener)
     else:
@@ -148,26 +150,20 @@ def _configure(tree: Path, recipe: Recipe) -> None:
         "etc/hostname",
         "var/lib/dbus/machine-id",
     ):
-        (tree / name).unlink(missing_ok=True)
+        remove_file(tree, name)
     # Empty, not missing: machine-id(5), "First Boot Semantics", would run first-boot units.
-    packages.write_file(tree, "etc/machine-id", "")
+    write_file(tree, "etc/machine-id", "")
     # The build's own sources are the host's business; the guest installs nothing.
-    packages.write_file(tree, "etc/apt/sources.list", "")
+    write_file(tree, "etc/apt/sources.list", "")
     for unit in recipe.spec.mask:
-        _mask(tree / "etc/systemd/system" / unit)
+        make_link(tree, f"etc/systemd/system/{unit}", "/dev/null")
     for generator in recipe.spec.mask_generators:
-        _mask(tree / "etc/systemd/system-generators" / generator)
+        make_link(tree, f"etc/systemd/system-generators/{generator}", "/dev/null")
     tree.chmod(0o755)
 
 
-def _mask(link: Path) -> None:
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to("/dev/null")
-
-
 def _take_kernel(tree: Path, folder: Path) -> None:
-    kernels = sorted((tree / "boot").glob("vmlinuz-*"))
+    kernels = sorted(folder_in(tree, "boot").glob("vmlinuz-*"))
     if len(kernels) != 1:
         raise BrokenError(
             f"the image's packages brought {len(kernels)} kernels, not one",
@@ -175,8 +171,14 @@ def _take_kernel(tree: Path, folder: Path) -> None:
         )
     initrd = kernels[0].with_name(kernels[0].name.replace("vmlinuz-", "initrd.img-"))
     for source, name in ((kernels[0], images.KERNEL), (initrd, images.INITRD)):
+        data = read_file(tree, f"boot/{source.name}")
+        if data is None:
+            raise BrokenError(
+                f"the image has no file /boot/{source.name}",
+                hint="Name a package in the recipe, as 'kernel', that brings kernel and initrd.",
+            )
         # Contents only: the initrd is 0600 in the tree, and QEMU's user has to read it.
-        shutil.copyfile(source, folder / name)
+        (folder / name).write_bytes(data)
 
 
 def _installed_packages(tree: Path, deadline: Deadline) -> dict[str, str]:

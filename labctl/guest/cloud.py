@@ -19,8 +19,8 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.events import Listener, Note
 from labctl.base.jsontext import parse_json
 from labctl.guest import apt
-from labctl.guest.packages import write_file
 from labctl.guest.recipe import CloudImage, Recipe
+from labctl.guest.tree import empty_folder, read_file, remove_file, write_file
 
 _CHROOT = Path(__file__).with_name("install_root.sh")
 
@@ -104,20 +104,18 @@ def add_packages(tree: Path, recipe: Recipe, deadline: Deadline, listener: Liste
             "the cloud image has no apt", hint="labctl builds on those of Debian and Ubuntu."
         )
     for name in _MOUNTED:
-        if (tree / name).is_symlink() or not (tree / name).exists():
-            (tree / name).unlink(missing_ok=True)
-            (tree / name).touch()
+        if read_file(tree, name) is None:
+            write_file(tree, name, "")
     write_file(tree, _CONFIG, _apt_config(tree, recipe.spec.exclude, deadline))
-    write_file(tree, _NO_SERVICES, "#!/bin/sh\nexit 101\n")  # invoke-rc.d(8): "action forbidden"
-    (tree / _NO_SERVICES).chmod(0o755)
+    # invoke-rc.d(8): "action forbidden".
+    write_file(tree, _NO_SERVICES, "#!/bin/sh\nexit 101\n", mode=0o755)
     hint = "Try 'apt-get update' on the host: its package sources are used where they fit."
     for command in (["update"], ["install", "--yes", *packages]):
         process.run(_in_tree(tree, ["apt-get", "--quiet", *command]), deadline=deadline, hint=hint)
     for name in (_CONFIG, _SOURCES, _NO_SERVICES):
-        (tree / name).unlink(missing_ok=True)
+        remove_file(tree, name)
     for folder in ("var/lib/apt/lists", "var/cache/apt"):
-        shutil.rmtree(tree / folder, ignore_errors=True)
-        (tree / folder).mkdir()
+        empty_folder(tree, folder)
 
 
 def _check_is_whole(file: Path, cloud: CloudImage, deadline: Deadline) -> None:
@@ -192,7 +190,7 @@ def _apt_config(tree: Path, exclude: Sequence[str], deadline: Deadline) -> str:
 
 
 def _host_sources(tree: Path) -> list[str]:
-    text = (tree / "usr/lib/os-release").read_text(encoding="utf-8")
+    text = (read_file(tree, "usr/lib/os-release") or b"").decode(errors="replace")
     fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
     if fields.get("ID") != "debian":
         return []

@@ -20,6 +20,7 @@ from labctl.guest.disk import make_disk
 from labctl.guest.images import Image
 from labctl.guest.kernels import GivenKernel, release_of
 from labctl.guest.recipe import Recipe
+from labctl.guest.tree import folder_in, read_file, write_file
 
 _DEADLINE_S = 600.0
 
@@ -35,6 +36,7 @@ def derive_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> 
     tree = folder / images.TREE
     copy = ["cp", "--archive", "--link", str(base.tree.resolve()), str(tree)]
     process.run(copy, deadline=deadline)
+    tree.chmod(0o755)  # the root folder of the disk that is made of it
     is_changed = _add_modules(tree, kernel, deadline, listener)
     is_changed |= _add_config(tree, kernel)
     root = base.command_line.split()[0].removeprefix("root=UUID=")
@@ -60,8 +62,8 @@ def derive_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> 
 
 
 def _add_modules(tree: Path, kernel: GivenKernel, deadline: Deadline, listener: Listener) -> bool:
-    # /lib is a link to usr/lib in every present distribution; a path through it stays in the tree.
-    folder = tree / ("usr/lib" if (tree / "lib").is_symlink() else "lib") / "modules"
+    # /lib is a link to usr/lib in every present distribution.
+    folder = folder_in(tree, "lib/modules")
     target = folder / kernel.release
     if kernel.modules is None:
         if not target.is_dir():
@@ -72,7 +74,6 @@ def _add_modules(tree: Path, kernel: GivenKernel, deadline: Deadline, listener: 
             listener(Warned(text=text))
         return False
     shutil.rmtree(target, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
     process.run(["cp", "--archive", str(kernel.modules.resolve()), str(target)], deadline=deadline)
     for link in ("build", "source"):
         (target / link).unlink(missing_ok=True)
@@ -87,14 +88,12 @@ def _add_config(tree: Path, kernel: GivenKernel) -> bool:
     """Where the guest's facts find it: only with it can two kernels be called the same."""
     if kernel.config is None:
         return False
-    target = tree / "boot" / f"config-{kernel.release}"
+    name = f"boot/config-{kernel.release}"
     config = kernel.config.read_bytes()
-    if target.is_file() and target.read_bytes() == config:
+    if read_file(tree, name) == config:
         return False
     # Not in place: the file may be one of the other image's.
-    target.unlink(missing_ok=True)
-    target.parent.mkdir(exist_ok=True)
-    target.write_bytes(config)
+    write_file(tree, name, config)
     return True
 
 

@@ -96,6 +96,12 @@ class Image:
         return self.dir / "prepared"
 
 
+def keep_private(folder: Path) -> None:
+    """Close an image's tree to other users: its programs run as whoever their set-user-ID bits
+    say, and are older than the host's when the host has been updated."""
+    (folder / TREE).chmod(0o700)
+
+
 def image_dir(recipe: Recipe, places: StatePlaces) -> Path:
     return places.images / f"{recipe.name}-{recipe.digest[:DIGEST_LENGTH]}"
 
@@ -225,7 +231,7 @@ def images_lock(places: StatePlaces) -> Iterator[None]:
     """Only one process at a time adds or removes images; raises BusyError to the second."""
     try:
         places.images.mkdir(parents=True, exist_ok=True)
-        lock = os.open(places.images / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(places.images / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise HostError(
             f"cannot write to {places.images}: {error.strerror}",

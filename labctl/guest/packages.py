@@ -11,6 +11,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note
 from labctl.guest import apt
 from labctl.guest.recipe import Recipe
+from labctl.guest.tree import write_file
 
 
 def make_tree(
@@ -53,9 +54,3 @@ def write_files(root: Path, recipe: Recipe) -> None:
     """The recipe's own files, below `root`."""
     for name, text in recipe.spec.files.items():
         write_file(root, name, text)
-
-
-def write_file(root: Path, name: str, text: str) -> None:
-    path = root / name.lstrip("/")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
