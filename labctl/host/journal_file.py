@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import BrokenError, HostError
+from labctl.host.journal_lines import DamagedError, Lines, decoded, encoded
+from labctl.host.lock import flock_within
 from labctl.host.processes import boot_id, is_alive
+
+_BUSY_S = 60.0
+"""A holder writes a few lines and lets go."""
 
 _LARGE_BYTES = 64 * 1024
 """Past this the lines that are settled are taken out: what `host tune` keeps may stay for weeks."""
@@ -101,7 +104,7 @@ class JournalFile:
     def pending(self) -> list[Entry]:
         """The changes that are not undone, oldest first; raises BrokenError naming a bad line."""
         entries: dict[str, Entry] = {}
-        for number, record in self._records():
+        for number, record in self._read().records:
             try:
                 _follow(entries, record)
             except (KeyError, TypeError) as error:
@@ -114,7 +117,7 @@ class JournalFile:
         try:
             # What a crash left of a line must not become the head of the next.
             os.ftruncate(self._descriptor, size)
-            data = _lines(records)
+            data = encoded(records)
             if os.write(self._descriptor, data) != len(data):
                 raise OSError(0, "only a part could be written")
             os.fsync(self._descriptor)
@@ -146,9 +149,10 @@ class JournalFile:
 
     def _replace(self, entries: Sequence[Entry]) -> None:
         new = self._path.with_suffix(".new")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
-            os.write(descriptor, _lines(record for e in entries for record in _history(e)))
+            os.write(descriptor, encoded(record for e in entries for record in _history(e)))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -160,22 +164,13 @@ class JournalFile:
 
     def _whole_size(self) -> int:
         """The size without a last line that a crash cut off."""
-        return self._bytes().rfind(b"\n") + 1
+        return self._read().size
 
-    def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        lines = self._bytes().splitlines()
-        for number, line in enumerate(lines, start=1):
-            try:
-                record = json.loads(line)
-                if not isinstance(record, dict):
-                    raise ValueError(line)
-            except ValueError as error:
-                if number == len(lines):
-                    # A crash while it was written. Its change was never made (that waits for the
-                    # fsync), or it only said that an earlier one is done, which is asked again.
-                    return
-                raise self._bad_line(number) from error
-            yield number, record
+    def _read(self) -> Lines:
+        try:
+            return decoded(self._bytes())
+        except DamagedError as error:
+            raise self._bad_line(error.number) from error
 
     def _bad_line(self, number: int) -> BrokenError:
         return BrokenError(
@@ -199,7 +194,11 @@ def locked(path: Path, *, reading: bool = False, undoing: bool = False) -> Itera
         while True:
             is_new = not path.exists()
             descriptor, writable = _open(path, reading=reading, undoing=undoing)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not flock_within(descriptor, _BUSY_S):
+                raise HostError(
+                    f"another labctl has held the undo journal {path} for {_BUSY_S:.0f} s",
+                    hint=f"'fuser {path}' shows its process.",
+                )
             # While we waited, its holder may have written it anew.
             if _is_at(path, descriptor):
                 break
@@ -277,11 +276,6 @@ def _history(entry: Entry) -> Iterator[dict[str, Any]]:
         yield changed_record(entry)
     if entry.kept:
         yield kept_record([entry], entry.kept)
-
-
-def _lines(records: Iterable[Mapping[str, Any]]) -> bytes:
-    texts = (json.dumps(record, ensure_ascii=False) for record in records)
-    return "".join(f"{text}\n" for text in texts).encode()
 
 
 def _sync_folder(folder: Path) -> None:

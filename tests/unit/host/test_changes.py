@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import traceback
@@ -16,6 +15,7 @@ import pytest
 from labctl.base.errors import BrokenError, HostError
 from labctl.host import journal_file
 from labctl.host.journal import Change, Journal, Outcome, State
+from labctl.host.journal_lines import decoded, encoded
 from labctl.host.processes import boot_id
 from labctl.host.tunables import FileValue
 
@@ -278,12 +278,12 @@ def test_after_a_reboot_what_was_kept_of_the_kernels_settings_is_forgotten_by_it
     journal: Journal, knobs: Path
 ) -> None:
     tune(journal, knobs)
-    lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
+    lines = [record for _, record in decoded(journal.path.read_bytes()).records]
     for line in lines:
         if line["op"] == "change":
             line["boot_id"] = "earlier"
     lines[0]["arguments"] = {"path": "/proc/sys/vm/swappiness"}
-    journal.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    journal.path.write_bytes(encoded(lines))
     assert [s.state for s in journal.standing()] == [
         State.REBOOTED,
         State.IN_FORCE,

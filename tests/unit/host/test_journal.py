@@ -14,6 +14,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.host.journal import Journal, Outcome, State
+from labctl.host.journal_lines import DamagedError, decoded, encoded
 from labctl.host.processes import boot_id, is_alive, start_time
 from labctl.host.tunables import PRESENT, CgroupFolder, FileAccess, FileValue
 
@@ -77,16 +78,16 @@ def test_nothing_is_written_down_for_a_value_that_is_there_already(
 
 
 def test_the_entry_is_on_disk_before_the_change(journal: Journal, setting: Path) -> None:
-    written: list[str] = []
+    written: list[bytes] = []
 
     class Watched(FileValue):
         def write(self, value: str) -> None:
-            written.append(journal.path.read_text())
+            written.append(journal.path.read_bytes())
             super().write(value)
 
     with journal.changed(Watched(str(setting)), "10"):
         pass
-    assert json.loads(written[0])["old"] == "60"
+    assert decoded(written[0]).records[0][1]["old"] == "60"
 
 
 def test_a_setting_that_reads_back_differently_is_an_error_and_undone(
@@ -278,7 +279,10 @@ def test_leaving_the_block_fails_loudly_when_the_old_value_cannot_be_had_back(
     assert len(journal.pending()) == 1
 
 
-@pytest.mark.parametrize("tail", ['{"op": "restored", "i', "\x00\x00\x00", "garbage\n"])
+CUT = "v2 00000090 00000090 0011223344556677 {"
+
+
+@pytest.mark.parametrize("tail", ['{"op": "restored", "i', "\x00\x00\x00", "v2 000", CUT])
 def test_a_last_line_that_a_crash_cut_off_is_ignored(
     journal: Journal, setting: Path, tail: str
 ) -> None:
@@ -310,6 +314,41 @@ def test_a_bad_line_elsewhere_is_named_and_nothing_is_lost(
         journal.restore_all()
     assert journal.path.read_bytes() == before
     assert setting.read_text() == "60"
+
+
+def test_no_flipped_bit_forgets_a_change_or_restores_another_value(
+    journal: Journal, setting: Path
+) -> None:
+    entries = [entry_of_a_dead_owner(setting), entry_of_a_dead_owner(setting, id="z", old="0")]
+    whole = encoded(entries)
+    records = decoded(whole).records
+    assert [record for _, record in records] == entries
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DamagedError):
+            decoded(bytes(damaged))
+
+
+def test_however_a_crash_cuts_the_last_line_off_those_before_count() -> None:
+    first, last = encoded([{"op": "change", "id": "a"}]), encoded([{"op": "change", "id": "b"}])
+    for cut in range(len(last)):
+        for zeros in (b"", b"\0" * 9):
+            found = decoded(first + last[:cut] + zeros)
+            assert [record["id"] for _, record in found.records] == ["a"]
+            assert found.size == len(first)
+
+
+def test_a_damaged_line_is_named_and_nothing_is_written(journal: Journal, setting: Path) -> None:
+    data = bytearray(encoded([entry_of_a_dead_owner(setting)]))
+    data[60] ^= 1
+    journal.path.parent.mkdir(parents=True)
+    journal.path.write_bytes(data)
+    with pytest.raises(BrokenError, match=r"journal\.jsonl:1: "):
+        journal.changed(FileValue(str(setting)), "10").__enter__()
+    assert journal.path.read_bytes() == bytes(data)
+    with pytest.raises(BrokenError, match=r"journal\.jsonl:1: "):
+        journal.restore_all()
 
 
 def test_an_unknown_kind_of_change_is_not_dropped(journal: Journal, setting: Path) -> None:
