@@ -228,7 +228,12 @@ class StatePlaces:
 
 
 def host_lock() -> Path:
-    """One run at a time per host: the file whose lock says who runs."""
+    """One run at a time per host: the file whose lock says who runs.
+
+    In a folder of the caller's own: whoever can open a file can lock it (flock(2)).
+    """
     if os.geteuid() == 0:
-        return Path("/run/labctl.lock")
-    return Path(f"/tmp/labctl-{os.getuid()}.lock")
+        return Path("/run/labctl/host.lock")
+    if own := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(own, "labctl", "host.lock")
+    return StatePlaces.default().root / "locks" / "host.lock"

@@ -5,13 +5,34 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from labctl.base.errors import BusyError, HostError
+from labctl.base.held import held
 from labctl.base.jsontext import parse_json
+
+WAIT_S: Final = 600.0
+"""How long who waits for the host's lock waits at most."""
+
+_LOOK_S = 0.2
+
+
+def flock_within(descriptor: int, seconds: float) -> bool:
+    """Lock an open file for this process alone; False where another still holds it then."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(min(_LOOK_S, seconds))
 
 
 @contextmanager
@@ -21,27 +42,22 @@ def host_locked(
     what: str,
     run_folder: Path | None = None,
     waiting: Callable[[BusyError], None] | None = None,
+    wait_s: float = WAIT_S,
 ) -> Iterator[None]:
     """Hold the host's lock (`places.host_lock()`) for a block.
 
     The kernel lets go of it however the holder ends, so a stale file never blocks. Where it is
-    held, raises BusyError telling by whom and since when; or tells `waiting`, and waits.
+    held, raises BusyError with its holder and since when; or calls `waiting` with that, waits, and
+    raises it after `wait_s` seconds. Raises HostError where the lock can't be opened.
     """
-    try:
-        # O_NOFOLLOW: without root the file lies in /tmp, where others may put links.
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, 0o644)
-    except OSError as error:
-        raise HostError(f"cannot open the lock {path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with os.fdopen(_opened(path), "r+", encoding="utf-8") as file:
+        if not flock_within(file.fileno(), 0):
             busy = _busy(file.read())
             if waiting is None:
-                raise busy from None
+                raise busy
             waiting(busy)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            if not flock_within(file.fileno(), wait_s):
+                raise busy
             file.seek(0)
         holder = {
             "pid": os.getpid(),
@@ -57,6 +73,24 @@ def host_locked(
         finally:
             # Emptied, not deleted: another may have it open and be waiting to lock it.
             os.ftruncate(file.fileno(), 0)
+
+
+def _opened(path: Path) -> int:
+    """The lock's file, in a folder that only its owner can look into."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with held(path.parent.parent, path.parent.name) as folder:
+            owner = os.fstat(folder).st_uid
+            if owner != os.geteuid():
+                raise HostError(
+                    f"the folder of the lock, {path.parent}, belongs to user {owner}",
+                    hint="Remove it, or run labctl as that user.",
+                )
+            os.fchmod(folder, 0o700)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            return os.open(path.name, flags, 0o600, dir_fd=folder)
+    except OSError as error:
+        raise HostError(f"cannot open the lock {path}: {error.strerror}") from error
 
 
 def _busy(text: str) -> BusyError:

@@ -60,3 +60,34 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(HostError), host_locked(tmp_path / "lock", what="labctl sweep"):
         pytest.fail("a link was followed")
     assert target.read_text() == "text"
+
+
+def test_no_other_user_can_open_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "labctl" / "host.lock"
+    (tmp_path / "labctl").mkdir(mode=0o777)
+    with host_locked(path, what="labctl sweep"):
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_of_another_user_holds_no_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "labctl"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    with (
+        pytest.raises(HostError, match="belongs to user 65534"),
+        host_locked(folder / "host.lock", what="labctl sweep"),
+    ):
+        pytest.fail("the lock was taken")
+
+
+def test_waiting_for_the_lock_ends(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    told: list[BusyError] = []
+    with (
+        host_locked(path, what="labctl sweep"),
+        pytest.raises(BusyError, match="'labctl sweep'"),
+        host_locked(path, what="labctl host restore", waiting=told.append, wait_s=0.01),
+    ):
+        pytest.fail("two hold the lock")
+    assert len(told) == 1
