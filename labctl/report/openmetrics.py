@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 
 from labctl.analysis.model import Comparison, EffectKind, Judgement, Level, RunCheck, Verdict
 from labctl.base.units import Unit
+from labctl.base.wording import printable
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import base_name, labels_of
 
@@ -55,13 +56,14 @@ _Values = dict[tuple[tuple[str, str], ...], float]
 
 def openmetrics(run: LoadedRun, judgement: Judgement) -> bytes:
     """The run as OpenMetrics 1.0 text."""
-    return bytes(openmetrics_text(_Families(run, judgement)))  # type: ignore[no-untyped-call]
+    text: bytes = openmetrics_text(_Families(run, judgement))  # type: ignore[no-untyped-call]
+    return printable(text.decode()).encode()
 
 
 def prometheus(run: LoadedRun, judgement: Judgement) -> bytes:
     """The run as Prometheus's own text, which the node exporter's textfile collector reads; it
     knows neither info nor states and has them as gauges."""
-    return bytes(plain_text(_Families(run, judgement)))
+    return printable(plain_text(_Families(run, judgement)).decode()).encode()
 
 
 class _Families:

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 
+from labctl.base.wording import printable
 from labctl.report.samples import COLUMNS, SCHEMA, of_kind, of_trial, packed
 from labctl.store.readings import Kind
 from labctl.store.run_folder import LoadedRun
@@ -35,9 +36,11 @@ def samples_csv(run: LoadedRun) -> Iterator[str]:
 
 
 def _harmless(values: tuple[object, ...]) -> list[object]:
-    """Texts of a run folder may come from anywhere, and a spreadsheet computes what begins with
-    one of these (OWASP, "CSV injection")."""
-    return [
-        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "@")) else value
-        for value in values
-    ]
+    """Texts of a run folder may come from anywhere: a spreadsheet computes what begins with one of
+    these (OWASP, "CSV injection"), and a terminal obeys control characters."""
+    return [_as_text(value) if isinstance(value, str) else value for value in values]
+
+
+def _as_text(value: str) -> str:
+    shown = printable(value)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@", "\t")) else shown

@@ -57,6 +57,17 @@ def test_names_from_elsewhere_are_no_formulas() -> None:
     assert {row["condition"] for row in found} == {"'=HYPERLINK(1)"}
 
 
+def test_no_escape_sequence_reaches_a_terminal_through_the_csv() -> None:
+    run = synthetic_run(blocks=1, primary_only=True)
+    trial = run.trials[0]
+    cell = {**trial.record.cell, "condition": "-\x1b]0;title\x07"}
+    hostile = replace(trial, record=replace(trial.record, cell=cell))
+    text = "".join(samples_csv(replace(run, trials=(hostile,))))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "'-\N{REPLACEMENT CHARACTER}]0;title" in text
+
+
 def test_parquet_says_row_for_row_what_the_csv_says() -> None:
     run = synthetic_run(blocks=2, repeated=[("pinned", "sysbench-cpu", 1)])
     columns = table(run)
