@@ -61,6 +61,14 @@ def remove(group: Path) -> None:
             os.rmdir(folder)
 
 
+def remove_empty_partitions(root: Path = Path("/")) -> None:
+    """Take away the partitions that libvirt made for its guests and leaves behind. systemd's own
+    slice stays, and so does what another guest is in."""
+    for mount in mount_points(root):
+        with suppress(OSError):  # not there, or in use: rmdir(2) takes empty ones alone
+            os.rmdir(mount / _PARTITIONS[0])
+
+
 def _partitions(root: Path) -> Iterator[Path]:
     for mount in mount_points(root):
         for name in _PARTITIONS:

@@ -18,7 +18,13 @@ from labctl.host.journal import Entry, Journal, Restored
 from labctl.host.knob import Place
 from labctl.host.lock import host_locked
 from labctl.host.topology import read_topology
-from labctl.run.leftovers import clean_up, end_guests, leftover_cgroups, leftover_guests
+from labctl.run.leftovers import (
+    clean_up,
+    end_guests,
+    leftover_cgroups,
+    leftover_guests,
+    remove_work,
+)
 from labctl.study.combine import JOINT
 from labctl.study.tunings import load_tuning, tuning_names
 
@@ -120,7 +126,7 @@ def restore(
     left for good.
     """
     journal = Journal(places.journal)
-    left = leftover_guests(places) or leftover_cgroups(places)
+    left = leftover_guests(places) or leftover_cgroups(places) or _has_work(places)
     if not left and all(_is_owned(entry) for entry in journal.pending()):
         return []
 
@@ -129,7 +135,13 @@ def restore(
 
     with host_locked(host_lock(), what="labctl host restore", waiting=waiting):
         end_guests(places, listener)
-        return journal.restore_all(kept=True, force=force, accept=accept)
+        restored = journal.restore_all(kept=True, force=force, accept=accept)
+        remove_work(places)
+        return restored
+
+
+def _has_work(places: StatePlaces) -> bool:
+    return places.work.is_dir() and any(places.work.iterdir())
 
 
 def _is_owned(entry: Entry) -> bool:

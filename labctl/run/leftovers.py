@@ -23,7 +23,8 @@ _DAEMON = Path("/run/libvirt/qemu")
 
 
 def clean_up(places: StatePlaces, listener: Listener) -> None:
-    """End labctl's own guests without an owner, put changed settings back, empty the work folder.
+    """End labctl's own guests without an owner with all that is left of them, and put changed
+    settings back.
 
     The caller holds the host's lock, so no labctl that lives owns any of it. Guests go first and
     before libvirt is opened: one that was stopped (SIGSTOP) would not answer libvirt's monitor.
@@ -35,8 +36,7 @@ def clean_up(places: StatePlaces, listener: Listener) -> None:
             listener(Note(text=f"Undone: {text}"))
         else:
             listener(Warned(text=f"Not undone: {text} 'labctl host restore' tells what to do."))
-    if places.work.exists():
-        shutil.rmtree(places.work)
+    remove_work(places)
 
 
 def end_guests(places: StatePlaces, listener: Listener) -> None:
@@ -55,6 +55,13 @@ def end_guests(places: StatePlaces, listener: Listener) -> None:
                     f"{error.strerror}."
                 )
             )
+    guest_cgroups.remove_empty_partitions()
+
+
+def remove_work(places: StatePlaces) -> None:
+    """Remove what a run needed while it ran; save files among it hold all that a guest knew."""
+    if places.work.exists():
+        shutil.rmtree(places.work)
 
 
 def _kill(pid: int) -> None:

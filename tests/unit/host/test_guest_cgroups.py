@@ -113,3 +113,15 @@ def test_what_libvirt_has_taken_away_meanwhile_is_gone_as_well(host: Host) -> No
 def test_a_host_without_cgroups_has_none(host: Host) -> None:
     (host.root / "proc/self/mountinfo").write_text("")
     assert host.ours() == []
+
+
+def test_an_empty_partition_goes_and_one_that_is_used_stays(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # folders without files are removed as they are
+    empty, used = (host.root / "sys/fs/cgroup" / name / "machine" for name in ("cpuset", "unified"))
+    empty.mkdir(parents=True)
+    (used / "qemu-1-web.libvirt-qemu").mkdir(parents=True)
+    guest_cgroups.remove_empty_partitions(host.root)
+    assert not empty.exists()
+    assert (used / "qemu-1-web.libvirt-qemu").is_dir()
