@@ -49,7 +49,7 @@ def command(
     from labctl.analysis.gate import gate
     from labctl.analysis.policy import load_policy
     from labctl.report.gate import gate_json, gate_junit, gate_markdown, gate_table
-    from labctl.store.jsonfile import write_bytes
+    from labctl.store.jsonfile import write_output
     from labctl.store.run_folder import RunFolder
 
     if as_json and markdown:
@@ -68,7 +68,7 @@ def command(
     }
     result = gate(run, policy, others)
     if junit_file is not None:
-        write_bytes(junit_file, gate_junit(result))
+        write_output(junit_file, gate_junit(result))
     if as_json:
         print_json(gate_json(result))
     elif markdown:

@@ -65,9 +65,9 @@ def command(
         )
     if html_file is not None:
         from labctl.report.history_page import history_page
-        from labctl.store.jsonfile import write_bytes
+        from labctl.store.jsonfile import write_output
 
-        write_bytes(html_file, history_page(found).encode())
+        write_output(html_file, history_page(found).encode())
         click.echo(f"Wrote {html_file}", err=as_json)
     elif not as_json:
         console().print(history_table(found))

@@ -59,7 +59,7 @@ def command(
     from labctl.analysis.judge import judge
     from labctl.report.files import PAGE, check_folder, write_page
     from labctl.report.tables import print_report
-    from labctl.store.jsonfile import replacing
+    from labctl.store.jsonfile import output_file
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)
@@ -75,7 +75,7 @@ def command(
         _export(run, chosen[0], sys.stdout.buffer)
         return
     elif chosen and out is not None:
-        with replacing(out) as file:
+        with output_file(out) as file:
             _export(run, chosen[0], file)
     for written in filter(None, (html_file, out)):
         click.echo(f"Wrote {written}")

@@ -64,8 +64,6 @@ def command(
     trial = find(folder, trial_name)
     for target in filter(None, (output, perfetto, trace_dat)):
         check_folder(target)
-    if not any((output, perfetto, trace_dat, as_json)):
-        output = folder.path / f"timeline-{trial.path.name}.html"
     _show(folder, trial, output, perfetto, trace_dat, as_json=as_json)
 
 
@@ -81,7 +79,7 @@ def _show(
     from labctl.base.wording import printable
     from labctl.report.timeline_words import answer
     from labctl.report.traced import about
-    from labctl.store.jsonfile import replacing, write_bytes
+    from labctl.store.jsonfile import output_file, write_bytes, write_output
     from labctl.trace.nested import read_timeline
 
     what = about(folder, trial)
@@ -97,19 +95,24 @@ def _show(
     else:
         for text in (*answer(timeline), *timeline.problems):
             click.echo(printable(text))
-    if output is not None:
+    own = folder.path / f"timeline-{trial.path.name}.html"
+    if output is not None or not any((perfetto, trace_dat, as_json)):
         from labctl.report.timeline import page
 
         try:
-            write_bytes(output, page(timeline, what).encode())
+            written = page(timeline, what).encode()
+            if output is None:
+                write_bytes(own, written, below=folder.path)
+            else:
+                write_output(output, written)
         except HostError as error:
             hint = error.hint or "'-o FILE' writes the page elsewhere, '--json' nothing at all."
             raise HostError(error.message, hint=hint) from error
-        click.echo(f"Wrote {output}", err=as_json)
+        click.echo(f"Wrote {output or own}", err=as_json)
     if perfetto is not None:
         from labctl.report.perfetto import write_perfetto
 
-        with replacing(perfetto) as file:
+        with output_file(perfetto) as file:
             write_perfetto(timeline, file)
         click.echo(f"Wrote {perfetto}", err=as_json)
     if trace_dat is not None:

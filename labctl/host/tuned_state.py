@@ -12,6 +12,7 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError
 from labctl.host.tunables import ABSENT
+from labctl.store.jsonfile import write_bytes
 
 AUTOMATIC = "auto"
 """tuned chooses a profile by itself (`tuned-adm auto_profile`)."""
@@ -105,9 +106,7 @@ class ProfileFolder:
             shutil.rmtree(self.path)
             return
         os.makedirs(self.path, exist_ok=True)
-        new = Path(self.path, "tuned.conf.new")
-        new.write_text(value, encoding="utf-8")
-        new.rename(Path(self.path, "tuned.conf"))
+        write_bytes(Path(self.path, "tuned.conf"), value.encode(), below=Path(self.path))
 
 
 def daemon_runs(pid_file: Path) -> bool:

@@ -20,7 +20,7 @@ from labctl.report.advice_steps import (
     backup_path,
     quoted,
 )
-from labctl.store.jsonfile import write_bytes
+from labctl.store.jsonfile import write_bytes, write_output
 
 UNNAMED = "NAME"
 """Stands for a domain that nobody has named."""
@@ -108,7 +108,7 @@ def card_text(advice: Advice, names: Names) -> str:
 def write_card(target: Path, advice: Advice, names: Names) -> None:
     text = card_text(advice, names)
     _check_folder(target.absolute().parent)
-    write_bytes(target, text.encode())
+    write_output(target, text.encode())
 
 
 def write_files(folder: Path, advice: Advice, names: Names) -> list[Path]:
@@ -121,7 +121,7 @@ def write_files(folder: Path, advice: Advice, names: Names) -> list[Path]:
         raise UsageError(
             f"cannot make the folder {folder}: {error.strerror}", hint="Give another --out."
         ) from error
-    write_bytes(folder / "card.md", card.encode())
+    write_bytes(folder / "card.md", card.encode(), below=folder)
     return [
         folder / "card.md",
         *(path for advised in advice.advised for path in _written(folder, advice, advised, names)),
@@ -142,7 +142,7 @@ def _written(folder: Path, advice: Advice, advised: Advised, names: Names) -> li
     for name, text in texts.items():
         if text:
             mode = 0o755 if name.endswith(".sh") else 0o644
-            write_bytes(own / name, text.encode(), mode=mode)
+            write_bytes(own / name, text.encode(), mode=mode, below=folder)
             written.append(own / name)
     return written
 

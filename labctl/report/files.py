@@ -7,7 +7,7 @@ from pathlib import Path
 from labctl.analysis.model import Judgement
 from labctl.base.errors import UsageError
 from labctl.report.html import page
-from labctl.store.jsonfile import write_bytes
+from labctl.store.jsonfile import write_bytes, write_output
 from labctl.store.run_folder import LoadedRun
 
 PAGE = "report.html"
@@ -21,9 +21,12 @@ def write_page(
 
     Raises UsageError when there is no folder to write it to.
     """
-    target = folder / PAGE if target is None else target
-    check_folder(target)
-    write_bytes(target, page(run, judgement, folder).encode())
+    if target is None:
+        target = folder / PAGE
+        write_bytes(target, page(run, judgement, folder).encode(), below=folder)
+    else:
+        check_folder(target)
+        write_output(target, page(run, judgement, folder).encode())
     return target
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from labctl.base.errors import UsageError
 from labctl.base.jsontext import parse_json
-from labctl.store.jsonfile import write_bytes
+from labctl.store.jsonfile import write_output
 
 MANIFEST = "manifest.json"
 FOLDER = "labctl-selftest"
@@ -47,7 +47,7 @@ def write_bundle(target: Path, manifest: Mapping[str, Any], files: Mapping[str, 
             entry = tarfile.TarInfo(f"{FOLDER}/{name}")
             entry.size, entry.mode = len(data), 0o644
             tar.addfile(entry, io.BytesIO(data))
-    write_bytes(target, packed.getvalue())
+    write_output(target, packed.getvalue())
 
 
 def read_bundle(path: Path) -> Bundle:

@@ -69,6 +69,7 @@ def make_overlay(backing: Path, path: Path, backing_format: str = "qcow2") -> No
         deadline=Deadline.after(30, "making an overlay"),
         hint="Free some space, or name another folder with --state-dir.",
     )
+    path.chmod(0o600)
 
 
 RAW, QCOW2 = "raw", "qcow2"
@@ -118,7 +119,8 @@ class DataDisk:
         if not _is_whole(pristine):
             aside = self.folder / ".pristine.new"
             try:
-                with open(aside, "wb") as file:
+                aside.unlink(missing_ok=True)
+                with open(aside, "xb") as file:
                     for _ in range(DATA_SIZE_BYTES // _CHUNK):
                         file.write(os.urandom(_CHUNK))
                     file.flush()

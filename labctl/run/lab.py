@@ -21,7 +21,7 @@ from labctl.domain.asked import ExpectedThread
 from labctl.domain.pinplan import PinPlan
 from labctl.domain.render import mac_of
 from labctl.domain.session import RunningGuest, Session, is_embedded
-from labctl.guest.images import Image
+from labctl.guest.images import Image, keep_private
 from labctl.host import cgroups, guest_cgroups
 from labctl.host.accelerator import Accelerator
 from labctl.host.journal import Journal
@@ -192,7 +192,28 @@ def open_lab(
         lab.sockets.mkdir(mode=0o700)
         os.chown(lab.sockets, *session.qemu_user())
         lab.data.make()
+        open_to_qemu(lab)
         yield lab
+
+
+def open_to_qemu(lab: Lab) -> None:
+    """Let QEMU's group, and no other user of the host, read what guests are made of.
+
+    A guest that breaks out of QEMU reaches the files of its own run with it, and neither the
+    image's tree, with its set-user-ID programs, nor older runs.
+    """
+    _, group = lab.session.qemu_user()
+    image = lab.image
+    folders = [image.dir.parent, image.dir, image.prepared_dir, lab.work, lab.data.folder]
+    for folder in filter(Path.is_dir, folders):
+        os.chown(folder, -1, group)
+        folder.chmod(0o710)
+    files = [image.disk, image.kernel, image.initrd, *image.prepared_dir.glob("[!.]*")]
+    files += [lab.data.path_in(form) for form in lab.data.formats]
+    for file in filter(Path.is_file, filter(None, files)):
+        os.chown(file, -1, group)
+        file.chmod(0o640)
+    keep_private(image.dir)
 
 
 def _page_sizes(planned: Planned) -> set[str]:
@@ -207,11 +228,12 @@ def _uuid(work: Path) -> str:
 
 @contextmanager
 def _work_folder(places: StatePlaces) -> Iterator[Path]:
-    """The folder for what only a run needs. Nobody but root may list it; QEMU, which a daemon runs
-    as a user of its own, may pass to the disks that it is given. Save files are root's alone."""
+    """The folder for what only a run needs. No other user may list it; QEMU, which a daemon runs
+    as a user of its own, may pass to the disks that it is given (`open_to_qemu`). Save files are
+    root's alone."""
     work = places.work
     work.mkdir(parents=True, exist_ok=True)
-    work.chmod(0o711)
+    work.chmod(0o700)
     try:
         yield work
     finally:
@@ -231,6 +253,7 @@ def _no_guest_cgroups_left(places: StatePlaces) -> Iterator[None]:
             for group in guest_cgroups.of_guests(places.libvirt_root, DOMAIN_NAME):
                 with suppress(OSError):  # the next labctl tries again, and says so
                     guest_cgroups.remove(group)
+            guest_cgroups.remove_empty_partitions()
 
 
 @contextmanager

@@ -147,7 +147,8 @@ def _boot_first(lab: Lab, baseline: Tuning, prepared: Path) -> None:
             # Nothing is written after this: the guest can be ended as by a loss of power.
             _run(channel, ["mount", "-o", "remount,ro", "/"], check=False)
             _run(channel, ["sync"])
-        os.chown(disk, os.geteuid(), os.getegid())
+        os.chown(disk, os.geteuid(), lab.session.qemu_user()[1])
+        disk.chmod(0o640)
         disk.rename(prepared)
     finally:
         disk.unlink(missing_ok=True)

@@ -50,6 +50,7 @@ from labctl.run.trace_room import Forecast, Window, forecast, on_one_disk, refus
 from labctl.run.trace_room import warning as little_room
 from labctl.store import collecting_costs
 from labctl.store.exit_prices import known_prices
+from labctl.store.jsonfile import write_bytes
 from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
 from labctl.store.shapes import HASHED
@@ -200,7 +201,7 @@ def _new_folder(path: Path, planned: Planned) -> RunFolder:
         ) from error
     folder.write_plan(planned.plan.to_json())
     if planned.own is not None:
-        (folder.path / XML).write_text(planned.own.domain.xml)
+        write_bytes(folder.path / XML, planned.own.domain.xml.encode(), below=folder.path)
     return folder
 
 
@@ -371,12 +372,12 @@ def _source(planned: Planned, image: Image) -> GuestSource:
 
 def _store_xml(lab: Lab, folder: RunFolder, disks: Disks) -> dict[str, str]:
     """Every guest tuning's domain XML as this run asks for it, for the report's differences."""
-    (folder.path / "xml").mkdir(exist_ok=True)
     named = {name: replace(disk, path=lab.work / name) for name, disk in disks.items()}
     stored = {}
     for name, tuning in lab.tunings.items():
         if tuning.kind is Kind.GUEST:
             path = f"xml/{name}.xml"
-            (folder.path / path).write_text(guest_xml(lab, tuning, named))
+            text = guest_xml(lab, tuning, named).encode()
+            write_bytes(folder.path / path, text, below=folder.path)
             stored[name] = path
     return stored

@@ -119,7 +119,7 @@ def write_imported(
             hint="Name a folder that can be written with --results.",
         ) from error
     try:
-        write_bytes(folder.path / COPY, data)
+        write_bytes(folder.path / COPY, data, below=folder.path)
         folder.write_plan(plan)
         for trial, readings in trials.trials:
             place = folder.new_trial(trial.number, trial.attempt)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.held import held, open_regular
 from labctl.base.jsontext import check_size, parse_json
+from labctl.base.trust import believed_owners
 
 
 def canonical(value: Any) -> str:
@@ -21,43 +24,86 @@ def canonical(value: Any) -> str:
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
-    """A file to write to, so that after a crash it is the old one or the new one, never half."""
-    # Caches are written to by whoever runs beside: a name of its own for each.
-    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
+def replacing(path: Path, *, mode: int = 0o644, below: Path | None = None) -> Iterator[IO[bytes]]:
+    """A file to write to, so that after a crash it is the old one or the new one, never half.
+
+    A link or a device that has its name is replaced, never written through. `below`: a folder
+    above the file; no link from there on is followed, and folders that are missing are made.
+    """
+    folder = path.parent.relative_to(below) if below else Path()
     try:
-        with open(aside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        with held(below or path.parent, str(folder), make=below is not None) as at:
+            # A name that nobody can guess, and that must not be there yet: in a folder of
+            # everybody's a link could wait at it.
+            aside = f".{path.name[:200]}.{secrets.token_hex(8)}.new"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(aside, flags, mode, dir_fd=at)
+            try:
+                with open(descriptor, "wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(aside, path.name, src_dir_fd=at, dst_dir_fd=at)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(aside, dir_fd=at)
+                raise
     except OSError as error:
-        aside.unlink(missing_ok=True)
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         hint = "Free some space, then resume the run." if is_full else None
         raise HostError(f"cannot write {path}: {error.strerror}", hint=hint) from error
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
 
 
-def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    with replacing(path, mode=mode) as file:
+@contextmanager
+def output_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that the user named, to write to. What is there and is no regular file (a device, a
+    pipe, a link) is written through, since putting a file in its place would break it.
+
+    Raises UsageError for a link that belongs to somebody else, which may lead anywhere.
+    """
+    try:
+        there = os.lstat(path)
+    except OSError:
+        there = None  # what keeps it from being written, `replacing` says
+    if there is None or stat.S_ISREG(there.st_mode):
+        with replacing(path) as file:
+            yield file
+        return
+    if stat.S_ISLNK(there.st_mode) and there.st_uid not in believed_owners():
+        raise UsageError(
+            f"{path} is a link that belongs to another user, so labctl does not write through it",
+            hint="Give another file, or remove the link.",
+        )
+    try:
+        with open(path, "wb") as file:
+            yield file
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write what the user asked for to the file that the user named; raises as `output_file`."""
+    with output_file(path) as file:
         file.write(data)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644, below: Path | None = None) -> None:
+    """Write a file of labctl's own; raises as `replacing`."""
+    with replacing(path, mode=mode, below=below) as file:
+        file.write(data)
+
+
+def write_json(path: Path, value: Any, *, below: Path | None = None) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    write_bytes(path, text.encode(), below=below)
 
 
 def read_json(path: Path) -> Any:
     """Raises BrokenError naming the file when it is missing, cut off, no JSON or beyond a limit."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is no regular file")
-        check_size(status.st_size)
-        return parse_json(path.read_bytes())
+        with open(open_regular(path), "rb") as file:
+            check_size(os.fstat(file.fileno()).st_size)
+            return parse_json(file.read())
     except FileNotFoundError as error:
         raise BrokenError(f"{path} is missing") from error
     except (OSError, ValueError) as error:

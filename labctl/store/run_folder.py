@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import BrokenError, UsageError
+from labctl.base.held import held
 from labctl.base.yamlfile import nearest
 from labctl.store.extended import carried_out, unlike
 from labctl.store.index import Fingerprint, Row, read_index, write_index
@@ -59,8 +61,14 @@ class RunFolder:
 
     @classmethod
     def create(cls, results: Path, name: str) -> RunFolder:
+        """A new run's folder, for its owner alone: it holds what the host and its guests said.
+
+        Raises FileExistsError where there is one of that name.
+        """
         path = results / name
-        (path / "trials").mkdir(parents=True)
+        results.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700)
+        (path / "trials").mkdir()
         return cls(path)
 
     @classmethod
@@ -90,7 +98,7 @@ class RunFolder:
         return [cls(path.parent) for path in sorted(results.glob("*/run.json"))]
 
     def write_run(self, data: Mapping[str, Any]) -> None:
-        write_json(self.path / "run.json", {"schema": SCHEMA, **data})
+        write_json(self.path / "run.json", {"schema": SCHEMA, **data}, below=self.path)
 
     def read_run(self) -> dict[str, Any]:
         """run.json; raises BrokenError naming the first place where it isn't what was written."""
@@ -112,7 +120,7 @@ class RunFolder:
         return data
 
     def write_plan(self, data: Mapping[str, Any]) -> None:
-        write_json(self.path / "plan.json", data)
+        write_json(self.path / "plan.json", data, below=self.path)
 
     def read_plan(self) -> dict[str, Any]:
         data = read_json(self.path / "plan.json")
@@ -124,7 +132,7 @@ class RunFolder:
 
     def write_extension(self, data: Mapping[str, Any]) -> None:
         """Beside the plan and the extensions before it, none of which changes."""
-        write_json(self._extensions()[-1], data)
+        write_json(self._extensions()[-1], data, below=self.path)
 
     def read_extensions(self) -> list[dict[str, Any]]:
         """What was added to the plan, in order; [] for most runs. Raises BrokenError."""
@@ -152,14 +160,21 @@ class RunFolder:
     def new_trial(self, number: int, attempt: int) -> TrialFolder:
         """An empty folder for an attempt; what an interrupted one left there is removed."""
         folder = self.trial(number, attempt)
-        if folder.path.exists():
+        if folder.path.is_symlink():
+            folder.path.unlink()
+        elif folder.path.exists():
             shutil.rmtree(folder.path)
-        folder.path.mkdir(parents=True)
+        with held(self.path, "trials", make=True) as trials:
+            os.mkdir(folder.path.name, dir_fd=trials)
         return folder
 
     def trial_folders(self) -> Iterator[TrialFolder]:
         """Every attempt, by the trial's number: past 9999 names no longer sort as numbers do."""
-        folders = (path for path in (self.path / "trials").glob("[0-9]*") if path.is_dir())
+        folders = (
+            path
+            for path in (self.path / "trials").glob("[0-9]*")
+            if path.is_dir() and not path.is_symlink()
+        )
         yield from map(TrialFolder, sorted(folders, key=_number_and_attempt))
 
     def load(self) -> LoadedRun:
@@ -196,7 +211,13 @@ class RunFolder:
     def _read_trials(self, problems: list[str]) -> list[Row]:
         kinds = Kinds()
         nothing = kinds.pack(())
-        rows = []
+        rows: list[Row] = []
+        if (self.path / "trials").is_symlink():
+            problems.append(f"{self.path / 'trials'} is a link; its trials are left out")
+            return rows
+        for path in sorted((self.path / "trials").glob("[0-9]*")):
+            if path.is_symlink():
+                problems.append(f"{path} is a link; it is left out")
         for folder in self.trial_folders():
             try:
                 record = folder.read_record()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import BrokenError
+from labctl.base.held import open_regular
 from labctl.store.jsonfile import newer, read_json, write_bytes, write_json
 from labctl.store.readings import Kinds, Readings
 from labctl.store.samples import Reading, Sample, Unavailable
@@ -91,14 +92,18 @@ class TrialFolder:
 
     path: Path
 
+    @property
+    def _run(self) -> Path:
+        """The run's folder, which nothing that is written here leaves."""
+        return self.path.parents[1]
+
     def write_raw(self, name: str, data: bytes | str) -> None:
-        target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(target, data.encode() if isinstance(data, str) else data)
+        """Write a raw file; raises HostError where a link stands in the way to it."""
+        data = data.encode() if isinstance(data, str) else data
+        write_bytes(self.path / name, data, below=self._run)
 
     def write_raw_json(self, name: str, value: Any) -> None:
-        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path / name, value)
+        write_json(self.path / name, value, below=self._run)
 
     def has(self, name: str) -> bool:
         return (self.path / name).is_file()
@@ -106,7 +111,8 @@ class TrialFolder:
     def read_text(self, name: str) -> str:
         """Raises BrokenError naming the file when it isn't there or isn't text."""
         try:
-            return (self.path / name).read_text(encoding="utf-8")
+            with open(open_regular(self.path / name), encoding="utf-8") as file:
+                return file.read()
         except (OSError, UnicodeDecodeError) as error:
             raise BrokenError(f"{self.path / name} cannot be read: {error}") from error
 
@@ -119,7 +125,7 @@ class TrialFolder:
         return self.has("trial.json")
 
     def write_record(self, record: TrialRecord) -> None:
-        write_json(self.path / "trial.json", record.to_json())
+        write_json(self.path / "trial.json", record.to_json(), below=self._run)
 
     def read_record(self) -> TrialRecord:
         """Raises BrokenError naming the place where trial.json isn't what was written."""
@@ -145,6 +151,7 @@ class TrialFolder:
                 "samples": [r.to_json() for r in readings if isinstance(r, Sample)],
                 "unavailable": [r.to_json() for r in readings if isinstance(r, Unavailable)],
             },
+            below=self._run,
         )
 
     def read_readings(self, kinds: Kinds | None = None) -> Readings:

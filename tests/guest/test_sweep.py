@@ -50,6 +50,14 @@ def test_a_small_sweep_reports_every_arm_and_leaves_nothing_behind(swept: Swept)
     assert swept.leftovers == []
 
 
+def test_what_a_run_keeps_is_closed_to_other_users(swept: Swept, image: Image) -> None:
+    (run,) = swept.sandbox.runs()
+    assert run.stat().st_mode & 0o777 == 0o700
+    assert image.tree.stat().st_mode & 0o777 == 0o700
+    for file in (image.disk, image.kernel, *image.prepared_dir.glob("*.qcow2")):
+        assert file.stat().st_mode & 0o007 == 0
+
+
 def test_raw_files_alone_give_the_same_samples_again(swept: Swept) -> None:
     (run,) = swept.sandbox.runs()
     samples = {path: path.read_text() for path in run.glob("trials/*/samples.json")}

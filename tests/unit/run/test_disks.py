@@ -186,16 +186,16 @@ def test_a_disk_that_cannot_be_reset_ends_the_run(
     assert disk.is_dirty
 
 
-def test_an_overlay_replaces_what_an_earlier_one_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[Any] = []
-    monkeypatch.setattr(disks, "run", lambda argv, **_: calls.append(argv))
-    path = tmp_path / "overlay.qcow2"
-    path.write_text("of another restore")
-    disks.make_overlay(tmp_path / "base.qcow2", path)
-    assert not path.exists()
-    assert calls[0][-2:] == [tmp_path / "base.qcow2", path]
+def test_an_overlay_replaces_what_an_earlier_one_left_and_is_private(tmp_path: Path) -> None:
+    path, precious = tmp_path / "overlay.qcow2", tmp_path / "precious"
+    precious.write_text("text")
+    path.symlink_to(precious)
+    base = tmp_path / "base.qcow2"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", base, "1M"], check=True)
+    disks.make_overlay(base, path)
+    assert precious.read_text() == "text"
+    assert not path.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_prepared_image_is_found_when_its_folder_is_moved(tmp_path: Path) -> None:

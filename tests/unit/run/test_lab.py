@@ -1,8 +1,13 @@
+import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from labctl.run.lab import logs_of_qemu
+from labctl.guest.images import Image
+from labctl.run.disks import DataDisk
+from labctl.run.lab import Lab, logs_of_qemu, open_to_qemu
 
 
 @pytest.mark.parametrize(
@@ -17,3 +22,25 @@ from labctl.run.lab import logs_of_qemu
 )
 def test_qemu_s_log_is_where_the_connection_s_libvirt_keeps_it(uri: str, folder: str) -> None:
     assert logs_of_qemu(uri) == Path(folder)
+
+
+def test_qemus_group_reaches_what_guests_are_made_of_and_others_nothing(tmp_path: Path) -> None:
+    folder, data = tmp_path / "images/debian", tmp_path / "data"
+    for made in (folder / "tree", folder / "prepared", data, tmp_path / "running"):
+        made.mkdir(parents=True)
+    image = Image(folder, {"files": {"initrd.img": {}}})
+    disk = DataDisk(data)
+    files = [image.disk, image.kernel, folder / "initrd.img", disk.path]
+    files.append(image.prepared_dir / "x.qcow2")
+    for file in files:
+        file.write_text("x")
+    session = SimpleNamespace(qemu_user=lambda: (65534, 65534))
+    found = SimpleNamespace(image=image, session=session, data=disk, work=tmp_path / "running")
+    open_to_qemu(cast(Lab, found))
+    for file in files:
+        assert (file.stat().st_uid, file.stat().st_gid) == (os.geteuid(), 65534)
+        assert file.stat().st_mode & 0o777 == 0o640
+    for opened in (folder, image.prepared_dir, folder.parent, tmp_path / "running"):
+        assert opened.stat().st_mode & 0o777 == 0o710
+        assert opened.stat().st_gid == 65534
+    assert image.tree.stat().st_mode & 0o777 == 0o700

@@ -2,14 +2,23 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from labctl.base.errors import BrokenError, HostError
-from labctl.store.jsonfile import canonical, read_json, replacing, write_bytes, write_json
+from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.store.jsonfile import (
+    canonical,
+    read_json,
+    replacing,
+    write_bytes,
+    write_json,
+    write_output,
+)
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
@@ -78,7 +87,7 @@ def test_a_file_that_no_one_could_walk_through_is_refused(tmp_path: Path, text: 
 
 def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.json").symlink_to("/dev/zero")
-    with pytest.raises(BrokenError, match="it is no regular file"):
+    with pytest.raises(BrokenError, match="no regular file"):
         read_json(tmp_path / "a.json")
     (tmp_path / "b.json").touch()
     os.truncate(tmp_path / "b.json", 1 << 40)  # a hole: it takes no space
@@ -96,3 +105,63 @@ def test_only_a_full_disk_asks_for_space(tmp_path: Path, number: int, is_full: b
     with pytest.raises(HostError) as caught, replacing(tmp_path / "x"):
         raise OSError(number, os.strerror(number))
     assert ("space" in str(caught.value.hint)) == is_full
+
+
+def test_a_file_of_labctls_own_takes_the_place_of_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("text")
+    (tmp_path / "a.json").symlink_to(precious)
+    write_json(tmp_path / "a.json", 1)
+    assert precious.read_text() == "text"
+    assert not (tmp_path / "a.json").is_symlink()
+
+
+def test_the_file_that_is_written_aside_has_a_name_that_nobody_can_guess(tmp_path: Path) -> None:
+    names = []
+    for _ in range(2):
+        with replacing(tmp_path / "a") as file:
+            names += [path.name for path in tmp_path.iterdir() if path.name != "a"]
+            file.write(b"x")
+    assert len(set(names)) == 2
+    assert all(str(os.getpid()) not in name.split(".") for name in names)
+
+
+def test_no_link_below_the_named_folder_is_followed(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run.mkdir()
+    elsewhere.mkdir()
+    (run / "trials").symlink_to(elsewhere)
+    with pytest.raises(HostError, match="'trials' is a link"):
+        write_bytes(run / "trials/0001/samples.json", b"x", below=run)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_what_the_user_named_is_written_through_when_it_is_no_regular_file(
+    tmp_path: Path,
+) -> None:
+    device, pipe, link = tmp_path / "null", tmp_path / "pipe", tmp_path / "link"
+    os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    os.mkfifo(pipe)
+    (tmp_path / "target").write_text("old")
+    link.symlink_to("target")
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    for path in (device, pipe, link):
+        write_output(path, b"page")
+    reader.join(timeout=10)
+    assert device.is_char_device()
+    assert pipe.is_fifo()
+    assert read == [b"page"]
+    assert link.is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"page"
+
+
+def test_a_link_of_another_user_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("old")
+    link = tmp_path / "link"
+    link.symlink_to("target")
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        write_output(link, b"page")
+    assert (tmp_path / "target").read_text() == "old"

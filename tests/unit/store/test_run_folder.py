@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from labctl.base.errors import BrokenError, UsageError
+from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.units import Better, Unit
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import SCHEMA, RunFolder
@@ -304,3 +305,45 @@ def test_a_trial_that_was_cut_off_is_told_from_one_that_is_damaged(tmp_path: Pat
     with pytest.raises(BrokenError, match="cut off") as caught:
         TrialFolder(tmp_path / "0002").read_record()
     assert "resumed" in str(caught.value.hint)
+
+
+def test_a_run_is_for_its_owner_alone(run: RunFolder) -> None:
+    assert run.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_trial_that_is_a_link_is_left_out_and_never_written_through(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    kept(run, 1)
+    elsewhere = tmp_path / "elsewhere"
+    (run.path / "trials/0001").rename(elsewhere)
+    (run.path / "trials/0001").symlink_to(elsewhere)
+    before = (elsewhere / "samples.json").read_bytes()
+    loaded = run.load()
+    assert loaded.trials == ()
+    assert any("trials/0001 is a link; it is left out" in text for text in loaded.problems)
+    with pytest.raises(HostError, match="'0001' is a link"):
+        run.trial(1).write_readings([])
+    assert (elsewhere / "samples.json").read_bytes() == before
+    run.new_trial(1, 1).write_readings([])
+    assert (elsewhere / "samples.json").read_bytes() == before
+
+
+def test_trials_that_lie_behind_a_link_are_left_out(run: RunFolder, tmp_path: Path) -> None:
+    kept(run, 1)
+    (run.path / "trials").rename(tmp_path / "elsewhere")
+    (run.path / "trials").symlink_to(tmp_path / "elsewhere")
+    loaded = run.load()
+    assert loaded.trials == ()
+    assert any("trials is a link" in text for text in loaded.problems)
+
+
+def test_a_raw_file_that_is_a_link_or_a_pipe_is_not_read(run: RunFolder, tmp_path: Path) -> None:
+    trial = kept(run, 1)
+    (tmp_path / "secret").write_text('{"a": 1}')
+    (trial.path / "stdout.txt").symlink_to(tmp_path / "secret")
+    os.mkfifo(trial.path / "host.json")
+    with pytest.raises(BrokenError, match=r"stdout\.txt cannot be read"):
+        trial.read_text("stdout.txt")
+    with pytest.raises(BrokenError, match=r"host\.json cannot be read"):
+        trial.read_json("host.json")
