@@ -261,8 +261,11 @@ def _networks(devices: etree._Element, request: CopyRequest) -> Iterator[str]:
                 card.append(element)
         if card.find("model") is None:
             etree.SubElement(card, "model", type="virtio")
-        if kind != "user":
-            yield f"its network card {number + 1} is on QEMU's user network instead of a '{kind}'"
+        etree.SubElement(card, "link", state="down")
+        yield (
+            f"its network card {number + 1} has no link: on QEMU's user network, in place of a "
+            f"'{kind}', the guest would reach this host"
+        )
 
 
 def _left_out(devices: etree._Element) -> Iterator[str]:

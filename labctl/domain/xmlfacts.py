@@ -163,6 +163,8 @@ def _devices(root: etree._Element) -> _Named:
         model = card.find("model")
         yield f"{name} type", card.get("type", "none")
         yield f"{name} model", model.get("type", "none") if model is not None else "none"
+        link = card.find("link")
+        yield f"{name} link", link.get("state", "up") if link is not None else "up"
         yield from _driver(name, card, _INTERFACE)
     if (balloon := root.find("devices/memballoon")) is not None:
         yield "balloon", balloon.get("model", "none")

@@ -26,7 +26,7 @@ _LABS_OWN = re.compile(r"(name|uuid|title|description|metadata|memory|currentMem
 words are a setting inside the guest."""
 
 _DEVICES_OWN = re.compile(
-    r"@type|(source|serial|mac|alias|address|backingStore)(/.*)?|driver/@type|target/@dev"
+    r"@type|(source|serial|mac|alias|address|backingStore|link)(/.*)?|driver/@type|target/@dev"
 )
 """The same of a disk or a network card, relative to it."""
 

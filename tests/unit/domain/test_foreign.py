@@ -112,7 +112,8 @@ def test_read_only_disks_stay_and_a_drive_of_the_hosts_is_emptied() -> None:
 
 def test_a_network_card_keeps_what_the_guest_sees_of_it() -> None:
     (card,) = copy_xml(own()).xpath("//interface")
-    assert [child.tag for child in card] == ["mac", "model", "address"]
+    assert [child.tag for child in card] == ["mac", "model", "address", "link"]
+    assert found(card, "link/@state") == ["down"]  # nothing of the host is reached from it
     assert found(card, "address/@bus") == ["0x01"]
     macs = found(copy_xml(own("old")), "//interface/mac/@address")
     assert len(set(macs)) == 2

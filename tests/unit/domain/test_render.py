@@ -192,3 +192,9 @@ def test_a_guest_with_a_tap_is_plugged_into_it_and_changes_nothing_else(
         for found in devices.findall("interface"):
             devices.remove(found)
     assert etree.tostring(plain) == etree.tostring(plugged)
+
+
+@pytest.mark.parametrize("name", ["baseline", "net-e1000e"])
+def test_a_guest_that_nothing_is_sent_to_reaches_no_network_of_the_hosts(name: str) -> None:
+    [card] = tree(tuning=load_tuning(name)).iterfind("devices/interface")
+    assert (card.get("type"), card.find("link").get("state")) == ("user", "down")  # type: ignore[union-attr]
