@@ -24,8 +24,8 @@ from labctl.base.tuning import Policy, Sched
 
 _LINE_LIMIT = 64 * 1024 * 1024
 """A guest is not trusted: an answer larger than this is refused rather than buffered."""
-
-
+_LARGEST = 2**63
+"""Of what a runner counts."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_FILES = 5000
 
@@ -104,16 +104,18 @@ class Channel:
             if message.get("nonce") == nonce and message.get("id") == request:
                 answered_ns = time.monotonic_ns()
                 machine_ns = message.get("monotonic_ns")
-                if not isinstance(machine_ns, int):
-                    raise _garbage(self.name, message)
-                return ClockReading(asked_ns, machine_ns, answered_ns)
+                try:
+                    return ClockReading(asked_ns, _whole(machine_ns), answered_ns)
+                except ValueError as error:
+                    raise _garbage(self.name, message) from error
 
     def read(self, paths: Sequence[str], deadline: Deadline) -> dict[str, str | None]:
         """The texts of files on the machine; None for one that can't be read."""
         texts = self._ask("read", deadline, paths=list(paths)).get("texts")
-        if not isinstance(texts, dict):
+        found = {path: texts.get(path) for path in paths} if isinstance(texts, dict) else None
+        if found is None or not all(isinstance(text, str | None) for text in found.values()):
             raise _garbage(self.name, texts)
-        return {path: texts.get(path) for path in paths}
+        return found
 
     def hashes(self, paths: Sequence[str], deadline: Deadline) -> dict[str, HashedProgram]:
         """What each of these programs runs, and what the runner itself does, by their paths."""
@@ -184,7 +186,7 @@ class Channel:
             return self._answer(request, event, deadline)
 
         try:
-            pid = int(ready["pid"])
+            pid = _whole(ready["pid"])
         except (KeyError, TypeError, ValueError) as error:
             raise _garbage(self.name, ready) from error
         execution = Execution(
@@ -273,7 +275,37 @@ def _hashed(told: Mapping[str, Any]) -> HashedProgram:
 
 
 def _garbage(machine: str, found: Any) -> BrokenError:
-    return BrokenError(f"{machine}: answered with {str(found)[:200]!r}")
+    try:
+        shown = str(found)[:200]
+    except ValueError:  # Python writes no number of more than 4300 digits
+        shown = "a number without an end"
+    return BrokenError(f"{machine}: answered with {shown!r}")
+
+
+def _whole(value: Any) -> int:
+    """Raises ValueError for what is no whole number of 64 bits."""
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _LARGEST:
+        raise ValueError("no whole number")
+    return value
+
+
+def _numbers(value: Any) -> dict[str, float]:
+    """Raises ValueError for what is no object of finite numbers."""
+    if not isinstance(value, dict):
+        raise ValueError("no object")
+    for number in value.values():
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise ValueError("no number")
+        if not abs(number) <= _LARGEST:
+            raise ValueError("no number that anything counts")
+    return value
+
+
+def _texts(value: Any) -> dict[str, str]:
+    """Raises ValueError for what is no object of texts."""
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("no object of texts")
+    return value
 
 
 class Execution:
@@ -325,21 +357,23 @@ class Execution:
                     f"{self._machine}: '{self._command.argv[0]}' was killed after "
                     f"{self._seconds:g} s"
                 )
+            duration_s = _whole(message["duration_ns"]) / 1e9
+            returncode = _whole(message["returncode"])
             return CommandResult(
-                returncode=int(message["returncode"]),
+                returncode=returncode,
                 stdout=files.pop(".stdout", b""),
                 stderr=files.pop(".stderr", b""),
                 files=files,
-                duration_s=message["duration_ns"] / 1e9,
+                duration_s=duration_s,
                 side={
-                    "duration_s": message["duration_ns"] / 1e9,
-                    "returncode": message["returncode"],
+                    "duration_s": duration_s,
+                    "returncode": returncode,
                     "pid": self.pid,
-                    "rusage": message["rusage"],
-                    "before": message["before"],
-                    "after": message["after"],
+                    "rusage": _numbers(message["rusage"]),
+                    "before": _texts(message["before"]),
+                    "after": _texts(message["after"]),
                     "threads": message["threads"],
                 },
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise _garbage(self._machine, message) from error

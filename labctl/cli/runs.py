@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
+from labctl.base.errors import BrokenError, ExitCode, HostError, LabctlError, UsageError
 from labctl.cli import run_import
 from labctl.cli.common import Group, console, print_json, results_option, runs_folder
 
@@ -20,7 +20,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group("run", cls=Group)
 def command() -> None:
-    """List, show, import, reparse or remove runs."""
+    """List, show, verify, import, reparse or remove runs."""
 
 
 command.add_command(run_import.command)
@@ -222,6 +222,39 @@ def _print_table(titles: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*(Text(printable(str(cell)), overflow="fold") for cell in row))
     console().print(table)
+
+
+@command.command("verify")
+@click.argument("run_name", metavar="RUN")
+@_json
+@results_option
+def verify_run(run_name: str, as_json: bool, results: Path | None) -> None:
+    """Check every file of RUN's trials against the digests that were taken when each ended.
+
+    Exits with 1 when something differs.
+    """
+    from labctl.base.wording import counted, printable
+    from labctl.run.verify import verify
+    from labctl.store.run_folder import RunFolder
+
+    folder = RunFolder.find(runs_folder(results), run_name)
+    found = verify(folder)
+    if as_json:
+        print_json({"schema": 1, "run": folder.name, "path": str(folder.path), **found.to_json()})
+    else:
+        rows = [[one.trial, one.file, one.what] for one in found.differences]
+        if rows:
+            _print_table(["trial", "file", "what differs"], rows)
+        click.echo(f"{counted(found.trials, 'trial')} of {folder.name} checked.")
+        if found.without_digests:
+            click.echo(
+                f"{counted(found.without_digests, 'trial')} without digests: an older labctl ran "
+                "them, and nobody knows whether their files were changed."
+            )
+        for text in found.notes:
+            click.echo(printable(text))
+    if found.differences:
+        sys.exit(ExitCode.FOUND)
 
 
 @command.command("reparse")

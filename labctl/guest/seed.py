@@ -98,6 +98,8 @@ def status_problem(result: str, log: str) -> str | None:
     try:
         told = parse_json(result)["v1"]
         errors, datasource = told["errors"], told["datasource"]
+        if not isinstance(errors, list):
+            raise TypeError("no list")
     except (ValueError, KeyError, TypeError):
         return f"cloud-init left no readable result ({result.strip()[:80]!r}){_last_lines(log)}"
     if errors:

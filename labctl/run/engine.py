@@ -92,9 +92,14 @@ class Engine:
         self._window_rates: dict[tuple[str, str], float] = {}
         self._traces = True
         self._started = time.monotonic()
-        for trial in folder.trial_folders():
-            if trial.has_record:
-                self._count(trial.read_record())
+        records, damaged = folder.records(plan.to_json())
+        for record in records:
+            self._count(record)
+        for lost in damaged:
+            # Its folder stays, and the next attempt gets one of its own.
+            self._attempts[lost.number] = max(self._attempts.get(lost.number, 0), lost.attempt)
+            text = f"trial {lost.folder} does not count and is done again: {lost.why}"
+            lab.listener(Warned(text=text))
         # A resumed run may try again what was invalid: its cause may have been mended.
         self._attempts_before = dict(self._attempts)
 
@@ -231,7 +236,7 @@ class Engine:
                 reasons = [error.message]
             if reasons:
                 record = replace(record, status=TrialStatus.INVALID, reasons=tuple(reasons))
-        folder.write_record(record)
+        folder.write_record(replace(record, digests=folder.digests()))
         self._count(record)
         self._tell(record)
         return self._serves(bench)

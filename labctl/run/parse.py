@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 
+from labctl import __version__
 from labctl.base.errors import BrokenError
 from labctl.collect import (
     calibrated,
@@ -22,7 +25,9 @@ from labctl.collect import (
     perf_stat,
     side,
 )
+from labctl.run.contained import contained
 from labctl.run.counting import PROBLEM
+from labctl.store.digests import Digests
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
@@ -33,7 +38,7 @@ from labctl.workloads.registry import workload
 
 def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     """Every metric of a trial, or why it is unavailable; raises BrokenError naming the file."""
-    with believable(str(folder.path)):
+    with contained(folder, "parsing its files"), believable(str(folder.path)):
         readings = _readings(folder, record)
     for reading in readings:
         if isinstance(reading, Sample) and not math.isfinite(reading.value):
@@ -95,7 +100,8 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
 
 
 def reparse(folder: RunFolder) -> tuple[int, list[str]]:
-    """Write the samples of every valid trial anew from its raw files.
+    """Write the samples of every valid trial anew from its raw files, and the digests; its record
+    says so, and which raw files were others by then.
 
     Returns how many were written, and a sentence for each trial that can't be parsed any more:
     its samples stay as they were.
@@ -107,8 +113,27 @@ def reparse(folder: RunFolder) -> tuple[int, list[str]]:
             record = trial.read_record()
             if record.status is not TrialStatus.DONE:
                 continue
-            trial.write_readings(parse_trial(trial, record))
+            before, readings = trial.digests(), parse_trial(trial, record)
+            trial.write_readings(readings)
+            # Until its record is written, an interrupted one is left out of reports, not believed.
+            trial.write_record(_renewed(trial, record, before))
             written += 1
         except BrokenError as error:
             problems.append(error.message)
     return written, problems
+
+
+def _renewed(trial: TrialFolder, record: TrialRecord, before: Digests) -> TrialRecord:
+    # What an earlier reparse found changed stays said.
+    changed = set(record.reparsed["changed"]) if record.reparsed else set()
+    if record.digests:
+        changed |= set(record.digests.changed_raw(before))
+    return replace(
+        record,
+        digests=trial.digests(),
+        reparsed={
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "labctl": __version__,
+            "changed": sorted(changed),
+        },
+    )

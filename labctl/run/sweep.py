@@ -162,7 +162,7 @@ def _disk_bytes(places: StatePlaces, planned: Planned) -> int:
 def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
     """Of the traces that a run in the folder `path` has yet to make."""
     folder, plan = RunFolder(path), planned.plan
-    done = _done(folder)
+    done = _done(folder, plan)
     windows = [
         Window(
             side=planned.tunings[trial.cell["tuning"]].kind,
@@ -243,7 +243,7 @@ def _carry_out(
         record["xml"] = _store_xml(lab, folder, disks)
         proof = Proof(lab, plan, record.get(HASHED))
         proof.check_tree()
-        if HASHED not in record and (done := _done(folder)):
+        if HASHED not in record and (done := _done(folder, plan)):
             record.setdefault("warnings", []).append(of_older_trials(len(done)))
         record[HASHED] = proof.to_json()
         calibrations = Calibrations(lab, plan)
@@ -330,8 +330,8 @@ class _Reached:
 
 
 def _reached(plan: Plan, folder: RunFolder) -> _Reached:
-    records = _records(folder)
-    done = _done(folder)
+    records = _records(folder, plan)
+    done = _done(folder, plan)
     # Which other spares run is only known when the planned blocks are over.
     unused = set(plan.spare_blocks) - {record.block for record in records}
     left = [t.boot for t in plan.in_order if t.number not in done and t.block not in unused]
@@ -339,12 +339,12 @@ def _reached(plan: Plan, folder: RunFolder) -> _Reached:
     return _Reached(not left, left[0] if left else plan.boots, last)
 
 
-def _done(folder: RunFolder) -> set[int]:
-    return {record.number for record in _records(folder) if record.status is TrialStatus.DONE}
+def _done(folder: RunFolder, plan: Plan) -> set[int]:
+    return {r.number for r in _records(folder, plan) if r.status is TrialStatus.DONE}
 
 
-def _records(folder: RunFolder) -> list[TrialRecord]:
-    return [t.read_record() for t in folder.trial_folders() if t.has_record]
+def _records(folder: RunFolder, plan: Plan) -> list[TrialRecord]:
+    return folder.records(plan.to_json())[0]
 
 
 def _facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> dict[str, Any]:

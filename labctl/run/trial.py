@@ -30,6 +30,7 @@ from labctl.run import clock, held
 from labctl.run.bench import Bench
 from labctl.run.calibrate import Calibrations
 from labctl.run.collecting import collecting
+from labctl.run.contained import contained
 from labctl.run.first_touch import change, faults_so_far
 from labctl.run.guest_tracing import guest_tracing
 from labctl.run.lab import Lab
@@ -86,7 +87,8 @@ def run_trial(
         else:
             folder.write_raw_json(name, value)
     try:
-        reasons += _measure(lab, bench, calibrations, request, folder, times)
+        with contained(folder, "measuring it"):
+            reasons += _measure(lab, bench, calibrations, request, folder, times)
     except HostError:
         raise
     except LabctlError as error:
@@ -111,7 +113,8 @@ def run_trial(
             "accelerator": lab.accelerator.name,
             "vcpus": lab.vcpus,
         },
-        **times,
+        measured_s=times["measured_s"],
+        warmup_s=times["warmup_s"],
     )
 
 

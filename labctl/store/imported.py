@@ -125,8 +125,9 @@ def write_imported(
             place = folder.new_trial(trial.number, trial.attempt)
             # A native trial shares nothing with a boot, whatever column the file has.
             kind = (plan.get("tunings") or {}).get(trial.cell["tuning"], {}).get("kind", "guest")
-            place.write_record(replace(trial, parsed_with={"kind": kind}))
             place.write_readings(readings)
+            record_of = replace(trial, parsed_with={"kind": kind}, digests=place.digests())
+            place.write_record(record_of)
         # Last: without it there is no run.
         folder.write_run(
             {

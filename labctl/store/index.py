@@ -25,7 +25,7 @@ from labctl.store.trial import TrialRecord
 
 NAME = "index.parquet"
 
-_FORMAT = 1
+_FORMAT = 2
 """Raised when the index looks otherwise, or when reading the JSON makes something else of it."""
 
 _SMALLEST_BYTES = 4_000_000

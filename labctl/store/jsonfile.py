@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -100,10 +101,16 @@ def write_json(path: Path, value: Any, *, below: Path | None = None) -> None:
 
 def read_json(path: Path) -> Any:
     """Raises BrokenError naming the file when it is missing, cut off, no JSON or beyond a limit."""
+    return read_json_and_digest(path)[0]
+
+
+def read_json_and_digest(path: Path) -> tuple[Any, str]:
+    """`read_json`, and the SHA-256 of the very bytes that were read."""
     try:
         with open(open_regular(path), "rb") as file:
             check_size(os.fstat(file.fileno()).st_size)
-            return parse_json(file.read())
+            data = file.read()
+        return parse_json(data), hashlib.sha256(data).hexdigest()
     except FileNotFoundError as error:
         raise BrokenError(f"{path} is missing") from error
     except (OSError, ValueError) as error:

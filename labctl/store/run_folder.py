@@ -17,6 +17,7 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.held import held
 from labctl.base.yamlfile import nearest
 from labctl.store.extended import carried_out, unlike
+from labctl.store.fitting_plan import Fits
 from labctl.store.index import Fingerprint, Row, read_index, write_index
 from labctl.store.jsonfile import canonical, newer, read_json, write_json
 from labctl.store.readings import Kinds
@@ -49,6 +50,17 @@ class LoadedRun:
     plan: Mapping[str, Any]
     trials: tuple[LoadedTrial, ...]
     problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedTrial:
+    """An attempt that nobody can count on. Its number and attempt are those of its folder's name,
+    0 where that has none."""
+
+    folder: str
+    number: int
+    attempt: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +210,7 @@ class RunFolder:
             for path in self._extensions()[:-1]
         ]
         problems += unlike(plan, extensions)
+        rows = self._fitting(rows, Fits(plan, run, extensions), problems)
         # A run that goes on has other files soon, and one that isn't whole is to be seen to.
         if not (indexed or problems or run.get("status") == "running") and fingerprint.is_lasting:
             write_index(self.path, fingerprint, rows)
@@ -221,12 +234,51 @@ class RunFolder:
         for folder in self.trial_folders():
             try:
                 record = folder.read_record()
-                readings = folder.read_readings(kinds) if folder.has("samples.json") else nothing
+                readings = nothing
+                if folder.has("samples.json") or (record.digests and record.digests.samples):
+                    readings = folder.read_readings(kinds, digests=record.digests)
             except BrokenError as error:
-                problems.append(error.message)
+                problems.append(f"trial {folder.path.name} is left out: {error.message}")
                 continue
+            if record.reparsed and (changed := record.reparsed["changed"]):
+                problems.append(
+                    f"trial {folder.path.name} was parsed anew from raw files that were changed "
+                    f"after it ended: {', '.join(changed)}"
+                )
             rows.append(Row(folder.path.name, record, readings))
         return rows
+
+    def _fitting(self, rows: Iterable[Row], fits: Fits, problems: list[str]) -> list[Row]:
+        """The trials that are the plan's; what is left out is named."""
+        kept = []
+        for row in rows:
+            why = fits.problem(row.folder, row.record)
+            if why is None:
+                kept.append(row)
+            else:
+                problems.append(f"trial {row.folder} of {self.path} is left out: {why}")
+        return kept
+
+    def records(self, plan: Mapping[str, Any]) -> tuple[list[TrialRecord], list[DamagedTrial]]:
+        """Of the attempts that came to an end, for a run that goes on: those whose record is whole
+        and the plan's, and the others. `plan`: as the run carries it out. Raises UsageError when a
+        newer labctl wrote one."""
+        fits = Fits(plan, {}, ())
+        whole, damaged = [], []
+        for folder in self.trial_folders():
+            if not folder.has_record:
+                continue
+            try:
+                record = folder.read_record()
+                why = fits.problem(folder.path.name, record)
+            except BrokenError as error:
+                why = error.message
+            if why is None:
+                whole.append(record)
+            else:
+                number, attempt, _ = _number_and_attempt(folder.path)
+                damaged.append(DamagedTrial(folder.path.name, number, attempt, why))
+        return whole, damaged
 
     def _as_far_as_whole(
         self, read: Callable[[], dict[str, Any]], name: str, shape: Shape, problems: list[str]

@@ -53,7 +53,10 @@ def _whole(known: Mapping[str, Shape]) -> Fields:
 
 
 _CELL = Named(TEXT)
-_PLANNED_TRIAL = Fields({"cell": _CELL, "block": WHOLE}, frozenset({"cell"}))
+_PLANNED_TRIAL = Fields(
+    {"cell": _CELL, **dict.fromkeys(("number", "block", "boot", "position"), WHOLE)},
+    frozenset({"cell"}),
+)
 
 _PUBLISHED = Fields(
     {
@@ -208,7 +211,7 @@ RUN = Fields(
     }
 )
 
-TRIAL = _whole(
+_TRIAL = _whole(
     {
         **dict.fromkeys(("number", "attempt", "block", "boot", "position"), WHOLE),
         **dict.fromkeys(("measured_s", "warmup_s", "wall_s"), NUMBER),
@@ -219,6 +222,17 @@ TRIAL = _whole(
         "restored": FLAG,
         "parsed_with": Named(ANY),
     }
+)
+TRIAL = Fields(
+    {
+        **_TRIAL.known,
+        "digests": Fields({"samples": TEXT, "raw": Named(TEXT)}, frozenset({"raw"})),
+        "reparsed": Fields(
+            {"at": TEXT, "labctl": TEXT, "changed": Listed(TEXT)},
+            frozenset({"at", "labctl", "changed"}),
+        ),
+    },
+    _TRIAL.needed,
 )
 
 SAMPLE = _whole(

@@ -10,7 +10,8 @@ from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.base.held import open_regular
-from labctl.store.jsonfile import newer, read_json, write_bytes, write_json
+from labctl.store.digests import Digests, digests_of
+from labctl.store.jsonfile import newer, read_json, read_json_and_digest, write_bytes, write_json
 from labctl.store.readings import Kinds, Readings
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.shapes import SAMPLES, TRIAL, Shape, fitting
@@ -46,6 +47,11 @@ class TrialRecord:
     restored: bool = False
     parsed_with: Mapping[str, Any] = field(default_factory=dict)
     """What parsing needs beside the raw files: workload, its parameters, the machine's kind."""
+    digests: Digests | None = None
+    """Of the trial's other files when it ended; None of a trial that an older labctl ran."""
+    reparsed: Mapping[str, Any] | None = None
+    """Where the samples were made anew since: when (`at`), by which labctl, and which raw files
+    had `changed` by then."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,6 +70,9 @@ class TrialRecord:
             "started_at": self.started_at,
             "restored": self.restored,
             "parsed_with": dict(self.parsed_with),
+            # Left out where there is none: trials of older labctls hold no such key.
+            **({"digests": self.digests.to_json()} if self.digests else {}),
+            **({"reparsed": dict(self.reparsed)} if self.reparsed else {}),
         }
 
     @classmethod
@@ -83,6 +92,8 @@ class TrialRecord:
             started_at=data["started_at"],
             restored=data["restored"],
             parsed_with=data["parsed_with"],
+            digests=Digests.from_json(found) if (found := data.get("digests")) else None,
+            reparsed=data.get("reparsed"),
         )
 
 
@@ -127,6 +138,11 @@ class TrialFolder:
     def write_record(self, record: TrialRecord) -> None:
         write_json(self.path / "trial.json", record.to_json(), below=self._run)
 
+    def digests(self) -> Digests:
+        """Of every file but trial.json, as they are now; raises BrokenError naming one that can't
+        be read."""
+        return digests_of(self.path)
+
     def read_record(self) -> TrialRecord:
         """Raises BrokenError naming the place where trial.json isn't what was written."""
         path = self.path / "trial.json"
@@ -154,14 +170,23 @@ class TrialFolder:
             below=self._run,
         )
 
-    def read_readings(self, kinds: Kinds | None = None) -> Readings:
+    def read_readings(
+        self, kinds: Kinds | None = None, *, digests: Digests | None = None
+    ) -> Readings:
         """The samples, then what was unavailable; `kinds` are shared by the trials of a run.
 
-        Raises BrokenError naming the place where samples.json isn't what was written.
+        Raises BrokenError naming the place where samples.json isn't what was written: by its shape,
+        and by `digests` where the trial's record has them.
         """
         path = self.path / "samples.json"
         kinds = Kinds() if kinds is None else kinds
-        data = _current(path)
+        data, digest = read_json_and_digest(path)
+        _refuse_newer(path, data)
+        if digests is not None and digest != digests.samples:
+            raise BrokenError(
+                f"{path} was changed after its trial ended (its digest is another)",
+                hint="'labctl run reparse RUN' makes it anew from the raw files.",
+            )
         try:
             return kinds.of_json(data)
         except (KeyError, TypeError, AttributeError, ValueError):
@@ -177,10 +202,14 @@ class TrialFolder:
 def _current(path: Path) -> Any:
     """The file's content; raises UsageError when a newer labctl wrote it."""
     data = read_json(path)
+    _refuse_newer(path, data)
+    return data
+
+
+def _refuse_newer(path: Path, data: Any) -> None:
     schema = data.get("schema") if isinstance(data, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         raise newer(path, schema, SCHEMA)
-    return data
 
 
 def _whole(path: Path, data: Any, shape: Shape, hint: str) -> Any:

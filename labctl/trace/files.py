@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from labctl.store.trial import TrialFolder
 
+FOLDER = "trace"
 SIDE = "side.json"
 """What the machine's own runner counted, and when: of each trial, at any level."""
 HOST = "trace/host.perf.data"

@@ -38,8 +38,11 @@ def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
     """By thread that waited: by thread that ran meanwhile on the CPU it was queued at, how long, in
     ns; 0 is the idle task, -1 what isn't known. `waits` are in order of thread and time.
 
-    A thread that is moved while it waits waits for its new CPU from then on.
+    A thread that is moved while it waits waits for its new CPU from then on. Of a trace that was
+    not to record switches nobody knows who ran.
     """
+    if SWITCH not in trace.events:
+        return {}
     stretches = _by_cpu_of_the_moment(trace, waits)
     switches = trace.events[SWITCH]
     totals: dict[tuple[int, int], int] = {}

@@ -75,7 +75,7 @@ class Iperf3(WorkloadBase):
         report = _report(stdout, STDOUT)
         rates = [
             _number(interval, STDOUT, "sum", "bits_per_second") / BITS_PER_BYTE
-            for interval in report.get("intervals", [])
+            for interval in _intervals(report, STDOUT)
         ]
         if not rates:
             raise BrokenError(f"{STDOUT}: iperf3 tells of no interval")
@@ -146,8 +146,16 @@ def _report(text: str, where: str) -> Mapping[str, Any]:
 def _windows(report: Mapping[str, Any], where: str) -> list[Window]:
     return [
         Window(_number(one, where, "sum", "seconds"), _number(one, where, "sum", "bytes"))
-        for one in report.get("intervals", [])
+        for one in _intervals(report, where)
     ]
+
+
+def _intervals(report: Mapping[str, Any], where: str) -> list[Any]:
+    """[] where iperf3 tells of none."""
+    found = report.get("intervals", [])
+    if not isinstance(found, list):
+        raise BrokenError(f"{where}: expected a list at 'intervals', found {str(found)[:80]!r}")
+    return found
 
 
 def _number(report: Mapping[str, Any], where: str, *keys: str) -> float:

@@ -167,6 +167,16 @@ def test_what_the_runner_refuses_is_an_error_with_its_words() -> None:
         {"returncode": "many"},
         {"duration_ns": "long"},
         {"duration_ns": None},
+        {"duration_ns": 10**400},
+        {"duration_ns": 10**30},
+        {"duration_ns": True},
+        {"returncode": 10**4000},
+        {"returncode": 1.5},
+        {"rusage": {"utime_s": "much"}},
+        {"rusage": {"utime_s": float("nan")}},
+        {"rusage": []},
+        {"before": {"stat": 5}},
+        {"after": None},
         {"event": "sorry"},
     ],
 )
@@ -184,6 +194,18 @@ def test_a_pid_that_is_no_number_is_an_error() -> None:
         pytest.raises(BrokenError, match="the guest: answered with"),
     ):
         channel.run(Command(argv=("true",)), seconds=1)
+
+
+@pytest.mark.parametrize("told", [10**400, "now", True])
+def test_a_clock_that_no_machine_has_is_an_error(told: object) -> None:
+    def answer(request: dict[str, Any]) -> bytes:
+        return line(id=request["id"], nonce=request["nonce"], monotonic_ns=told)
+
+    with (
+        machine(answer) as channel,
+        pytest.raises(BrokenError, match="the guest: answered with"),
+    ):
+        channel.wait_ready(soon())
 
 
 def test_files_that_nobody_asked_for_are_left_out() -> None:

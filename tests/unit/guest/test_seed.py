@@ -100,7 +100,16 @@ def test_a_failed_first_boot_is_told_with_its_logs_last_lines() -> None:
     assert "no such thing" in problem
 
 
-@pytest.mark.parametrize("result", ["", "{", DONE[:40], "[]", '{"v1": null}', '{"v1": {}}'])
+@pytest.mark.parametrize(
+    "result",
+    [
+        *("", "{", DONE[:40], "[]", '{"v1": null}', '{"v1": {}}'),
+        *(
+            '{"v1": {"errors": 1.5, "datasource": "x"}}',
+            '{"v1": {"errors": "no", "datasource": 1}}',
+        ),
+    ],
+)
 def test_a_result_that_is_cut_off_is_a_problem(result: str) -> None:
     problem = seed.status_problem(result, "the last line\n")
     assert problem is not None

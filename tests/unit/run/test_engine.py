@@ -179,6 +179,35 @@ def test_a_resumed_run_does_what_is_left_and_touches_nothing_else(world: World) 
     assert engine.counts() == {"planned": 6, "done": 6, "invalid": 0}
 
 
+@pytest.mark.parametrize("text", ['{"schema": 1', "null", "another cell"])
+def test_a_damaged_record_is_no_trial_and_the_resumed_run_does_it_again(
+    world: World, text: str
+) -> None:
+    world.engine(small_plan()).run()
+    path = world.folder.trial(3).path / "trial.json"
+    whole = path.read_text()
+    other = whole.replace('"tuning": "', '"tuning": "another-')
+    path.write_text(other if text == "another cell" else text)
+    damaged = path.read_text()
+    world.trials.clear()
+    engine = world.engine(small_plan())
+    assert "trial 0003 does not count and is done again" in world.warnings()[-1]
+    engine.run()
+    assert [(number, attempt) for number, attempt, _ in world.trials] == [(3, 2)]
+    assert path.read_text() == damaged
+    assert engine.counts() == {"planned": 6, "done": 6, "invalid": 0}
+
+
+def test_a_trial_s_record_has_the_digests_of_its_files(world: World) -> None:
+    world.engine(small_plan()).run()
+    place = world.folder.trial(3)
+    digests = place.read_record().digests
+    assert digests == place.digests()
+    assert digests is not None
+    assert digests.samples is not None
+    assert list(digests.raw) == ["stdout.txt"]
+
+
 def test_a_resumed_run_counts_the_attempts_that_were_made_before(world: World) -> None:
     def outcome(planned: PlannedTrial, attempt: int) -> list[str]:
         if planned.number == 3 and attempt == 2:

@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labctl.base.errors import BrokenError
-from labctl.collect import bpf_exits, exits, perf_exits, perf_stat
+from labctl.base.errors import BrokenError, UsageError
+from labctl.collect import bpf_exits, exits, guest_trace, perf_exits, perf_stat
 from labctl.collect.perf_kvm_stat import read_reports
 from labctl.run.parse import believable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.workloads.registry import workload
+from labctl.trace.nested import timeline_of_files
+from labctl.trace.recordings import Traces
+from labctl.workloads.registry import checkers, workload
 
 UNIT = Path(__file__).parents[1]
 
@@ -37,6 +39,8 @@ WORKLOADS = {
     "sysbench-cpu": ("stdout.txt", "sysbench-1.0.20-2-threads.txt"),
     "sysbench-memory": ("stdout.txt", "sysbench-1.0.20-memory-window.txt"),
     "iperf3": ("stdout.txt", "iperf3-3.12-native.json"),
+    "random-access": ("stdout.txt", "sysbench-1.0.20-random-access.txt"),
+    "stress-ng-mmap": ("files/stress-ng.yaml", "stress-ng-0.15.06-mmap.yaml"),
 }
 REPEATED = ("hackbench", "perf-sched-pipe")
 """They print one run after the other: of which the last is missing nobody knows."""
@@ -50,6 +54,8 @@ COUNTERS = (
     "perf-stat-amd-json-user-6.x.jsonl",
     "perf-stat-json-per-thread.jsonl",
 )
+
+TRACES = ("sched-perf-6.1.data", "switches-perf-6.1.data", "svm-perf-6.1.data")
 
 Damage = Callable[[bytes], bytes]
 
@@ -83,7 +89,14 @@ def _line_times(which: int, times: int) -> Damage:
 
 
 places = st.integers(0, 1 << 20)
+
+
+def _byte_becomes(at: int, value: int) -> Damage:
+    return lambda data: data[: at % len(data)] + bytes([value]) + data[at % len(data) + 1 :]
+
+
 damages = st.one_of(
+    st.builds(_byte_becomes, places, st.integers(0, 255)),
     st.builds(_number_becomes, st.sampled_from(_VALUES), places),
     st.builds(_line_times, places, st.sampled_from((0, 2))),
     places.map(lambda at: lambda data: data[: at % (len(data) + 1)]),
@@ -110,13 +123,50 @@ def _parser(program: str) -> Callable[[TrialFolder], Iterator[object]]:
     return lambda raw: chain(found.parse(raw), found.periods(raw, {"interval_us": 1000}))
 
 
-@pytest.mark.parametrize("program", WORKLOADS)
+def test_every_workload_has_recorded_output_here() -> None:
+    assert WORKLOADS.keys() == checkers().keys()
+
+
+@pytest.mark.parametrize("program", checkers())
 @settings(max_examples=25)
 @given(damage=damages)
 def test_a_workload_s_output(program: str, damage: Damage) -> None:
     file, recorded = WORKLOADS[program]
     data = (UNIT / "workloads" / "fixtures" / recorded).read_bytes()
     _read(damage(data), file, _parser(program))
+
+
+@pytest.mark.parametrize("program", checkers())
+@settings(max_examples=25)
+@given(damage=damages)
+def test_what_a_workload_says_of_its_warm_up(program: str, damage: Damage) -> None:
+    file, recorded = WORKLOADS[program]
+    data = damage((UNIT / "workloads" / "fixtures" / recorded).read_bytes())
+    stdout = data.decode(errors="replace") if file == "stdout.txt" else ""
+    with suppress(BrokenError), believable("the warm-up"):
+        workload(program).window_rates(stdout, {Path(file).name: data})
+
+
+@pytest.mark.parametrize("recorded", TRACES)
+@settings(max_examples=15)
+@given(damage=st.lists(st.builds(_byte_becomes, places, st.integers(0, 255)), min_size=1))
+def test_perf_s_recordings(recorded: str, damage: list[Damage]) -> None:
+    """Of a guest all bytes may be its own, and of a thread that is traced some of the host's."""
+    data = (UNIT / "trace" / "fixtures" / recorded).read_bytes()
+    for one in damage:
+        data = one(data)
+    side = {"pid": 7, "duration_s": 0.5, "after": {"monotonic_ns": 10**9}}
+    thread = {"tid": 7, "pid": 7, "role": "vcpu", "index": 0, "name": "CPU 0/TCG"}
+    with TemporaryDirectory() as place:
+        folder = TrialFolder(Path(place))
+        for file in (files.HOST, files.GUEST):
+            folder.write_raw(file, data)
+        folder.write_raw_json(files.SIDE, side)
+        folder.write_raw_json(files.THREADS, [thread])
+        traces = Traces(folder)
+        with suppress(BrokenError, UsageError), believable(place):
+            list(guest_trace.parse(traces, kind="guest"))
+            timeline_of_files(traces, "cyclictest")
 
 
 @pytest.mark.parametrize("program", [name for name in WORKLOADS if name not in REPEATED])

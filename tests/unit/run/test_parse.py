@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,26 @@ def test_a_metric_that_is_no_number_names_its_file(
     monkeypatch.setattr(parse, "_readings", lambda folder, record: [made])
     with pytest.raises(BrokenError, match=r"files/oslat\.json: noise would be (inf|nan)"):
         parse.parse_trial(TrialFolder(tmp_path), _record("oslat"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("vcpu"),
+        TypeError("no list"),
+        RecursionError(),
+        MemoryError(),
+        struct.error("short"),
+    ],
+)
+def test_a_fault_in_a_parser_makes_one_trial_invalid_and_keeps_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def trips(folder: TrialFolder, record: TrialRecord) -> list[Sample]:
+        raise error
+
+    monkeypatch.setattr(parse, "_readings", trips)
+    with pytest.raises(BrokenError, match="a fault in labctl, while parsing its files") as caught:
+        parse.parse_trial(TrialFolder(tmp_path), _record("oslat"))
+    assert str(tmp_path / "fault.txt") in caught.value.message
+    assert type(error).__name__ in (tmp_path / "fault.txt").read_text()

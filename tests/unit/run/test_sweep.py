@@ -369,8 +369,9 @@ def test_an_edited_extension_is_neither_resumed_nor_extended_and_the_report_says
     for asked in (more(tmp_path, folder, 2), request(tmp_path, resume=folder.name)):
         with pytest.raises(BrokenError, match=r"plan\.2\.json is not the extension that was made"):
             sweep(asked, lambda event: None)
-    (problem,) = folder.load().problems
+    problem, left_out = folder.load().problems
     assert "plan.2.json was changed after it was made" in problem
+    assert "is left out: the plan has no trial of that number" in left_out
 
 
 def test_a_run_that_a_rule_ended_is_over_and_its_extension_goes_on_from_there(

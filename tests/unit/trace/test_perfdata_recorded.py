@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from labctl.collect.perf_kvm_stat import disagreement, read_reports
 from labctl.trace.exit_names import SVM, exit_name
 from labctl.trace.model import Trace
 from labctl.trace.perfdata import read_trace, tracepoints
+from labctl.trace.sched import schedule
 from labctl.trace.tracepoints import ENTRY, EXIT
 from labctl.trace.vm_exits import seen_by_perf, vm_exits
 
@@ -218,3 +220,12 @@ def test_wherever_a_recording_is_cut_it_is_said(tmp_path: Path) -> None:
             read_trace(cut, WANTED["one-event-perf-6.1"])
         assert str(cut) in error.value.message
         assert error.value.hint
+
+
+def test_a_trace_that_was_not_to_record_switches_tells_of_no_rival() -> None:
+    # One changed byte in the name of an event is enough.
+    trace = read("sched-perf-6.1")
+    busiest = int(trace.events[SWITCH].tid[0])
+    events = {name: found for name, found in trace.events.items() if name != SWITCH}
+    found = schedule(replace(trace, events=events), [busiest])
+    assert all(not thread.rivals_ns for thread in found.threads.values())

@@ -104,3 +104,11 @@ def test_windows_of_a_trial_tell_how_sure_it_is_of_its_bandwidth(tmp_path: Path)
     assert not any(
         key.startswith("batch_error") for key in values(_parse(tmp_path, recorded(NATIVE)))
     )
+
+
+@pytest.mark.parametrize("intervals", [None, 1.5, {}, "many"])
+def test_intervals_that_are_no_list_are_an_error(tmp_path: Path, intervals: object) -> None:
+    text = json.dumps({**json.loads(recorded("iperf3-3.12-windows.json")), "intervals": intervals})
+    for read in (lambda text: _parse(tmp_path, text), lambda text: IPERF3.window_rates(text, {})):
+        with pytest.raises(BrokenError, match="expected a list at 'intervals'"):
+            read(text)

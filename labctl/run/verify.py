@@ -1,0 +1,89 @@
+"""Whether a run's files are those that its trials left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from labctl.base.errors import BrokenError
+from labctl.store.digests import RECORD, SAMPLES
+from labctl.store.run_folder import RunFolder
+from labctl.store.trial import TrialFolder, TrialRecord
+from labctl.trace import files
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`trial`: its folder, "-" for what is the run's."""
+
+    trial: str
+    file: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """`trials`: attempts that were looked at, those `without_digests` among them."""
+
+    trials: int
+    without_digests: int
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "trials": self.trials,
+            "without_digests": self.without_digests,
+            "differences": [asdict(one) for one in self.differences],
+            "notes": list(self.notes),
+        }
+
+
+def verify(folder: RunFolder) -> Verified:
+    """Reads every file of the run's trials. Raises UsageError when a newer labctl wrote one."""
+    seen = without = 0
+    notes: list[str] = []
+    # What a report finds as well: plan, extensions, each trial's place in them.
+    differences = [Difference("-", "", problem) for problem in folder.load().problems]
+    for trial in folder.trial_folders():
+        if not trial.has_record:
+            notes.append(f"Trial {trial.path.name} was cut off: it has no {RECORD}.")
+            continue
+        seen += 1
+        try:
+            record = trial.read_record()
+            if record.digests is None:
+                without += 1
+                continue
+            differences += _changed(trial, record, notes)
+        except BrokenError as error:
+            differences.append(Difference(trial.path.name, "", error.message))
+    return Verified(
+        trials=seen, without_digests=without, differences=tuple(differences), notes=tuple(notes)
+    )
+
+
+def _changed(trial: TrialFolder, record: TrialRecord, notes: list[str]) -> Iterator[Difference]:
+    name, then, now = trial.path.name, record.digests, trial.digests()
+    if then is None:
+        return
+    if record.reparsed:
+        by = f"Trial {name} was parsed anew at {record.reparsed['at']}"
+        notes.append(f"{by} by labctl {record.reparsed['labctl']}.")
+    if then.samples != now.samples:
+        yield Difference(name, SAMPLES, _what(then.samples, now.samples))
+    traces = f"{files.FOLDER}/"
+    removed = not any(raw.startswith(traces) for raw in now.raw)
+    for raw in then.changed_raw(now):
+        if removed and raw.startswith(traces):
+            continue  # docs/tracing.md: a report needs none of it
+        yield Difference(name, raw, _what(then.raw.get(raw), now.raw.get(raw)))
+    if removed and any(raw.startswith(traces) for raw in then.raw):
+        notes.append(f"Trial {name} has no {traces} any more.")
+
+
+def _what(then: str | None, now: str | None) -> str:
+    if now is None:
+        return "is gone"
+    return "was not there when the trial ended" if then is None else "was changed"

@@ -1,0 +1,65 @@
+"""SHA-256 of a trial's files, taken when it ends: what was damaged or edited since, they show.
+
+They show no forger, who makes the digests anew as well (docs/report-schema.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.base.errors import BrokenError
+from labctl.base.held import open_regular
+
+RECORD, SAMPLES = "trial.json", "samples.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """`samples`: of samples.json, None where there was none. `raw`: of every other file but
+    trial.json, by its path in the trial's folder."""
+
+    samples: str | None
+    raw: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"samples": self.samples, "raw": dict(self.raw)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Digests:
+        return cls(data.get("samples"), dict(data["raw"]))
+
+    def changed_raw(self, now: Digests) -> list[str]:
+        """Raw files that are others, gone, or new, in order."""
+        names = sorted(self.raw.keys() | now.raw.keys())
+        return [name for name in names if self.raw.get(name) != now.raw.get(name)]
+
+
+def digests_of(folder: Path) -> Digests:
+    """Of the files as they are now. Raises BrokenError naming what can't be read, and what is no
+    regular file, which no trial leaves."""
+    found = {name: _digest(folder / name) for name in sorted(_names(folder))}
+    return Digests(found.pop(SAMPLES, None), found)
+
+
+def _names(folder: Path) -> Iterator[str]:
+    def refuse(error: OSError) -> None:
+        raise BrokenError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    for place, _, files in os.walk(folder, onerror=refuse):
+        for name in files:
+            path = str((Path(place) / name).relative_to(folder))
+            if path != RECORD:
+                yield path
+
+
+def _digest(path: Path) -> str:
+    try:
+        with open(open_regular(path), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BrokenError(f"{path} cannot be read: {error.strerror}") from error

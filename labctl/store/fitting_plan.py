@@ -1,0 +1,98 @@
+"""Which of a run's trials are those that its plan has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labctl.store.trial import TrialRecord, TrialStatus
+
+_GUEST, _NATIVE = "guest", "native"
+
+
+class Fits:
+    """Holds trials against the plan, the spares that it may have run, and what extends it.
+
+    A run that its rule ended has no spares: it may have been extended over their numbers. Of an
+    imported run the plan may be that of the run which its trials were exported from: a file without
+    their numbers and positions is whole, and cell and block are all that it is held against.
+    """
+
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        run: Mapping[str, Any],
+        extensions: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self._tunings = plan.get("tunings") or {}
+        self._imported = bool(run.get("imported"))
+        trials = list(plan.get("trials") or [])
+        if stopped := run.get("stopped"):
+            trials = [one for one in trials if (one.get("block") or 0) <= stopped["blocks"]]
+        else:
+            trials += plan.get("spares") or []
+        for extension in extensions:
+            trials += extension.get("trials") or []
+        # Without a plan, which is a problem of its own, nothing can be told from anything.
+        self._is_known = bool(plan.get("trials"))
+        self._planned = {one.get("number", at): one for at, one in enumerate(trials, start=1)}
+        self._places = {(_cell(one), one.get("block")) for one in trials}
+        self._done: set[int] = set()
+        self._boots: dict[int, Any] = {}
+
+    def problem(self, folder: str, record: TrialRecord) -> str | None:
+        """Why the trial in `folder` is not one of the plan's; None when it is. To be asked in the
+        order of the trials: of two that can't both be, the second is the one too many."""
+        if not self._is_known:
+            return None
+        suffix = "" if record.attempt == 1 else f".{record.attempt}"
+        if folder != (own := f"{record.number:04d}{suffix}"):
+            return f"it says that it is {own}"
+        if self._imported:
+            known = (_cell({"cell": record.cell}), record.block) in self._places
+            return None if known else "the plan has no such cell in that block"
+        planned = self._planned.get(record.number)
+        if planned is None:
+            return "the plan has no trial of that number"
+        for key, found in (
+            ("cell", dict(record.cell)),
+            ("block", record.block),
+            ("position", record.position),
+        ):
+            if key in planned and found != planned[key]:
+                return f"its {key} is {_shown(found)}, and the plan's is {_shown(planned[key])}"
+        if record.status is TrialStatus.DONE and record.number in self._done:
+            return "another attempt at it was done before, and what is done is not repeated"
+        if (wrong := self._boot_problem(record, planned)) is not None:
+            return wrong
+        if record.status is TrialStatus.DONE:
+            self._done.add(record.number)
+        return None
+
+    def _boot_problem(self, record: TrialRecord, planned: Mapping[str, Any]) -> str | None:
+        """A guest's boots count those that were made: a resumed run makes the plan's anew, and
+        tunings that boot for themselves are between them. But no boot stands for two of the
+        plan's."""
+        wanted = planned.get("boot")
+        if wanted is None or record.status is not TrialStatus.DONE:
+            return None
+        kind = (self._tunings.get(record.cell.get("tuning", "")) or {}).get("kind", _GUEST)
+        if kind == _NATIVE and record.boot != wanted:
+            return f"its boot is {record.boot}, and the plan's is {wanted}"
+        if kind == _GUEST and record.restored:
+            first = self._boots.setdefault(record.boot, wanted)
+            if first != wanted:
+                return (
+                    f"its boot, {record.boot}, is that of trials of the plan's boot {first}, and "
+                    f"the plan has it in boot {wanted}"
+                )
+        return None
+
+
+def _cell(trial: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    # A file of trials may have no conditions.
+    return frozenset((k, v) for k, v in trial["cell"].items() if k in ("tuning", "workload"))
+
+
+def _shown(value: object) -> str:
+    return " · ".join(value.values()) if isinstance(value, dict) else str(value)

@@ -1,0 +1,41 @@
+"""`labctl run verify`, from its argv to its exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labctl.store.run_folder import RunFolder
+from tests.unit.store.test_fitting_plan import planned, ran
+
+from .conftest import Labctl
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.setenv("LABCTL_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
+    folder = RunFolder.create(tmp_path / "results", "r1")
+    folder.write_run({"status": "done"})
+    tunings = {"baseline": {"kind": "guest"}}
+    folder.write_plan({"schema": 1, "tunings": tunings, "trials": [planned(1, 1)]})
+    ran(folder, planned(1, 1))
+    return folder
+
+
+def test_a_whole_run_ends_with_0(run: RunFolder, labctl: Labctl) -> None:
+    said = labctl("run", "verify", run.name)
+    assert (said.code, said.out) == (0, "1 trial of r1 checked.\n")
+
+
+def test_a_changed_raw_file_ends_with_1_and_is_named(run: RunFolder, labctl: Labctl) -> None:
+    run.trial(1).write_raw("stdout.txt", "better\n")
+    said = labctl("run", "verify", run.name)
+    assert said.code == 1
+    assert "stdout.txt" in said.out
+    told = labctl("run", "verify", run.name, "--json")
+    assert told.code == 1
+    difference = {"trial": "0001", "file": "stdout.txt", "what": "was changed"}
+    assert json.loads(told.out)["differences"] == [difference]
