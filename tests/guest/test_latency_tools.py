@@ -23,7 +23,7 @@ def test_every_latency_tool_yields_its_primary_metric_on_both_sides(sandbox: San
         samples = run / "trials" / f"{trial['number']:04d}" / "samples.json"
         values = {s["metric"]: s["value"] for s in json.loads(samples.read_text())["samples"]}
         found[cell] = {metric for metric, value in values.items() if value >= 0}
-    workloads = yaml.safe_load(STUDY)["workloads"]
+    workloads = yaml.safe_load(STUDY.read_text())["workloads"]
     for name, declared in workloads.items():
         for tuning in ("native", "baseline"):
             assert declared["primary"] in found[name, tuning], (name, tuning)
