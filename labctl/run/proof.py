@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -49,10 +49,10 @@ class Proof:
         self._is_one = lab.source.has_native_side
         self._built = {str(r["path"]): str(r["sha256"]) for r in lab.image.binaries.values()}
         guests = {path for w in plan.workloads.values() for path in workload(w.program).binaries}
-        hogs = {neighbour.BINARY} if "neighbour" in plan.conditions else set()
+        beside = set(_beside(plan))
         self._paths = {
             Kind.GUEST: sorted(guests),
-            Kind.NATIVE: sorted(hogs | guests if self._is_one else hogs),
+            Kind.NATIVE: sorted(beside | guests if self._is_one else beside),
         }
         self._files: dict[Kind, dict[str, str]] = {}
         self._checks: dict[Kind, int] = {}
@@ -65,7 +65,9 @@ class Proof:
 
     def check_tree(self) -> None:
         """Hash all programs of the image in its tree, before any of them runs: neighbours and peers
-        run from there as well. Raises HostError as `check` does."""
+        run from there as well. Nothing where none will. Raises HostError as `check` does."""
+        if not self._paths[Kind.NATIVE]:
+            return
         with tree_channel(self._lab) as channel:
             self._check(Kind.NATIVE, channel, sorted({*self._paths[Kind.NATIVE], *self._built}))
 
@@ -157,6 +159,16 @@ class Proof:
         if self._is_one:
             return "Build the image again: 'labctl image rm' and 'labctl image build'."
         return "Start a new run: what was measured before and after is not one program."
+
+
+def _beside(plan: Plan) -> Iterator[str]:
+    """What runs out of the tree beside any machine."""
+    if "neighbour" in plan.conditions:
+        yield neighbour.BINARY
+    for declared in plan.workloads.values():
+        program = workload(declared.program)
+        if peer := program.peer(program.check_parameters(declared.parameters)):
+            yield peer.command.argv[0]
 
 
 def _difference(one: tuple[Mapping[str, str], str], other: tuple[Mapping[str, str], str]) -> str:

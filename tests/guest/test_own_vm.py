@@ -242,6 +242,10 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
     record = json.loads((run / "run.json").read_text())
     assert record["domain"]["name"] == "production"
     assert "not at hand natively" in record["skipped"]["native"]
+    # Its programs have no other side to be compared with: that is said, and its files are known.
+    assert any("there is no native side" in text for text in record["hashed"]["unproven"])
+    assert any("there is no native side" in text for text in report["warnings"])
+    assert len(record["hashed"]["guest"]["files"]) > len(record["binaries"])
     for note in ("user network", "<tpm> is left out", "spice", "<shares>"):
         assert note in done.stderr
     # What ran is the VM's own: its pin beside the tuning's, its cache mode, its two disks.

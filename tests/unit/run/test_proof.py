@@ -57,16 +57,22 @@ def make(monkeypatch: pytest.MonkeyPatch, said: list[Event]) -> Any:
         built: Mapping[str, str] | None = None,
         own_vm: bool = False,
         earlier: Any = None,
+        conditions: tuple[str, ...] = ("quiet",),
+        peer: str | None = None,
     ) -> Proof:
-        monkeypatch.setattr(module, "workload", lambda _: SimpleNamespace(binaries=(program,)))
+        serves = peer and SimpleNamespace(command=SimpleNamespace(argv=(peer, "--server")))
+        workload = SimpleNamespace(
+            binaries=(program,), check_parameters=dict, peer=lambda parameters: serves
+        )
+        monkeypatch.setattr(module, "workload", lambda _: workload)
         records = {p: {"path": p, "sha256": digest} for p, digest in (built or {}).items()}
         lab: Any = SimpleNamespace(
             source=SimpleNamespace(has_native_side=not own_vm),
             image=SimpleNamespace(binaries=records),
             listener=said.append,
         )
-        workloads = {"it": SimpleNamespace(program="it")}
-        plan: Any = SimpleNamespace(workloads=workloads, conditions=("quiet",))
+        workloads = {"it": SimpleNamespace(program="it", parameters={})}
+        plan: Any = SimpleNamespace(workloads=workloads, conditions=conditions)
         return Proof(lab, plan, earlier)
 
     return made
@@ -190,3 +196,28 @@ def test_a_vm_of_ones_own_is_held_to_its_earlier_boots(make: Any) -> None:
     with pytest.raises(HostError, match="is not what it was") as caught:
         proof.check(Kind.GUEST, machine({**SAME, LIBRARY: "d" * 64}))
     assert "start a new run" in str(caught.value.hint).lower()
+
+
+@pytest.mark.parametrize(
+    "beside", [{"conditions": ("quiet", "neighbour")}, {"peer": "/usr/bin/stress-ng"}]
+)
+def test_what_runs_beside_a_vm_of_ones_own_is_held_to_the_images_build(
+    make: Any, monkeypatch: pytest.MonkeyPatch, beside: dict[str, Any]
+) -> None:
+    program = "/usr/bin/stress-ng"
+    tree = Machine({program: HashedProgram(files={program: "a" * 64})})
+    monkeypatch.setattr(module, "tree_channel", lambda lab: nullcontext(tree))
+    proof = make(own_vm=True, built={program: "a" * 64}, **beside)
+    proof.check_tree()
+    assert proof.to_json()["native"]["files"][program] == "a" * 64
+    with pytest.raises(HostError, match="is not what the image was built with"):
+        make(own_vm=True, built={program: "0" * 64}, **beside).check_tree()
+
+
+def test_where_nothing_of_the_tree_runs_none_of_it_is_hashed(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "tree_channel", lambda lab: pytest.fail("the tree was opened"))
+    proof = make(own_vm=True, built={PROGRAM: "0" * 64})
+    proof.check_tree()
+    assert "native" not in proof.to_json()
