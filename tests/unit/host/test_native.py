@@ -123,6 +123,36 @@ def test_the_script_of_the_tree_lies_beside_its_module() -> None:
     assert "chroot" in Path(in_tree(Path("/t"), ["x"])[8]).read_text()
 
 
+def test_the_tree_is_entered_with_a_mount_for_each_folder_and_a_copy_for_all_links(
+    tmp_path: Path,
+) -> None:
+    """A sweep enters it hundreds of times, and each program that is started costs a millisecond."""
+    tree, bin_folder, log = tmp_path / "tree", tmp_path / "bin", tmp_path / "log"
+    for name in ("usr", "etc", "two words", "proc", "run"):
+        (tree / name).mkdir(parents=True)
+    for name in ("bin", "lib"):
+        (tree / name).symlink_to(f"usr/{name}")
+    bin_folder.mkdir()
+    for name in ("mount", "cp", "mkdir", "chroot"):
+        program = bin_folder / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\n')
+        program.chmod(0o755)
+    run(
+        ["sh", in_tree(tree, ["x"])[8], str(tree), "--", "true"],
+        deadline=Deadline.after(20, "the script"),
+        env={"PATH": f"{bin_folder}:{os.environ['PATH']}"},
+    )
+    called = log.read_text().splitlines()
+    assert [line for line in called if line.startswith("cp")] == ["cp -P -- bin lib /sys"]
+    assert sum(line.startswith("mkdir") for line in called) == 1
+    bound = [line for line in called if line.startswith("mount -o bind,ro")]
+    assert bound == [
+        f"mount -o bind,ro ./{name} /sys/{name}" for name in ("etc", "two words", "usr")
+    ]
+    assert called[-1] == "chroot /sys true"
+    assert len(called) == 1 + 1 + 1 + len(bound) + 5 + 1
+
+
 def test_a_group_without_a_limit_counts_no_kills() -> None:
     with pytest.raises(BrokenError, match="without a memory limit"):
         cgroups.Group({}, None, None).oom_kills()

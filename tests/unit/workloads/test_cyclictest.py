@@ -144,6 +144,13 @@ def test_a_window_is_counted_in_wake_ups() -> None:
     assert not any(a.startswith("--duration") for a in argv)
 
 
+def test_a_warm_up_keeps_a_short_histogram_as_nobody_reads_it() -> None:
+    """Each of its microseconds is a line that cyclictest formats: 60,000 took as long as a window
+    in an emulated guest."""
+    assert "--histogram=100000" in CYCLICTEST.command(_setting()).argv
+    assert "--histogram=1000" in CYCLICTEST.warmup_command(_setting(), 0.1, None).argv
+
+
 def test_a_load_of_fixed_pace_has_no_rate() -> None:
     assert CYCLICTEST.window_rates("", {}) == []
 
