@@ -11,8 +11,8 @@ from labctl.base.cpus import CpuSet, parse_cpus
 _PROGRAMS = ("qemu-system", "qemu-kvm", "firecracker", "cloud-hypervis", "crosvm", "VBoxHeadless")
 """How the names of programs begin that run them (the kernel keeps 15 characters)."""
 
-_OURS = "labctl-guest"
-"""The name of labctl's own domains (labctl.run.lab.DOMAIN_NAME)."""
+_OURS = ("labctl-guest", "labctl-guest-2")
+"""The names of labctl's own domains (labctl.run.lab.DOMAIN_NAMES)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class RunningMachine:
 
     @property
     def is_ours(self) -> bool:
-        return self.name == _OURS
+        return self.name in _OURS
 
 
 def running_machines(root: Path = Path("/")) -> list[RunningMachine]:

@@ -150,7 +150,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
                 **inside.evidence,
                 **card.evidence,
             },
-            boot=boots.last,
+            boot=paused.boot,
             restored=restored,
         )
 

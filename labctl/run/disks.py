@@ -72,6 +72,16 @@ def make_overlay(backing: Path, path: Path, backing_format: str = "qcow2") -> No
     path.chmod(0o600)
 
 
+def make_empty(path: Path, form: str) -> None:
+    """A disk of the data disk's size and that format, with nothing in it."""
+    path.unlink(missing_ok=True)
+    run(
+        ["qemu-img", "create", "-q", "-f", form, path, str(DATA_SIZE_BYTES)],
+        deadline=Deadline.after(30, "making an empty disk"),
+        hint="Free some space, or name another folder with --state-dir.",
+    )
+
+
 RAW, QCOW2 = "raw", "qcow2"
 _SUFFIXES = {RAW: "img", QCOW2: "qcow2"}
 

@@ -16,7 +16,7 @@ from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest
 from labctl.run import guest_logs
 from labctl.run.disks import Disks
-from labctl.run.lab import DOMAIN_NAME, Lab
+from labctl.run.lab import Lab
 
 RESTORE_S = 60.0
 
@@ -30,7 +30,7 @@ def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None 
     """The same for a guest of labctl's own image."""
     xml = render(
         DomainRequest(
-            name=DOMAIN_NAME,
+            name=lab.domain_name,
             uuid=lab.domain_uuid,
             tuning=tuning,
             plan=lab.pin_plan_for(tuning),
@@ -46,7 +46,7 @@ def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None 
             seed_disk=seed_disk,
             console_log=lab.console_log,
             runner_socket=lab.runner_socket,
-            agent_socket=lab.sockets / "agent.sock",
+            agent_socket=lab.agent_socket,
             # The first boot, which has a seed, is for cloud-init alone.
             tap=lab.link.tap if lab.link and seed_disk is None else None,
             keeps_owners=not lab.session.is_embedded,
@@ -65,9 +65,9 @@ def hand_over(lab: Lab, overlay: Path) -> None:
 
 @contextmanager
 def answering(
-    lab: Lab, running: RunningGuest, seconds: float, *, is_booting: bool
+    lab: Lab, running: RunningGuest, seconds: float, *, is_booting: bool, is_paused: bool = True
 ) -> Iterator[Channel]:
-    """Resume a paused guest and talk to its runner; the guest is ended at the end.
+    """Resume a guest where it is paused, and talk to its runner; the guest is ended at the end.
 
     `is_booting`: it has no runner from before, as a restored guest has. Raises BrokenError with
     the console's last lines when it doesn't answer within `seconds`.
@@ -79,7 +79,8 @@ def answering(
     try:
         deadline = Deadline.after(seconds, "the guest's first answer")
         with Channel.connected(lab.runner_socket, "the guest", deadline, how_ended) as channel:
-            running.resume()
+            if is_paused:
+                running.resume()
             try:
                 if is_booting:
                     lab.source.greet(lab, running, deadline)

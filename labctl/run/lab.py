@@ -31,8 +31,9 @@ from labctl.run.disks import RAW, DataDisk, Disks
 from labctl.run.huge_pages import hugetlbfs_mounted, pages_of, sizes_in_files
 from labctl.run.planning import Planned, has_peers
 
-DOMAIN_NAME = "labctl-guest"
-"""A restore can't rename a domain, and a host has one run at a time: one name serves."""
+DOMAIN_NAMES = ("labctl-guest", "labctl-guest-2")
+"""A host has one run at a time. Two of its guests may boot at once, and as a restore can't rename a
+domain, what is saved of either is restored under its own name."""
 
 
 class GuestSource(Protocol):
@@ -52,6 +53,10 @@ class GuestSource(Protocol):
 
     def check(self) -> None:
         """Raises HostError when those are no longer what they were."""
+
+    @property
+    def may_boot_two(self) -> bool:
+        """Whether two of its guests may boot at once."""
 
     def xml(self, lab: Lab, tuning: Tuning, disks: Disks) -> str:
         """The validated domain XML of a tuning."""
@@ -96,6 +101,13 @@ class Lab:
     link: Link | None
     """What workloads that have a peer reach it over; None in a run that has no such workload."""
     listener: Listener
+    seat: int = 0
+    """Which of the guests that may boot at once: 0 or 1. Each has a name, sockets and a console of
+    its own."""
+
+    @property
+    def domain_name(self) -> str:
+        return DOMAIN_NAMES[self.seat]
 
     def pin_plan_for(self, tuning: Tuning) -> PinPlan:
         """Where the threads of a tuning that pins by the plan run."""
@@ -108,11 +120,15 @@ class Lab:
 
     @property
     def domain_uuid(self) -> str:
-        return _uuid(self.work)
+        return _uuid(self.work, self.seat)
 
     @property
     def runner_socket(self) -> Path:
-        return self.sockets / "runner.sock"
+        return self.sockets / f"runner{self._suffix}.sock"
+
+    @property
+    def agent_socket(self) -> Path:
+        return self.sockets / f"agent{self._suffix}.sock"
 
     @property
     def sockets(self) -> Path:
@@ -121,12 +137,16 @@ class Lab:
 
     @property
     def console_log(self) -> Path:
-        return self.work / "console.log"
+        return self.work / f"console{self._suffix}.log"
 
     @property
     def qemu_log(self) -> Path:
         """What QEMU says of the guests, and libvirt of its end."""
-        return logs_of_qemu(self.session.uri) / f"{DOMAIN_NAME}.log"
+        return logs_of_qemu(self.session.uri) / f"{self.domain_name}.log"
+
+    @property
+    def _suffix(self) -> str:
+        return f"-{self.seat + 1}" if self.seat else ""
 
 
 def logs_of_qemu(uri: str) -> Path:
@@ -165,7 +185,7 @@ def open_lab(
         stack.enter_context(_no_guest_cgroups_left(places))
         session = stack.enter_context(_session(places, layout, connect, mounts))
         cables: AbstractContextManager[Link | None] = (
-            link(journal, mac_of(_uuid(work))) if has_peers(planned.plan) else nullcontext()
+            link(journal, mac_of(_uuid(work, seat=0))) if has_peers(planned.plan) else nullcontext()
         )
         lab = Lab(
             places=places,
@@ -222,8 +242,9 @@ def _page_sizes(planned: Planned) -> set[str]:
     return sizes_in_files(planned.tunings.values()) | {pages.size for pages in own}
 
 
-def _uuid(work: Path) -> str:
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"labctl:{work}"))
+def _uuid(work: Path, seat: int) -> str:
+    which = f":{seat + 1}" if seat else ""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"labctl:{work}{which}"))
 
 
 @contextmanager
@@ -250,9 +271,10 @@ def _no_guest_cgroups_left(places: StatePlaces) -> Iterator[None]:
         yield
     finally:
         with cleaning_up():
-            for group in guest_cgroups.of_guests(places.libvirt_root, DOMAIN_NAME):
-                with suppress(OSError):  # the next labctl tries again, and says so
-                    guest_cgroups.remove(group)
+            for name in DOMAIN_NAMES:
+                for group in guest_cgroups.of_guests(places.libvirt_root, name):
+                    with suppress(OSError):  # the next labctl tries again, and says so
+                        guest_cgroups.remove(group)
             guest_cgroups.remove_empty_partitions()
 
 

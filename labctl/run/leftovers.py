@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from itertools import product
 from pathlib import Path
 
 from labctl.base.deadline import Deadline
@@ -13,7 +14,7 @@ from labctl.base.events import Listener, Note, Warned
 from labctl.base.places import StatePlaces
 from labctl.host import guest_cgroups
 from labctl.host.journal import Journal
-from labctl.run.lab import DOMAIN_NAME
+from labctl.run.lab import DOMAIN_NAMES
 
 _EMBEDDED = Path("run/qemu")
 """Where libvirt's QEMU driver keeps the pids of its guests, below an embedded driver's root."""
@@ -86,20 +87,25 @@ def _arguments(pid: int) -> bytes:
 
 def leftover_cgroups(places: StatePlaces) -> list[Path]:
     """Those of guests that labctl started from this state folder."""
-    return guest_cgroups.of_guests(places.libvirt_root, DOMAIN_NAME)
+    return [
+        group
+        for name in DOMAIN_NAMES
+        for group in guest_cgroups.of_guests(places.libvirt_root, name)
+    ]
 
 
 def leftover_guests(places: StatePlaces) -> dict[str, int]:
     """Name to pid of the guests that labctl started with files in this state folder."""
     found = {}
-    for folder in (places.libvirt_root / _EMBEDDED, _DAEMON):
+    folders = (places.libvirt_root / _EMBEDDED, _DAEMON)
+    for folder, name in product(folders, DOMAIN_NAMES):
         try:
-            pid = int((folder / f"{DOMAIN_NAME}.pid").read_text())
+            pid = int((folder / f"{name}.pid").read_text())
         except (OSError, ValueError):
             continue
         arguments = _arguments(pid)
         # A recycled pid is somebody else's process.
-        ours = f"guest={DOMAIN_NAME}".encode() in arguments
+        ours = f"guest={name},".encode() in arguments
         if ours and str(places.work).encode() in arguments:
-            found[DOMAIN_NAME] = pid
+            found[name] = pid
     return found

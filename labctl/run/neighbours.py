@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,14 @@ _MEMORY_BYTES = 256 * 1024 * 1024
 """Far more than a hog needs: the limit gives it a cgroup, by which the undo journal finds it."""
 
 
+_WAIT = ("/bin/sh", "-c", 'read -r go && exec "$@" </dev/null', "sh")
+"""In front of a hog's command: what waits for a line on its standard input first."""
+
+
 @dataclass
 class Neighbours:
-    """The hogs of one trial, if it has any. `outcome` is there once they were stopped."""
+    """The hogs of one trial, if it has any: they wait until `start`, and `outcome` is there once
+    they were stopped."""
 
     processes: list[tuple[subprocess.Popen[bytes], Path]] = field(default_factory=list)
     outcome: dict[str, Any] | None = None
@@ -42,6 +47,16 @@ class Neighbours:
     @property
     def pids(self) -> list[int]:
         return [process.pid for process, _ in self.processes]
+
+    def start(self) -> None:
+        """Let them go; returns when all are busy. Raises BrokenError when one had died before."""
+        for process, _ in self.processes:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError), process.stdin as stdin:
+                stdin.write(b"go\n")
+        deadline = Deadline.after(_START_S, "starting the neighbours")
+        for pid in self.pids:
+            _wait_until_busy(pid, deadline)
 
     def stop(self) -> None:
         """End them and keep what they counted. Raises BrokenError when one had died before."""
@@ -58,7 +73,8 @@ class Neighbours:
 
 @contextmanager
 def neighbours(lab: Lab, cpus: Sequence[int]) -> Iterator[Neighbours]:
-    """As many hogs as there are CPUs, free to move among them, as guests are."""
+    """As many hogs as there are CPUs, free to move among them, as guests are. They enter the
+    image's tree beside what the caller does meanwhile, and wait there."""
     command = hog_command()
     found = Neighbours()
     with ExitStack() as stack:
@@ -72,23 +88,26 @@ def neighbours(lab: Lab, cpus: Sequence[int]) -> Iterator[Neighbours]:
             output = stack.enter_context(open(folder / "stderr.txt", "wb"))
             argv = in_tree(
                 lab.image.tree,
-                ["env", "-C", _OUTPUT, *command.argv],
+                ["env", "-C", _OUTPUT, *_WAIT, *command.argv],
                 mounts={folder: _OUTPUT},
                 cpus=frozenset(cpus),
             )
             process = stack.enter_context(
-                running(argv, stdout=output, stderr=output, stop_signal=STOP_SIGNAL)
+                running(
+                    argv,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    stop_signal=STOP_SIGNAL,
+                )
             )
             members.add(process.pid)
             found.processes.append((process, folder))
-        deadline = Deadline.after(_START_S, "starting the neighbours")
-        for pid in found.pids:
-            _wait_until_busy(pid, deadline)
         yield found
 
 
 def _wait_until_busy(pid: int, deadline: Deadline) -> None:
-    """Until the hog's worker runs: one that is still mounting its tree competes with nobody."""
+    """Until the hog's worker runs."""
     while not any(_comm(thread.tid) == WORKER for thread in tree_threads(pid, "neighbour")):
         if not tree_threads(pid, "neighbour"):
             raise BrokenError("a neighbour ended before it had started")

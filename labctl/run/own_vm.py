@@ -21,7 +21,7 @@ from labctl.domain.session import RunningGuest
 from labctl.run.disks import FLASH, DiskFile, Disks
 from labctl.run.guest_logs import console_end
 from labctl.run.guests import image_xml
-from labctl.run.lab import DOMAIN_NAME, Lab
+from labctl.run.lab import Lab
 from labctl.run.own_domain import OwnGuest
 
 _NVRAM = "nvram"
@@ -49,6 +49,10 @@ class OwnVm:
     @property
     def says_everything(self) -> bool:
         return False
+
+    @property
+    def may_boot_two(self) -> bool:
+        return False  # nobody has said that this host has the memory for two of them
 
     def disks(self, lab: Lab, baseline: Tuning) -> Disks:
         domain = self.own.domain
@@ -100,7 +104,7 @@ class OwnVm:
         return copied(
             self.own.domain,
             CopyRequest(
-                name=DOMAIN_NAME,
+                name=lab.domain_name,
                 uuid=lab.domain_uuid,
                 accelerator=lab.accelerator.name,
                 disabled_features=lab.accelerator.disabled_features,
@@ -108,7 +112,7 @@ class OwnVm:
                 nvram=disks[_NVRAM].path if _NVRAM in disks else None,
                 console_log=lab.console_log,
                 runner_socket=lab.runner_socket,
-                agent_socket=lab.sockets / "agent.sock",
+                agent_socket=lab.agent_socket,
                 keep_network=self.own.keep_network,
                 confined_to=confined.usable if confined.usable != confined.online else None,
             ),

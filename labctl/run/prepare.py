@@ -44,6 +44,10 @@ class ImageSource:
     def says_everything(self) -> bool:
         return True
 
+    @property
+    def may_boot_two(self) -> bool:
+        return True
+
     def disks(self, lab: Lab, baseline: Tuning) -> Disks:
         return {_ROOT: DiskFile(prepared_disk(lab, baseline))}
 

@@ -30,7 +30,7 @@ from labctl.run.disks import Disks, disk_bytes_needed
 from labctl.run.engine import Engine, WhyEnd, never
 from labctl.run.guest_image import built_image
 from labctl.run.guests import guest_xml
-from labctl.run.lab import DOMAIN_NAME, GuestSource, Lab, open_lab
+from labctl.run.lab import DOMAIN_NAMES, GuestSource, Lab, open_lab
 from labctl.run.leftovers import clean_up
 from labctl.run.own_domain import XML, OwnGuest
 from labctl.run.own_vm import OwnVm
@@ -176,7 +176,8 @@ def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
 
 def _check_socket_paths(places: StatePlaces) -> None:
     """unix(7): the path of a socket ends at 107 bytes; libvirt's own are the longest."""
-    longest = f"{places.libvirt_root}/lib/qemu/domain-9999-{DOMAIN_NAME}/monitor.sock"
+    name = max(DOMAIN_NAMES, key=len)
+    longest = f"{places.libvirt_root}/lib/qemu/domain-9999-{name}/monitor.sock"
     if len(longest.encode()) > _SOCKET_PATH_BYTES:
         raise UsageError(
             f"{places.root} is too long a path: sockets below it would pass "
@@ -250,19 +251,21 @@ def _carry_out(
         calibrations.count_natively()
         settler = Settler(lab, plan, calibrations, proof)
         reached = _reached(plan, folder)
+        fresh_boots = record.setdefault("fresh_boots", request.fresh_boots)
         boots = Boots(
             lab,
             disks,
             baseline,
             settler.settle,
             boots_before=reached.last_boot,
+            # Else one boot alone is saved, for what it tells of the guest.
+            to_come=() if fresh_boots else reached.boots,
         )
         stack.callback(boots.drop)
-        boots.saved(reached.next_boot)
+        boots.saved(reached.boots[0])
         record.update(settler.facts(record["host"]))
         record[HASHED] = proof.to_json()
         record["calibration"] = calibrations.summary()
-        fresh_boots = record.setdefault("fresh_boots", request.fresh_boots)
         record["restored_state"] = not fresh_boots
         _recall(places, plan, record)
         folder.write_run(record)
@@ -321,12 +324,15 @@ def _recall(places: StatePlaces, plan: Plan, record: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
-    """How far a run is. `next_boot`: the plan's boot of the first trial that is yet to be done;
+    """How far a run is. `boots`: the plan's boots that have a trial yet to be done, in order;
     `last_boot`: the number of the last boot that was made, 0 for a new run."""
 
-    is_over: bool
-    next_boot: int
+    boots: tuple[int, ...]
     last_boot: int
+
+    @property
+    def is_over(self) -> bool:
+        return not self.boots
 
 
 def _reached(plan: Plan, folder: RunFolder) -> _Reached:
@@ -336,7 +342,7 @@ def _reached(plan: Plan, folder: RunFolder) -> _Reached:
     unused = set(plan.spare_blocks) - {record.block for record in records}
     left = [t.boot for t in plan.in_order if t.number not in done and t.block not in unused]
     last = max((record.boot for record in records), default=0)
-    return _Reached(not left, left[0] if left else plan.boots, last)
+    return _Reached(tuple(dict.fromkeys(left)), last)
 
 
 def _done(folder: RunFolder, plan: Plan) -> set[int]:

@@ -145,6 +145,9 @@ def _measure(
             bench.channel.forget(bench.data_path, deadline)
             lab.data.forget()
         peer = stack.enter_context(serving(lab, workload, setting.parameters))
+        hogs = Neighbours()
+        if request.planned.cell["condition"] == "neighbour":
+            hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
         warmed = warm_up(bench, workload, setting, request)
         folder.write_raw_json("warmup.json", warmed)
         times["warmup_s"] = warmed["seconds"]
@@ -153,9 +156,7 @@ def _measure(
                 f"the warm-up did not settle within {request.limits.warmup_cap_s:g} s "
                 f"({len(warmed['windows'])} windows)"
             )
-        hogs = Neighbours()
-        if request.planned.cell["condition"] == "neighbour":
-            hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
+        hogs.start()
         result = measured_window(lab, bench, request, setting, hogs, peer, folder)
         times["measured_s"] = result.duration_s
         if peer is not None:
