@@ -28,6 +28,9 @@ _LARGEST = 2**63
 """Of what a runner counts."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_FILES = 5000
+_MOST_THREADS = 100_000
+_COUNTED = ("monotonic_ns", "pid", "tid")
+"""Numbers beside the texts that a runner reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,11 +304,24 @@ def _numbers(value: Any) -> dict[str, float]:
     return value
 
 
-def _texts(value: Any) -> dict[str, str]:
-    """Raises ValueError for what is no object of texts."""
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise ValueError("no object of texts")
+def _counters(value: Any) -> dict[str, str | int]:
+    """Raises ValueError for what are no texts of /proc with the time when they were read."""
+    if not isinstance(value, dict):
+        raise ValueError("no object")
+    for name, found in value.items():
+        if name in _COUNTED:
+            _whole(found)
+        elif not isinstance(found, str):
+            raise ValueError("no text")
     return value
+
+
+def _threads(value: Any) -> dict[str, list[dict[str, str | int]]]:
+    """Raises ValueError for what are no two lists of threads: ids and texts of /proc."""
+    found = {at: [_counters(thread) for thread in value[at]] for at in ("before", "after")}
+    if max(map(len, found.values())) > _MOST_THREADS:
+        raise ValueError("more threads than a command has")
+    return found
 
 
 class Execution:
@@ -370,9 +386,9 @@ class Execution:
                     "returncode": returncode,
                     "pid": self.pid,
                     "rusage": _numbers(message["rusage"]),
-                    "before": _texts(message["before"]),
-                    "after": _texts(message["after"]),
-                    "threads": message["threads"],
+                    "before": _counters(message["before"]),
+                    "after": _counters(message["after"]),
+                    "threads": _threads(message["threads"]),
                 },
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

@@ -62,9 +62,9 @@ def result_of(request: dict[str, Any], **changes: Any) -> bytes:
             "duration_ns": 1_000_000,
             "files": {".stdout": "aGk=", ".stderr": ""},
             "rusage": {},
-            "before": {},
-            "after": {},
-            "threads": {"before": [], "after": []},
+            "before": {"monotonic_ns": 1, "stat": "cpu 1"},
+            "after": {"monotonic_ns": 2, "stat": "cpu 2"},
+            "threads": {"before": [{"pid": 7, "tid": 7, "stat": "7 (x)"}], "after": []},
         }
         return line(id=request["id"], event="exited") + line(
             id=request["id"], **{**outcome, **changes}
@@ -176,7 +176,12 @@ def test_what_the_runner_refuses_is_an_error_with_its_words() -> None:
         {"rusage": {"utime_s": float("nan")}},
         {"rusage": []},
         {"before": {"stat": 5}},
+        {"before": {"monotonic_ns": "now"}},
         {"after": None},
+        {"threads": {"before": []}},
+        {"threads": {"before": [5], "after": []}},
+        {"threads": {"before": [{"tid": 10**400}], "after": []}},
+        {"threads": {"before": [{"stat": ["x"]}], "after": []}},
         {"event": "sorry"},
     ],
 )
