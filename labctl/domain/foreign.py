@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from lxml import etree
 
@@ -15,9 +16,18 @@ from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse, tag_of, text_of
 from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread
+from labctl.domain.foreign_schema import path as is_no_path
+from labctl.domain.foreign_schema import rebuilt
+from labctl.domain.foreign_table import DOMAIN
+from labctl.domain.foreign_words import MOST_IOTHREADS, MOST_MEMORY, MOST_VCPUS
 from labctl.domain.xmlfacts import UNITS
 
 FORMATS = ("raw", "qcow2")
+MOST_BYTES: Final = 1 << 20
+MOST_LEVELS: Final = 32
+MOST_ELEMENTS: Final = 4096
+MOST_NAMED_CPUS: Final = 1_000_000
+"""In all sets of CPUs of one domain together: 1024 vCPUs with 900 CPUs each."""
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 
 _REFUSED = {
@@ -37,6 +47,8 @@ _REFUSED = {
 
 _WITH_CPU_SETS = ("vcpu", "cputune/*", "numatune/*", "cpu/numa/cell", "memoryBacking//page")
 """Elements with sets of CPUs or nodes."""
+
+_MOST_DIGITS = 20
 
 _GIVE = "Give what 'virsh dumpxml --inactive NAME' prints."
 _REMEDY = "Take that out of a copy of its XML ('virsh dumpxml --inactive'), and give the file."
@@ -65,6 +77,12 @@ class OwnDomain:
     is_uefi: bool
     nvram: Path | None
     """The file of its UEFI variables, where it names one; there may be none yet."""
+    read_only: tuple[OwnDisk, ...]
+    """Disks and CD images that the copy opens as they are."""
+    firmware: tuple[Path, ...]
+    """Files that QEMU takes its firmware from."""
+    boot_files: tuple[Path, ...]
+    """Kernel and initrd, where they are booted directly."""
     networks: frozenset[str]
     """Types of its network interfaces."""
     has_command_line: bool
@@ -76,15 +94,12 @@ class OwnDomain:
 def own_domain(xml: str | bytes, what: str) -> OwnDomain:
     """The domain that `xml` describes; `what` names it in errors. Raises UsageError for what is
     no domain of QEMU."""
-    try:
-        root = parse(xml, what)
-    except UsageError as error:
-        raise UsageError(error.message, hint=_GIVE) from error
+    root = _parsed(xml, what)
     if root.tag != "domain" or root.get("type") not in ("kvm", "qemu"):
         kind = root.get("type")
         found = f"<{tag_of(root)}{f' type={kind!r}' if kind is not None else ''}>"
         raise UsageError(f"{what} is no domain of QEMU's: its root is {found}", hint=_GIVE)
-    refused = (*_refused(root), *_refused_disks(root))
+    refused = (*_refused(root), *_refused_disks(root), *rebuilt(root, DOMAIN).refused)
     _rewrite_cpu_sets(root, what)
     for graphics in root.iterfind("devices/graphics"):
         graphics.attrib.pop("passwd", None)  # run folders are passed on
@@ -100,10 +115,34 @@ def own_domain(xml: str | bytes, what: str) -> OwnDomain:
         disks=tuple(_own_disk(disk) for disk in _written_disks(root)),
         is_uefi=nvram is not None or is_flash or is_efi,
         nvram=_nvram_path(nvram) if nvram is not None else None,
+        read_only=tuple(map(_own_disk, filter(_is_opened, _unwritten_disks(root)))),
+        firmware=tuple(Path(name) for name in _texts(root, "os/loader", "os/nvram/@template")),
+        boot_files=tuple(Path(name) for name in _texts(root, "os/kernel", "os/initrd")),
         networks=frozenset(str(i.get("type")) for i in root.iterfind("devices/interface")),
         has_command_line=root.find("os/kernel") is not None,
         refused=refused,
     )
+
+
+def _parsed(xml: str | bytes, what: str) -> etree._Element:
+    """The root element of a domain within the limits. Raises UsageError."""
+    size = len(xml.encode()) if isinstance(xml, str) else len(xml)
+    if size > MOST_BYTES:
+        raise UsageError(f"{what} is larger than {MOST_BYTES} bytes", hint=_GIVE)
+    try:
+        root = parse(xml, what)
+    except UsageError as error:
+        raise UsageError(error.message, hint=_GIVE) from error
+    if root.getroottree().docinfo.doctype:
+        raise UsageError(f"{what} has a document type, which libvirt never writes", hint=_GIVE)
+    level = 0
+    for count, (event, _) in enumerate(etree.iterwalk(root, events=("start", "end"))):
+        level += 1 if event == "start" else -1
+        if level > MOST_LEVELS:
+            raise UsageError(f"{what} has elements in more than {MOST_LEVELS} levels", hint=_GIVE)
+        if count > 2 * MOST_ELEMENTS:
+            raise UsageError(f"{what} has more than {MOST_ELEMENTS} elements", hint=_GIVE)
+    return root
 
 
 def check_copyable(own: OwnDomain) -> None:
@@ -122,13 +161,19 @@ def memory_kib(element: etree._Element, what: str, attribute: str | None = None)
     where none is said. `what` names the XML in errors."""
     text = text_of(element) if attribute is None else element.get(attribute, "")
     try:
-        return int(text) * UNITS[element.get("unit", "KiB")] // 1024
+        size = int(text[:_MOST_DIGITS]) * UNITS[element.get("unit", "KiB")]
+        if size <= MOST_MEMORY and len(text) <= _MOST_DIGITS:
+            return size // 1024
     except (ValueError, KeyError) as error:
         unit = element.get("unit", "")
         raise UsageError(
             f"{what}: {_named(element)}: '{f'{text} {unit}'.strip()}' is no size of memory",
             hint="Say it as 'virsh dumpxml' does: <memory unit='KiB'>1048576</memory>.",
         ) from error
+    raise UsageError(
+        f"{what}: {_named(element)}: {text[:_MOST_DIGITS]} is more than {MOST_MEMORY >> 40} TiB",
+        hint="No host has as much: mend it in a copy of its XML.",
+    )
 
 
 def is_written(disk: etree._Element) -> bool:
@@ -182,6 +227,7 @@ def expected_threads(xml: str, vcpus: int, allowed: CpuSet) -> list[ExpectedThre
 
 def _rewrite_cpu_sets(root: etree._Element, what: str) -> None:
     """libvirt's sets may take numbers out again ("0-3,^2"); the kernel's can't."""
+    named = 0
     for element in (e for path in _WITH_CPU_SETS for e in root.iterfind(path)):
         for key in ("cpuset", "vcpus", "iothreads", "nodeset", "cpus"):
             if (text := element.get(key)) is None:
@@ -195,6 +241,11 @@ def _rewrite_cpu_sets(root: etree._Element, what: str) -> None:
                     f"{what}: {_named(element)}: {key}: {error}",
                     hint="Write it as in 0-3,8 or 0-7,^2.",
                 ) from error
+            named += len(kept)
+            if named > MOST_NAMED_CPUS:
+                raise UsageError(
+                    f"{what} names more than {MOST_NAMED_CPUS} CPUs in its sets", hint=_GIVE
+                )
             element.set(key, format_cpus(kept - out))
 
 
@@ -212,6 +263,12 @@ def _refused(root: etree._Element) -> Iterator[str]:
     if root.findtext("os/type", "").strip() != "hvm" or arch not in ("x86_64", "i686"):
         of = f"'{root.findtext('os/type', '').strip()}' on '{arch}'"
         yield f"<os><type> says {of}: labctl's tunings are for 'hvm' on 'x86_64'"
+    iothreads = root.findtext("iothreads", "0").strip()
+    if not _is_number(iothreads, MOST_IOTHREADS):
+        yield f"<iothreads> says '{iothreads[:_MOST_DIGITS]}', and may say up to {MOST_IOTHREADS}"
+    variables = root.find("os/nvram")
+    if variables is not None and (file := _nvram_path(variables)) and is_no_path(str(file)):
+        yield f"{_named(variables)}: it names no file by an absolute path"
     ids = [iothread.get("id") for iothread in root.iterfind("iothreadids/iothread")]
     if ids != [str(number) for number in range(1, len(ids) + 1)]:
         yield "<iothreadids>: tunings number iothreads from 1"
@@ -225,8 +282,10 @@ def _refused_disks(root: etree._Element) -> Iterator[str]:
 
 def _why_refused(disk: etree._Element) -> str | None:
     kind, driver = disk.get("type", "file"), disk.find("driver")
-    if disk.get("device") in ("cdrom", "floppy"):
-        return None  # it is kept or emptied, but never written to
+    if disk.get("device") in ("cdrom", "floppy"):  # it is kept or emptied, but never written to
+        return None if not _is_opened(disk) else _why_format_refused(driver)
+    if disk.get("device", "disk") not in ("disk", "lun"):
+        return f"labctl knows no disks of the kind '{disk.get('device')}'"
     if disk.get("device") == "lun":
         return "a LUN takes SCSI commands, which no overlay can hold back"
     if kind not in ("file", "block"):
@@ -240,9 +299,16 @@ def _why_refused(disk: etree._Element) -> str | None:
         return "only a part of its file is the disk"
     if _source(disk) is None or not _source_path(disk).is_absolute():
         return "it names no file"
-    if is_written(disk) and _format(driver) not in FORMATS:
-        return f"overlays are made on {' and '.join(FORMATS)}, and it is '{_format(driver)}'"
-    return None
+    if disk.find("target") is None:
+        return "it has no <target>"
+    return _why_format_refused(driver)
+
+
+def _why_format_refused(driver: etree._Element | None) -> str | None:
+    if _format(driver) in FORMATS:
+        return None
+    # Other formats name files of the host in ways of their own.
+    return f"labctl opens {' and '.join(FORMATS)}, and it is '{_format(driver)}'"
 
 
 def _named(element: etree._Element) -> str:
@@ -256,6 +322,18 @@ def _named(element: etree._Element) -> str:
 
 def _written_disks(root: etree._Element) -> list[etree._Element]:
     return [disk for disk in root.iterfind("devices/disk") if is_written(disk)]
+
+
+def _unwritten_disks(root: etree._Element) -> list[etree._Element]:
+    return [disk for disk in root.iterfind("devices/disk") if not is_written(disk)]
+
+
+def _is_opened(disk: etree._Element) -> bool:
+    """Whether the copy opens the file of a disk that the guest doesn't write to: drives of the
+    host's and floppies are emptied."""
+    kind = disk.get("type", "file")
+    is_kept = kind == "file" or (kind == "block" and disk.get("device", "disk") == "disk")
+    return is_kept and disk.get("device") != "floppy" and _source(disk) is not None
 
 
 def _own_disk(disk: etree._Element) -> OwnDisk:
@@ -288,9 +366,10 @@ def _nvram_path(nvram: etree._Element) -> Path | None:
 def _vcpus(root: etree._Element, what: str) -> int:
     vcpu = _needed(root, "vcpu", what)
     text = vcpu.get("current") or text_of(vcpu)
-    if not text.isdecimal() or int(text) == 0:
+    if not _is_number(text, MOST_VCPUS) or int(text) == 0:
         raise UsageError(
-            f"{what}: {_named(vcpu)}: '{text}' is no number of vCPUs",
+            f"{what}: {_named(vcpu)}: '{text[:_MOST_DIGITS]}' is no number of vCPUs from "
+            f"1 to {MOST_VCPUS}",
             hint="Write it as in <vcpu>2</vcpu>.",
         )
     return int(text)
@@ -300,3 +379,16 @@ def _needed(root: etree._Element, tag: str, what: str) -> etree._Element:
     if (element := root.find(tag)) is None:
         raise UsageError(f"{what} has no <{tag}>", hint=_GIVE)
     return element
+
+
+def _is_number(text: str, most: int) -> bool:
+    return text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most
+
+
+def _texts(root: etree._Element, *paths: str) -> Iterator[str]:
+    """Texts of elements, and values of attributes, where they are said."""
+    for path in paths:
+        tag, _, key = path.partition("/@")
+        for element in root.iterfind(tag):
+            if text := element.get(key) if key else text_of(element):
+                yield text

@@ -13,15 +13,13 @@ from pathlib import Path
 from lxml import etree
 
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
+from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse, tag_of, text_of
 from labctl.domain.foreign import OwnDomain, is_written, memory_kib
+from labctl.domain.foreign_notes import kept_note, left_out_notes
+from labctl.domain.foreign_schema import rebuilt
+from labctl.domain.foreign_table import DOMAIN, copy_table
 from labctl.domain.render import AGENT_PORT, DOMAIN_TYPES, RUNNER_PORT
-
-_HEAD = ("genid", "resource", "seclabel", "on_poweroff", "on_reboot", "on_crash", "on_lockfailure")
-"""Left out: an identity that changes with each restore; a cgroup among those of the host's own
-guests; labels; what libvirt does when a guest ends."""
-
-_WHO = ("global", "emulator", "iothread")
 
 _SIZES = (
     ("memory", None, 1024),
@@ -33,32 +31,17 @@ _SIZES = (
 """Elements with a size of memory: where it stands (None: the text), and the KiB that libvirt
 rounds it up to."""
 
-_CGROUP_LIMITS = (
-    *(f"cputune/{tag}" for tag in ("shares", "period", "quota")),
-    *(f"cputune/{who}_{tag}" for who in _WHO for tag in ("period", "quota")),
-    *("blkiotune", "memtune"),
-)
-"""Left out: a share is one among the host's own guests, a cap is no part of the machine, and where
-the kernel keeps real-time policies out of cpu cgroups libvirt starts no domain that has one."""
-
-_DEVICES = {
-    "tpm": "its state is the original's: a guest whose disk is sealed to it won't boot",
-    "vsock": "its number is the original's",
-    "smartcard": "it is the host's",
-    "pstore": "the guest would write to the file behind it",
-    "input[@type='evdev']": "it is the host's",
-    "input[@type='passthrough']": "it is the host's",
-}
-"""Devices that are left out, with the reason."""
-
 _KVM_FEATURES = ("kvm", "hyperv", "pvspinlock", "pmu", "ioapic[@driver='kvm']")
 _KVM_TIMERS = ("kvmclock", "hypervclock", "tsc")
 
 _INTERFACE = ("model", "boot", "rom", "link", "acpi", "alias", "address")
 """What a network card keeps without its network: all that the guest sees."""
 
-_DISK_DROPPED = ("backingStore", "transient", "shareable", "mirror")
-"""The overlay's own chain is what counts, and nobody shares it."""
+_KEPT_NETWORKS = ("network", "bridge", "direct", "user")
+"""What --keep-network leaves a card on. Others lead to a socket, a port or a device."""
+
+_DISPLAYS = ("spice", "vnc")
+"""Those that need neither a window nor the host's graphics card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +80,21 @@ class Copied:
 
 def copied(own: OwnDomain, request: CopyRequest) -> Copied:
     """labctl's copy of a domain, over its overlays."""
-    root = parse(own.xml)
+    taken = rebuilt(parse(own.xml), DOMAIN)
+    root = taken.root
+    kept = kept_note(root)
     devices = root.find("devices")
     if devices is None:
         devices = etree.SubElement(root, "devices")
     _name(root, request)
     _memory(root, own)
     notes = [
-        *_limits(root),
+        kept,
+        *left_out_notes(taken.left_out),
         *_processors(root, own, request),
         *_emulated(root, request),
         *_disks(devices, request),
         *_networks(devices, request),
-        *_left_out(devices),
         *_displays(devices),
     ]
     _firmware(root, request)
@@ -117,13 +102,23 @@ def copied(own: OwnDomain, request: CopyRequest) -> Copied:
     return Copied(etree.tostring(root, encoding="unicode"), tuple(notes))
 
 
+def confirmed(xml: str, paths: frozenset[str], what: str) -> str:
+    """The finished copy, rebuilt once more: with all that a tuning and labctl put into it, and no
+    file but `paths`. Raises UsageError for anything else; only a template of a lab folder's can
+    have said that."""
+    made = rebuilt(parse(xml, what), copy_table(paths))
+    if wrong := [*made.refused, *made.left_out]:
+        raise UsageError(
+            f"{what} would have what no copy of somebody's domain may: {'; '.join(wrong)}",
+            hint="Look at the tuning and at templates/domain.xml.j2 and its parts.",
+        )
+    return etree.tostring(made.root, encoding="unicode")
+
+
 def _name(root: etree._Element, request: CopyRequest) -> None:
     root.set("type", DOMAIN_TYPES[request.accelerator])
-    root.attrib.pop("id", None)
     _set_text(root, "name", request.name)
     _set_text(root, "uuid", request.uuid)
-    for path in (*_HEAD, "devices//seclabel"):
-        _remove_all(root, path)
     # libvirt refuses a system UUID that isn't the domain's.
     for entry in root.iterfind("sysinfo/system/entry[@name='uuid']"):
         entry.text = request.uuid
@@ -145,16 +140,6 @@ def _memory(root: etree._Element, own: OwnDomain) -> None:
             element.set("unit", "KiB")
 
 
-def _limits(root: etree._Element) -> Iterator[str]:
-    """Shares and caps of control groups."""
-    doomed = [e for path in _CGROUP_LIMITS for e in root.iterfind(path)]
-    for element in doomed:
-        _remove(element)
-    if doomed:
-        tags = dict.fromkeys(f"<{tag_of(element)}>" for element in doomed)
-        yield f"shares and limits among the host's guests are left out: {', '.join(tags)}"
-
-
 def _processors(root: etree._Element, own: OwnDomain, request: CopyRequest) -> Iterator[str]:
     vcpu = root.find("vcpu")
     assert vcpu is not None  # own_domain has seen it
@@ -166,7 +151,6 @@ def _processors(root: etree._Element, own: OwnDomain, request: CopyRequest) -> I
         _forget_absent(root, frozenset(range(own.vcpus)))
     vcpu.text = str(own.vcpus)
     vcpu.attrib.pop("current", None)
-    _remove_all(root, "vcpus")
     if request.confined_to is not None and vcpu.get("cpuset") is None:
         vcpu.set("cpuset", format_cpus(request.confined_to))
 
@@ -221,21 +205,20 @@ def _emulated(root: etree._Element, request: CopyRequest) -> Iterator[str]:
 
 def _disks(devices: etree._Element, request: CopyRequest) -> Iterator[str]:
     for disk in list(devices.iterfind("disk")):
+        source = disk.find("source")
         if disk.get("device") in ("cdrom", "floppy"):
             if disk.get("device") == "cdrom" and disk.get("type", "file") == "file":
                 continue  # libvirt opens it read-only
-            if disk.find("source") is not None:
+            if source is not None:
                 yield f"the {disk.get('device')} drive '{_target(disk)}' is empty"
             disk.set("type", "file")
-            for tag in ("source", "driver", "auth", *_DISK_DROPPED):
+            for tag in ("source", "driver"):
                 _remove_all(disk, tag)
             continue
-        for tag in _DISK_DROPPED:
-            _remove_all(disk, tag)
         if not is_written(disk):
             continue
         disk.set("type", "file")
-        driver, source = disk.find("driver"), disk.find("source")
+        driver = disk.find("driver")
         if driver is None:
             driver = etree.SubElement(disk, "driver", name="qemu")
         driver.set("type", "qcow2")
@@ -249,7 +232,7 @@ def _networks(devices: etree._Element, request: CopyRequest) -> Iterator[str]:
         kind = card.get("type")
         kept = [card.find(tag) for tag in _INTERFACE]
         mac = etree.Element("mac", address=request.mac(number))
-        if request.keep_network:
+        if request.keep_network and kind in _KEPT_NETWORKS:
             _remove_all(card, "mac")
             card.insert(0, mac)
             continue
@@ -268,13 +251,6 @@ def _networks(devices: etree._Element, request: CopyRequest) -> Iterator[str]:
         )
 
 
-def _left_out(devices: etree._Element) -> Iterator[str]:
-    for path, reason in _DEVICES.items():
-        for element in list(devices.iterfind(path)):
-            _remove(element)
-            yield f"<{tag_of(element)}> is left out: {reason}"
-
-
 def _displays(devices: etree._Element) -> Iterator[str]:
     """Displays that would open a port or a window, and what depends on them."""
     doomed = [g for g in devices.iterfind("graphics") if _opens_a_port(g)]
@@ -286,22 +262,13 @@ def _displays(devices: etree._Element) -> Iterator[str]:
     if devices.find("graphics[@type='spice']") is None:
         _remove_all(devices, "channel[@type='spicevmc']")
         _remove_all(devices, "channel[@type='spiceport']")
-        _remove_all(devices, "redirdev[@type='spicevmc']")
-    _remove_all(devices, "redirdev[@type='tcp']")
-    if devices.find("redirdev") is None:
-        _remove_all(devices, "redirfilter")
-    if devices.find("graphics") is None:
-        # virtio's 3D acceleration needs a display that has OpenGL.
-        _remove_all(devices, "video/model/acceleration")
-    for audio in devices.iterfind("audio"):
-        number = audio.get("id", "1")
-        audio.clear()
-        audio.attrib.update({"id": number, "type": "none"})
+    if devices.find("sound") is not None:
+        etree.SubElement(devices, "audio", id="1", type="none")
 
 
 def _opens_a_port(graphics: etree._Element) -> bool:
-    if graphics.get("type") == "egl-headless":
-        return False
+    if graphics.get("type") not in _DISPLAYS:
+        return True
     listens = [listen.get("type") for listen in graphics.iterfind("listen")]
     return not listens or any(kind != "none" for kind in listens)
 
@@ -316,18 +283,12 @@ def _firmware(root: etree._Element, request: CopyRequest) -> None:
     nvram = system.find("nvram")
     if nvram is None:
         nvram = etree.SubElement(system, "nvram")
-    for child in list(nvram):
-        _remove(child)
-    for key in ("type", "format"):
-        nvram.attrib.pop(key, None)
     nvram.text = str(request.nvram)
 
 
 def _ports(devices: etree._Element, request: CopyRequest) -> None:
     """Serial ports and channels: those that lead to files, sockets or ports of the host lead
     nowhere, in their places; the agent's and the runner's are labctl's."""
-    for log in list(devices.iterfind(".//log")):
-        _remove(log)  # it would append to the original's
     serials = devices.findall("serial")
     if serials:
         for console in devices.findall("console"):
@@ -340,10 +301,11 @@ def _ports(devices: etree._Element, request: CopyRequest) -> None:
     for console in devices.findall("console"):
         if console not in ports:
             _lead(console, None)
-    for backend in devices.iterfind("rng/backend[@model='egd']"):
-        backend.clear()
-        backend.set("model", "random")
-        backend.text = "/dev/urandom"
+    for rng in devices.iterfind("rng"):
+        backend = rng.find("backend")
+        if backend is None or backend.get("model") != "builtin":
+            _remove_all(rng, "backend")
+            etree.SubElement(rng, "backend", model="random").text = "/dev/urandom"
     for channel in devices.findall("channel"):
         target = channel.find("target")
         if target is not None and target.get("name") == AGENT_PORT:
@@ -360,8 +322,6 @@ def _ports(devices: etree._Element, request: CopyRequest) -> None:
 
 def _lead(port: etree._Element, log: Path | None) -> None:
     """Let a character device write to labctl's log, or to nobody."""
-    for tag in ("source", "protocol"):
-        _remove_all(port, tag)
     port.attrib.clear()
     port.set("type", "file" if log else "null")
     if log:

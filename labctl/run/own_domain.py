@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,16 +11,20 @@ from typing import Any
 
 from labctl.base import xmldiff
 from labctl.base.cpus import format_cpus
-from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError, UsageError
-from labctl.base.jsontext import parse_json
-from labctl.base.process import ProcessError, run
 from labctl.base.tuning import Kind, Strategy, Tuning
-from labctl.domain.foreign import OwnDisk, OwnDomain, check_copyable, named_places, own_domain
+from labctl.domain.foreign import (
+    MOST_BYTES,
+    OwnDomain,
+    check_copyable,
+    named_places,
+    own_domain,
+)
 from labctl.domain.foreign_graft import promise, tuned
 from labctl.domain.pinplan import PinPlan
 from labctl.domain.session import Session
 from labctl.host.topology import Topology
+from labctl.run.own_files import check_files
 from labctl.run.requirements import Unmet
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
@@ -37,9 +39,6 @@ _OF_XML = frozenset(
     + ("cpu", "kvm", "timers", "memory", "disk", "network")
 )
 """Keys of a tuning that are said in the domain's XML."""
-
-_LOCKED = "lock"
-"""In what qemu-img says of a file that another QEMU writes to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +77,7 @@ def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
     """The domain in a file, or of that name at the connection `connect`; raises UsageError."""
     if is_file(asked):
         try:
-            return own_domain(Path(asked).read_bytes(), f"the file '{asked}'")
+            return own_domain(_content(Path(asked)), f"the file '{asked}'")
         except OSError as error:
             raise UsageError(
                 f"cannot read {asked}: {error.strerror}",
@@ -91,6 +90,12 @@ def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
         )
     with Session.connected(connect) as session:
         return own_domain(session.domain_xml(asked), f"domain '{asked}'")
+
+
+def _content(path: Path) -> bytes:
+    """As much of the file as shows whether it is too large."""
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES + 1)
 
 
 def is_file(asked: str) -> bool:
@@ -122,7 +127,7 @@ def own_of_run(folder: RunFolder) -> OwnGuest | None:
     if recorded is None:
         return None
     asked = str(recorded["asked"])
-    domain = own_domain((folder.path / XML).read_bytes(), f"domain '{asked}'")
+    domain = own_domain(_content(folder.path / XML), f"domain '{asked}'")
     return _own_guest(asked, domain, bool(recorded.get("keep_network")))
 
 
@@ -247,61 +252,9 @@ def outside_xml(tuning: Tuning, baseline: Tuning) -> list[str]:
 
 def _own_guest(asked: str, domain: OwnDomain, keep_network: bool) -> OwnGuest:
     check_copyable(domain)
-    for disk in domain.disks:
-        _check_at_rest(domain, disk)
+    check_files(domain)
     return OwnGuest(
         asked=asked, domain=domain, keep_network=keep_network, disks_as_found=_looks(domain)
-    )
-
-
-def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> None:
-    """Raises HostError while another process writes to the disk: QEMU's own locks tell of QEMUs,
-    on other hosts of a shared file system as well; O_EXCL tells of mounts (open(2)). Raises
-    UsageError for a disk that isn't what the XML says, or that lacks a part."""
-    try:
-        exclusive = os.O_EXCL if stat.S_ISBLK(disk.path.stat().st_mode) else 0
-        os.close(os.open(disk.path, os.O_RDONLY | os.O_CLOEXEC | exclusive))
-        told = run(
-            ["qemu-img", "info", "--backing-chain", "--output=json", "-f", disk.format, disk.path],
-            deadline=Deadline.after(30, f"looking at {disk.path}"),
-        )
-    except OSError as error:
-        if error.errno == errno.EBUSY:
-            raise _in_use(domain, disk) from error
-        raise UsageError(
-            f"cannot open disk {disk.name} of '{domain.name}', {disk.path}: {error.strerror}",
-            hint="labctl copies domains whose disks lie on this host; mend <source> in a copy of "
-            "its XML if they lie elsewhere.",
-        ) from error
-    except ProcessError as error:
-        if _LOCKED in error.completed.stderr:
-            raise _in_use(domain, disk) from error
-        raise UsageError(
-            f"disk {disk.name} of '{domain.name}', {disk.path}, is no {disk.format} that can be "
-            f"read: {error.completed.stderr.strip()}",
-            hint="Say its format in the domain's XML (<driver type=…/>), and keep the files that "
-            "it is based on where it names them.",
-        ) from error
-    _check_chain(domain, disk, parse_json(told.stdout))
-
-
-def _check_chain(domain: OwnDomain, disk: OwnDisk, chain: Sequence[Mapping[str, Any]]) -> None:
-    """libvirt opens no file whose format it would have to guess: a guest could have written a
-    header into a raw one."""
-    for layer in chain:
-        base = layer.get("full-backing-filename", layer.get("backing-filename"))
-        if base is not None and "backing-filename-format" not in layer:
-            raise UsageError(
-                f"{layer['filename']}, of disk {disk.name} of '{domain.name}', doesn't say of "
-                f"which format the file is that it is based on, {base}",
-                hint=f"Say it: qemu-img rebase -u -F FORMAT -b {base} {layer['filename']}",
-            )
-
-
-def _in_use(domain: OwnDomain, disk: OwnDisk) -> HostError:
-    return HostError(
-        f"disk {disk.name} of '{domain.name}' is in use: {disk.path}",
-        hint="Shut the domain down ('virsh shutdown'), or unmount it.",
     )
 
 

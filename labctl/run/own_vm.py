@@ -10,11 +10,12 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError
 from labctl.base.events import Note
 from labctl.base.tuning import Tuning
+from labctl.base.xmldiff import parse
 from labctl.domain import foreign
 from labctl.domain.agent import GuestAgent
 from labctl.domain.asked import ExpectedThread
 from labctl.domain.calls import ConnectionLostError
-from labctl.domain.foreign_copy import Copied, CopyRequest, copied
+from labctl.domain.foreign_copy import Copied, CopyRequest, confirmed, copied
 from labctl.domain.foreign_graft import grafted, with_data_disk
 from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest
@@ -71,7 +72,9 @@ class OwnVm:
         plain, rendered = (image_xml(lab, t, root) for t in (self.baseline, tuning))
         xml = grafted(self._copied(lab, disks).xml, tuning, plain, rendered)
         xml = with_data_disk(xml, rendered)
-        validate(xml, what=f"labctl's copy of '{self.own.domain.name}'")
+        what = f"labctl's copy of '{self.own.domain.name}'"
+        xml = confirmed(xml, self._paths(lab, disks, rendered), what)
+        validate(xml, what=what)
         return xml
 
     def expected_threads(self, lab: Lab, tuning: Tuning, xml: str) -> list[ExpectedThread]:
@@ -97,6 +100,20 @@ class OwnVm:
         return (
             f"Does '{self.own.domain.name}' boot by itself? A study's 'limits.boot_s' says how "
             "long it may take."
+        )
+
+    def _paths(self, lab: Lab, disks: Disks, rendered: str) -> frozenset[str]:
+        """Every file that the copy may name."""
+        own = self.own.domain
+        labctls = parse(rendered).iterfind("devices/disk/source")
+        return frozenset(
+            (
+                *(str(disk.path) for disk in disks.values()),
+                *(str(disk.path) for disk in own.read_only),
+                *map(str, (*own.firmware, *own.boot_files)),
+                *map(str, (lab.console_log, lab.runner_socket, lab.sockets / "agent.sock")),
+                *(source.get("file", "") for source in labctls),
+            )
         )
 
     def _copied(self, lab: Lab, disks: Disks) -> Copied:

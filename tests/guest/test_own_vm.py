@@ -41,6 +41,7 @@ BY_HAND = """\
 <domain type='kvm'>
   <!-- by hand: odd order, odd units, no addresses, things that two guests can't share -->
   <devices>
+    <emulator>{planted}</emulator>
     <graphics type='spice' autoport='yes'/>
     <disk device='cdrom' type='file'><target dev='sda' bus='sata'/><readonly/></disk>
     <disk {data}>
@@ -163,10 +164,14 @@ class OwnVm:
         self.log = folder / "console.log"
         qemu_img("create", "-f", "qcow2", "-F", "qcow2", "-b", self.base, self.root)
         self.log.write_text("what it said before\n")
+        planted, self.was_run = folder / "planted", folder / "was-run"
+        planted.write_text(f'#!/bin/sh\ntouch {self.was_run}\nexec qemu-system-x86_64 "$@"\n')
+        planted.chmod(0o755)
         written = {
             "root": self.root,
             "data": data,
             "log": self.log,
+            "planted": planted,
             "kernel": image.kernel,
             "initrd": image.initrd,
             "cmdline": command_line(image),
@@ -232,6 +237,7 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
     done = sandbox.labctl(*asked)
     assert done.returncode == 0, done.stderr
     assert own.snapshot() == before
+    assert not own.was_run.exists()  # the XML's <emulator>
     assert huge_page_pools() == pools
     assert sandbox.leftovers() == []
     report = json.loads(done.stdout)
@@ -246,7 +252,7 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
     assert any("there is no native side" in text for text in record["hashed"]["unproven"])
     assert any("there is no native side" in text for text in report["warnings"])
     assert len(record["hashed"]["guest"]["files"]) > len(record["binaries"])
-    for note in ("user network", "<tpm> is left out", "spice", "<shares>"):
+    for note in ("user network", "<tpm> is left out", "<emulator> is left out", "<shares>"):
         assert note in done.stderr
     # What ran is the VM's own: its pin beside the tuning's, its cache mode, its two disks.
     live = live_xml(run)

@@ -16,7 +16,7 @@ from labctl.base.errors import HostError, LabctlError, UsageError
 from labctl.domain.foreign import OwnDomain, own_domain
 from labctl.domain.pinplan import pin_plan
 from labctl.run import own_domain as module
-from labctl.run import planning
+from labctl.run import own_files, planning
 from labctl.run.own_domain import misfits, outside_xml, own_of_run, read_own
 from labctl.run.planning import plan_sweep
 from labctl.store.run_folder import RunFolder
@@ -123,7 +123,9 @@ def test_a_domain_without_a_disk_is_refused_unless_its_kernel_is_booted(disk: Pa
     diskless = path.read_text().replace("<disk type='file'>", "<disk device='cdrom'><readonly/>")
     path.write_text(diskless)
     assert "has no disk of its own to boot from" in refused(path)
-    path.write_text(diskless.replace("</os>", "<kernel>/boot/vmlinuz</kernel></os>"))
+    kernel = disk.with_name("vmlinuz")
+    kernel.write_bytes(b"")
+    path.write_text(diskless.replace("</os>", f"<kernel>{kernel}</kernel></os>"))
     assert read(path).domain.disks == ()
 
 
@@ -153,7 +155,7 @@ def test_a_disk_that_the_host_does_not_let_us_read_is_named(
         assert flags & os.O_ACCMODE == os.O_RDONLY
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(module.os, "open", refuse)
+    monkeypatch.setattr(own_files.os, "open", refuse)
     assert sentence in refused(path, kind)
 
 
@@ -188,14 +190,14 @@ def test_a_snapshot_that_does_not_say_its_bases_format_is_told_how_to(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # qemu-img makes none any more; those that older versions made are still about.
-    info = f"""[{{"filename": "{disk}", "format": "qcow2", "backing-filename": "base.img",
-        "full-backing-filename": "/srv/base.img"}}]"""
+    info = f"""{{"filename": "{disk}", "format": "qcow2", "backing-filename": "base.img",
+        "full-backing-filename": "/srv/base.img"}}"""
 
     def told(argv: list[str], **_: Any) -> Any:
-        assert argv[:3] == ["qemu-img", "info", "--backing-chain"]
+        assert argv[:2] == ["qemu-img", "info"]
         return type("Told", (), {"stdout": info})
 
-    monkeypatch.setattr(module, "run", told)
+    monkeypatch.setattr(own_files, "run", told)
     said = refused(written(disk))
     assert "doesn't say of which format" in said
     assert f"qemu-img rebase -u -F FORMAT -b /srv/base.img {disk}" in said
@@ -210,7 +212,7 @@ def test_a_disk_that_somebody_writes_to_is_refused(
         said = 'qemu-img: Could not open: Failed to get shared "write" lock'
         raise ProcessError(Completed(tuple(map(str, argv)), 1, "", said, 0.1))
 
-    monkeypatch.setattr(module, "run", locked)
+    monkeypatch.setattr(own_files, "run", locked)
     said = refused(written(disk), HostError)
     assert f"disk vda of 'web' is in use: {disk}" in said
     assert "virsh shutdown" in said

@@ -1,0 +1,155 @@
+"""XML rebuilt from a table of what is known: the machinery of labctl's allow-list. Pure.
+
+Nothing is filtered out of what came from elsewhere: a new tree is made, element by element, of
+what the table names. What it doesn't name is not there, whatever libvirt makes of it in years.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from lxml import etree
+
+from labctl.base.xmldiff import tag_of, text_of
+
+MOST_PATH: Final = 4096
+"""Bytes of a path, as the kernel's PATH_MAX."""
+
+_MOST_SHOWN = 60
+
+Grammar = Callable[[str], str | None]
+"""Why a value is refused; None for one that is taken over."""
+
+
+class Words(frozenset[str]):
+    """Values that are known. One that isn't is left out, and not refused: the guest runs with
+    libvirt's default in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """What of an element is taken over. `only`: the element is left out as a whole unless its
+    attributes have these values. `many`: whether there may be more than one in its parent."""
+
+    attributes: Mapping[str, Grammar | Words] = field(default_factory=dict)
+    children: Mapping[str, Element] = field(default_factory=dict)
+    text: Grammar | None = None
+    only: Mapping[str, Words] = field(default_factory=dict)
+    many: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """`root`: of the new tree. `left_out`: a path of tags (`devices/emulator`, `disk/@snapshot`)
+    of each thing that the table doesn't know, once. `refused`: with its line, and why."""
+
+    root: etree._Element
+    left_out: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def rebuilt(root: etree._Element, table: Element) -> Rebuilt:
+    """A new tree of what `table` allows of this one."""
+    left_out: dict[str, None] = {}
+    refused: list[str] = []
+    fresh = etree.Element(tag_of(root))
+    _fill(fresh, root, table, tag_of(root), left_out, refused)
+    return Rebuilt(fresh, tuple(left_out), tuple(refused))
+
+
+def number(most: int, least: int = 0) -> Grammar:
+    """A decimal number from `least` to `most`."""
+
+    def why(value: str) -> str | None:
+        if not re.fullmatch("-?[0-9]+", value):
+            return "is no number"
+        # Its length first: Python takes its time over millions of digits.
+        if len(value) > len(str(most)) + 1 or not least <= int(value) <= most:
+            return f"is not from {least} to {most}"
+        return None
+
+    return why
+
+
+def matching(pattern: str, what: str) -> Grammar:
+    """Text of a form; `what` is its name in errors."""
+    compiled = re.compile(pattern)
+    return lambda value: None if compiled.fullmatch(value) else f"is no {what}"
+
+
+def path(value: str) -> str | None:
+    """An absolute path of a file."""
+    if len(value.encode(errors="replace")) > MOST_PATH:
+        return f"is longer than {MOST_PATH} bytes"
+    if not value.startswith("/") or not value.isprintable() or ".." in value.split("/"):
+        return "is no absolute path without '..'"
+    return None
+
+
+def one_of(paths: frozenset[str]) -> Grammar:
+    """One of labctl's own paths, or of those that it has looked at."""
+    return lambda value: (
+        None if str(Path(value)) in paths else "is no file that labctl has looked at"
+    )
+
+
+def _fill(
+    fresh: etree._Element,
+    element: etree._Element,
+    table: Element,
+    name: str,
+    left_out: dict[str, None],
+    refused: list[str],
+) -> None:
+    for key, value in element.attrib.items():
+        known = table.only.get(str(key)) or table.attributes.get(str(key))
+        if known is None or (isinstance(known, Words) and value not in known):
+            left_out[f"{name}/@{etree.QName(key).localname}"] = None
+        elif not isinstance(known, Words) and (why := known(str(value))):
+            refused.append(f"{_place(element)}: {key}={_shown(str(value))} {why}")
+        else:
+            fresh.set(str(key), str(value))
+    if text := text_of(element):
+        if table.text is None:
+            left_out[f"{name}/text"] = None
+        elif why := table.text(text):
+            refused.append(f"{_place(element)}: {_shown(text)} {why}")
+        else:
+            fresh.text = text
+    for child, inside, inner in _known(element, table, name, left_out, refused):
+        made = etree.SubElement(fresh, str(child.tag))
+        _fill(made, child, inside, inner, left_out, refused)
+
+
+def _known(
+    element: etree._Element,
+    table: Element,
+    name: str,
+    left_out: dict[str, None],
+    refused: list[str],
+) -> Iterator[tuple[etree._Element, Element, str]]:
+    """Children that are taken over, with their part of the table and their name in it."""
+    seen = set()
+    for child in element.iterchildren(etree.Element):
+        tag = str(child.tag)
+        inside = table.children.get(tag)
+        inner = f"{name}/{tag_of(child)}"
+        if inside is None or any(child.get(k) not in words for k, words in inside.only.items()):
+            left_out[inner] = None
+        elif tag in seen and not inside.many:
+            refused.append(f"{_place(child)}: there is more than one in its <{tag_of(element)}>")
+        else:
+            seen.add(tag)
+            yield child, inside, inner
+
+
+def _place(element: etree._Element) -> str:
+    return f"<{tag_of(element)}> (line {element.sourceline})"
+
+
+def _shown(value: str) -> str:
+    return repr(value) if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]!r}…"
