@@ -28,7 +28,6 @@ from labctl.workloads.open_loop import MICROSECOND_S, Thread
 
 BINARY = "/usr/bin/cyclictest"
 OUTPUT = "cyclictest.json"
-WARMUP_WINDOWS = 3
 WARMUP_HISTOGRAM_US = 1000
 """Nobody reads what a warm-up measures, and each line of it costs time: with the 60,000 of a study
 a window of 0.3 s took twice as long in an emulated guest."""
@@ -75,9 +74,9 @@ class Cyclictest(WorkloadBase):
         return _command(setting, f"--duration={int(setting.duration_s)}", histogram_us)
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
-        # Of a fixed pace, so there is no rate to compare: all windows are one.
-        warmup_s = WARMUP_WINDOWS * window_s
-        loops = round(warmup_s / MICROSECOND_S / integer(setting.parameters, "interval_us"))
+        # Of a fixed pace, so there is no rate to compare. One window warms up what there is: a
+        # second one takes the CPU time of a seventh (docs/decisions/warm-up.md).
+        loops = round(window_s / MICROSECOND_S / integer(setting.parameters, "interval_us"))
         return _command(setting, f"--loops={max(1, loops)}", WARMUP_HISTOGRAM_US)
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:

@@ -74,6 +74,17 @@ def test_a_guest_without_an_owner_is_ended_and_named(
     ]
 
 
+def test_two_guests_that_booted_at_once_are_both_ended(
+    places: StatePlaces, stack: ExitStack
+) -> None:
+    names = ("labctl-guest", "labctl-guest-2")
+    guests = [stack.enter_context(sleeper(*guest_arguments(places, name))) for name in names]
+    for name, guest in zip(names, guests, strict=True):
+        pid_file(places, guest.pid, name)
+    clean_up(places, lambda event: None)
+    assert [guest.wait(10) for guest in guests] == [-9, -9]
+
+
 def test_a_recycled_pid_is_somebody_elses_process(places: StatePlaces, stack: ExitStack) -> None:
     other = stack.enter_context(sleeper("-name", "guest=theirs"))
     pid_file(places, other.pid)

@@ -140,7 +140,7 @@ def test_the_command_leaves_the_system_and_the_placement_alone() -> None:
 
 def test_a_window_is_counted_in_wake_ups() -> None:
     argv = CYCLICTEST.warmup_command(_setting(), 0.3, None).argv
-    assert "--loops=900" in argv
+    assert "--loops=300" in argv
     assert not any(a.startswith("--duration") for a in argv)
 
 
