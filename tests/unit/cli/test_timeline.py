@@ -164,7 +164,7 @@ def test_a_run_that_could_not_be_traced_says_why(labctl: Labctl, results: Path) 
 def test_a_page_that_can_not_be_written_can_go_elsewhere(
     labctl: Labctl, results: Path, read: list[TrialFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, data: bytes) -> None:
+    def refuse(path: Path, data: bytes, *, below: Path) -> None:
         raise HostError(f"cannot write {path}: Permission denied")
 
     monkeypatch.setattr("labctl.store.jsonfile.write_bytes", refuse)
