@@ -31,6 +31,10 @@ class BootError(BrokenError):
     """A boot that every tuning of its blocks would have been restored from has failed."""
 
 
+class _NoSecondError(BrokenError):
+    """A second guest didn't start beside the first."""
+
+
 Settle = Callable[[Channel, str], None]
 """What is done in a booted guest before it is saved; it is told the guest's data disk."""
 
@@ -162,7 +166,13 @@ class Boots:
     def _boot_and_save(self, planned: int) -> list[SavedBoot]:
         """That boot of the plan, and the one after it where two may boot at once."""
         try:
-            return self._booted_and_saved(planned, self._beside(planned))
+            try:
+                return self._booted_and_saved(planned, self._beside(planned))
+            except _NoSecondError as error:
+                self._to_come = ()
+                text = f"two guests can't start at once, so one boots at a time: {error.message}"
+                self._lab.listener(Warned(text=text))
+                return self._booted_and_saved(planned, None)
         except BrokenError as error:
             raise BootError(error.message, hint=error.hint) from error
 
@@ -184,7 +194,10 @@ class Boots:
             if beside is None:
                 return [self._settled_and_saved(first)]
             lab = replace(self._lab, seat=1, data=_data_stand_in(self._lab, self._baseline))
-            second = stack.enter_context(self._booting(beside, lab))
+            try:
+                second = stack.enter_context(self._booting(beside, lab))
+            except BrokenError as error:  # libvirt's refusal has ended the first one, too
+                raise _NoSecondError(error.message) from error
             saved = [self._settled_and_saved(first)]
             try:
                 saved.append(self._settled_and_saved(second))
@@ -228,10 +241,11 @@ class Boots:
 
 def may_boot_two(lab: Lab) -> bool:
     """Whether a second guest may boot beside the first: there is one cable, and each takes a CPU
-    and its memory."""
+    and its memory. A daemon's guests boot one at a time: its files have owners of their own."""
     needed = 2 * (lab.memory_mib * MIB + HEADROOM_BYTES)
     return (
         lab.source.may_boot_two
+        and lab.session.is_embedded
         and lab.link is None
         and len(lab.topology.usable) > 1
         and (memory_available() or 0) >= needed

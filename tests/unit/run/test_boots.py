@@ -51,6 +51,9 @@ class Guests:
     memory_bytes: int = 16 << 30
     link: Any = None
     may_boot_two: bool = True
+    is_embedded: bool = True
+    refused: tuple[str, ...] = ()
+    """Domains that libvirt doesn't start."""
     pages: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     """Domains that never answer."""
@@ -65,6 +68,7 @@ class Guests:
         self.monkeypatch.setattr(module, "make_empty", lambda path, form: path.touch())
         self.monkeypatch.setattr(module, "memory_available", lambda: self.memory_bytes)
         self.monkeypatch.setattr(module, "answering", self._answering)
+        self.monkeypatch.setattr(module, "_check_place", lambda lab, running: None)
         self.monkeypatch.setattr(module.Boots, "settle", lambda *of: None)
         self.monkeypatch.setattr(
             module.cable, "cabled", lambda *of: nullcontext(lambda guest: None)
@@ -72,7 +76,7 @@ class Guests:
         source = SimpleNamespace(check=lambda: None, may_boot_two=self.may_boot_two)
         session = SimpleNamespace(
             uri="qemu:///embed?root=/x",
-            is_embedded=True,
+            is_embedded=self.is_embedded,
             start=lambda xml: self._running(xml),
             restore=lambda memory, xml, name: self._restored(memory, xml, name),
         )
@@ -94,6 +98,8 @@ class Guests:
 
     def _running(self, name: str) -> Any:
         which = name.removeprefix("labctl-guest").removeprefix("-") or "1"
+        if name in self.refused:
+            raise BrokenError(f"libvirt does not start the guest {which}")
         self.did.append(f"start {which}")
 
         def save(path: Path) -> None:
@@ -161,6 +167,7 @@ def test_a_boot_takes_half_of_what_two_took_together(guests: Guests) -> None:
         {"link": "a link has one cable"},
         {"may_boot_two": False},
         {"pages": ("2M",)},
+        {"is_embedded": False},
     ],
 )
 def test_a_host_without_room_for_two_boots_one_at_a_time(
@@ -190,6 +197,17 @@ def test_a_second_guest_that_fails_is_booted_again_when_its_block_comes(guests: 
         "boot 2 failed beside boot 1: the guest did not answer within 180 s"
     )
     assert boots.saved(2).number == 3
+    assert guests.did[3:] == ["start 1", "save 1"]
+
+
+def test_where_two_cannot_start_at_once_one_boots_at_a_time_from_then_on(guests: Guests) -> None:
+    boots = replace(guests, refused=("labctl-guest-2",)).boots(1, 2, 3)
+    boots.saved(1)
+    assert guests.did == ["start 1", "start 1", "save 1"]
+    assert guests.said()[1] == (
+        "two guests can't start at once, so one boots at a time: libvirt does not start the guest 2"
+    )
+    boots.saved(2)
     assert guests.did[3:] == ["start 1", "save 1"]
 
 
