@@ -39,7 +39,7 @@ of other guests below it more so, but not three times running."""
 
 def tiny(first: str = "native") -> tuple[str, ...]:
     """A sweep of the least study, a boot and three trials, whose block begins with that arm."""
-    arms = yaml.safe_load(TINY)["tunings"]
+    arms = yaml.safe_load(TINY.read_text())["tunings"]
     return ("sweep", str(TINY), f"--seed={seed_for(first, arms)}", *QUIET)
 
 
