@@ -22,7 +22,8 @@ def test_every_profile_is_in_force_in_its_guest(sandbox: Sandbox) -> None:
     (run,) = sandbox.runs()
     for name, tuning in TUNINGS.items():
         trials = [t for t in sandbox.trials(run) if t["cell"]["tuning"] == name]
-        assert [t["status"] for t in trials] == ["done"], trials
+        # An attempt that others disturbed is repeated.
+        assert trials[-1]["status"] == "done", trials
         (folder,) = run.glob(f"trials/{trials[0]['number']:04d}")
         found = json.loads((folder / RAW).read_text())["tuned"]
         assert found["profile"] == tuning.guest.tuned
