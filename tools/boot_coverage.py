@@ -1,4 +1,4 @@
-"""How intervals hold when blocks share boots: `python -m tools.boot_coverage`.
+"""Measure how intervals hold when blocks share boots: `python -m tools.boot_coverage`.
 
 Simulated are effects of blocks in boots, normal, with a component that the boots share. For each
 estimator the coverage of its 95 % interval and its median half-width are printed; the block's

@@ -1,4 +1,4 @@
-"""What other numbers of boots would have given a run: `python -m tools.boot_designs RUN`.
+"""Estimate what other numbers of boots would have given a run: `python -m tools.boot_designs RUN`.
 
 For each primary metric the components of variance of a run whose boots served several blocks each
 (medians over the tunings, `labctl/analysis/variance.py`), and for layouts of ten blocks the
@@ -61,8 +61,9 @@ class Costs:
 
 
 def expected_half_width(of: Components, layout: Layout, alpha: float) -> float:
-    """Of the t interval over boots, on the scale of effects. Longer trials are taken at their best:
-    as if all of the variance between blocks came from within trials, and fell with their length."""
+    """Return the expected half-width of the t interval over boots, on the scale of effects. Longer
+    trials are taken at their best: as if all of the variance between blocks came from within
+    trials, and fell with their length."""
     between = max(0.0, of.boots or 0.0)
     variance = between / layout.boots + of.blocks / (layout.blocks * layout.longer)
     return quantile(1 - alpha / 2, layout.boots - 1) * math.sqrt(variance)

@@ -1,4 +1,4 @@
-"""Which number of cyclictest should decide: `python -m tools.latency_metrics [RUN]`.
+"""Show which number of cyclictest should decide: `python -m tools.latency_metrics [RUN]`.
 
 From a run's raw histograms, whatever its plan calls primary: for each candidate how much the
 control varies, what becomes of the other guests against baseline and control, and how steep it is
@@ -127,7 +127,8 @@ class Recorded:
             yield f"| {name} | {' | '.join(cells)} |"
 
     def blocks_of(self, arm: str) -> Iterator[str]:
-        """How late each of an arm's trials was, and what its p95 and its mean make of that."""
+        """Yield how late each of an arm's trials was, and what its p95 and its mean make of
+        that."""
         yield "| block | periods late | p95, open loop | mean, open loop |"
         yield "|---|---:|---:|---:|"
         for block, trial in sorted(self.trials[arm].items(), key=lambda item: late(item[1])):

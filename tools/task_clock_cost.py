@@ -1,4 +1,5 @@
-"""What task clocks cost a thread at each of its switches: `python -m tools.task_clock_cost`.
+"""Measure what task clocks cost a thread at each of its switches: `python -m
+tools.task_clock_cost`.
 
 Runs of `perf bench sched pipe` with and without clocks take turns; compared is the CPU time per
 context switch, as throughput hangs on who else is at work.

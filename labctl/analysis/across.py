@@ -65,8 +65,9 @@ class Difference:
 
     @property
     def finding(self) -> str:
-        """What the interval says: "differs", "the same" (within the threshold) or "not shown"; or
-        why it may say nothing yet: "too few blocks" (METHOD 21), "before the first look"."""
+        """Return what the interval says: "differs", "the same" (within the threshold) or "not
+        shown"; or why it may say nothing yet: "too few blocks" (METHOD 21), "before the first
+        look"."""
         if self.low is None or self.high is None:
             return "not shown"
         if min(self.blocks_a, self.blocks_b) < FEWEST_BLOCKS:
@@ -143,7 +144,7 @@ def _spots(a: _Side, b: _Side, left_out: list[str]) -> list[_Spot]:
 
 
 class _Spot(NamedTuple):
-    """What is compared: the primary metric of one tuning under one workload and condition."""
+    """Hold what is compared: the primary metric of one tuning under one workload and condition."""
 
     tuning: str
     place: Place
@@ -180,7 +181,7 @@ def _either_imported(a: LoadedRun, b: LoadedRun) -> bool:
 
 
 def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
-    """Why two runs can't be compared, as ends of sentences."""
+    """Yield why two runs can't be compared, as ends of sentences."""
     if bool(a.run.get("imported")) is not bool(b.run.get("imported")):
         imported, other = (a, b) if a.run.get("imported") else (b, a)
         yield (
@@ -227,7 +228,7 @@ def _matched_tunings(a: _Side, b: _Side) -> list[str]:
 
 
 def same_tuning(a: LoadedRun, b: LoadedRun, name: str) -> bool:
-    """Whether a tuning that both have is the same; of what was imported its name must do."""
+    """Return whether a tuning that both have is the same; of what was imported its name must do."""
     ours, theirs = (run.plan["tunings"][name].get("digest") for run in (a, b))
     return _either_imported(a, b) or ours == theirs
 
@@ -263,7 +264,7 @@ def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Place]:
 
 
 def workload_differences(a: LoadedRun, b: LoadedRun, name: str) -> list[str]:
-    """What a workload that both have was run otherwise by."""
+    """Return what a workload that both have was run otherwise by."""
     ours, theirs = (run.plan["workloads"][name] for run in (a, b))
     known = ("primary",) if _either_imported(a, b) else MADE_BY
     return [key for key in known if ours.get(key) != theirs.get(key)]
@@ -364,7 +365,7 @@ def _difference(
 
 
 def _unchecked(a: _Side, b: _Side, judged: Collection[_Spot]) -> Iterator[str]:
-    """What control and handicap of either run hold back of its tunings' effects."""
+    """Yield what control and handicap of either run hold back of its tunings' effects."""
     for place in dict.fromkeys(spot.place for spot in judged):
         for side in (a, b):
             checked = side.checked(place)

@@ -1,4 +1,4 @@
-"""What the verdicts of a run rest on, and what the rest of its blocks is worth (METHOD 22).
+"""Say what the verdicts of a run rest on, and what the rest of its blocks is worth (METHOD 22).
 
 planned blocks, or those up to the last declared look ──▶ verdicts
 all blocks, with those that were added after the result was known ──▶ estimates, exploratory
@@ -72,7 +72,7 @@ def added(run: LoadedRun, decided: LoadedRun, licences: Mapping[Place, Licence])
 
 
 def caveat(more: Added | None, decided: LoadedRun) -> Iterator[str]:
-    """What to say of such blocks before anything else; nothing in most runs."""
+    """Yield what to say of such blocks before anything else; nothing in most runs."""
     if more is not None:
         what = "All else here rests" if before_first_look(decided) else "The verdicts rest"
         blocks = len({trial.record.block for trial in decided.trials})

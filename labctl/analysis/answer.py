@@ -78,7 +78,7 @@ def _one_boot(primaries: Sequence[Comparison]) -> str:
 
 
 def _is_whole(of: Standing) -> bool:
-    """Whether it was compared in every place where something is left to be shown."""
+    """Return whether it was compared in every place where something is left to be shown."""
     return {place_of(one) for one in of.unshown} <= {place_of(c) for c in of.judged}
 
 
@@ -95,7 +95,7 @@ def _of_tuning(of: Standing) -> str:
 
 
 def _clause(of: Sequence[Comparison], *more: str) -> str:
-    """What is known of one tuning, as predicates joined."""
+    """Return what is known of one tuning, as predicates joined."""
 
     def having(verdict: Verdict) -> list[Comparison]:
         return [c for c in of if c.verdict is verdict]
@@ -152,13 +152,14 @@ def _margin(c: Comparison) -> str:
 
 
 def _no_worse(c: Comparison) -> str:
-    """What was shown of a comparison whose effect is not clear: "no more than 50 % worse in …"."""
+    """Return what was shown of a comparison whose effect is not clear: "no more than 50 % worse in
+    …"."""
     allowed = "" if c.no_worse_than is None else size_text(c.no_worse_than, c.kind, c.unit)
     return f"no more than {allowed} worse in {_effects([c])}"
 
 
 def _unclear(c: Comparison) -> str:
-    """What an inconclusive comparison could have shown, and what it would take."""
+    """Return what an inconclusive comparison could have shown, and what it would take."""
     facts = []
     if c.smallest_visible is not None:
         facts.append(
@@ -171,7 +172,7 @@ def _unclear(c: Comparison) -> str:
 
 
 def _bill(best: Sequence[Comparison], comparisons: Sequence[Comparison]) -> list[str]:
-    """What the neighbour pays (METHOD 4), at most, where the tuning improves something."""
+    """Return what the neighbour pays (METHOD 4), at most, where the tuning improves something."""
     won = {(c.workload, c.condition) for c in best if c.verdict is Verdict.IMPROVES}
     losses = [
         1 - c.estimate

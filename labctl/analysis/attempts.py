@@ -1,4 +1,4 @@
-"""Which attempts were invalid, arm by arm, and whether that hangs on the arm (METHOD 24).
+"""Show which attempts were invalid, arm by arm, and whether that hangs on the arm (METHOD 24).
 
 Arms come in a random order within each block, so if validity doesn't hang on the arm, then within a
 block each arm was as likely to be the disturbed one as any other. Attempts of one restore fail
@@ -95,7 +95,7 @@ def unequally_invalid(found: Attempts) -> Iterator[str]:
 
 
 def invalid_trials(found: Attempts) -> Iterator[str]:
-    """How many attempts were invalid, and why; nothing where none was."""
+    """Yield how many attempts were invalid, and why; nothing where none was."""
     total = sum(arm.invalid for arm in found.arms)
     if total:
         named = [f"{reason} ({count}×)" for reason, count in found.reasons]
@@ -107,7 +107,7 @@ def _told(arm: ArmAttempts) -> str:
 
 
 def _p_value(hit: Mapping[tuple[int, str, int], bool]) -> float | None:
-    """How often chance alone makes arms differ as much; None where nothing could differ."""
+    """Return how often chance alone makes arms differ as much; None where nothing could differ."""
     hits: defaultdict[int, defaultdict[int, dict[str, int]]] = defaultdict(
         lambda: defaultdict(dict)
     )

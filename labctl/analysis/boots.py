@@ -39,15 +39,15 @@ class MeanSquares:
 
     @property
     def blocks_per_boot(self) -> float:
-        """How often the boots' variance is in the mean square between them: Searle's n_0,
-        (n - sum(n_i^2) / n) / (boots - 1), and blocks / boots in the balanced layout."""
+        """Return how often the boots' variance is in the mean square between them: Searle's n_0, (n
+        - sum(n_i^2) / n) / (boots - 1), and blocks / boots in the balanced layout."""
         return self.blocks * (1 - self.concentration) / (self.boots - 1)
 
     @property
     def standard_error(self) -> float:
-        """Of the mean over blocks: sqrt(between * concentration / n_0), which is sqrt(between / n)
-        in the balanced layout. Else its square expects the true one plus something positive: the
-        interval is too wide rather than too narrow."""
+        """Return the standard error of the mean over blocks: sqrt(between * concentration / n_0),
+        which is sqrt(between / n) in the balanced layout. Else its square expects the true one plus
+        something positive: the interval is too wide rather than too narrow."""
         return math.sqrt(self.between * self.concentration / self.blocks_per_boot)
 
 

@@ -51,7 +51,7 @@ def caveats(
     diagnostics: Sequence[Diagnostic],
     attempts: Attempts,
 ) -> Iterator[str]:
-    """What to say of a run before its numbers; nothing of a whole run under KVM with the same
+    """Yield what to say of a run before its numbers; nothing of a whole run under KVM with the same
     kernel, a boot per block, and checks that passed."""
     primaries = [c for c in comparisons if c.role is Role.PRIMARY]
     yield from hindrances(design, cells)
@@ -84,7 +84,7 @@ def caveats(
 
 
 def hindrances(design: Design, cells: Cells) -> Iterator[str]:
-    """Why nothing, or nothing under some workload, can be judged."""
+    """Yield why nothing, or nothing under some workload, can be judged."""
     yield from design.problems
     if not cells.series:
         yield "The run has no valid trial with a measured value."
@@ -207,8 +207,8 @@ def _kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:
 
 
 def _restored(run: LoadedRun, design: Design, restored: Sequence[RunCheck]) -> Iterator[str]:
-    """What a restore may have done (METHOD 8): in a run that tries it, what it found; in another,
-    what runs before it had shown when it began."""
+    """Yield what a restore may have done (METHOD 8): in a run that tries it, what it found; in
+    another, what runs before it had shown when it began."""
     failed = [check.sentence for check in restored if not check.passed]
     shown = {
         (entry["tuning"], entry["workload"], entry["condition"]): entry["run"]
@@ -306,7 +306,7 @@ _FEW_BOOTS = 5
 
 
 def _boots(primaries: Sequence[Comparison]) -> Iterator[str]:
-    """What sharing boots does to the intervals (docs/decisions/boots-and-blocks.md)."""
+    """Yield what sharing boots does to the intervals (docs/decisions/boots-and-blocks.md)."""
     shared = [c for c in primaries if c.boots < len(c.blocks)]
     if not shared:
         return

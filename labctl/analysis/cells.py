@@ -33,7 +33,7 @@ BATCH_ERROR = "batch_error"
 
 
 class Place(NamedTuple):
-    """Where arms are compared: one workload under one condition."""
+    """Name where arms are compared: one workload under one condition."""
 
     workload: str
     condition: str
@@ -55,7 +55,7 @@ class _Placed(Protocol):
 
 
 def place_of(item: _Placed) -> Place:
-    """Of a comparison, a level, a check, a diagnostic."""
+    """Return the place of a comparison, a level, a check, a diagnostic."""
     return Place(item.workload, item.condition)
 
 
@@ -85,7 +85,8 @@ class Series:
 
     @property
     def source(self) -> str:
-        """How the number came about: the `source` label where there is one, else the raw file."""
+        """Return how the number came about: the `source` label where there is one, else the raw
+        file."""
         return self.sample.labels.get("source", self.sample.source)
 
     @property
@@ -166,7 +167,7 @@ class Cells:
         return self.at(tuning, place).get(key)
 
     def at(self, tuning: str, place: Place) -> Mapping[str, Series]:
-        """What was measured in one cell, by metric key."""
+        """Return what was measured in one cell, by metric key."""
         return self.series.get(Cell(tuning, place), {})
 
 
@@ -191,12 +192,12 @@ def _cell(tuning: str, workload: str, condition: str) -> Cell:
 
 
 def planned_trials(run: LoadedRun) -> int:
-    """How many trials the run had to carry out; 0 without a plan."""
+    """Return how many trials the run had to carry out; 0 without a plan."""
     return len(run.plan.get("trials") or ())
 
 
 def done_trials(run: LoadedRun) -> int:
-    """How many of them have a valid attempt."""
+    """Return how many of them have a valid attempt."""
     done = (trial.record for trial in run.trials if trial.record.status is TrialStatus.DONE)
     return len({record.number for record in done})
 
@@ -241,8 +242,9 @@ def _choose(trials: Iterable[LoadedTrial]) -> tuple[_Chosen, dict[Cell, frozense
 
 @dataclass(slots=True)
 class _Gathered:
-    """What one kind of sample gave in one cell. `aside`: what it tells of the metric `key` where
-    it is none itself. `refusal`: why it isn't usable, beside values that are no finite number."""
+    """Hold what one kind of sample gave in one cell. `aside`: what it tells of the metric `key`
+    where it is none itself. `refusal`: why it isn't usable, beside values that are no finite
+    number."""
 
     kind: Kind
     key: str
@@ -323,7 +325,7 @@ def _gather(
 
 
 def _slot(kind: Kind, slots: _Slots, first: dict[str, Kind]) -> _Gathered:
-    """Where the values of a kind go in a cell."""
+    """Return where the values of a kind go in a cell."""
     if (of := _beside(kind)) is not None:
         return slots.setdefault(of, _Gathered(kind, of[1], of[0], None))
     like = first.setdefault(kind.key, kind)
@@ -357,7 +359,8 @@ def _by_key(
 
 
 def _beside(kind: Kind) -> tuple[str, str] | None:
-    """What it tells of a metric, and of which one by its key; None of what is a metric itself."""
+    """Return what it tells of a metric, and of which one by its key; None of what is a metric
+    itself."""
     if kind.metric not in (BIN_WIDTH, BATCH_ERROR) or "of" not in kind.labels:
         return None
     batches = kind.labels.get("batches", "") if kind.metric == BATCH_ERROR else ""

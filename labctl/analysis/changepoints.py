@@ -1,4 +1,4 @@
-"""Where a series changes: E-divisive, with a permutation test of each change.
+"""Find where a series changes: E-divisive, with a permutation test of each change.
 
 D. S. Matteson and N. A. James, "A Nonparametric Approach for Multiple Change Point Analysis of
 Multivariate Data", JASA 109 (2014), with the Euclidean distance (alpha = 1) and one dimension.

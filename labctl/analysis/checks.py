@@ -1,4 +1,4 @@
-"""Whether a run may judge: does baseline equal itself, and was the handicap found?
+"""Decide whether a run may judge: does baseline equal itself, and was the handicap found?
 
 Both use the workload's primary metric and a two-sided interval, in each condition. The control's
 checks are a family of their own: of p places each has confidence 1 - alpha/p, so a sound run finds
@@ -44,7 +44,8 @@ CONTROL_FAILED = "the control failed: baseline differs from itself"
 
 
 def control_failed(design: Design, cells: Cells, place: Place) -> str:
-    """Why nothing is said against baseline at a place; "" where the control did not fail there."""
+    """Return why nothing is said against baseline at a place; "" where the control did not fail
+    there."""
     primary = design.primaries.get(place.workload)
     if primary is None or _check_control(design, cells, place, primary)[0].passed is not False:
         return ""

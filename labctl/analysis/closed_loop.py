@@ -1,4 +1,4 @@
-"""Where a plan decides by latencies that leave out what a stall hid (METHOD 26)."""
+"""Say where a plan decides by latencies that leave out what a stall hid (METHOD 26)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What collecting costs: from paired windows with and without it, and as a run's report says it."""
+"""Compute what collecting costs: from paired windows with and without it, and as a run's report
+says it."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ class Cost(NamedTuple):
 
 
 def cost(collected: Sequence[float], bare: Sequence[float]) -> Cost:
-    """Of throughputs with and without collecting, in pairs: 1 - exp(mean of ln(with / without)),
-    its interval from Student's t on the pairs. Raises ValueError without a pair, or for throughputs
-    that aren't above 0."""
+    """Return the cost from throughputs with and without collecting, in pairs: 1 - exp(mean of
+    ln(with / without)), its interval from Student's t on the pairs. Raises ValueError without a
+    pair, or for throughputs that aren't above 0."""
     effects = [math.log(a / b) for a, b in zip(collected, bare, strict=True)]
     found = spread(effects, _TIED)
     interval = t_interval(found, ALPHA)
@@ -71,12 +72,12 @@ def _percent(share: float) -> str:
 
 
 def level_of(run: LoadedRun) -> str:
-    """What a run's trials collected."""
+    """Return what a run's trials collected."""
     return str(run.plan.get("collect") or LEAST)
 
 
 def costs_said(run: LoadedRun) -> str:
-    """What collecting at the run's level was known to cost when it began, as a sentence."""
+    """Return what collecting at the run's level was known to cost when it began, as a sentence."""
     level = level_of(run)
     costs = run.run.get("collecting_costs") or ()
     if not costs:

@@ -1,4 +1,4 @@
-"""Which comparisons a run offers, and each of them made."""
+"""List the comparisons that a run offers, and make each of them."""
 
 from __future__ import annotations
 
@@ -209,8 +209,8 @@ def verdict_at(
 def _excludes_loss(
     effects: Effects, better: Better, interval: Interval | None, loss: float, licence: Licence
 ) -> bool:
-    """What `excludes_loss` says of effects in natural direction; False where a share says nothing
-    of them, and where no direction is the better one."""
+    """Return what `excludes_loss` says of effects in natural direction; False where a share says
+    nothing of them, and where no direction is the better one."""
     if interval is None or effects.fallback is not None or better is Better.NEITHER:
         return False
     mean = effects.spread.mean

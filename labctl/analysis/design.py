@@ -1,4 +1,4 @@
-"""What the plan declared: arms, twins, primary metrics, and the family of tests."""
+"""Read what the plan declared: arms, twins, primary metrics, and the family of tests."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Design:
         )
 
     def keeps_promise(self, tuning: str, place: Place) -> bool:
-        """Whether a tuning may be judged there: faster is not better where a completed write means
-        something else. What ignores flushes is never better than what doesn't."""
+        """Return whether a tuning may be judged there: faster is not better where a completed write
+        means something else. What ignores flushes is never better than what doesn't."""
         ours, theirs = self.promises.get(tuning), self.promises.get(self.baseline or "")
         return self.may_compare(ours, theirs, place)
 
@@ -89,8 +89,8 @@ class Design:
 
     @property
     def harmless_in(self) -> tuple[Place, ...]:
-        """Where a recommendation must be shown to do no harm (METHOD 25): each place with a primary
-        metric in which guests were to run, in the order of the plan's workloads."""
+        """Return where a recommendation must be shown to do no harm (METHOD 25): each place with a
+        primary metric in which guests were to run, in the order of the plan's workloads."""
         guests = {self.baseline, *self.candidates}
         planned = {cell.place for cell in self.planned_cells if cell.tuning in guests}
         there = (place for place in self.places if place in planned)
@@ -101,24 +101,25 @@ class Design:
 
     @property
     def level(self) -> float:
-        """What the family may use of ALPHA at once: with looks ALPHA / looks (METHOD 22)."""
+        """Return what the family may use of ALPHA at once: with looks ALPHA / looks (METHOD 22)."""
         return ALPHA * self.share
 
     @property
     def alpha(self) -> float:
-        """Of one primary comparison: level / m (Bonferroni; METHOD 19)."""
+        """Return the level of one primary comparison: level / m (Bonferroni; METHOD 19)."""
         return self.level / max(1, self.family)
 
     @property
     def control_alpha(self) -> float:
-        """Of the control's check at one place: the checks are a family of their own."""
+        """Return the level of the control's check at one place: the checks are a family of their
+        own."""
         checked = sum(place.workload in self.primaries for place in self.places)
         return self.level / max(1, checked)
 
 
 def joint_level(a: Design, b: Design) -> float:
-    """What may be used of ALPHA where two runs are compared, each of which a rule may have ended:
-    the shares multiply, since each look of one may meet each look of the other."""
+    """Return what may be used of ALPHA where two runs are compared, each of which a rule may have
+    ended: the shares multiply, since each look of one may meet each look of the other."""
     return ALPHA * a.share * b.share
 
 

@@ -67,7 +67,8 @@ class Effects:
 
 
 def natural(metric: str, unit: Unit, *, against_native: bool) -> bool:
-    """Whether a metric is compared by difference (METHOD 15): 0 is one of its usual values."""
+    """Return whether a metric is compared by difference (METHOD 15): 0 is one of its usual
+    values."""
     if metric in _NATURAL_METRICS or unit in _NATURAL_UNITS:
         return True
     return against_native and metric in _ZERO_IN_NATIVE
@@ -147,8 +148,8 @@ def _common(sides: Sequence[Series]) -> tuple[int, ...]:
 
 
 def by_ratio(sides: Sequence[Series]) -> bool:
-    """Whether values that share no block are compared by ratio: 0 is no usual value of them, and
-    all can be quantified."""
+    """Return whether values that share no block are compared by ratio: 0 is no usual value of them,
+    and all can be quantified."""
     sample = sides[0].sample
     if natural(sample.metric, sample.unit, against_native=False):
         return False
@@ -156,7 +157,8 @@ def by_ratio(sides: Sequence[Series]) -> bool:
 
 
 def _no_ratio(sides: Sequence[Series], blocks: tuple[int, ...]) -> str | None:
-    """Why no ratio may be taken of these values, as the predicate of a sentence (METHOD 15)."""
+    """Return why no ratio may be taken of these values, as the predicate of a sentence (METHOD
+    15)."""
     if any(_least(side, blocks) <= 0 for side in sides):
         return "is 0 or less in some block"
     for side in sides:

@@ -1,4 +1,4 @@
-"""What a guest's VM exits should cost it, by the host's price list. Pure."""
+"""Compute what a guest's VM exits should cost it, by the host's price list. Pure."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def price(
     tsc_hz: float | None,
     problem: str = "",
 ) -> Price:
-    """What an exit of a kind costs: the instruction's cycles less those of the loop `alone`
+    """Return what an exit of a kind costs: the instruction's cycles less those of the loop `alone`
     (either a value a round), divided by the exits that it made, in nanoseconds of `tsc_hz`.
 
     Where that can't be said the price has a problem, a sentence.

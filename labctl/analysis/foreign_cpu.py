@@ -1,4 +1,4 @@
-"""Where nobody knows what others took of an arm's CPUs (METHOD 24)."""
+"""Find where nobody knows what others took of an arm's CPUs (METHOD 24)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
 
 
 def _is_blind(readings: Iterable[Reading]) -> bool:
-    """Whether something ran beside it that may have been elsewhere, and wasn't counted by CPU."""
+    """Return whether something ran beside it that may have been elsewhere, and wasn't counted by
+    CPU."""
     keys = {one.key if isinstance(one, Sample) else one.metric: one for one in readings}
     other = keys.get(OTHER)
     if other is None or not keys.keys() & _ROAMED:
@@ -57,7 +58,7 @@ def _tunings(run: LoadedRun) -> Mapping[str, Any]:
 
 
 def _has_fewer_cpus(run: LoadedRun, entry: Mapping[str, Any]) -> bool:
-    """Whether the pin plan gave an arm less than all CPUs that a neighbour might use."""
+    """Return whether the pin plan gave an arm less than all CPUs that a neighbour might use."""
     pin = _mapping(entry.get("pin"))
     plans = _mapping(run.run.get("pin_plans"))
     plan = _mapping(plans.get(str(pin.get("strategy")))) or _mapping(run.run.get("pin_plan"))
@@ -72,7 +73,8 @@ def _has_fewer_cpus(run: LoadedRun, entry: Mapping[str, Any]) -> bool:
 
 
 def _cpus(value: Any) -> CpuSet:
-    """Of a number, a CPU list, a list of numbers, or any of these by number; empty of the rest."""
+    """Return the CPUs of a number, a CPU list, a list of numbers, or any of these by number; empty
+    of the rest."""
     if isinstance(value, dict):
         return frozenset().union(*map(_cpus, value.values()))
     if isinstance(value, list):

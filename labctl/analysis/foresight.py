@@ -1,4 +1,4 @@
-"""What harm a plan will be able to exclude, before it runs (METHOD 25).
+"""Estimate what harm a plan will be able to exclude, before it runs (METHOD 25).
 
 Of a tuning that does nothing in a place the run excludes a loss M if the interval's lower end lies
 above -M, the control does not fail, and its reach is shorter than the estimate's way to -M. With
@@ -40,9 +40,9 @@ _CONTROL = 2 / math.sqrt(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What a run had in a place. `spread`: the standard deviation of its blocks' effects (median
-    over its tunings), on the scale of effects; `excludes`: the loss that the plan could exclude at
-    that spread, a share or in the metric's unit."""
+    """Hold what a run had in a place. `spread`: the standard deviation of its blocks' effects
+    (median over its tunings), on the scale of effects; `excludes`: the loss that the plan could
+    exclude at that spread, a share or in the metric's unit."""
 
     run: str
     spread: float
@@ -51,9 +51,9 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreseen:
-    """What a plan will be able to exclude in a place, with a chance of 80 % for a tuning that does
-    nothing there. `spread`: the largest standard deviation of the blocks' effects at which that is
-    `no_worse_than`, on the scale of logarithms."""
+    """Hold what a plan will be able to exclude in a place, with a chance of 80 % for a tuning that
+    does nothing there. `spread`: the largest standard deviation of the blocks' effects at which
+    that is `no_worse_than`, on the scale of logarithms."""
 
     workload: str
     condition: str
@@ -65,7 +65,7 @@ class Foreseen:
 
 @dataclass(frozen=True, slots=True)
 class Spreading:
-    """How the effects of blocks spread in a place of a run, and whether they were ratios."""
+    """Say how the effects of blocks spread in a place of a run, and whether they were ratios."""
 
     run: str
     spread: float
@@ -73,8 +73,8 @@ class Spreading:
 
 
 def foresee(plan: Mapping[str, Any], earlier: Mapping[Place, Spreading]) -> list[Foreseen]:
-    """Of each place in which guests are to run. Nothing of a plan that can't recommend: without
-    tunings on trial, without a control, or with fewer than ten blocks."""
+    """Foresee each place in which guests are to run; nothing of a plan that can't recommend:
+    without tunings on trial, without a control, or with fewer than ten blocks."""
     design = read_design(LoadedRun("planned", {}, plan, (), ()))
     blocks, boots = plan["blocks"], plan["boots"]
     if not design.candidates or design.control is None or blocks < FEWEST_BLOCKS:
@@ -105,8 +105,8 @@ def _foreseen(design: Design, place: Place, spreads: float, then: Spreading | No
 
 
 def spreads(run: LoadedRun, plan: Mapping[str, Any]) -> dict[Place, Spreading]:
-    """How effects spread in the places of a run that the plan has as well: the same program, with
-    the same parameters, as long, judged by the same metric."""
+    """Return how effects spread in the places of a run that the plan has as well: the same program,
+    with the same parameters, as long, judged by the same metric."""
     theirs, ours = (of.get("workloads") or {} for of in (run.plan, plan))
     found: dict[Place, list[Spreading]] = {}
     for c in decide(run).comparisons:
@@ -142,8 +142,8 @@ def _units(blocks: int, boots: int) -> int:
 
 @cache
 def errors_needed(units: int, alpha: float, control_alpha: float) -> float:
-    """How many standard errors of the tuning's effect a loss must be to be excluded with a chance
-    of `POWER`, where the tuning does nothing."""
+    """Return how many standard errors of the tuning's effect a loss must be to be excluded with a
+    chance of `POWER`, where the tuning does nothing."""
     low, high = 0.0, 1.0
     while chance(high, units, alpha, control_alpha) < POWER:
         low, high = high, 2 * high

@@ -41,8 +41,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What became of a rule in one cell. `tuning`, `workload`, `condition` are "" for a rule that
-    speaks of nothing in the run, and for one that speaks of its facts (`of_facts`).
+    """Hold what became of a rule in one cell. `tuning`, `workload`, `condition` are "" for a rule
+    that speaks of nothing in the run, and for one that speaks of its facts (`of_facts`).
 
     `estimate`, `low`, `high`: the ratio, the difference in `unit`, or the value, as `kind` says
     (None: the value itself), in natural direction; the interval's ends are one-sided, 95 % each,
@@ -162,7 +162,8 @@ class _Other:
         return cls(us, run, read_design(run), read_cells(run), "; ".join(refusals(us, run)))
 
     def why_not(self, tuning: str, workload: str) -> str:
-        """Why a cell of this run can't be compared with the same of that one; "" if it can."""
+        """Return why a cell of this run can't be compared with the same of that one; "" if it
+        can."""
         if self.refused:
             return self.refused
         ours, theirs = (run.plan.get("tunings") or {} for run in (self.us, self.run))
@@ -178,7 +179,7 @@ class _Other:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Values:
-    """What a test is made on, in natural direction. `interval(alpha)`: two-sided."""
+    """Hold what a test is made on, in natural direction. `interval(alpha)`: two-sided."""
 
     kind: EffectKind | None
     logs: bool
@@ -261,7 +262,7 @@ def _references(
     place: Place,
     key: str,
 ) -> tuple[str | None, Sequence[Series], str]:
-    """What it is compared with: its name, its series, and why there is none."""
+    """Return what it is compared with: its name, its series, and why there is none."""
     if rule.like is not None:
         if why := others[rule.like].why_not(tuning, place.workload):
             return rule.like, (), why
@@ -309,7 +310,7 @@ def _between_runs(other: Series, series: Series) -> _Values:
 
 
 def _mismatch(rule: Rule, values: _Values, series: Series) -> str:
-    """Why the rule's limit says nothing of these values."""
+    """Return why the rule's limit says nothing of these values."""
     if values.kind is EffectKind.DIFFERENCE and rule.is_share:
         return (
             f"{series.sample.metric} is compared by difference, as 0 is a usual value of it: "
@@ -327,8 +328,8 @@ def _mismatch(rule: Rule, values: _Values, series: Series) -> str:
 def _promise(
     design: Design, other: _Other | None, tuning: str, place: Place, against: str | None
 ) -> str:
-    """Why a comparison says nothing because a completed write means something else on its other
-    side (METHOD 10)."""
+    """Return why a comparison says nothing because a completed write means something else on its
+    other side (METHOD 10)."""
     ours = design.promises.get(tuning)
     theirs = other.design.promises.get(tuning) if other else design.promises.get(against or "")
     if design.may_compare(ours, theirs, place):

@@ -1,4 +1,4 @@
-"""What values say of a rule's limit: that it is kept, that it is not, or neither. Pure."""
+"""Decide what values say of a rule's limit: that it is kept, that it is not, or neither. Pure."""
 
 from __future__ import annotations
 

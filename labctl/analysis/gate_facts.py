@@ -18,7 +18,7 @@ FACTS = (*FACT_NAMES, *(f"{GUEST}{name}" for name in FACT_NAMES), *OF_THE_RUN)
 
 
 def hold_facts(names: Collection[str], run: LoadedRun, other: LoadedRun) -> tuple[bool | None, str]:
-    """Whether both runs recorded the same; False beats None (one of them recorded nothing).
+    """Return whether both runs recorded the same; False beats None (one of them recorded nothing).
 
     With `ALL`, every fact that either recorded. The second value says which facts, in words.
     """

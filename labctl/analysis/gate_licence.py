@@ -1,4 +1,4 @@
-"""What a run's control and handicap let a gate say of a rule against baseline.
+"""Decide what a run's control and handicap let a gate say of a rule against baseline.
 
 A rule about a primary metric is a claim as a verdict is one, so the run's licence binds it as it
 does those (METHOD 5, 18, 20), but by the rule's own limit. Other metrics have no check of their
@@ -37,8 +37,8 @@ class Leave:
     reach: float = 0.0
 
     def why_not(self, claim: Claim) -> str:
-        """Why a claim can't stand; "" if it can. It can't where such a bias may have brought the
-        estimate across the rule's own limit."""
+        """Return why a claim can't stand; "" if it can. It can't where such a bias may have brought
+        the estimate across the rule's own limit."""
         if claim.of_absence and self.blind:
             return self.blind
         return self.open if claim.slack <= self.reach else ""
@@ -53,7 +53,7 @@ def leave(
     effects: Effects,
     unit: Unit,
 ) -> Leave:
-    """What a rule may say of a tuning's effects against baseline, or against the control.
+    """Return what a rule may say of a tuning's effects against baseline, or against the control.
 
     A bias may be neglected up to the workload's threshold, as verdicts do, but not where the rule
     itself asks for less: what is small to the study need not be to the rule.
@@ -102,7 +102,7 @@ def _refusal(checked: Checked) -> str:
 
 
 def _blind(checked: Checked, loss: float) -> str:
-    """Why a loss as large as the rule's limit may have gone unseen."""
+    """Return why a loss as large as the rule's limit may have gone unseen."""
     if checked.licence.sees(loss):
         return ""
     if math.isfinite(checked.licence.sees_from):

@@ -1,4 +1,4 @@
-"""Of which numbers of a run a rule speaks, and of which it would if they were there.
+"""Find the numbers of a run that a rule speaks of, and those of which it would if they were there.
 
 What was planned and has no value is a finding as well: a rule about every tuning does not hold
 because one of them could not be measured.

@@ -82,7 +82,7 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What to look at; None is everything. `metric` may leave out its labels."""
+    """Hold what to look at; None is everything. `metric` may leave out its labels."""
 
     metric: str
     tuning: str | None = None

@@ -75,9 +75,9 @@ def stepped_down(
 
 
 def _claim(one: Compared, design: Design, licences: Mapping[Place, Licence]) -> Verdict | None:
-    """What a rejection would make of a test: the verdict that its estimate warrants, once its sign
-    is known and control and licence allow it. None for what is no test, and for no such verdict.
-    """
+    """Return what a rejection would make of a test: the verdict that its estimate warrants, once
+    its sign is known and control and licence allow it. None for what is no test, and for no such
+    verdict."""
     if one.comparison.verdict not in (*_CLAIMS, Verdict.INCONCLUSIVE):
         return None
     claim = verdict_at(

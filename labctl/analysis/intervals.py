@@ -26,7 +26,7 @@ class Interval:
         return Interval(-self.high, -self.low)
 
     def within(self, margin: float) -> bool:
-        """Whether it lies in the open interval (-margin, margin)."""
+        """Return whether it lies in the open interval (-margin, margin)."""
         return -margin < self.low and self.high < margin
 
     @property
@@ -51,7 +51,7 @@ class Spread:
 
     @property
     def units(self) -> int:
-        """How many independent things there are: boots, or blocks."""
+        """Return how many independent things there are: boots, or blocks."""
         return self.n if self.boot_error is None else self.boots
 
     @property

@@ -1,4 +1,4 @@
-"""What lies between a workload and the data disk, natively and in a guest (METHOD 10)."""
+"""List what lies between a workload and the data disk, natively and in a guest (METHOD 10)."""
 
 from __future__ import annotations
 

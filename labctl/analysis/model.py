@@ -1,4 +1,4 @@
-"""What analysis says of a run, as values. Reports render these and compute nothing."""
+"""Define what analysis says of a run, as values. Reports render these and compute nothing."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Comparison:
 
 
 class AnswerCode(StrEnum):
-    """What the answer makes of a tuning (METHOD 25)."""
+    """Name what the answer makes of a tuning (METHOD 25)."""
 
     RECOMMENDED = "recommended"
     """It improves a primary metric, and in no other place does a loss stay possible that the study
@@ -97,8 +97,8 @@ class AnswerCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unshown:
-    """Where a tuning was not shown to do no harm. `why`: what is open there, as a clause; `loss`:
-    the worse end of the interval, in the scale of the estimate (2.3: a latency of 2.3 times
+    """Say where a tuning was not shown to do no harm. `why`: what is open there, as a clause;
+    `loss`: the worse end of the interval, in the scale of the estimate (2.3: a latency of 2.3 times
     baseline's), where it is beyond what the study allows."""
 
     workload: str
@@ -159,7 +159,7 @@ class RunCheck:
 
 
 class DiagnosticKind(StrEnum):
-    """What makes an interval less trustworthy than its confidence says."""
+    """Name what makes an interval less trustworthy than its confidence says."""
 
     OUTLIER = "outlier"
     DRIFT = "drift"
@@ -186,7 +186,7 @@ class Diagnostic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Where the variance of a place's effects comes from, and what would buy more precision.
+    """Say where the variance of a place's effects comes from, and what would buy more precision.
 
     Standard deviations on the scale of effects (log for ratios), medians over the judged tunings;
     None where the run can't tell them apart. `sentence` is the proposal in words.
@@ -237,8 +237,9 @@ class MissingMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmAttempts:
-    """How often an arm's trials were tried, and how many of these attempts were invalid; `reasons`
-    with how often each was given, the most frequent first (an attempt may have several)."""
+    """Say how often an arm's trials were tried, and how many of these attempts were invalid;
+    `reasons` with how often each was given, the most frequent first (an attempt may have
+    several)."""
 
     tuning: str
     attempts: int

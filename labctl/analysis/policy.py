@@ -1,4 +1,4 @@
-"""What a gate asks of a run: the policy's file, read and checked."""
+"""Define what a gate asks of a run: the policy's file, read and checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labctl.store.samples import base_name
 
 
 class Undecided(StrEnum):
-    """What a rule counts as where the run can't decide it."""
+    """Name what a rule counts as where the run can't decide it."""
 
     FAIL = "fail"
     PASS = "pass"  # noqa: S105 - a verdict, not a password
@@ -106,7 +106,7 @@ class Rule(FileModel):
 
     @property
     def limit(self) -> str:
-        """Which of LIMITS this rule has."""
+        """Return which of LIMITS this rule has."""
         return next(name for name in LIMITS if getattr(self, name) is not None)
 
     @property
@@ -141,7 +141,7 @@ class Rule(FileModel):
         return f"{self.tuning}: {self.metric} {self.demand}{reference}"
 
     def takes_metric(self, metric: str) -> bool:
-        """Whether the rule speaks of this metric. Its labels may be left out: `exits` is
+        """Return whether the rule speaks of this metric. Its labels may be left out: `exits` is
         `exits{reason=HLT}` as well."""
         asked = self.metric or ""
         return metric == asked or fnmatchcase(base_name(metric), asked)

@@ -1,4 +1,5 @@
-"""Who had the CPUs that a machine's threads waited for, by the same names in all trials of a run.
+"""Name who had the CPUs that a machine's threads waited for, by the same names in all trials of a
+run.
 
 A trial tells of all who ran, so that a name it lacks had nothing there: its trace knows. Which of
 them are worth a line can only be said over all trials. With those that had most in each of them a

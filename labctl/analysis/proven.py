@@ -1,4 +1,4 @@
-"""What of a run's files and threads nobody has proven, in sentences."""
+"""List what of a run's files and threads nobody has proven, in sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _BEFORE = (
 
 
 def unproven(run: LoadedRun) -> Iterator[str]:
-    """Of a run that measured something, labctl's own or not; nothing where all was proven."""
+    """Yield what is unproven of a run that measured something, labctl's own or not; nothing where
+    all was proven."""
     if HASHED in run.run:
         yield from (run.run[HASHED] or {}).get("unproven") or ()
     elif run.run.get("binaries"):

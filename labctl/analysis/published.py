@@ -1,4 +1,5 @@
-"""What others published beside what this run found: ratio and direction, never absolute values."""
+"""Set what others published beside what this run found: ratio and direction, never absolute
+values."""
 
 from __future__ import annotations
 
@@ -134,7 +135,7 @@ def _repeated(
 
 
 def _forbidden(design: Design, cells: Cells, place: Place, against: str) -> str:
-    """Why this run may call no direction its own; "" where it may."""
+    """Return why this run may call no direction its own; "" where it may."""
     if design.before_look:
         return "before the first look that the plan declares"
     return control_failed(design, cells, place) if against == design.baseline else ""
@@ -154,8 +155,8 @@ def _agreement(
 
 
 def _series(cells: Cells, tuning: str | None, place: Place, metric: str) -> Series | None:
-    """What has the metric's name and its labels and no more, or else what has them, summed by
-    block; None where there is nothing, or where the numbers come from more than one source
+    """Return what has the metric's name and its labels and no more, or else what has them, summed
+    by block; None where there is nothing, or where the numbers come from more than one source
     (METHOD 12)."""
     if tuning is None:
         return None

@@ -1,4 +1,4 @@
-"""What two runs recorded of their hosts, guests and themselves, and where they differ."""
+"""Compare what two runs recorded of their hosts, guests and themselves."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class FactDifference:
 
 
 def fact_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FactDifference]:
-    """What two run.json say otherwise of host, guest and run, in the order of FACT_NAMES: what
-    every figure is made by comes first."""
+    """Yield what two run.json say otherwise of host, guest and run, in the order of FACT_NAMES:
+    what every figure is made by comes first."""
     for section, title in (("host", ""), ("guest", "guest's ")):
         ours, theirs = a.get(section) or {}, b.get(section) or {}
         for key, name in FACT_NAMES.items():

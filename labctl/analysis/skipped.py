@@ -1,4 +1,4 @@
-"""What a run left out because its host can't have it."""
+"""Say what a run left out because its host can't have it."""
 
 from __future__ import annotations
 

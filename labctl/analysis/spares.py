@@ -1,4 +1,4 @@
-"""What is said of spare blocks: which of them ran, and for what (METHOD 27).
+"""List what is said of spare blocks: which of them ran, and for what (METHOD 27).
 
 Verdicts take them as any other block. That they ran hangs on which trials were valid alone, and
 never on what was measured, so a comparison with nine planned blocks and a spare has ten.
@@ -61,7 +61,7 @@ def _sentence(run: LoadedRun, ran: Sequence[int]) -> str:
 
 
 def _lost(run: LoadedRun, before: int) -> dict[Cell, list[int]]:
-    """Of each cell, the planned blocks in which it was tried and has no valid trial."""
+    """Return, by cell, the planned blocks in which it was tried and has no valid trial."""
     tried: defaultdict[Cell, dict[int, bool]] = defaultdict(dict)
     for trial in run.trials:
         record = trial.record

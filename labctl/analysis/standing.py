@@ -1,4 +1,4 @@
-"""What may be recommended, and what keeps a tuning from it (METHOD 25).
+"""Decide what may be recommended, and what keeps a tuning from it (METHOD 25).
 
 A recommendation is a claim about everything that the plan declares. It takes one primary metric
 that improves, and in every place with a primary metric that a loss beyond the study's
@@ -45,8 +45,9 @@ _ORDER = (AnswerCode.RECOMMENDED, AnswerCode.PRICED, AnswerCode.NONE)
 def standings(
     design: Design, comparisons: Sequence[Comparison], checked: Mapping[Place, Checked]
 ) -> tuple[Standing, ...]:
-    """What the answer makes of each candidate, the best first: what is recommended before what has
-    a price; then who improves more primary metrics, then who improves them by more margins."""
+    """Return what the answer makes of each candidate, the best first: what is recommended before
+    what has a price; then who improves more primary metrics, then who improves them by more
+    margins."""
     judged: dict[str, dict[Place, Comparison]] = {name: {} for name in design.candidates}
     for c in comparisons:
         if c.role is Role.PRIMARY:
@@ -90,7 +91,8 @@ def _unshown(
 
 
 def _why(c: Comparison, checked: Checked | None) -> tuple[str, float | None]:
-    """Why a comparison does not show that there is no harm, and the loss that it leaves open."""
+    """Return why a comparison does not show that there is no harm, and the loss that it leaves
+    open."""
     if c.verdict in _NO_VERDICT:
         return _NO_VERDICT[c.verdict], None
     if checked is None or not checked.licence.judges:
@@ -109,7 +111,7 @@ def _why(c: Comparison, checked: Checked | None) -> tuple[str, float | None]:
 
 
 def _size(loss: float, c: Comparison) -> float:
-    """How far the worse end of an interval lies from no effect, on the scale of effects."""
+    """Return how far the worse end of an interval lies from no effect, on the scale of effects."""
     sign = 1 if c.better is Better.LOWER else -1
     if c.kind is EffectKind.RATIO:
         return sign * math.log(loss) if loss > 0 else math.inf
@@ -117,7 +119,7 @@ def _size(loss: float, c: Comparison) -> float:
 
 
 def _price(unshown: Sequence[Unshown], by_place: Mapping[Place, Comparison]) -> str:
-    """Where a tuning would be taken unseen, and what this run could not exclude there."""
+    """Return where a tuning would be taken unseen, and what this run could not exclude there."""
     alone = len(unshown) == 1
     losses, others = [], []
     for one in unshown:

@@ -1,4 +1,4 @@
-"""When a run may end, and what its verdicts rest on (METHOD 22).
+"""Decide when a run may end, and what its verdicts rest on (METHOD 22).
 
 - Stopping by width asks how long the intervals are and never where they lie. With normal noise the
   mean of the blocks is independent of their deviations, so the estimate has no bias from it. The
@@ -57,7 +57,8 @@ class Judged(Protocol):
 
 
 def stop_after(judged: Judged, rule: Stopping, blocks: int) -> Stop | None:
-    """Whether a run ends after `blocks` whole blocks, of which `judged` is; None: it goes on.
+    """Return whether a run ends after `blocks` whole blocks, of which `judged` is; None: it goes
+    on.
 
     A run that has nothing to judge goes on to its last block: the cause may be mended.
     """
@@ -177,7 +178,7 @@ def look_reached(run: LoadedRun) -> int | None:
 
 
 def before_first_look(run: LoadedRun) -> bool:
-    """Whether the plan declares looks, none of which was reached: no verdict is due."""
+    """Return whether the plan declares looks, none of which was reached: no verdict is due."""
     return isinstance(rule_of(run.plan), Looks) and look_reached(run) is None
 
 

@@ -1,4 +1,4 @@
-"""Where the variance of effects comes from, and what would buy more precision.
+"""Find where the variance of effects comes from, and what would buy more precision.
 
 T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013), in the corrected
 form of its T_i^2. Their levels are here, from the highest: boots, blocks within a boot, and what
@@ -81,7 +81,7 @@ class Costs:
     trials: int = 0
 
     def of_block(self, trial_s: float) -> float:
-        """What a block takes with trials of another length: all else of it stays."""
+        """Return what a block takes with trials of another length: all else of it stays."""
         return self.block + self.trials * (trial_s - self.trial)
 
 
@@ -148,9 +148,9 @@ def _designs(alpha: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArra
 
 
 def costs_of(run: LoadedRun) -> Costs:
-    """What a block and a boot took in this run, medians. A block is all of its trials and what lay
-    between them, invalid attempts included; a boot is the time to its first answer (0 where the
-    run doesn't say), without the settling that follows."""
+    """Return what a block and a boot took in this run, medians. A block is all of its trials and
+    what lay between them, invalid attempts included; a boot is the time to its first answer (0
+    where the run doesn't say), without the settling that follows."""
     trials: defaultdict[int, list[TrialRecord]] = defaultdict(list)
     for trial in run.trials:
         trials[trial.record.block].append(trial.record)
@@ -162,7 +162,7 @@ def costs_of(run: LoadedRun) -> Costs:
 
 
 def _trials_in_a_block(run: LoadedRun) -> dict[str, int]:
-    """How often a block runs each workload: under each tuning and condition."""
+    """Return how often a block runs each workload: under each tuning and condition."""
     planned = Counter(
         (trial.get("block"), (trial.get("cell") or {}).get("workload"))
         for trial in run.plan.get("trials") or ()
@@ -185,7 +185,8 @@ def _seconds(records: Sequence[TrialRecord]) -> float:
 
 
 def _in_time(seconds: float, costs: Costs) -> str:
-    """How long that takes, as far as the run tells: trials from elsewhere say nothing of it."""
+    """Return how long that takes, as far as the run tells: trials from elsewhere say nothing of
+    it."""
     if not costs.block:
         return ""
     return f" in about {roughly(seconds)}{'' if costs.boot else ', the time of boots not counted'}"
@@ -197,8 +198,8 @@ def _time(seconds: float | None) -> float:
 
 
 def precision(run: LoadedRun, made: Sequence[Compared]) -> Iterator[Precision]:
-    """Of each workload and condition with judged tunings: the components of variance of the
-    primary metric's effects (medians over the tunings), and the proposal."""
+    """Return, for each workload and condition with judged tunings, the components of variance of
+    the primary metric's effects (medians over the tunings), and the proposal."""
     judged: defaultdict[Place, list[Compared]] = defaultdict(list)
     for one in made:
         spread = one.effects.spread

@@ -12,7 +12,7 @@ from labctl.base.stopping import FEWEST_BLOCKS as FEWEST_BLOCKS
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """What a run may say of one workload and condition.
+    """Hold what a run may say of one workload and condition.
 
     `judges`: the control was checked and did not differ from baseline. `reach`: the largest
     difference between baseline and control that their interval leaves open, and `sees_from`: the
@@ -90,8 +90,8 @@ def decide(
 
 
 def excludes_loss(*, estimate: float, interval: Interval, loss: float, licence: Licence) -> bool:
-    """Whether a loss of `loss` or more is excluded: the non-inferiority that a recommendation takes
-    (METHOD 25), on the scale of effects.
+    """Return whether a loss of `loss` or more is excluded: the non-inferiority that a
+    recommendation takes (METHOD 25), on the scale of effects.
 
     The interval is the one that is shown, of confidence 1 - alpha/m. Its lower end errs in alpha/2m
     of all cases. With k tunings in p places, m = k p, a run calls any tuning harmless in a place

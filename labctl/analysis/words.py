@@ -1,4 +1,4 @@
-"""What of a comparison, and lists of names, as people read them: in sentences and in tables."""
+"""Write comparisons and lists of names as people read them: in sentences and in tables."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""What every other package stands on: errors, subprocesses, CPU sets, units, deadlines, events."""
+"""Provide what every other package stands on: errors, subprocesses, CPU sets, units, deadlines,
+events."""

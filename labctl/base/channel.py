@@ -121,7 +121,8 @@ class Channel:
         return found
 
     def hashes(self, paths: Sequence[str], deadline: Deadline) -> dict[str, HashedProgram]:
-        """What each of these programs runs, and what the runner itself does, by their paths."""
+        """Return what each of these programs runs, and what the runner itself does, by their
+        paths."""
         programs: Any = self._ask("hash", deadline, paths=list(paths)).get("programs")
         try:
             found = {str(path): _hashed(told) for path, told in programs.items()}

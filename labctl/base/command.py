@@ -19,7 +19,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """What one command did on its machine.
+    """Hold what one command did on its machine.
 
     `duration_s` is CLOCK_MONOTONIC of that machine from before the fork to after the wait.
     `side` holds what that machine's kernel counted meanwhile, as the runner read it before and

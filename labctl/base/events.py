@@ -1,4 +1,4 @@
-"""What the engine tells whoever watches. The engine never prints; a listener does."""
+"""Define what the engine tells whoever watches. The engine never prints; a listener does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Warned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(Event):
-    """Where the run is. Never sent while a trial is being measured.
+    """Say where the run is. Never sent while a trial is being measured.
 
     `at_most`: a rule may end it before `planned` trials are done."""
 

@@ -1,4 +1,4 @@
-"""What the facts of a host or a guest are called: keys of run.json to the words of people.
+"""Name what the facts of a host or a guest are called: keys of run.json to the words of people.
 
 The order is that of importance: what every figure is made by comes first.
 """

@@ -26,7 +26,7 @@ def in_full(words: Iterable[str], isolated: CpuSet) -> list[str]:
 
 
 def is_booted_with(word: str, line: Iterable[str]) -> bool:
-    """Whether a kernel was booted with a word: `isolcpus` is there with whatever value,
+    """Return whether a kernel was booted with a word: `isolcpus` is there with whatever value,
     `isolcpus=1-3` only as it stands."""
     return any(w == word or ("=" not in word and w.startswith(f"{word}=")) for w in line)
 

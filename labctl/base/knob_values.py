@@ -1,5 +1,5 @@
-"""What each knob of a host takes: one table for setting it here and for reading it from a run, of
-which scripts and files are made for whoever rolls a tuning out."""
+"""Define what each knob of a host takes: one table for setting it here and for reading it from a
+run, of which scripts and files are made for whoever rolls a tuning out."""
 
 from __future__ import annotations
 

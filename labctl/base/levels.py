@@ -1,4 +1,4 @@
-"""How much a trial collects beside the workload's own output."""
+"""Define how much a trial collects beside the workload's own output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of how many samples a percentile is told (METHOD rule 16), and of how many unseen ones."""
+"""Say how many samples a percentile takes (METHOD rule 16), and how many unseen ones it bears."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ TENTH = 0.1
 
 
 def bears_unseen(q: float, seen: int, unseen: int) -> bool:
-    """Whether the percentile q (0 < q < 1) of the values that were seen may stand for all of them.
+    """Return whether the percentile q (0 < q < 1) of the values that were seen may stand for all of
+    them.
 
     The unseen ones may all lie beyond it. As long as they are at most a tenth of the values that
     do (1 in 200 for 0.95), what is told is a percentile between q - 0.1 (1 - q) and q + 0.1 (1 - q)

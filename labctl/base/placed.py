@@ -1,4 +1,4 @@
-"""Where a thread may run, and under which policy: what the kernel says of it, in /proc."""
+"""Read where a thread may run, and under which policy: what the kernel says of it, in /proc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where files lie. The only module that knows.
+"""Know where files lie. The only module that does.
 
 Data folders (`domains templates guest-images benchmarks`): a lab folder shadows a file of the same
 name that labctl brings; a checkout uses its own folders; an installed wheel carries them in
@@ -97,7 +97,7 @@ def _believed(folder: Path, what: str) -> Path:
 
 
 def lab_doubt(folder: Path) -> str | None:
-    """Why others than the caller and root can change what labctl reads of a lab folder; None
+    """Return why others than the caller and root can change what labctl reads of a lab folder; None
     where they can't."""
     marker = folder / MARKER
     if why := doubt(folder) or (doubt(marker) if os.path.lexists(marker) else None):
@@ -133,7 +133,7 @@ def data_files(kind: str, suffix: str = ".yaml") -> dict[str, Path]:
 
 
 def is_shadowing(path: Path) -> bool:
-    """Whether a data file stands in for one of labctl's own."""
+    """Return whether a data file stands in for one of labctl's own."""
     shipped = shipped_data() / path.parent.name / path.name
     return path != shipped and shipped.is_file()
 
@@ -151,8 +151,8 @@ def shadowing() -> list[Path]:
 
 
 def results_folder(state: StatePlaces) -> Path:
-    """Where runs are kept: $LABCTL_RESULTS, else `results/` of the lab folder or of the checkout
-    that labctl is called in, else `results/` of the state folder.
+    """Return where runs are kept: $LABCTL_RESULTS, else `results/` of the lab folder or of the
+    checkout that labctl is called in, else `results/` of the state folder.
 
     Raises UsageError as `lab` does.
     """
@@ -163,7 +163,7 @@ def results_folder(state: StatePlaces) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StatePlaces:
-    """Where labctl keeps what it builds and what it must undo: outside the repository. Runs as
+    """Name where labctl keeps what it builds and what it must undo: outside the repository. Runs as
     well, where there is no lab folder."""
 
     root: Path
@@ -194,7 +194,7 @@ class StatePlaces:
 
     @property
     def work(self) -> Path:
-        """What runs need while they run: overlays, save files, sockets."""
+        """Return what runs need while they run: overlays, save files, sockets."""
         return self.root / "running"
 
     @property
@@ -204,7 +204,7 @@ class StatePlaces:
 
     @property
     def hugetlbfs(self) -> Path:
-        """Where labctl mounts file systems of huge pages for its guests."""
+        """Return where labctl mounts file systems of huge pages for its guests."""
         return self.root / "hugetlbfs"
 
     @property
@@ -213,17 +213,18 @@ class StatePlaces:
 
     @property
     def restore_checks(self) -> Path:
-        """What runs have shown of restored guests: hours of measuring, so not in the cache."""
+        """Return what runs have shown of restored guests: hours of measuring, so not in the
+        cache."""
         return self.root / "restore-checks.json"
 
     @property
     def collecting_costs(self) -> Path:
-        """What collecting was measured to cost here."""
+        """Return what collecting was measured to cost here."""
         return self.root / "collecting-costs.json"
 
     @property
     def exit_prices(self) -> Path:
-        """What VM exits cost on this host."""
+        """Return what VM exits cost on this host."""
         return self.root / "exit-prices.json"
 
 

@@ -127,7 +127,7 @@ def loader_of(path: str) -> str | None:
 
 
 def libraries_of(path: str, loader: str) -> list[str]:
-    """What the loader maps for a program before its first instruction.
+    """Return what the loader maps for a program before its first instruction.
 
     The loader is asked, not imitated: its cache, preloads and the CPU's capabilities decide too.
     """

@@ -1,4 +1,4 @@
-"""How this machine's clock is steered at the moment: what the kernel says to adjtimex(2)."""
+"""Read how this machine's clock is steered at the moment: what the kernel says to adjtimex(2)."""
 
 from __future__ import annotations
 

@@ -40,11 +40,12 @@ class UntilWidth:
 
     @property
     def share(self) -> float:
-        """Of the allowed error, what a test may use so that the run keeps to all of it."""
+        """Return the share of the allowed error that a test may use so that the run keeps to all of
+        it."""
         return _UNTIL_WIDTH
 
     def may_end_after(self, blocks: int) -> bool:
-        """Whether the rule asks after so many whole blocks."""
+        """Return whether the rule asks after so many whole blocks."""
         return FEWEST_BLOCKS <= blocks < self.most_blocks
 
     @property
@@ -72,11 +73,11 @@ class Looks:
 
     @property
     def share(self) -> float:
-        """Of the allowed error, what each look may use (Bonferroni)."""
+        """Return the share of the allowed error that each look may use (Bonferroni)."""
         return 1 / len(self.at)
 
     def may_end_after(self, blocks: int) -> bool:
-        """Whether the rule asks after so many whole blocks."""
+        """Return whether the rule asks after so many whole blocks."""
         return blocks in self.at[:-1]
 
     @property

@@ -1,5 +1,5 @@
-"""How templates are found and filled in, whatever they become: domain XML, pages, scripts, seeds,
-profiles of tuned.
+"""Find and fill in templates, whatever they become: domain XML, pages, scripts, seeds, profiles of
+tuned.
 
 Those of pages and of scripts are labctl's own. Those that a lab folder may shadow (domain XML,
 seeds, profiles) are filled in by Jinja's sandbox, which calls nothing but methods of plain values.

@@ -1,4 +1,4 @@
-"""Whose files are believed: those that nobody but the caller and root can change.
+"""Decide whose files are believed: those that nobody but the caller and root can change.
 
 Every folder on the way counts, and every link: who may rename something there decides what is
 read. A group's right to write counts as everybody's; with an ACL its bits show what that allows
@@ -25,12 +25,13 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _DoubtError(Exception):
-    """Why something is not believed."""
+    """Say why something is not believed."""
 
 
 def doubt(path: Path, *, below: bool = False) -> str | None:
-    """Why others than the caller and root can change what is read at `path`, or with `below` what
-    is read in the folder there; None where they can't. Names with a dot in front are not read."""
+    """Return why others than the caller and root can change what is read at `path`, or with `below`
+    what is read in the folder there; None where they can't. Names with a dot in front are not
+    read."""
     look = _Look()
     try:
         held = look.held(path)

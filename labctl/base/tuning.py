@@ -45,7 +45,7 @@ PLAN = "plan"
 
 
 class Strategy(StrEnum):
-    """How a pin plan chooses the vCPUs' CPUs."""
+    """Name how a pin plan chooses the vCPUs' CPUs."""
 
     COMPACT = "compact"
     """Hardware threads of neighbouring cores, sharing a last-level cache where they can."""
@@ -59,7 +59,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """What is pinned: None leaves it free, "plan" takes the pin plan's CPUs, else these CPUs.
+    """Hold what is pinned: None leaves it free, "plan" takes the pin plan's CPUs, else these CPUs.
 
     `vcpus` and `iothreads` map the number (vCPUs from 0, iothreads from 1) to its CPUs.
     `strategy`: of the pin plan that "plan" speaks of.
@@ -89,7 +89,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvmFeatures:
-    """What KVM tells or offers the guest; None leaves the default."""
+    """Hold what KVM tells or offers the guest; None leaves the default."""
 
     hint_dedicated: bool | None = None
     poll_control: bool | None = None
@@ -138,11 +138,10 @@ class Disk:
 
     @property
     def durability(self) -> str:
-        """What a write that the guest was told of has reached, as the cache mode that stands for
-        it: "writethrough" (the device, at once), "none" (its cache, until a flush), "writeback"
-        (the host's memory, until a flush) or "unsafe" (the host's memory, flushed or not). Modes
-        of two classes keep two promises (METHOD 10; qemu-img(1), "cache modes").
-        """
+        """Return what a write that the guest was told of has reached, as the cache mode that stands
+        for it: "writethrough" (the device, at once), "none" (its cache, until a flush), "writeback"
+        (the host's memory, until a flush) or "unsafe" (the host's memory, flushed or not). Modes of
+        two classes keep two promises (METHOD 10; qemu-img(1), "cache modes")."""
         default = "writeback"  # QEMU's, since 1.2
         cache = self.cache or default
         return "writethrough" if cache == "directsync" else cache
@@ -164,7 +163,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestSide:
-    """What is set up inside the guest. `command_line`: words added to its kernel's. `tuned`: a
+    """Hold what is set up inside the guest. `command_line`: words added to its kernel's. `tuned`: a
     profile of tuned. `elevator`: of its data disk. `sysfs`: path to value, written as root."""
 
     command_line: tuple[str, ...] = ()
@@ -175,7 +174,7 @@ class GuestSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requires:
-    """What host and guest must have, checked before anything starts; None and () ask nothing.
+    """Hold what host and guest must have, checked before anything starts; None and () ask nothing.
 
     Versions as text ("9.0"), compared number by number. `cpus`, `nodes`: usable ones. `cpu_flags`:
     of /proc/cpuinfo. `paths`: that must exist. `programs`: in the host's PATH. `command_line`:

@@ -9,7 +9,8 @@ until then figures under KVM are unverified on hardware, and reports and docs sa
 
 
 def kvm_caveat() -> str | None:
-    """What to say of every figure under KVM; None once a bundle from real hardware is known."""
+    """Return what to say of every figure under KVM; None once a bundle from real hardware is
+    known."""
     if KVM_BUNDLES:
         return None
     return (

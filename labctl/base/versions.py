@@ -6,7 +6,7 @@ import re
 
 
 def is_older(found: str, wanted: str) -> bool:
-    """Whether version `found` is below `wanted`: "9.0.0" is not below "9.0".
+    """Return whether version `found` is below `wanted`: "9.0.0" is not below "9.0".
 
     What follows the dotted numbers is the distribution's and doesn't count ("6.1.0-56-cloud").
     """
@@ -29,7 +29,7 @@ def upstream_release(release: str, version: str, signature: str = "") -> str:
 
 
 def is_version(text: str) -> bool:
-    """Whether `text` is dotted numbers and nothing else."""
+    """Return whether `text` is dotted numbers and nothing else."""
     return re.fullmatch(r"\d+(\.\d+)*", text) is not None
 
 

@@ -1,4 +1,4 @@
-"""What differs between two domain XMLs, as paths and as text. Pure.
+"""Find what differs between two domain XMLs, as paths and as text. Pure.
 
 White space, comments and the order of elements make no difference, as they make none to libvirt;
 elements of one kind are told apart by what libvirt tells them apart by (a vcpupin by its vCPU).

@@ -30,7 +30,7 @@ MOST_DIGITS: Final = 100
 
 
 class YamlError(ValueError):
-    """Why a text isn't read. `line`: where, from 1; None where it can't be told."""
+    """Say why a text isn't read. `line`: where, from 1; None where it can't be told."""
 
     def __init__(self, problem: str, line: int | None = None) -> None:
         super().__init__(problem if line is None else f"line {line}: {problem}")

@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Provide what several commands share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ html_option = click.option(
 
 
 def state_places(context: click.Context) -> StatePlaces:
-    """Where state lies: --state-dir, else the default."""
+    """Return where state lies: --state-dir, else the default."""
     chosen = (context.find_root().obj or {}).get("state_dir")
     return StatePlaces(chosen.resolve()) if chosen else StatePlaces.default()
 
@@ -73,7 +73,7 @@ class Group(click.Group):
             )
 
     def line(self, context: click.Context, name: str) -> str:
-        """What --help says of a command: the first sentence of its own help."""
+        """Return what --help says of a command: the first sentence of its own help."""
         command = self.get_command(context, name)
         assert command is not None
         return command.get_short_help_str(limit=1000)

@@ -1,4 +1,4 @@
-"""What `labctl doctor --since` says: a run's verdicts, and what voids them by now.
+"""Print what `labctl doctor --since` says: a run's verdicts, and what voids them by now.
 
 It needs what a run found (analysis) and what the host is now (host), which know nothing of each
 other; only a command may know both.
@@ -130,7 +130,7 @@ def _standing(item: Comparison, run: LoadedRun, changes: tuple[Change, ...]) -> 
 
 
 def _accelerator(run: LoadedRun, places: StatePlaces) -> str | None:
-    """What the run's guests would run under now; None where that can't be told."""
+    """Return what the run's guests would run under now; None where that can't be told."""
     guest = run.plan.get("guest")
     image = guest.get("image", IMAGE) if isinstance(guest, Mapping) else IMAGE
     try:
@@ -140,7 +140,7 @@ def _accelerator(run: LoadedRun, places: StatePlaces) -> str | None:
 
 
 def _requested(run: LoadedRun) -> Requested:
-    """What the run's command line asked for."""
+    """Return what the run's command line asked for."""
     words = recorded_words(run)
     asked = words[words.index("--accel") + 1 :][:1] if "--accel" in words else []
     choices: dict[str, Requested] = {choice: choice for choice in get_args(Requested)}

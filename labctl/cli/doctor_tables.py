@@ -76,7 +76,7 @@ def _tuning(console: Console, state: TuningState) -> None:
 
 
 def print_since(console: Console, since: Since, seconds: float) -> None:
-    """What has changed since a run, and which of its verdicts stand."""
+    """Print what has changed since a run, and which of its verdicts stand."""
     void = since.void
     changed = counted(len(since.changes), "fact") if since.changes else "no fact"
     _line(

@@ -18,7 +18,7 @@ SCHEMA = 1
 
 @click.group("exits", cls=Group)
 def command() -> None:
-    """What VM exits cost on this host."""
+    """Measure what VM exits cost on this host."""
 
 
 @command.command("price")

@@ -69,7 +69,7 @@ def command(folder: Path) -> None:
 
 
 def _made(folder: Path) -> bool:
-    """Whether the folder had to be made; raises UsageError where something is there."""
+    """Return whether the folder had to be made; raises UsageError where something is there."""
     try:
         folder.mkdir(mode=0o755)
         return True

@@ -50,8 +50,8 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
 
 
 def _earlier(results: Path, plan: Mapping[str, Any]) -> Mapping[Place, Spreading]:
-    """How effects spread in the last whole run of the same study on this host; {} without one that
-    has anything in common with the plan."""
+    """Return how effects spread in the last whole run of the same study on this host; {} without
+    one that has anything in common with the plan."""
     from labctl.analysis.foresight import spreads
     from labctl.store.run_folder import RunFolder
 

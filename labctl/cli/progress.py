@@ -1,4 +1,4 @@
-"""What a user sees while a run goes on."""
+"""Show what a user sees while a run goes on."""
 
 from __future__ import annotations
 

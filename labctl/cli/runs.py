@@ -194,7 +194,8 @@ def _refuse_if_running(folder: RunFolder) -> None:
 
 
 def _is_held(lock: int) -> bool:
-    """Whether a living process holds the lock: after SIGKILL its text stays, the lock doesn't."""
+    """Return whether a living process holds the lock: after SIGKILL its text stays, the lock
+    doesn't."""
     import fcntl
 
     try:

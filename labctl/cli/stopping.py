@@ -56,7 +56,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def why_end(folder: RunFolder, blocks: int) -> str | None:
-    """Why a run ends after so many whole blocks by its plan's rule; None: it goes on."""
+    """Return why a run ends after so many whole blocks by its plan's rule; None: it goes on."""
     from labctl.analysis.judge import decide
     from labctl.analysis.stopping import rule_of, stop_after, until
 

@@ -95,7 +95,7 @@ def command(
 
 
 def _remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judgement) -> None:
-    """What the run has shown of restored guests is for later runs (METHOD 8)."""
+    """Keep what the run has shown of restored guests for later runs (METHOD 8)."""
     if judgement.restored:
         from labctl.store.restores import Checked, remember
 

@@ -62,8 +62,9 @@ def verify_advice(
 def _request(
     context: click.Context, run: LoadedRun, tuning: str, results: Path, seed: int | None
 ) -> SweepRequest:
-    """What the run was asked for, read back from its own command, with this tuning and the roles
-    and with another seed: the same order again would not be a new sample of the host's moods."""
+    """Return what the run was asked for, read back from its own command, with this tuning and the
+    roles and with another seed: the same order again would not be a new sample of the host's
+    moods."""
     from labctl.cli.sweep import command as sweep_command
     from labctl.cli.sweep import request_of
 

@@ -88,8 +88,8 @@ _WORDS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Of a window of `seconds`. Keys: thread, instruction set and code of an exit; thread, reason
-    and errno of a return to QEMU. `ns`: from exits to the entries after them."""
+    """Hold the counts of a window of `seconds`. Keys: thread, instruction set and code of an exit;
+    thread, reason and errno of a return to QEMU. `ns`: from exits to the entries after them."""
 
     seconds: float
     exits: Mapping[tuple[int, int, int], int]
@@ -99,17 +99,17 @@ class Counted:
     """Whether bpftrace says that a map took no more; old ones say it only when told to check."""
 
     def fills(self, keys_max: int) -> bool:
-        """Whether maps of so many keys were full, and may have left something out."""
+        """Return whether maps of so many keys were full, and may have left something out."""
         return self.refused or max(map(len, (self.exits, self.ns, self.userspace))) >= keys_max
 
 
 def keys_max(vcpus: int) -> int:
-    """What its maps must hold for a guest of so many vCPUs, and one that is plugged in."""
+    """Return what its maps must hold for a guest of so many vCPUs, and one that is plugged in."""
     return max(KEYS_MAX, (vcpus + 1) * _REASONS)
 
 
 def environment(keys: int) -> dict[str, str]:
-    """What `command` runs with."""
+    """Return what `command` runs with."""
     return {"LC_ALL": "C", "BPFTRACE_MAP_KEYS_MAX": str(keys)}
 
 

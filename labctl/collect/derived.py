@@ -1,4 +1,4 @@
-"""What an operation cost: metrics that are made of others of the same trial.
+"""Compute what an operation cost: metrics that are made of others of the same trial.
 
 They divide totals of the whole trial. A program also starts and ends between the snapshots, and
 that is in the bill; rates, each over a window of its own, would lose the difference.

@@ -39,9 +39,9 @@ _K = TypeVar("_K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Of a window of `seconds`. By the vCPU's number and the reason: exits, and their time in ns;
-    by the reason: returns to QEMU. `is_vmx`: whether they are Intel's. `source`: the file that says
-    so."""
+    """Hold the exits of a window of `seconds`. By the vCPU's number and the reason: exits, and
+    their time in ns; by the reason: returns to QEMU. `is_vmx`: whether they are Intel's. `source`:
+    the file that says so."""
 
     seconds: float
     exits: Mapping[tuple[int, str], int]
@@ -105,11 +105,10 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 
 
 def misses_fast_paths(kernel: str) -> bool:
-    """Whether KVM of this Linux leaves exits out of its total after which VMX goes back in from its
-    innermost loop (writes of the TSC deadline, the preemption timer; IPIs were always counted):
-    since 5.8, until commit 8b703a49c9df of 6.4, which stable 5.15, 6.1 and 6.3 have from these
-    releases on. Distributions' kernels may have it earlier.
-    """
+    """Return whether KVM of this Linux leaves exits out of its total after which VMX goes back in
+    from its innermost loop (writes of the TSC deadline, the preemption timer; IPIs were always
+    counted): since 5.8, until commit 8b703a49c9df of 6.4, which stable 5.15, 6.1 and 6.3 have from
+    these releases on. Distributions' kernels may have it earlier."""
     for fixed in _FAST_PATHS_COUNTED:
         series = fixed.rpartition(".")[0]
         if kernel.startswith(f"{series}."):

@@ -34,7 +34,7 @@ a window of two seconds."""
 
 
 class _Place(Enum):
-    """Where a thread may run."""
+    """Name where a thread may run."""
 
     INSIDE = auto()
     OUTSIDE = auto()
@@ -107,7 +107,7 @@ def _place(thread: Used, snapshots: Snapshots) -> _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """What a thread and all that it started ran, in ns: `everywhere`, and `on` some CPUs."""
+    """Hold what a thread and all that it started ran, in ns: `everywhere`, and `on` some CPUs."""
 
     role: str
     everywhere: int
@@ -128,13 +128,15 @@ class _Ran:
 
 @dataclass(frozen=True, slots=True)
 class _Clocks:
-    """What threads ran between the snapshots. `problem`: why nobody knows of those not in it."""
+    """Hold what threads ran between the snapshots. `problem`: why nobody knows of those not in
+    it."""
 
     ran: Sequence[_Ran]
     problem: str
 
     def share(self, role: str, cpus: CpuSet) -> float | str:
-        """Of what this role's threads ran, how much was on these CPUs; why nobody knows."""
+        """Return how much of what this role's threads ran was on these CPUs, or why that is
+        unknown."""
         own = [ran for ran in self.ran if ran.role == role]
         everywhere = sum(ran.everywhere for ran in own)
         if everywhere <= 0:

@@ -1,5 +1,5 @@
-"""What the trial's CPUs were like meanwhile: what ran on their hardware threads' siblings, how fast
-they were, and how long idle ones could take to wake up (METHOD rules 3 and 9)."""
+"""Measure what the trial's CPUs were like meanwhile: what ran on their hardware threads' siblings,
+how fast they were, and how long idle ones could take to wake up (METHOD rules 3 and 9)."""
 
 from __future__ import annotations
 

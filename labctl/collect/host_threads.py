@@ -45,7 +45,7 @@ class ThreadRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What one thread did between two snapshots. `born`: it wasn't there at the first one.
+    """Hold what one thread did between two snapshots. `born`: it wasn't there at the first one.
 
     `cpus`: those that its affinity allowed in either of them; None in snapshots of a labctl that
     didn't ask."""
@@ -76,7 +76,7 @@ class Threads:
 
 
 def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> dict[str, Any]:
-    """What the kernel has counted by now for these threads, and where it has placed them, as
+    """Return what the kernel has counted by now for these threads, and where it has placed them, as
     host.json holds it.
 
     A thread that has ended is left out. The times of its process, which the kernel keeps, tell
@@ -142,7 +142,7 @@ def changes(raw: TrialFolder) -> list[str]:
 
 
 def read_threads(snapshots: Snapshots) -> Threads:
-    """What each thread did; raises BrokenError when its rows can't be read."""
+    """Return what each thread did; raises BrokenError when its rows can't be read."""
     before = {row["tid"]: row for row in _rows(snapshots.before, snapshots.where)}
     used: list[Used] = []
     seen = set()

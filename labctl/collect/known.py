@@ -1,4 +1,4 @@
-"""What a trial's readings say so far, for metrics that are made of others."""
+"""Keep what a trial's readings say so far, for metrics that are made of others."""
 
 from __future__ import annotations
 

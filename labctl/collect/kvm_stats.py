@@ -101,7 +101,7 @@ def _vcpus(stats: Stats) -> list[str]:
 
 
 def _sums(changes: Stats, names: Iterable[str]) -> dict[str, int]:
-    """What all that count it (every vCPU, or the VM) counted."""
+    """Return what all that count it (every vCPU, or the VM) counted."""
     vcpus = _vcpus(changes)
     sums = {}
     for name in names:

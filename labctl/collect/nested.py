@@ -1,4 +1,4 @@
-"""Whose part of a workload's late wake-ups was whose, from the traces of both sides."""
+"""Find whose part of a workload's late wake-ups was whose, from the traces of both sides."""
 
 from __future__ import annotations
 

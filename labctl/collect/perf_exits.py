@@ -27,7 +27,7 @@ REPORT = "trace/exits.perf-kvm-stat.txt"
 
 
 def read_counts(raw: TrialFolder, opened_ns: int, closed_ns: int) -> Counted:
-    """Of a window between two moments of CLOCK_MONOTONIC.
+    """Return the counts of a window between two moments of CLOCK_MONOTONIC.
 
     Raises MissingReadingError where RAW doesn't hold all of it, or perf makes something else of it;
     BrokenError naming REPORT where that isn't perf's table.

@@ -109,9 +109,9 @@ def read_reports(text: str, where: str) -> list[Report]:
 
 
 def disagreement(report: Report, counted: Sequence[tuple[int, int]]) -> str | None:
-    """What a table says otherwise than these exits, each kind's number and time in ns; None where
-    both say the same. Kinds have no names here, as perf and the kernel may not know the same ones.
-    """
+    """Return what a table says otherwise than these exits, each kind's number and time in ns; None
+    where both say the same. Kinds have no names here, as perf and the kernel may not know the same
+    ones."""
     table = sorted(((reason.samples, reason.time_ns) for reason in report.reasons), reverse=True)
     pairs = zip_longest(table, sorted(counted, reverse=True), fillvalue=(0, 0))
     for (samples, time_ns), (count, ns) in pairs:
@@ -192,7 +192,7 @@ def _ns(number: str, unit: str) -> float:
 
 
 def _disagreement(report: Report) -> str | None:
-    """What doesn't fit together, beyond perf's rounding."""
+    """Return what doesn't fit together, beyond perf's rounding."""
     samples = sum(reason.samples for reason in report.reasons)
     if samples != report.samples:
         return f"its rows have {samples} samples"
@@ -207,7 +207,8 @@ def _disagreement(report: Report) -> str | None:
 
 
 def _rounding_ns(samples: int) -> float:
-    """Of so many times an average, in the unit that perf printed it in: at most a microsecond."""
+    """Return the rounding of so many times an average, in the unit that perf printed it in: at most
+    a microsecond."""
     return _HALF_DIGIT * _NS["us"] * (samples + 2)
 
 

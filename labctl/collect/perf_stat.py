@@ -41,8 +41,8 @@ def user_events(kind: str) -> tuple[str, ...]:
 
 
 def wanted_events(kind: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
-    """What is counted beside `user_events` as far as the PMU has counters for it, the most wanted
-    first: of each the choices, of which the first is taken that fits whole."""
+    """Return what is counted beside `user_events` as far as the PMU has counters for it, the most
+    wanted first: of each the choices, of which the first is taken that fits whole."""
     kernel = _in_mode(kind, "k", "cycles", "instructions")
     return (
         ((*kernel, *(("cycles:H",) if kind == "guest" else ())),),
@@ -93,7 +93,7 @@ def parse(raw: TrialFolder, *, kind: str, problem: str | None = None) -> Iterato
 
 
 class _Counts:
-    """What perf counted in one trial, and what is made of it."""
+    """Hold what perf counted in one trial, and what is made of it."""
 
     def __init__(self, raw: TrialFolder, kind: str) -> None:
         self._kind = kind

@@ -1,4 +1,5 @@
-"""Which hardware counters this host has, and how many of them at once: tried on short processes."""
+"""Find which hardware counters this host has, and how many of them at once: tried on short
+processes."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Countable:
 
 
 def countable(kind: str) -> Countable:
-    """What this host can count of a `kind` of machine ("guest" or "native").
+    """Return what this host can count of a `kind` of machine ("guest" or "native").
 
     Events that share a counter are worth nothing (METHOD 12: any multiplexing), so each further
     event is tried together with those before it. On a process as short as `true` nothing is
@@ -58,7 +59,8 @@ def countable(kind: str) -> Countable:
 
 
 def frequency_countable(msr: Path = _MSR) -> Countable:
-    """Whether perf can read the registers that tell the CPUs' true frequency, on all of them."""
+    """Return whether perf can read the registers that tell the CPUs' true frequency, on all of
+    them."""
     if not (msr / "aperf").exists():
         return Countable(
             problem="the kernel offers no APERF and MPERF (perf's 'msr' events), as in most "
@@ -142,7 +144,7 @@ def _why_not(events: tuple[str, ...], choice: tuple[str, ...], output: Sequence[
 def _tried(
     events: Sequence[str], output: Sequence[str], *options: str, program: Sequence[str] = ("true",)
 ) -> Mapping[str, Counter] | str:
-    """What perf counts of a short process; a sentence when it refuses."""
+    """Return what perf counts of a short process; a sentence when it refuses."""
     argv = ("perf", "stat", *output, *options, "--event", ",".join(events), *program)
     deadline = Deadline.after(_PROBING_S, "probing perf")
     done = run(argv, deadline=deadline, check=False, env=ENVIRONMENT)

@@ -1,4 +1,5 @@
-"""What `perf stat` prints for programs to read: JSON lines, or CSV (`-x,`) of a perf before 6.0."""
+"""Read what `perf stat` prints for programs to read: JSON lines, or CSV (`-x,`) of a perf before
+6.0."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Counter:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was counted all of the time."""
+        """Return whether it was counted all of the time."""
         return self.value is not None and self.running_percent >= _ALL_OF_THE_TIME
 
 
@@ -163,8 +164,8 @@ def _from_csv(line: str) -> Counter | None:
 
 
 def _is_metric(fields: Sequence[str]) -> bool:
-    """Whether only a metric and its unit are there, maybe with the run time and percentage of
-    counters that it is made of."""
+    """Return whether only a metric and its unit are there, maybe with the run time and percentage
+    of counters that it is made of."""
     if len(fields) < _PLACES_OF_METRIC or fields[0]:
         return False
     times = fields[1].isdecimal() and _PERCENT.fullmatch(fields[2]) is not None

@@ -1,4 +1,4 @@
-"""How long threads ran on which CPU: the kernel's task clock, an event per thread and CPU.
+"""Measure how long threads ran on which CPU: the kernel's task clock, an event per thread and CPU.
 
 perf_event_open(2) with a software event: it takes no PMU, no BPF and no cgroup. What a thread
 starts later is counted with it (`inherit`). Attaching costs a little at each switch of the thread
@@ -68,7 +68,7 @@ class Clocks:
         self._problem = problem
 
     def read(self) -> dict[str, Any]:
-        """What they have counted by now, in ns, as a snapshot holds it.
+        """Return what they have counted by now, in ns, as a snapshot holds it.
 
         A thread that has ended keeps its count.
         """
@@ -112,7 +112,7 @@ def counting(
 
 
 def why_unavailable() -> str | None:
-    """Why this kernel lets labctl have no task clock, tried on a thread of its own."""
+    """Return why this kernel lets labctl have no task clock, tried on a thread of its own."""
     try:
         os.close(_open(0, min(os.sched_getaffinity(0))))
     except OSError as error:
@@ -192,7 +192,7 @@ def _open(tid: int, cpu: int) -> int:
 
 
 def _count(event: int) -> int:
-    """Of a thread and all that it started, those that have ended included."""
+    """Count a thread and all that it started, those that have ended included."""
     data = os.read(event, 8)
     if len(data) != 8:
         raise BrokenError("the kernel stopped a task clock: reading it gave nothing")

@@ -1,5 +1,5 @@
-"""How threads of a trial's machine waited for its CPUs, as its trace tells it: of the host's trace
-and of the guest's."""
+"""Measure how threads of a trial's machine waited for its CPUs, as its trace tells it: of the
+host's trace and of the guest's."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def waiting(
 def why_unknown(
     found: Schedule, ours: Sequence[Thread], of: str, seconds: float, *, when_it_ran: bool = False
 ) -> str | None:
-    """Why the trace doesn't tell what threads of this role did, or just when they ran; None where
-    it does."""
+    """Return why the trace doesn't tell what threads of this role did, or just when they ran; None
+    where it does."""
     seen = {thread: found.threads[thread.tid] for thread in ours if thread.tid in found.threads}
     if not seen or (of == "vcpu" and len(seen) < len(ours)):
         missing = sorted(thread.index for thread in ours if thread not in seen)
@@ -91,8 +91,8 @@ def why_unknown(
 def _delays(
     of: str, seen: Mapping[Thread, ThreadSchedule]
 ) -> Iterator[tuple[Mapping[str, str], Delays, int]]:
-    """Of each vCPU; natively of all of the workload's threads together, which come and go. With how
-    many more there may have been, of which events are missing."""
+    """Return the delays of each vCPU; natively those of all of the workload's threads together,
+    which come and go. With how many more there may have been, of which events are missing."""
     if of == "vcpu":
         for thread, told in sorted(seen.items(), key=lambda item: item[0].index):
             yield {"vcpu": str(thread.index)}, told.delays, told.unknown
@@ -138,7 +138,8 @@ def _percentiles(
 def _rivals(
     seen: Iterable[ThreadSchedule], names: Mapping[int, str], roles: Mapping[int, str]
 ) -> list[tuple[str, int]]:
-    """Who ran while they waited, longest first; of very many the least together as "others"."""
+    """Return who ran while they waited, longest first; of very many the least together as
+    "others"."""
     totals: Counter[str] = Counter()
     for thread in seen:
         for tid, length_ns in thread.rivals_ns.items():
@@ -159,7 +160,7 @@ def _name(tid: int, names: Mapping[int, str], roles: Mapping[int, str]) -> str:
 
 
 def no_waiting(of: str, ours: Sequence[Thread], reason: str) -> Iterator[Unavailable]:
-    """Why there is none of `waiting` of these threads."""
+    """Yield why there is none of `waiting` of these threads."""
     labels = {"of": of}
     for metric in ("sched_delay", "sched_unknown", "preemptions", "migrations", "preempted_time"):
         yield Unavailable(metric=sample_key(metric, labels), reason=reason)

@@ -164,7 +164,7 @@ class GuestAgent:
 
 
 def install_hint(distribution: str, programs: Sequence[str]) -> str:
-    """How the programs get into a guest of that distribution (its ID of os-release(5))."""
+    """Return how the programs get into a guest of that distribution (its ID of os-release(5))."""
     for command, ids in _INSTALL.items():
         if distribution in ids.split():
             packages = (_package(program, command) for program in programs)

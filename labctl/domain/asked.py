@@ -1,4 +1,4 @@
-"""What each thread of a machine is asked to be, and what it is instead. Pure."""
+"""Compare what each thread of a machine is asked to be with what it is. Pure."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class ThreadState:
 
 
 def expected_threads(tuning: Tuning, plan: PinPlan, allowed: CpuSet) -> list[ExpectedThread]:
-    """What each thread of a guest must show. `allowed`: where a thread that isn't pinned may run,
-    which is every CPU that labctl may use (`Topology.usable`)."""
+    """Return what each thread of a guest must show. `allowed`: where a thread that isn't pinned may
+    run, which is every CPU that labctl may use (`Topology.usable`)."""
     pins = placement(tuning, plan)
 
     def expected(role: str, index: int, cpus: CpuSet | None, sched: Sched | None) -> ExpectedThread:
@@ -91,7 +91,7 @@ def expected_threads(tuning: Tuning, plan: PinPlan, allowed: CpuSet) -> list[Exp
 
 
 def expected_workload(cpus: CpuSet, sched: Sched | None) -> ExpectedThread:
-    """What a command must show that is given these CPUs and this policy."""
+    """Return what a command must show that is given these CPUs and this policy."""
     return _expected(WORKLOAD, 0, cpus, sched)
 
 
@@ -137,7 +137,7 @@ def _is_meant(want: ExpectedThread, state: ThreadState) -> bool:
 
 
 def _wrong_with(expected: Sequence[ExpectedThread], state: ThreadState) -> list[str]:
-    """What of a thread is not as asked; [] also where nothing is asked."""
+    """Return what of a thread is not as asked; [] also where nothing is asked."""
     is_helper = state.role == EMULATOR and state.index > 0
     if is_helper and state.comm.startswith(_OF_THE_KERNEL):
         return []

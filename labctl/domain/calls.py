@@ -47,8 +47,8 @@ class ConnectionLostError(HostError):
 
 
 class Calls:
-    """What is asked of one connection. `guests`: UUIDs of those that labctl starts over it, and
-    the only ones that it ever ends."""
+    """Hold what is asked of one connection. `guests`: UUIDs of those that labctl starts over it,
+    and the only ones that it ever ends."""
 
     def __init__(self, connection: libvirt.virConnect, uri: str) -> None:
         self._connection = connection
@@ -125,7 +125,7 @@ def qemus(uuids: Collection[str]) -> list[int]:
 
 
 def _kill(uuids: Collection[str]) -> bool:
-    """Whether there was one to kill."""
+    """Return whether there was one to kill."""
     found = qemus(uuids)
     for pid in found:
         with suppress(ProcessLookupError):

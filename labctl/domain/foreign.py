@@ -177,7 +177,7 @@ def memory_kib(element: etree._Element, what: str, attribute: str | None = None)
 
 
 def is_written(disk: etree._Element) -> bool:
-    """Whether the guest writes to this <disk>."""
+    """Return whether the guest writes to this <disk>."""
     return disk.get("device", "disk") in ("disk", "lun") and disk.find("readonly") is None
 
 
@@ -193,8 +193,8 @@ def named_places(own: OwnDomain) -> tuple[CpuSet, CpuSet]:
 
 
 def expected_threads(xml: str, vcpus: int, allowed: CpuSet) -> list[ExpectedThread]:
-    """What each thread of a guest with this XML must show: its <cputune> says it all, whoever
-    wrote it. `allowed`: where threads that nothing is said about may run.
+    """Return what each thread of a guest with this XML must show: its <cputune> says it all,
+    whoever wrote it. `allowed`: where threads that nothing is said about may run.
 
     A <vcpu cpuset=…> holds for every thread without a pin of its own
     (https://libvirt.org/formatdomain.html#cpu-allocation).
@@ -329,8 +329,8 @@ def _unwritten_disks(root: etree._Element) -> list[etree._Element]:
 
 
 def _is_opened(disk: etree._Element) -> bool:
-    """Whether the copy opens the file of a disk that the guest doesn't write to: drives of the
-    host's and floppies are emptied."""
+    """Return whether the copy opens the file of a disk that the guest doesn't write to: drives of
+    the host's and floppies are emptied."""
     kind = disk.get("type", "file")
     is_kept = kind == "file" or (kind == "block" and disk.get("device", "disk") == "disk")
     return is_kept and disk.get("device") != "floppy" and _source(disk) is not None

@@ -46,7 +46,7 @@ _DISPLAYS = ("spice", "vnc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRequest:
-    """What of the copy is labctl's. `disks`: a disk's target to its overlay (qcow2).
+    """Hold what of the copy is labctl's. `disks`: a disk's target to its overlay (qcow2).
 
     `confined_to`: the CPUs that threads without a pin may use, where that isn't all of the host's.
     """
@@ -156,7 +156,7 @@ def _processors(root: etree._Element, own: OwnDomain, request: CopyRequest) -> I
 
 
 def _forget_absent(root: etree._Element, present: CpuSet) -> None:
-    """What is said of vCPUs that the copy hasn't: libvirt refuses it."""
+    """Remove what is said of vCPUs that the copy hasn't: libvirt refuses it."""
     for path, key in (
         ("cputune/vcpupin", "vcpu"),
         ("cputune/vcpusched", "vcpus"),
@@ -180,7 +180,7 @@ def _product(topology: etree._Element) -> int:
 
 
 def _emulated(root: etree._Element, request: CopyRequest) -> Iterator[str]:
-    """What only KVM has goes under TCG, as it does in labctl's own guests."""
+    """Remove under TCG what only KVM has, as is done in labctl's own guests."""
     cpu = root.find("cpu")
     if request.accelerator == "kvm":
         if cpu is not None and cpu.get("mode", "custom") != "custom":

@@ -90,7 +90,7 @@ def _stand_in(own: OwnDomain, tuning: Tuning, plan: PinPlan, accelerator: str) -
 
 
 def promise(xml: str) -> str:
-    """What a write to the domain's disks has reached when its guest is told of it, as
+    """Return what a write to the domain's disks has reached when its guest is told of it, as
     Disk.durability names it; where they differ, each of their promises once."""
     disks = filter(is_written, parse(xml).iterfind("devices/disk"))
     kept = {Disk(cache=_driver_value(disk, "cache")).durability for disk in disks}
@@ -274,9 +274,9 @@ def _graft_disks(
     new: etree._Element | None,
     iothreads: int,
 ) -> None:
-    """What the tuning says of the data disk's <driver> holds for each disk that the guest writes
-    to; `iothreads` take them in turn. Their format and bus stay: both are what the guest's system
-    was installed on."""
+    """Apply what the tuning says of the data disk's <driver> to each disk that the guest writes to;
+    `iothreads` take them in turn. Their format and bus stay: both are what the guest's system was
+    installed on."""
     if old is None or new is None:
         return
     before, after = old.find("driver"), new.find("driver")
@@ -309,7 +309,7 @@ def _graft_disks(
 def _graft_interfaces(
     devices: etree._Element, old: etree._Element | None, new: etree._Element | None
 ) -> None:
-    """What the tuning says of the network card holds for each. Only QEMU's user network has to
+    """Apply what the tuning says of the network card to each. Only QEMU's user network has to
     become a tap device for vhost: the domain's own network stays what it is."""
     if old is None or new is None:
         return
@@ -323,7 +323,7 @@ def _graft_interfaces(
 def _graft_controller(
     devices: etree._Element, old: etree._Element | None, new: etree._Element | None
 ) -> None:
-    """What the tuning says of a controller holds for each of its kind that the domain has."""
+    """Apply what the tuning says of a controller to each of its kind that the domain has."""
     if new is None or _same(old, new):
         return
     for own in _of_its_kind(devices, new):

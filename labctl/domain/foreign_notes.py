@@ -1,4 +1,4 @@
-"""What labctl says of the owner's XML: what it takes over, and what it leaves out. Pure."""
+"""Write what labctl says of the owner's XML: what it takes over, and what it leaves out. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ what libvirt does when a guest ends."""
 
 
 def kept_note(root: etree._Element) -> str:
-    """What of the domain is taken over."""
+    """Return what of the domain is taken over."""
     devices = root.find("devices")
     count = Counter(map(tag_of, devices if devices is not None else ()))
     parts = [f"<{tag_of(part)}>" for part in root if part.tag not in ("name", "uuid", "devices")]

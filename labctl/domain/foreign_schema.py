@@ -32,7 +32,7 @@ class Words(frozenset[str]):
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """What of an element is taken over. `only`: the element is left out as a whole unless its
+    """Hold what of an element is taken over. `only`: the element is left out as a whole unless its
     attributes have these values. `many`: whether there may be more than one in its parent."""
 
     attributes: Mapping[str, Grammar | Words] = field(default_factory=dict)

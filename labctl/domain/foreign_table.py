@@ -227,8 +227,8 @@ DOMAIN: Final = Element(
 
 
 def copy_table(paths: frozenset[str]) -> Element:
-    """What labctl's finished copy may hold: that, and in the places of files `paths` alone. The
-    ports, the network's plug, the sound's end and the label are labctl's own."""
+    """Return what labctl's finished copy may hold: that, and in the places of files `paths` alone.
+    The ports, the network's plug, the sound's end and the label are labctl's own."""
     here = one_of(paths)
     devices = DEVICES.children
     port = replace(

@@ -28,7 +28,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuElement:
-    """What `<cpu>` holds. `topology`: sockets, cores, threads. `cache_level` None: all levels."""
+    """Hold what `<cpu>` holds. `topology`: sockets, cores, threads. `cache_level` None: all
+    levels."""
 
     mode: str | None
     model: str | None
@@ -55,8 +56,9 @@ def cpu_element(
     disabled_features: tuple[str, ...],
     memory_mib: int,
 ) -> CpuElement:
-    """What the tuning makes of virt-install's default: the host's CPU under KVM, and libvirt's own
-    choice under TCG. `disabled_features`: what the host's CPU has and its KVM can't give."""
+    """Return what the tuning makes of virt-install's default: the host's CPU under KVM, and
+    libvirt's own choice under TCG. `disabled_features`: what the host's CPU has and its KVM can't
+    give."""
     cpu = tuning.cpu
     mode = cpu.mode or ("host-passthrough" if accelerator == "kvm" else None)
     # A named model has just the features that its name says.

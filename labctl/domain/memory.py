@@ -107,8 +107,8 @@ def _host_nodes(root: etree._Element, cell: int) -> list[int | None]:
 
 
 def memory_problems(asked: Iterable[Pages], pid: int) -> list[str]:
-    """What QEMU's memory is not that was asked, one sentence each. Raises BrokenError when QEMU is
-    gone."""
+    """Return what QEMU's memory is not that was asked, one sentence each. Raises BrokenError when
+    QEMU is gone."""
     wanted: Counter[str] = Counter()
     for pages in asked:
         wanted[pages.size] += pages.size_bytes // KIB

@@ -49,7 +49,8 @@ def _reap() -> None:
 
 
 def _children() -> list[int]:
-    """Of every thread of ours (proc_pid_task_children(5)), dead ones included."""
+    """Return the children of every thread of ours (proc_pid_task_children(5)), dead ones
+    included."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         try:

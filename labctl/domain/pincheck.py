@@ -1,4 +1,5 @@
-"""What a tuning's pins and policies would do to this host: refuse what hangs it or the guest."""
+"""Check what a tuning's pins and policies would do to this host: refuse what hangs it or the
+guest."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class PinProblem:
 def check(
     tuning: Tuning, plan: PinPlan, topology: Topology, rt_runtime_us: int
 ) -> list[PinProblem]:
-    """What is wrong with `tuning` on this host, refusals first; [] when nothing is.
+    """Return what is wrong with `tuning` on this host, refusals first; [] when nothing is.
 
     `rt_runtime_us` is /proc/sys/kernel/sched_rt_runtime_us (-1: real-time threads are not
     throttled; sched(7), "Limiting the CPU usage of real-time and deadline processes").
@@ -174,7 +175,7 @@ def _realtime(
 
 
 def _vcpu_cpus(tuning: Tuning, plan: PinPlan) -> list[CpuSet]:
-    """Where each vCPU (natively: each CPU's share of the workload) may run."""
+    """Return where each vCPU (natively: each CPU's share of the workload) may run."""
     if tuning.kind is Kind.NATIVE:
         # The workload runs on the vCPUs' CPUs, as many threads as it likes on each.
         cpus = plan.vcpu_cpus if tuning.pin.vcpus is not None else plan.usable
@@ -237,7 +238,8 @@ def _starved_housekeeping(
 
 
 def _can_fill(cpus: CpuSet, where: list[CpuSet]) -> bool:
-    """Whether each of `cpus` can have a thread of its own (a matching, by augmenting paths)."""
+    """Return whether each of `cpus` can have a thread of its own (a matching, by augmenting
+    paths)."""
     thread_of: dict[int, int] = {}
     cpu_of: dict[int, int] = {}
 

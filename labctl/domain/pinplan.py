@@ -1,4 +1,5 @@
-"""Which CPU each thread of a guest gets, from the host's topology alone (docs/pin-plan.md)."""
+"""Decide which CPU each thread of a guest gets, from the host's topology alone
+(docs/pin-plan.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ DEFAULT_VCPUS_AT_MOST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinPlan:
-    """Where a pinned guest's threads run.
+    """Say where a pinned guest's threads run.
 
     `vcpus[n]` is the CPU of vCPU n and `vcpu_nodes[n]` that CPU's NUMA node, `iothreads[n]` the
     CPUs of iothread n + 1. `guest_topology` is the sockets, cores per socket and threads per core
@@ -86,7 +87,7 @@ class Placement:
 
 
 def placement(tuning: Tuning, plan: PinPlan) -> Placement:
-    """What `tuning` pins where. Raises UsageError when the plan has too few iothreads."""
+    """Return what `tuning` pins where. Raises UsageError when the plan has too few iothreads."""
     if tuning.iothreads > len(plan.iothreads):
         raise UsageError(
             f"tuning '{tuning.name}' has {tuning.iothreads} iothreads and the pin plan places "
@@ -116,7 +117,7 @@ def _explicit(pin: str | CpuSet | None) -> CpuSet | None:
 
 
 def default_vcpus(topology: Topology) -> int:
-    """How many vCPUs a guest gets when nobody says: 1 on a host with two CPUs, else what a
+    """Return how many vCPUs a guest gets when nobody says: 1 on a host with two CPUs, else what a
     housekeeping core and, from four cores on, a CPU for the guest's own helper threads leave; on a
     host with isolated CPUs no more than these."""
     cores = topology.cores(topology.pinnable)
@@ -185,7 +186,8 @@ def pin_plan(
 
 
 def same_placement(a: PinPlan, b: PinPlan) -> bool:
-    """Whether two plans put every thread on the same CPUs, whatever their strategies are called.
+    """Return whether two plans put every thread on the same CPUs, whatever their strategies are
+    called.
 
     Tunings that differ by such plans alone are one tuning.
     """

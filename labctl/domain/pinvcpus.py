@@ -339,7 +339,7 @@ def _no_memory(chosen: list[_Core]) -> str:
 
 
 def _counts(chosen: list[_Core]) -> str:
-    """How many cores, caches and nodes the vCPUs have, in words."""
+    """Return how many cores, caches and nodes the vCPUs have, in words."""
     counts = [_number(len(chosen), "core")]
     if all(core.cpu.l3 is not None for core in chosen):
         counts.append(_number(len({core.cache for core in chosen}), "last-level cache"))

@@ -1,4 +1,4 @@
-"""What runs, read back from the kernel and from libvirt, against what was asked."""
+"""Read back what runs, from the kernel and from libvirt, and compare it with what was asked."""
 
 from __future__ import annotations
 

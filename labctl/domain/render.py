@@ -78,7 +78,7 @@ def mac_of(uuid: str) -> str:
 
 
 def guest_data_path(disk: Disk) -> str:
-    """Where a guest with that data disk finds it: udev's name of its serial on its bus."""
+    """Return where a guest with that data disk finds it: udev's name of its serial on its bus."""
     return {
         "virtio": "/dev/disk/by-id/virtio-labctl-data",
         "scsi": "/dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_labctl-data",

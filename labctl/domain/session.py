@@ -347,7 +347,7 @@ def _quoted(words: Iterable[str]) -> str:
 
 
 def is_embedded(uri: str) -> bool:
-    """Whether libvirt's driver runs in labctl's own process there."""
+    """Return whether libvirt's driver runs in labctl's own process there."""
     return uri.startswith(EMBEDDED)
 
 

@@ -1,4 +1,4 @@
-"""What a domain's XML says about each thing that a tuning can change, as words to compare."""
+"""Read what a domain's XML says about each thing that a tuning can change, as words to compare."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def facts(xml: str, which: str) -> Facts:
 
 
 def is_filled_in(what: str, asked: str | None, live: str | None) -> bool:
-    """Whether a difference is libvirt's own writing down of what it took by default."""
+    """Return whether a difference is libvirt's own writing down of what it took by default."""
     if what == _MODE:
         # A host-model becomes the model and the features that it stands for.
         return asked is None or (asked == "host-model" and live == "custom")

@@ -85,7 +85,7 @@ def _add_modules(tree: Path, kernel: GivenKernel, deadline: Deadline, listener: 
 
 
 def _add_config(tree: Path, kernel: GivenKernel) -> bool:
-    """Where the guest's facts find it: only with it can two kernels be called the same."""
+    """Return where the guest's facts find it: only with it can two kernels be called the same."""
     if kernel.config is None:
         return False
     name = f"boot/config-{kernel.release}"

@@ -30,7 +30,7 @@ _CHUNK = 1 << 20
 
 
 def read_small(url: str, deadline: Deadline, *, limit_bytes: int = 2**20) -> bytes:
-    """What is at a URL, all of it; raises HostError, and BrokenError past the limit."""
+    """Return what is at a URL, all of it; raises HostError, and BrokenError past the limit."""
     with _opened(url, 0, deadline) as response:
         try:
             data: bytes = response.read(limit_bytes + 1)

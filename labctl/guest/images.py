@@ -81,7 +81,8 @@ class Image:
 
     @property
     def given_kernel(self) -> Mapping[str, Any] | None:
-        """What GivenKernel.to_json said of the kernel that took the place of the image's own."""
+        """Return what GivenKernel.to_json said of the kernel that took the place of the image's
+        own."""
         given: Mapping[str, Any] | None = self.manifest.get("kernel")
         return given
 
@@ -92,7 +93,7 @@ class Image:
 
     @property
     def prepared_dir(self) -> Path:
-        """Where overlays lie that a first boot provisioned; removed with the image."""
+        """Return where overlays lie that a first boot provisioned; removed with the image."""
         return self.dir / "prepared"
 
 
@@ -145,7 +146,7 @@ def get(name: str, places: StatePlaces) -> Image:
 
 
 def file_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """What a manifest says of the files that a guest boots with."""
+    """Return what a manifest says of the files that a guest boots with."""
     return {
         name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for name in (DISK, KERNEL, INITRD)
@@ -154,7 +155,8 @@ def file_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def verify(image: Image) -> list[str]:
-    """What of the image is not as it was built, one sentence each; empty when all of it is."""
+    """Return what of the image is not as it was built, one sentence each; empty when all of it
+    is."""
     problems: list[str] = []
     for name, record in image.manifest["files"].items():
         problems += _changed(image.dir / name, record["sha256"], "the image")

@@ -105,7 +105,7 @@ def _file_digest(path: Path) -> str:
 
 
 def _listing_digest(folder: Path) -> str:
-    """Of names and sizes: a release's modules are hundreds of megabytes."""
+    """Return a digest of names and sizes: a release's modules are hundreds of megabytes."""
     listing = sorted(
         (str(path.relative_to(folder)), path.lstat().st_size)
         for path in folder.rglob("*")

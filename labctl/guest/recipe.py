@@ -29,7 +29,7 @@ def _inside_the_tree(path: str) -> str:
 
 
 def url_problem(url: str) -> str | None:
-    """Why nothing is downloaded from there; None when it may be.
+    """Return why nothing is downloaded from there; None when it may be.
 
     Over plain HTTP, whoever is on the way sees and changes what is fetched; on this machine there
     is nobody.
@@ -90,8 +90,8 @@ class CloudImage(yamlfile.FileModel):
 
 
 class RecipeFile(yamlfile.FileModel):
-    """What a recipe file may say: an image made of a suite's packages (`suite`, `kernel`), or a
-    `cloud_image` with packages added; `kernel_file` in place of either's kernel."""
+    """Hold what a recipe file may say: an image made of a suite's packages (`suite`, `kernel`), or
+    a `cloud_image` with packages added; `kernel_file` in place of either's kernel."""
 
     description: str
     suite: Annotated[str, StringConstraints(pattern=r"^[a-z]+$")] | None = None

@@ -49,7 +49,7 @@ def render(*, hostname: str, instance_id: str, user: str, runner_program: str) -
 
 
 def seed_digest(files: Mapping[str, str]) -> str:
-    """What a prepared overlay is made with: SHA-256 (hex) of the seed's files."""
+    """Return what a prepared overlay is made with: SHA-256 (hex) of the seed's files."""
     digest = hashlib.sha256()
     for name, text in sorted(files.items()):
         digest.update(f"{name}\0{len(text)}\0{text}".encode())
@@ -81,8 +81,8 @@ def write_seed(path: Path, files: Mapping[str, str]) -> None:
 
 
 def finish_commands() -> list[list[str]]:
-    """What to run in the guest, as root, after a first boot that went well: cloud-init stays off
-    in later boots, and everything is on the disk."""
+    """Return what to run in the guest, as root, after a first boot that went well: cloud-init stays
+    off in later boots, and everything is on the disk."""
     return [
         ["touch", "/etc/cloud/cloud-init.disabled"],
         # The generator would still run its shell script in each boot (systemd.generator(7):
@@ -94,7 +94,8 @@ def finish_commands() -> list[list[str]]:
 
 
 def status_problem(result: str, log: str) -> str | None:
-    """Why the first boot failed, from the texts of RESULT_PATH and LOG_PATH; None if it didn't."""
+    """Return why the first boot failed, from the texts of RESULT_PATH and LOG_PATH; None if it
+    didn't."""
     try:
         told = parse_json(result)["v1"]
         errors, datasource = told["errors"], told["datasource"]

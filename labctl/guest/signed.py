@@ -40,7 +40,7 @@ class Checksum:
 
 
 def checksum_of(name: str, text: str) -> Checksum:
-    """What a checksum file says of the file `name`.
+    """Return what a checksum file says of the file `name`.
 
     Raises BrokenError when it has no entry for it, or several that differ, or only weak ones.
     """

@@ -52,7 +52,7 @@ def folder_in(root: Path, name: str) -> Path:
 
 
 def read_file(root: Path, name: str) -> bytes | None:
-    """What a regular file of a tree holds; None where there is none."""
+    """Return what a regular file of a tree holds; None where there is none."""
     try:
         with _folder_of(root, name) as (folder, own):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -48,7 +48,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Whether a kernel booted under KVM, and if it didn't, why."""
+    """Say whether a kernel booted under KVM, and if it didn't, why."""
 
     works: bool
     detail: str
@@ -56,8 +56,8 @@ class Probe:
 
 
 def accelerator(requested: Requested, kernel: Path, places: StatePlaces) -> Accelerator:
-    """What guests run under here. The probe's answer is kept until the host boots again, or QEMU
-    or the kernel change.
+    """Return what guests run under here. The probe's answer is kept until the host boots again, or
+    QEMU or the kernel change.
 
     Raises HostError when KVM is asked for and doesn't work, or when QEMU isn't installed.
     """
@@ -86,9 +86,9 @@ def accelerator(requested: Requested, kernel: Path, places: StatePlaces) -> Acce
 def known_accelerator(
     requested: Requested, kernel: Path | None, places: StatePlaces
 ) -> Literal["kvm", "tcg"] | None:
-    """What `accelerator` would choose, where that can be told without booting anything; None where
-    only a kernel that boots can tell. `kernel`: None when no guest image is built yet. Without
-    QEMU nothing was booted."""
+    """Return what `accelerator` would choose, where that can be told without booting anything; None
+    where only a kernel that boots can tell. `kernel`: None when no guest image is built yet.
+    Without QEMU nothing was booted."""
     if requested != "auto":
         return requested
     probe = _device_problem()
@@ -165,7 +165,7 @@ def _qemu() -> Path:
 
 
 def _key(qemu: Path, kernel: Path) -> dict[str, str]:
-    """What a probe's answer holds for."""
+    """Return what a probe's answer holds for."""
     try:
         with open(kernel, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -221,7 +221,7 @@ def _boot(qemu: Path, kernel: Path, features: tuple[str, ...], deadline: Deadlin
 
 
 def _read_until(process: subprocess.Popen[bytes], wanted: bytes, deadline: Deadline) -> bytes:
-    """What the process printed until `wanted` was in it, it ended, or the time was up."""
+    """Return what the process printed until `wanted` was in it, it ended, or the time was up."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
     poll = select.poll()

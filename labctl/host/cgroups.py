@@ -33,7 +33,7 @@ _V2_WEIGHT = "100"
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where a controller is mounted, and by which version's rules its files go."""
+    """Say where a controller is mounted, and by which version's rules its files go."""
 
     version: int
     folder: Path
@@ -59,7 +59,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class CpuSharing:
-    """How native runs, guests and neighbours come to equal weights here."""
+    """Say how native runs, guests and neighbours come to equal weights here."""
 
     by_cgroup: bool
     sentence: str
@@ -87,7 +87,7 @@ class Group:
                 ) from error
 
     def oom_kills(self) -> int:
-        """How many of its processes the kernel killed because the group had no memory left.
+        """Return how many of its processes the kernel killed because the group had no memory left.
 
         Raises BrokenError when the kernel doesn't tell (before 4.13 on v1) or there is no limit.
         """
@@ -134,13 +134,14 @@ def layout_from(mountinfo: str, v2_controllers: str) -> Layout:
 
 
 def mount_points(root: Path = Path("/")) -> list[Path]:
-    """Where hierarchies of any kind are mounted on the host whose /proc lies below `root`."""
+    """Return where hierarchies of any kind are mounted on the host whose /proc lies below
+    `root`."""
     mountinfo = (root / "proc/self/mountinfo").read_text(encoding="utf-8")
     return [root / folder.relative_to("/") for folder, _, _ in _cgroup_mounts(mountinfo)]
 
 
 def libvirt_controllers(layout: Layout) -> list[str]:
-    """What `cgroup_controllers` of qemu.conf should name here.
+    """Return what `cgroup_controllers` of qemu.conf should name here.
 
     "cpu" is left out with CONFIG_RT_GROUP_SCHED, where `vcpusched` would fail in libvirt's cpu
     cgroup with "Cannot set scheduler parameters … Operation not permitted". "devices" is no
@@ -153,7 +154,7 @@ def libvirt_controllers(layout: Layout) -> list[str]:
 
 
 def cpu_sharing(layout: Layout, autogroup: bool) -> CpuSharing:
-    """How equals are made equal (sched(7), "The autogroup feature"). `autogroup`: is it on?
+    """Return how equals are made equal (sched(7), "The autogroup feature"). `autogroup`: is it on?
 
     An autogroup only weighs for processes in the root cpu cgroup.
     """
@@ -236,7 +237,8 @@ def group(
 
 
 def placement(pid: int, root: Path = Path("/")) -> dict[str, str]:
-    """Where a process is, as /proc says: hierarchy to path, and "autogroup" where there is one.
+    """Return where a process is, as /proc says: hierarchy to path, and "autogroup" where there is
+    one.
 
     The v2 hierarchy's name is "unified". Raises BrokenError when the process is gone.
     """
@@ -255,7 +257,8 @@ def placement(pid: int, root: Path = Path("/")) -> dict[str, str]:
 
 
 def placement_problems(layout: Layout, found: Mapping[str, str]) -> list[str]:
-    """Why a competitor does not weigh what the others do, from its `placement`; [] when it does.
+    """Return why a competitor does not weigh what the others do, from its `placement`; [] when it
+    does.
 
     Where weights come from autogroups, each must be a session of its own in the root cpu cgroup,
     at nice 0; where they come from cpu cgroups, each must be in a group of its own, not the root.

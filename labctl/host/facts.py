@@ -1,4 +1,4 @@
-"""What the host is: kernel, CPUs, settings, the file system of the state folder, versions."""
+"""Read what the host is: kernel, CPUs, settings, the file system of the state folder, versions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def folder_facts(folder: Path) -> dict[str, Any]:
 
 
 def hypervisor_vendor() -> Any:
-    """Whose guest this host is itself ("none": nobody's), as far as it tells."""
+    """Return whose guest this host is itself ("none": nobody's), as far as it tells."""
     try:
         done = process.run(
             ["systemd-detect-virt", "--vm"], deadline=Deadline.after(10, "asking"), check=False

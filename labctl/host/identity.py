@@ -1,4 +1,4 @@
-"""What tells this host from every other one: to be left out of what is passed on."""
+"""Find what tells this host from every other one: to be left out of what is passed on."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Journal:
             return []
 
     def standing(self) -> list[Standing]:
-        """How each pending change stands now, oldest first. Only reads."""
+        """Return how each pending change stands now, oldest first. Only reads."""
         return standings(self.pending())
 
     def restore_all(

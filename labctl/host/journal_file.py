@@ -68,7 +68,7 @@ class Entry:
         return self.boot_id == boot_id()
 
     def left_behind(self) -> bool:
-        """Whether nobody wants it any more: its owner died before it could undo it."""
+        """Return whether nobody wants it any more: its owner died before it could undo it."""
         return not self.kept and not self.owner_lives()
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What became of one entry. One that isn't restored or dropped stays in the journal."""
+    """Hold what became of one entry. One that isn't restored or dropped stays in the journal."""
 
     name: str
     old: str

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def config_paths(release: str) -> list[str]:
-    """Where a kernel's configuration may be: its own copy, then the distribution's."""
+    """Return where a kernel's configuration may be: its own copy, then the distribution's."""
     return ["/proc/config.gz", f"/boot/config-{release}", f"/lib/modules/{release}/config"]
 
 

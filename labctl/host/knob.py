@@ -17,12 +17,12 @@ from labctl.host.tunables import FileValue
 
 
 class Impossible(Exception):
-    """Why a knob can't be set on this host: a sentence without its full stop."""
+    """Say why a knob can't be set on this host: a sentence without its full stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where knobs are turned. `root`: of the host's files. `isolated`: the CPUs that are the
+    """Name where knobs are turned. `root`: of the host's files. `isolated`: the CPUs that are the
     guests' vCPUs', `housekeeping`: those that stay the host's."""
 
     root: Path = Path("/")
@@ -30,7 +30,7 @@ class Place:
     isolated: CpuSet = frozenset()
 
     def files(self, pattern: str) -> list[Path]:
-        """What matches below the root, numbers in their order."""
+        """Return what matches below the root, numbers in their order."""
         return sorted(self.root.glob(pattern), key=_natural)
 
     def text(self, path: str) -> str | None:

@@ -55,7 +55,8 @@ def check_knobs(host: Mapping[str, str]) -> None:
 
 
 def problems(host: Mapping[str, str], place: Place | None = None) -> list[str]:
-    """Why this host can't have these values, as sentences' parts; [] when it can. Only reads."""
+    """Return why this host can't have these values, as sentences' parts; [] when it can. Only
+    reads."""
     place = place or Place()
     found = []
     for knob, value in _in_order(host):

@@ -32,11 +32,11 @@ class Cable:
     peer_mac: str
 
     def machine_commands(self, device: str) -> list[tuple[str, ...]]:
-        """What ip(8) is told on the machine's side."""
+        """Return what ip(8) is told on the machine's side."""
         return _end(device, self.machine, self.peer, self.peer_mac)
 
     def peer_commands(self, device: str) -> list[tuple[str, ...]]:
-        """What ip(8) is told on the peer's side."""
+        """Return what ip(8) is told on the peer's side."""
         return _end(device, self.peer, self.machine, self.machine_mac)
 
 

@@ -133,7 +133,7 @@ def release_of(facts: Facts) -> str:
 
 
 def same_kernel(host: Facts, guest: Facts) -> tuple[bool, str]:
-    """Whether native and guest ran on one kernel, and what their ratio may be called.
+    """Return whether native and guest ran on one kernel, and what their ratio may be called.
 
     METHOD rule 3: virtualization overhead if release and configuration agree, else a stack
     difference, because the ratio then holds two kernels apart as well.
@@ -172,7 +172,7 @@ def _turbo(texts: Texts) -> Any:
 
 
 def _fair_scheduler(release: str) -> Any:
-    """What serves SCHED_OTHER: EEVDF took CFS's place in Linux 6.6."""
+    """Return what serves SCHED_OTHER: EEVDF took CFS's place in Linux 6.6."""
     version = re.match(r"(\d+)\.(\d+)", release)
     if version is None:
         return unavailable("the kernel's release is not known")

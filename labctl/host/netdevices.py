@@ -59,7 +59,7 @@ class NetworkNamespace:
         _removed(self, deadline)
 
     def removal(self) -> tuple[str, ...]:
-        """What ip(8) is told to take it away."""
+        """Return what ip(8) is told to take it away."""
         return ("netns", "del", self.namespace)
 
     def _members(self) -> list[int]:
@@ -101,7 +101,7 @@ class TapDevice:
         _removed(self, time.monotonic() + _EMPTYING_S)
 
     def removal(self) -> tuple[str, ...]:
-        """What ip(8) is told to take it away from where it is now."""
+        """Return what ip(8) is told to take it away from where it is now."""
         place = () if self._is_here() else ("-n", self.namespace)
         return (*place, "link", "del", self.device)
 
@@ -133,8 +133,8 @@ def _removed(what: NetworkNamespace | TapDevice, deadline: float) -> None:
 
 
 def ip(*words: str) -> str:
-    """What ip(8) prints. Raises OSError with what it says when it fails, as a file would: the
-    journal takes changes of the network for changes like others.
+    """Return what ip(8) prints. Raises OSError with what it says when it fails, as a file would:
+    the journal takes changes of the network for changes like others.
 
     It dies with labctl: what it made after labctl was killed, nobody would put away.
     """

@@ -1,4 +1,4 @@
-"""What must be there before a sweep starts. Only reads."""
+"""Check what must be there before a sweep starts. Only reads."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ def boot_id() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since the boot; None when it is dead or a zombie.
+    """Return when a process started, in clock ticks since the boot; None when it is dead or a
+    zombie.
 
     proc_pid_stat(5): field 3 is the state, field 22 the start time. The command's name in
     parentheses may itself hold spaces and parentheses.
@@ -25,5 +26,5 @@ def start_time(pid: int) -> int | None:
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Whether the process that had this pid and start time still runs."""
+    """Return whether the process that had this pid and start time still runs."""
     return start_time(pid) == started

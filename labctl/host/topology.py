@@ -153,7 +153,7 @@ def read_topology(root: Path = SYS, *, allowed: CpuSet | None = None) -> Topolog
 
 
 def read_rt_runtime_us(root: Path = Path("/proc")) -> int:
-    """How much of each second real-time threads may take, in microseconds; -1: all of it.
+    """Return how much of each second real-time threads may take, in microseconds; -1: all of it.
 
     sched(7), "Limiting the CPU usage of real-time and deadline processes".
     """

@@ -1,4 +1,5 @@
-"""Which of ftrace's tracers a kernel has: the running one by its own word, any by how it was built.
+"""Find which of ftrace's tracers a kernel has: the running one by its own word, any by how it was
+built.
 
 A tracer is there if its option is (kernel/trace/Kconfig): none of them is a module.
 """
@@ -27,13 +28,13 @@ _LOOK_S = 10.0
 
 
 def is_built_with(config: str, tracer: str) -> bool:
-    """Whether a kernel of that configuration has the tracer."""
+    """Return whether a kernel of that configuration has the tracer."""
     return config_value(config, OPTIONS[tracer]) == "y"
 
 
 def has_tracer(tracer: str, root: Path = Path("/")) -> bool | None:
-    """Whether the running kernel does; None where nothing tells. Changes nothing: where tracefs
-    isn't mounted it is for the moment of looking, and for nobody else."""
+    """Return whether the running kernel does; None where nothing tells. Changes nothing: where
+    tracefs isn't mounted it is for the moment of looking, and for nobody else."""
     for folder in _MOUNTED:
         listed = _text(root, f"{folder}/{_AVAILABLE}")
         if listed is not None:

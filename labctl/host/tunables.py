@@ -106,7 +106,7 @@ class CpuMask(_PathTunable):
 
 @dataclass(frozen=True, slots=True)
 class FileAccess(_PathTunable):
-    """Who may open a path, as "uid:gid:mode" with an octal mode ("0:108:0660")."""
+    """Say who may open a path, as "uid:gid:mode" with an octal mode ("0:108:0660")."""
 
     kind: ClassVar[str] = "file-access"
 

@@ -51,7 +51,7 @@ _ONE_SHOT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """How a profile is applied: `changes`, then `act`, which returns what tuned could not set.
+    """Say how a profile is applied: `changes`, then `act`, which returns what tuned could not set.
     `left_out`: what of it labctl can't undo."""
 
     changes: Sequence[Change]
@@ -74,13 +74,14 @@ def knob() -> Knob:
 
 
 def kernel_words(name: str, place: Place) -> list[str]:
-    """What profile `name` adds to the kernel's command line; raises HostError for one that can't
-    be read."""
+    """Return what profile `name` adds to the kernel's command line; raises HostError for one that
+    can't be read."""
     return [word for part in application(name, place).left_out for word in part.planned.split()]
 
 
 def sysctl(name: str, key: str) -> str | None:
-    """What profile `name` sets a sysctl to; None where it leaves it, or isn't on this host."""
+    """Return what profile `name` sets a sysctl to; None where it leaves it, or isn't on this
+    host."""
     try:
         units = read_profile(name, own=_own(name, Place())).units
     except HostError:
@@ -126,7 +127,7 @@ def known_profiles(root: Path = Path("/")) -> list[str]:
 
 
 def application(name: str, place: Place) -> Application:
-    """How profile `name` is applied here; raises HostError for one that can't be read."""
+    """Return how profile `name` is applied here; raises HostError for one that can't be read."""
     own = _own(name, place)
     profile = read_profile(name, place.root, own)
     left_out = [found for found in map(effect, profile.units) if isinstance(found, Refused)]

@@ -104,7 +104,7 @@ def read_profile(
 
 
 def effect(unit: Unit) -> Undoable | Refused:
-    """What a section may change, or why it can't be undone."""
+    """Return what a section may change, or why it can't be undone."""
     computed = [key for key in unit.options if "${" in key]
     if computed:
         return Refused(unit=unit.name, why=f"which files it sets only tuned knows ({computed[0]})")

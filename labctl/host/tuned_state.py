@@ -1,4 +1,4 @@
-"""What tuned(8) keeps about itself, as knobs: the profile that is active, and one of ours."""
+"""Read what tuned(8) keeps about itself, as knobs: the profile that is active, and one of ours."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ProfileFolder:
 
 
 def daemon_runs(pid_file: Path) -> bool:
-    """Whether tuned's daemon is alive. (tuned-adm, asked without one, would start it.)"""
+    """Return whether tuned's daemon is alive. (tuned-adm, asked without one, would start it.)"""
     try:
         pid = int(pid_file.read_text(encoding="ascii"))
         return b"tuned" in Path(f"/proc/{pid}/cmdline").read_bytes()

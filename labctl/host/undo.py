@@ -1,4 +1,4 @@
-"""How one change of the host is undone, and how it stands while it is not."""
+"""Define how one change of the host is undone, and how it stands while it is not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ByKnob = dict[_Knob, list[Entry]]
 
 
 class State(StrEnum):
-    """How a pending change stands now."""
+    """Name how a pending change stands now."""
 
     IN_FORCE = "in force"
     UNDONE = "has its old value"
@@ -89,7 +89,7 @@ def _restored(entry: Entry, tunable: Tunable) -> Restored:
 
 
 def _foreign_value(entry: Entry, tunable: Tunable, pending: _ByKnob) -> str | None:
-    """What the knob is now, if neither we nor an earlier change of ours made it that.
+    """Return what the knob is now, if neither we nor an earlier change of ours made it that.
 
     A change that was not read back may have been made in part (500 huge pages instead of 512).
     """
@@ -106,7 +106,7 @@ def _foreign_value(entry: Entry, tunable: Tunable, pending: _ByKnob) -> str | No
 
 
 def standings(pending: Sequence[Entry]) -> list[Standing]:
-    """How each pending change stands now. Only reads."""
+    """Return how each pending change stands now. Only reads."""
     ours = _by_knob(pending)
     return [_standing(entry, ours) for entry in pending]
 
@@ -144,7 +144,7 @@ def _knob(entry: Entry) -> _Knob:
 
 
 def outlives_boot(entry: Entry) -> bool:
-    """Whether a change is still in force as far as reboots go."""
+    """Return whether a change is still in force as far as reboots go."""
     return entry.of_this_boot() or rebuild(entry.kind, entry.arguments).survives_reboot
 
 

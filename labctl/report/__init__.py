@@ -1,1 +1,1 @@
-"""What was found, for people and programs: the terminal table, the HTML page, the JSON."""
+"""Show what was found, for people and programs: the terminal table, the HTML page, the JSON."""

@@ -88,7 +88,7 @@ class Advice:
 
 
 def advise(run: LoadedRun, judgement: Judgement, folder: Path) -> Advice:
-    """What a run's verdicts say to do. `folder` is the run's: domain XML is read from there.
+    """Return what a run's verdicts say to do. `folder` is the run's: domain XML is read from there.
 
     Raises UsageError for a tuning whose name can't be one.
     """

@@ -1,4 +1,4 @@
-"""What a run says of a tuning, held against the grammar of each setting before a command, a file or
+"""Hold what a run says of a tuning against the grammar of each setting before a command, a file or
 a script is made of it: run folders come from anywhere, and root carries out what is advised."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a tuning costs: CPUs, memory, the host's time, the neighbour, and what else got worse."""
+"""Add up what a tuning costs: CPUs, memory, the host's time, the neighbour, and what else got
+worse."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _FELT = ("latency", "stall_time", "events_per_s", "iops", "bandwidth")
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What one party pays in one place, against baseline. `interval` is "" where there is none."""
+    """Hold what one party pays in one place, against baseline. `interval` is "" where there is
+    none."""
 
     place: str
     who: str
@@ -47,7 +49,7 @@ class Cost:
 
 
 def cost(view: View, tuning: str, folder: Path) -> Cost:
-    """What `tuning` costs, as far as the run has measured or recorded it."""
+    """Return what `tuning` costs, as far as the run has measured or recorded it."""
     record = mapping(mapping(view.run.run.get("tunings")).get(tuning))
     losses = [1 - item.estimate for item in _neighbours(view, tuning)]
     return Cost(
@@ -60,7 +62,7 @@ def cost(view: View, tuning: str, folder: Path) -> Cost:
 
 
 def _neighbours(view: View, tuning: str) -> Iterator[Comparison]:
-    """Where the neighbour surely lost: its interval excludes no loss."""
+    """Yield where the neighbour surely lost: its interval excludes no loss."""
     for place in view.places:
         item = view.comparison(tuning, view.baseline, place, _NEIGHBOUR)
         if item is not None and item.kind is EffectKind.RATIO and (item.high or 1.0) < 1:

@@ -72,7 +72,7 @@ def domain_text(run: LoadedRun, tuning: str, folder: Path) -> str | None:
 
 
 def domain_changes(before: str, after: str) -> list[Change]:
-    """What a tuning changes in a domain outside of its devices."""
+    """Return what a tuning changes in a domain outside of its devices."""
     return [
         change
         for change in changes(before, after)
@@ -110,7 +110,7 @@ def new_format(before: str, after: str) -> str | None:
 
 
 def added_words(before: str, after: str) -> list[str]:
-    """What a tuning adds to the command line of the guest's kernel."""
+    """Return what a tuning adds to the command line of the guest's kernel."""
     old, new = ((parse(xml).findtext("./os/cmdline") or "").split() for xml in (before, after))
     return [word for word in new if word not in old]
 

@@ -66,7 +66,7 @@ class Cpus:
 def host_steps(
     tuning: str, host: Mapping[str, str], requires: Mapping[str, Any], cpus: Cpus
 ) -> Iterator[Step]:
-    """What a tuning needs of the host: knobs to their values, words of its command line.
+    """Yield what a tuning needs of the host: knobs to their values, words of its command line.
 
     Knobs that `not_lasting` names are left out.
     """
@@ -121,7 +121,7 @@ def not_lasting(host: Mapping[str, str], cpus: Cpus) -> list[str]:
 
 
 def guest_steps(tuning: str, guest: Mapping[str, Any], words: Sequence[str]) -> Iterator[Step]:
-    """What a tuning sets inside the guest; `words` are those of its kernel's command line."""
+    """Yield what a tuning sets inside the guest; `words` are those of its kernel's command line."""
     if words:
         yield _command_line(tuning, words, Machine.GUEST)
     if guest.get("tuned"):

@@ -46,7 +46,7 @@ class Means:
 
 
 def means(view: View, tuning: str, folder: Path) -> Means:
-    """How to apply `tuning`, as far as the run in `folder` has recorded what it is.
+    """Return how to apply `tuning`, as far as the run in `folder` has recorded what it is.
 
     Raises UsageError where the run says of it what no tuning can be.
     """

@@ -1,4 +1,4 @@
-"""What applying a tuning takes, step by step: edits of a domain, files, commands.
+"""List what applying a tuning takes, step by step: edits of a domain, files, commands.
 
 The same steps are shown, written as a shell script and written as Ansible tasks.
 """
@@ -83,7 +83,7 @@ class Step:
 
 
 def backup_path(domain: str, tuning: str) -> str:
-    """Where a domain's XML is kept as it was before."""
+    """Return where a domain's XML is kept as it was before."""
     return f"/var/backups/{domain}-before-{tuning}.xml"
 
 

@@ -60,7 +60,7 @@ class Verified:
 def verified(
     first: LoadedRun, advised: Advised, fresh: LoadedRun, judgement: Judgement
 ) -> Verified:
-    """What a fresh run says of advice that came from another."""
+    """Return what a fresh run says of advice that came from another."""
     view = View(fresh, judgement)
     left_open = {
         place_of(one): one.why

@@ -1,4 +1,4 @@
-"""What a run says of itself, beside its numbers: facts, XML differences, invalid trials."""
+"""Show what a run says of itself, beside its numbers: facts, XML differences, invalid trials."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def orders(run: LoadedRun) -> list[Order]:
 
 
 def versions(run: LoadedRun) -> list[tuple[str, str]]:
-    """What the run was made with, as far as it is recorded."""
+    """Return what the run was made with, as far as it is recorded."""
     host, guest = mapping(run.run.get("host")), mapping(run.run.get("guest"))
     image = mapping(run.run.get("image"))
     named = (
@@ -120,7 +120,7 @@ class Missing:
 
 
 def missing(metrics: Iterable[MissingMetric]) -> list[Missing]:
-    """What could not be had, and why, once for each metric and kind of reason."""
+    """Return what could not be had, and why, once for each metric and kind of reason."""
     kinds: dict[tuple[str, str], list[MissingMetric]] = {}
     for item in metrics:
         kinds.setdefault((item.metric, _NUMBER.sub("#", item.reason)), []).append(item)
@@ -213,7 +213,8 @@ def _short_reason(reason: str) -> str:
 
 
 def xml_differences(run: LoadedRun, folder: Path, baseline: str) -> list[XmlDifference]:
-    """How each tuning's domain XML differs from the baseline's; [] when no XML was stored."""
+    """Return how each tuning's domain XML differs from the baseline's; [] when no XML was
+    stored."""
     files = {str(name): str(place) for name, place in mapping(run.run.get("xml")).items()}
     if baseline not in files:
         return []
@@ -266,7 +267,8 @@ def stored_xml(folder: Path, place: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InvalidKind:
-    """Why trials of one arm were thrown out, and how often. `logs`: of the first that left some."""
+    """Say why trials of one arm were thrown out, and how often. `logs`: of the first that left
+    some."""
 
     arm: str
     reason: str

@@ -30,7 +30,7 @@ class Axis:
     log: bool
 
     def share(self, value: float) -> float:
-        """How far up `value` lies, from 0 to 1; what lies outside is held at the edge."""
+        """Return how far up `value` lies, from 0 to 1; what lies outside is held at the edge."""
         if self.log and value <= 0:
             return 0.0
         scaled = math.log(value) if self.log else value

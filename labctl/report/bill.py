@@ -1,4 +1,4 @@
-"""Who pays for a tuning: the guest, its neighbour, the host's CPUs."""
+"""Show who pays for a tuning: the guest, its neighbour, the host's CPUs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from labctl.trace.threads import HELPERS, VCPU
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one tuning did to one party: `text` is its change against baseline, `interval` "" where
-    there is none."""
+    """Hold what one tuning did to one party: `text` is its change against baseline, `interval` ""
+    where there is none."""
 
     who: str
     text: str
@@ -23,7 +23,7 @@ class Price:
 
 
 def bill(view: View, tuning: str, place: Place) -> list[Price]:
-    """Who pays for a tuning: the guest, its neighbour, the host's CPUs, per CPU-second.
+    """Return who pays for a tuning: the guest, its neighbour, the host's CPUs, per CPU-second.
 
     Without this a FIFO guest looks free. [] unless there is more to say than the guest's own
     change.

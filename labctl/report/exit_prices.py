@@ -62,7 +62,7 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What an arm's exits should cost by the price list, and what it lost to its native twin.
+    """Hold what an arm's exits should cost by the price list, and what it lost to its native twin.
 
     `predicted`: of the vCPUs' CPU time, None where that isn't known; `measured`: of the twin's
     throughput, None for the reason `why`."""
@@ -75,7 +75,7 @@ class Predicted:
 
     @property
     def rest(self) -> Loss | None:
-        """What is left, as far off as both may be together."""
+        """Return what is left, as far off as both may be together."""
         if self.predicted is None or self.measured is None:
             return None
         return Loss(
@@ -99,7 +99,8 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Of a workload under a condition. `why_none`: why nothing is predicted, a sentence."""
+    """Hold the predictions of a workload under a condition. `why_none`: why nothing is predicted, a
+    sentence."""
 
     rows: tuple[Predicted, ...]
     why_none: str
@@ -121,7 +122,8 @@ class Predictions:
 
 
 def predictions(view: View, place: Place) -> Predictions:
-    """Of each guest whose exits are known by reason, the run's checks apart."""
+    """Return the predictions of each guest whose exits are known by reason, the run's checks
+    apart."""
     prices = prices_of(view.run.run.get("exit_prices"))
     if not prices:
         why = "no price list was made on this host before the run ('labctl exits price')."

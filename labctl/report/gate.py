@@ -1,4 +1,4 @@
-"""What a gate found: as a table, as Markdown for a merge request, as JSON, as JUnit's XML."""
+"""Show what a gate found: as a table, as Markdown for a merge request, as JSON, as JUnit's XML."""
 
 from __future__ import annotations
 

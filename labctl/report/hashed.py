@@ -43,7 +43,7 @@ class Hashed:
 
 
 def hashed(run: LoadedRun) -> Hashed:
-    """What run.json says of the files that ran; of an older labctl's, its programs alone."""
+    """Return what run.json says of the files that ran; of an older labctl's, its programs alone."""
     told = mapping(run.run.get(HASHED))
     if not told:
         return Hashed(_AS_BUILT, _files(_of_programs(mapping(run.run.get("binaries")))))

@@ -47,7 +47,7 @@ def history_table(found: History) -> RenderableType:
 
 
 def nothing(found: History) -> str:
-    """Why there is nothing to draw."""
+    """Return why there is nothing to draw."""
     if not found.runs:
         return "No run is there to look at."
     if not found.metrics:
@@ -104,7 +104,7 @@ def _picture(values: Sequence[float], changes: Sequence[int]) -> tuple[str, str]
 
 
 def ends(series: RunSeries) -> str:
-    """Where a series begins and ends, and how far it reaches, in words."""
+    """Return where a series begins and ends, and how far it reaches, in words."""
     first, last = series.points[0], series.points[-1]
     if first is last:
         return f"{quantity(first.value, series.unit)}, one run ({day(first.at)})"
@@ -117,7 +117,7 @@ def ends(series: RunSeries) -> str:
 
 
 def change_words(series: RunSeries, change: Change) -> str:
-    """When a level changed, from what to what, and how sure that is."""
+    """Return when a level changed, from what to what, and how sure that is."""
     point = series.points[change.index]
     size = (
         ratio_text(change.after / change.before)

@@ -1,4 +1,4 @@
-"""What a run found, for Prometheus and what reads its formats.
+"""Export what a run found, for Prometheus and what reads its formats.
 
 Everything is as of the run's end: gauges and states, no counters, no timestamps (the node exporter
 refuses them). docs/report-schema.md lists the families.

@@ -27,7 +27,7 @@ def bare_table(title: str) -> Table:
 
 
 def skipped_table(skipped: Mapping[str, str]) -> Table:
-    """What this host can't have of a study, with the reasons."""
+    """Return what this host can't have of a study, with the reasons."""
     table = bare_table("Skipped: what this host can't have")
     table.add_column("what", min_width=9, max_width=24, overflow="fold")
     table.add_column("why", overflow="fold")

@@ -41,8 +41,8 @@ _MOST_PANELS = 192
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What fits into a page: arms in each picture (the tables have all), and, as one of DETAIL,
-    how the metrics begin that the tables of all numbers have."""
+    """Hold what fits into a page: arms in each picture (the tables have all), and, as one of
+    DETAIL, how the metrics begin that the tables of all numbers have."""
 
     arms: int
     detail: tuple[str, ...]
@@ -102,7 +102,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a tuning did to each party of the header; None where it isn't known."""
+    """Hold what a tuning did to each party of the header; None where it isn't known."""
 
     tuning: str
     prices: tuple[Price | None, ...]
@@ -110,7 +110,8 @@ class Bill:
 
 @dataclass(frozen=True, slots=True)
 class Buys:
-    """Where the variance comes from, as (level, standard deviation), and what would lower it."""
+    """Say where the variance comes from, as (level, standard deviation), and what would lower
+    it."""
 
     sentence: str
     levels: tuple[tuple[str, str], ...]

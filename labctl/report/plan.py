@@ -131,7 +131,7 @@ _NO_RECOMMENDATION = (
 
 
 def _earlier(places: Sequence[Foreseen]) -> list[str]:
-    """Of the condition in which an earlier run had the widest spread: that, and what the plan would
+    """Return the widest spread that an earlier run had in a condition, and what the plan would
     exclude there."""
     known = [(item.condition, item.earlier) for item in places if item.earlier]
     if not known:
@@ -145,5 +145,6 @@ def _spread(deviation: float) -> str:
 
 
 def foreseen_json(item: Foreseen) -> dict[str, Any]:
-    """What is foreseen of a place, as plain JSON values; docs/report-schema.md has its keys."""
+    """Return what is foreseen of a place, as plain JSON values; docs/report-schema.md has its
+    keys."""
     return asdict(item)

@@ -1,4 +1,4 @@
-"""What others published beside this run's own ratios, in every form of the report."""
+"""Show what others published beside this run's own ratios, in every form of the report."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _table(title: str, rows: Sequence[PublishedRow]) -> RenderableType:
 
 
 def _reasons(rows: Sequence[PublishedRow]) -> dict[str, list[str]]:
-    """Why what isn't shown isn't, with the metrics that it holds for."""
+    """Return why what isn't shown isn't, with the metrics that it holds for."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.why:

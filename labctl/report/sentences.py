@@ -1,4 +1,4 @@
-"""What table and page both say in words."""
+"""Write what table and page both say in words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _JUDGED = frozenset(Verdict) - {Verdict.DEMONSTRATION, Verdict.OTHER_PROMISE}
 
 
 def native_gap(view: View) -> str:
-    """What the difference between guest and native is made of (METHOD 3)."""
+    """Return what the difference between guest and native is made of (METHOD 3)."""
     if view.run.run.get("accelerator") == "tcg":
         return "emulation, not virtualization"
     if view.run.run.get("imported"):
@@ -48,7 +48,7 @@ def direction(view: View, place: Place) -> str:
 
 
 def intervals(view: View, place: Place) -> str:
-    """How to read a change and its interval."""
+    """Return how to read a change and its interval."""
     text = "Below each change stands its interval"
     primary = view.primary_comparison(place)
     if primary is not None:
@@ -74,7 +74,7 @@ def intervals(view: View, place: Place) -> str:
 
 
 def calibrated(view: View, place: Place) -> Iterator[str]:
-    """What a calibrated IPC is worth (METHOD 13)."""
+    """Yield what a calibrated IPC is worth (METHOD 13)."""
     titles = view.column_titles(place, view.columns(place.workload))
     if any("(calibrated)" in title for title in titles):
         yield (
@@ -86,7 +86,8 @@ def calibrated(view: View, place: Place) -> Iterator[str]:
 
 
 def _calibration_bound(view: View, place: Place) -> str:
-    """How far the counts of an operation's instructions are apart; "" where that isn't known."""
+    """Return how far the counts of an operation's instructions are apart; "" where that isn't
+    known."""
     for row in view.run.run.get("calibration") or ():
         bound = row.get("bound")
         if row.get("workload") == place.workload and bound is not None and math.isfinite(bound):
@@ -113,7 +114,8 @@ def inconclusive(view: View, place: Place) -> Iterator[str]:
 
 
 def harmless(view: View, place: Place) -> Iterator[str]:
-    """Of which tunings the run excludes the loss that the study calls harmful, and of which not."""
+    """Say for which tunings the run excludes the loss that the study calls harmful, and of which
+    not."""
     open_ = {
         of.tuning: one.why
         for of in view.judgement.standings
@@ -156,7 +158,8 @@ def margin(item: Comparison) -> str:
 
 
 def check_words(view: View, place: Place, name: str) -> tuple[str, str]:
-    """How a check of the run ended in a place, as symbol and words; "" without such a check."""
+    """Return how a check of the run ended in a place, as symbol and words; "" without such a
+    check."""
     check = next((item for item in view.checks(place) if item.name == name), None)
     if check is None:
         return "", "not in this run"
@@ -166,7 +169,7 @@ def check_words(view: View, place: Place, name: str) -> tuple[str, str]:
 
 
 def holm(view: View, place: Place) -> Iterator[str]:
-    """What a verdict means that the interval beside it alone would not give."""
+    """Yield what a verdict means that the interval beside it alone would not give."""
     found = [t for t in view.candidates if any(c.by_holm for c in view.judged(place, t))]
     if found:
         yield (
@@ -176,8 +179,8 @@ def holm(view: View, place: Place) -> Iterator[str]:
 
 
 def diagnostics(view: View, place: Place) -> Iterator[str]:
-    """What makes the intervals of a place less trustworthy than they say, the grave first; of many
-    the first few."""
+    """Yield what makes the intervals of a place less trustworthy than they say, the grave first; of
+    many the first few."""
     found = view.diagnostics(place)
     for one in found[:_FEW_DIAGNOSTICS]:
         yield f"{capital(str(one.kind))}: {one.sentence}"
@@ -186,7 +189,7 @@ def diagnostics(view: View, place: Place) -> Iterator[str]:
 
 
 def precision(view: View, place: Place) -> Iterator[str]:
-    """Where the spread of a place's effects comes from, and what would lower it."""
+    """Yield where the spread of a place's effects comes from, and what would lower it."""
     yield from (item.sentence for item in view.judgement.precision if place_of(item) == place)
 
 

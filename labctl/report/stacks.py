@@ -1,4 +1,4 @@
-"""What adds up to a whole, per arm: the host's CPU time by thread, VM exits by reason."""
+"""Stack what adds up to a whole, per arm: the host's CPU time by thread, VM exits by reason."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _told_by_reason(view: View, place: Place, base: str) -> str:
 
 
 def no_exits(view: View, place: Place) -> str:
-    """Why there are no exits by reason, as one sentence."""
+    """Return why there are no exits by reason, as one sentence."""
     why = dict.fromkeys(
         item.reason.rstrip(".")
         for item in view.judgement.unavailable

@@ -215,7 +215,8 @@ def _changes(
 def _gap(
     view: View, tuning: str, against: str, place: Place, column: Column, notes: _Footnotes
 ) -> str:
-    """What stands where no comparison is: the control is only checked by the primary metric."""
+    """Return what stands where no comparison is: the control is only checked by the primary
+    metric."""
     if tuning == view.control:
         return ""
     return notes.mark(view.why_not_compared(tuning, against, place, column))
@@ -231,7 +232,7 @@ def _folded(interval: str) -> str:
 
 
 def _bill(view: View, place: Place) -> list[RenderableType]:
-    """What each tuning does to guest, neighbour and host; [] when nobody was measured."""
+    """Return what each tuning does to guest, neighbour and host; [] when nobody was measured."""
     bills = {tuning: bill(view, tuning, place) for tuning in view.candidates}
     header = dict.fromkeys(price.who for prices in bills.values() for price in prices)
     if not header:
@@ -272,7 +273,7 @@ def _added(more: Added | None) -> list[RenderableType]:
 
 
 def _invalid(attempts: Attempts) -> list[RenderableType]:
-    """How many attempts each arm lost, and why; [] when none did."""
+    """Return how many attempts each arm lost, and why; [] when none did."""
     if not any(arm.invalid for arm in attempts.arms):
         return []
     table = bare_table("Invalid attempts by arm")
@@ -286,7 +287,7 @@ def _invalid(attempts: Attempts) -> list[RenderableType]:
 
 
 def _skipped(left_out: Mapping[str, str]) -> list[RenderableType]:
-    """What this host can't have; [] when it can have all of the study."""
+    """Return what this host can't have; [] when it can have all of the study."""
     return [Text(), skipped_table(left_out)] if left_out else []
 
 

@@ -40,7 +40,7 @@ _LETTERS = {"double scheduling": "D", "lock holder preempted": "L", "wake-up cha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Which trial the page is about. `command` makes it again."""
+    """Say which trial the page is about. `command` makes it again."""
 
     run: str
     trial: int
@@ -122,7 +122,8 @@ def _legend(spans: Sequence[Spans]) -> list[tuple[str, str]]:
 
 
 def _facts(timeline: Timeline, spans: Sequence[Spans], data: Packed) -> dict[str, Any]:
-    """What the script needs beside the spans; times in nanoseconds from the window's start."""
+    """Return what the script needs beside the spans; times in nanoseconds from the window's
+    start."""
     begin = timeline.start_ns
     worst = words.worst_first(timeline.late)[:_MARKS]
     return {

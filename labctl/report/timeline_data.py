@@ -90,7 +90,7 @@ def title_of(lane: Lane) -> str:
 
 
 def _of_tasks(lane: Lane) -> bool:
-    """Whether it shows which task a CPU runs: natively that is the host's view."""
+    """Return whether it shows which task a CPU runs: natively that is the host's view."""
     return bool(np.isin(list(State).index(State.TASK), lane.state))
 
 
@@ -112,8 +112,8 @@ def _planes(values: NDArray[np.int64], count: int) -> bytes:
 
 
 def _begins_run(spans: Spans, grain: int) -> NDArray[np.bool_]:
-    """Whether each span begins a run of those that are joined: runs have only spans shorter than
-    `grain`, and end where nothing is known, and at each multiple of `grain`."""
+    """Return whether each span begins a run of those that are joined: runs have only spans shorter
+    than `grain`, and end where nothing is known, and at each multiple of `grain`."""
     apart = np.ones(len(spans.start), dtype=bool)
     if grain and len(apart):
         short = spans.end - spans.start < grain

@@ -1,4 +1,4 @@
-"""What a time line amounts to, as JSON for other programs: `labctl timeline --json`."""
+"""Export what a time line amounts to, as JSON for other programs: `labctl timeline --json`."""
 
 from __future__ import annotations
 

@@ -68,7 +68,8 @@ class Overview:
 
 
 def overview(timeline: Timeline, spans: Sequence[Spans]) -> Overview:
-    """Of the lanes of CPUs; QEMU's other threads have theirs in the large picture alone."""
+    """Return the overview of the lanes of CPUs; QEMU's other threads have theirs in the large
+    picture alone."""
     window = max(1, timeline.end_ns - timeline.start_ns)
     lanes = []
     for number, one in enumerate(one for one in spans if one.lane.vcpu >= 0):
@@ -84,7 +85,7 @@ def overview(timeline: Timeline, spans: Sequence[Spans]) -> Overview:
 
 
 def shares(spans: Spans, window: int) -> NDArray[np.float64]:
-    """Of each of WIDTH columns of the window, the share of its time by category."""
+    """Return, for each of WIDTH columns of the window, the share of its time by category."""
     edges = np.linspace(0, window, WIDTH + 1)
     found = np.zeros((CATEGORIES, WIDTH))
     for category in range(CATEGORIES):

@@ -1,4 +1,4 @@
-"""What a time line amounts to, in sentences and rows of tables."""
+"""Say what a time line amounts to, in sentences and rows of tables."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SuspectRow:
 
 
 def is_native(timeline: Timeline) -> bool:
-    """Whether its lanes show tasks, and no guest's."""
+    """Return whether its lanes show tasks, and no guest's."""
     task = list(State).index(State.TASK)
     return all(lane.side == "host" for lane in timeline.lanes) and any(
         bool((lane.state == task).any()) for lane in timeline.lanes
@@ -63,7 +63,7 @@ def is_native(timeline: Timeline) -> bool:
 
 
 def is_blind(timeline: Timeline) -> bool:
-    """Whether the guest's side alone is known: what its tasks waited for isn't, then."""
+    """Return whether the guest's side alone is known: what its tasks waited for isn't, then."""
     return bool(timeline.lanes) and all(lane.side == "guest" for lane in timeline.lanes)
 
 
@@ -90,7 +90,7 @@ def parts_of(late: Late) -> tuple[int, ...]:
 
 
 def lost(timeline: Timeline) -> list[tuple[str, Gap]]:
-    """What recorders lost, and on which side: the host's first."""
+    """Return what recorders lost, and on which side: the host's first."""
     return [
         *(("host", gap) for gap in timeline.gaps),
         *(("guest", gap) for gap in timeline.guest_gaps),
@@ -98,7 +98,7 @@ def lost(timeline: Timeline) -> list[tuple[str, Gap]]:
 
 
 def lost_words(timeline: Timeline) -> str:
-    """How many events; without the host's side nobody knows what is missing of it."""
+    """Return how many events; without the host's side nobody knows what is missing of it."""
     count = sum(gap.count for _, gap in lost(timeline))
     if is_blind(timeline):
         return f"guest {count:,}, host unknown"
@@ -106,8 +106,8 @@ def lost_words(timeline: Timeline) -> str:
 
 
 def late_shares(timeline: Timeline) -> dict[str, float]:
-    """Of all the time that late wake-ups waited, the share of each of PARTS that is known; {} when
-    they didn't wait, or when only the guest's side is known, which can't tell.
+    """Return, of all the time that late wake-ups waited, the share of each of PARTS that is known;
+    {} when they didn't wait, or when only the guest's side is known, which can't tell.
 
     Of all of them, also where the longest alone are listed. A part that can't be told of (exits
     under emulation, say) is among the others, and 0 itself.
@@ -187,8 +187,8 @@ def _lead(timeline: Timeline) -> str:
 
 
 def _of_the_worst(timeline: Timeline) -> tuple[str, ...]:
-    """How late the late ones were, with the worst of them; nothing where there are none, or none
-    that came late."""
+    """Return how late the late ones were, with the worst of them; nothing where there are none, or
+    none that came late."""
     if not timeline.late or not any(late.latency_ns for late in timeline.late):
         return ()
     worst = worst_first(timeline.late)[0]
@@ -201,13 +201,13 @@ def _of_the_worst(timeline: Timeline) -> tuple[str, ...]:
 
 
 def sees_all(timeline: Timeline) -> bool:
-    """Whether the worst wake-up that was seen is the worst that there was."""
+    """Return whether the worst wake-up that was seen is the worst that there was."""
     coverage = timeline.coverage
     return coverage is None or (not coverage.unseen and not coverage.lacks_worst)
 
 
 def _coverage_words(timeline: Timeline) -> tuple[str, ...]:
-    """Of how many of all wake-ups the trace tells, and what the program says that had them."""
+    """Say how many of all wake-ups the trace shows, and what the program says that had them."""
     coverage = timeline.coverage
     if coverage is None or not coverage.total:
         return ()
@@ -222,8 +222,8 @@ def _coverage_words(timeline: Timeline) -> tuple[str, ...]:
 
 
 def _waited(timeline: Timeline) -> str:
-    """How long vCPUs waited for a host CPU, as the rest of an answer; "" where there are none. What
-    is unknown of them may have been such time."""
+    """Return how long vCPUs waited for a host CPU, as the rest of an answer; "" where there are
+    none. What is unknown of them may have been such time."""
     vcpus: dict[str, dict[str, float]] = {}
     for name, value in timeline.figures.items():
         if match := _OF_VCPU.fullmatch(name):
@@ -237,7 +237,7 @@ def _waited(timeline: Timeline) -> str:
 
 
 def late_count(timeline: Timeline) -> int:
-    """Of all late wake-ups, listed or not."""
+    """Count all late wake-ups, listed or not."""
     return int(timeline.figures.get("late_wakeups", len(timeline.late)))
 
 
@@ -265,8 +265,8 @@ def _share_words(
 
 
 def _behind(lates: Sequence[Late]) -> str:
-    """Who on the host had the CPU that these waited for, and for how much of that time; "" when
-    that isn't known."""
+    """Return who on the host had the CPU that these waited for, and for how much of that time; ""
+    when that isn't known."""
     whole = sum(late.host_ns for late in lates)
     had: Counter[str] = Counter()
     for late in lates:
@@ -280,7 +280,7 @@ def _behind(lates: Sequence[Late]) -> str:
 
 
 def clock_words(timeline: Timeline) -> str:
-    """How far the guest's side may be off, and what that means for the reader."""
+    """Return how far the guest's side may be off, and what that means for the reader."""
     if timeline.clock_error_ns is None:
         return ""
     error = nanoseconds(timeline.clock_error_ns)
@@ -351,7 +351,7 @@ def suspect_rows(timeline: Timeline, most: int) -> list[SuspectRow]:
 
 
 def vcpu_rows(timeline: Timeline) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """What each vCPU's time went to: the columns' heads, then per vCPU the shares."""
+    """Return what each vCPU's time went to: the columns' heads, then per vCPU the shares."""
     found: dict[str, dict[str, float]] = {}
     for name, value in timeline.figures.items():
         if match := _OF_VCPU.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Which of a run's trials have a trace, and what a page says of the one that it shows."""
+"""Say which of a run's trials have a trace, and what a page says of the one that it shows."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def with_traces(results: Path) -> list[str]:
 
 
 def why_untraced(run: LoadedRun) -> str:
-    """Why no trial of a run has a trace, as a sentence."""
+    """Return why no trial of a run has a trace, as a sentence."""
     if any(was_traced(trial.readings) for trial in run.trials):
         return f"The traces of {run.name} were removed: its numbers are all that is left of them."
     if level_of(run) != Level.TRACE:
@@ -74,7 +74,7 @@ def why_untraced(run: LoadedRun) -> str:
 
 
 def was_traced(readings: Iterable[Reading]) -> bool:
-    """Whether any of a trial's numbers is from its trace."""
+    """Return whether any of a trial's numbers is from its trace."""
     sources = (files.HOST, files.GUEST)
     return any(isinstance(one, Sample) and one.source in sources for one in readings)
 
@@ -153,7 +153,7 @@ def _worst(trial: LoadedTrial) -> float | None:
 
 
 def recorders_said(trial: TrialFolder) -> list[str]:
-    """Why the sides of a trial have no trace, one sentence each."""
+    """Return why the sides of a trial have no trace, one sentence each."""
     try:
         said = {side: noted_problem(trial, recorder) for recorder, side in _SIDES.items()}
     except BrokenError as error:

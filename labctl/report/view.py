@@ -163,7 +163,7 @@ class View:
 
     @property
     def other_problems(self) -> list[str]:
-        """What of the folder isn't whole, as far as no warning says it already."""
+        """Return what of the folder isn't whole, as far as no warning says it already."""
         return [text for text in self.run.problems if text not in self.judgement.warnings]
 
     def primary(self, workload: str) -> str | None:
@@ -185,7 +185,7 @@ class View:
         return metric_title(metric, closed_loop=workload in self._open_loop)
 
     def latency(self, workload: str, prefix: str) -> str:
-        """What metrics that begin like this are: "open-loop latency", or "latency"."""
+        """Return what metrics that begin like this are: "open-loop latency", or "latency"."""
         if workload not in self._open_loop:
             return "latency"
         return "open-loop latency" if prefix == OPEN else "closed-loop latency"
@@ -212,7 +212,8 @@ class View:
         return columns
 
     def _others_measured(self, workload: str, primary: str | None) -> list[Column]:
-        """Of trials from elsewhere, whose metrics are not ours to choose among."""
+        """Return the metrics of trials from elsewhere, whose metrics are not ours to choose
+        among."""
         levels = (level for level in self.judgement.levels if level.workload == workload)
         names = dict.fromkeys(series_name(level.metric) for level in levels)
         others = [name for name in names if primary is None or name != series_name(primary)]
@@ -314,7 +315,7 @@ class View:
         return titles
 
     def reason(self, tuning: str, place: Place, column: Column) -> str:
-        """Why a number that the column would show isn't there."""
+        """Return why a number that the column would show isn't there."""
         if self.is_native(tuning) and "exits" in column.names:
             return "VM exits: a native run has none by definition"
         missing = [
@@ -328,7 +329,8 @@ class View:
         return f"{column.title}: {_MEASURED}"
 
     def why_not_compared(self, tuning: str, against: str, place: Place, column: Column) -> str:
-        """Why a comparison isn't there: either side has no number, or they aren't of one kind."""
+        """Return why a comparison isn't there: either side has no number, or they aren't of one
+        kind."""
         for arm in (tuning, against):
             if self.level(arm, place, column) is None:
                 return self.reason(arm, place, column)
@@ -354,7 +356,8 @@ class View:
         return [arm for arm in self.tunings if arm in kept]
 
     def diagnostics(self, place: Place) -> list[Diagnostic]:
-        """What makes the intervals of one place less sure than they say, grave ones first."""
+        """Return what makes the intervals of one place less sure than they say, grave ones
+        first."""
         found = [one for one in self.judgement.diagnostics if place_of(one) == place]
         return sorted(found, key=lambda one: not one.grave)
 

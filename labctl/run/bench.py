@@ -39,7 +39,7 @@ RUNNER = Path(labctl.base.runner_program.__file__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What a trial needs of its machine.
+    """Hold what a trial needs of its machine.
 
     `cpus` and `sched` are given to each command (natively; a guest's tuning acts on its threads).
     `trial_cpus`: host CPUs that the machine may run on. `problems`: what was read back and is not

@@ -240,8 +240,8 @@ class Boots:
 
 
 def may_boot_two(lab: Lab) -> bool:
-    """Whether a second guest may boot beside the first: there is one cable, and each takes a CPU
-    and its memory. A daemon's guests boot one at a time: its files have owners of their own."""
+    """Return whether a second guest may boot beside the first: there is one cable, and each takes a
+    CPU and its memory. A daemon's guests boot one at a time: its files have owners of their own."""
     needed = 2 * (lab.memory_mib * MIB + HEADROOM_BYTES)
     return (
         lab.source.may_boot_two

@@ -38,8 +38,8 @@ done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardState:
-    """What a guest shows of its network card. `problems`: what is not as asked, a sentence each;
-    `evidence`: file name to what was read back."""
+    """Hold what a guest shows of its network card. `problems`: what is not as asked, a sentence
+    each; `evidence`: file name to what was read back."""
 
     problems: tuple[str, ...] = ()
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -76,8 +76,8 @@ def configure(lab: Lab, channel: Channel) -> None:
 
 
 def look(lab: Lab, channel: Channel, asked: Network) -> CardState:
-    """What the guest's kernel shows of the card, against what was asked: its driver, and packed
-    rings as they were negotiated, which no domain XML tells."""
+    """Return what the guest's kernel shows of the card, against what was asked: its driver, and
+    packed rings as they were negotiated, which no domain XML tells."""
     if lab.link is None:
         return CardState()
     device, driver, features, queues = _card(lab.link.guest.machine_mac, channel)

@@ -43,7 +43,7 @@ GROUP = "study"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningState:
-    """Whether a tuning can run here: `lacking` says why not, `remedies` what to do about each,
+    """Say whether a tuning can run here: `lacking` says why not, `remedies` what to do about each,
     `warnings` what it would do."""
 
     name: str
@@ -143,8 +143,8 @@ def _tunings(study: Study | None) -> tuple[dict[str, Tuning], dict[str, str]]:
 
 
 def accelerator_here(image: str, places: StatePlaces, requested: Requested = "auto") -> Accelerator:
-    """What guests run under, by booting the kernel of that image, or any other that is at hand;
-    raises HostError when there is none."""
+    """Return what guests run under, by booting the kernel of that image, or any other that is at
+    hand; raises HostError when there is none."""
     return accelerator(requested, _kernel(image, places), places)
 
 
@@ -156,7 +156,7 @@ def _accelerator(image: str, places: StatePlaces) -> Accelerator | LabctlError:
 
 
 def _kernel(image: str, places: StatePlaces) -> Path:
-    """What the probe boots: the image's kernel, another image's, else this host's own."""
+    """Return what the probe boots: the image's kernel, another image's, else this host's own."""
     built = find(load_recipe(image), places) or next(iter(list_images(places)), None)
     if built is not None:
         return built.kernel
@@ -246,7 +246,7 @@ def _image(image: str, places: StatePlaces) -> Finding:
 
 
 def _trace_room(study: Study, tunings: Mapping[str, Tuning], results: Path) -> list[Finding]:
-    """Whether the results folder has room for the traces of a study; [] of one without."""
+    """Return whether the results folder has room for the traces of a study; [] of one without."""
     if study.collect is not Level.TRACE:
         return []
     windows = [
@@ -279,7 +279,8 @@ def _trace_room(study: Study, tunings: Mapping[str, Tuning], results: Path) -> l
 
 
 def _workloads(study: Study, tunings: Mapping[str, Tuning], places: StatePlaces) -> list[Finding]:
-    """Whether the kernels have the tracers that a study's workloads need; [] where none do."""
+    """Return whether the kernels have the tracers that a study's workloads need; [] where none
+    do."""
     needed = tracers_of(study)
     if not needed:
         return []
@@ -312,7 +313,7 @@ def _choice(
     states: list[TuningState],
     broken: Mapping[str, str],
 ) -> Finding:
-    """What is left to measure: a study needs its roles and one guest tuning beside them."""
+    """Return what is left to measure: a study needs its roles and one guest tuning beside them."""
     out = [state for state in states if not state.runs]
     runs = {state.name for state in states if state.runs}
     of = f"of '{study.name}'" if study else "of the catalogue"

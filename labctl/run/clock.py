@@ -1,4 +1,4 @@
-"""Whether guest and host count the same seconds (METHOD rule 6). Pure."""
+"""Check whether guest and host count the same seconds (METHOD rule 6). Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ LIMIT_PPM = 100.0
 
 
 def rates(first: ClockReading, last: ClockReading) -> dict[str, float]:
-    """How much faster the machine's clock runs than the host's, in ppm, and how unsure that is.
+    """Return how much faster the machine's clock runs than the host's, in ppm, and how unsure that
+    is.
 
     Each reading lies somewhere between its two host moments; over a longer time that matters less.
     """

@@ -1,4 +1,4 @@
-"""What is collected around a trial's measured window, by the run's level."""
+"""Decide what is collected around a trial's measured window, by the run's level."""
 
 from __future__ import annotations
 

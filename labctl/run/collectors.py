@@ -32,7 +32,8 @@ _TRIED_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """What guests run under ("kvm", "tcg", or None where only a boot can tell), and the image."""
+    """Hold what guests run under ("kvm", "tcg", or None where only a boot can tell), and the
+    image."""
 
     accelerator: str | None
     tree: Path | None
@@ -208,8 +209,8 @@ def lacking(level: Level, at: Here) -> list[str]:
 
 
 def without_clocks(conditions: Collection[str], tunings: Iterable[Tuning]) -> list[str]:
-    """What it costs a run that this kernel lets nobody ask where neighbours ran; [] where it costs
-    nothing."""
+    """Return what it costs a run that this kernel lets nobody ask where neighbours ran; [] where it
+    costs nothing."""
     pinned = [tuning.name for tuning in tunings if tuning.pin.vcpus is not None]
     if "neighbour" not in conditions or not pinned:
         return []

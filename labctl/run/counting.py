@@ -35,7 +35,7 @@ def frequency_countable() -> Countable:
 
 
 class Printed:
-    """What perf printed, once it has ended."""
+    """Hold what perf printed, once it has ended."""
 
     text = ""
 
@@ -59,8 +59,8 @@ def pmu_counting(bench: Bench, pid: int, folder: TrialFolder) -> Iterator[None]:
 
 @contextmanager
 def frequency_counting(bench: Bench, folder: TrialFolder) -> Iterator[None]:
-    """How fast the trial's CPUs are meanwhile; or the reason why not, stored in its place. Raises
-    BrokenError when perf ends before it is asked to."""
+    """Count how fast the trial's CPUs are meanwhile, or store the reason why not in its place.
+    Raises BrokenError when perf ends before it is asked to."""
     can = frequency_countable()
     if can.problem is not None:
         folder.write_raw(host_cpus.FREQUENCY_PROBLEM, can.problem)

@@ -55,7 +55,7 @@ def remove_disks(disks: Disks) -> None:
 
 
 def disk_bytes_needed(memory_bytes: int, *, image_is_built: bool) -> int:
-    """What a sweep may write to the state folder: the data disk and its pristine copy, save
+    """Return what a sweep may write to the state folder: the data disk and its pristine copy, save
     files, and an image that is yet to be built."""
     return 2 * DATA_SIZE_BYTES + 2 * memory_bytes + (0 if image_is_built else _IMAGE_BYTES)
 

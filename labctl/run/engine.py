@@ -125,7 +125,8 @@ class Engine:
                     self._run_once(todo)
 
     def _asked(self, trials: Sequence[PlannedTrial]) -> str | None:
-        """Why the run ends before this block. One that has begun was decided on before it did."""
+        """Return why the run ends before this block. One that has begun was decided on before it
+        did."""
         rule, blocks = self._plan.stopping, trials[0].block - 1
         if rule is None or not rule.may_end_after(blocks):
             return None
@@ -134,7 +135,7 @@ class Engine:
         return self._why_end(blocks)
 
     def _stands_in(self, spare: int) -> bool:
-        """Whether a spare block runs: for what was lost, whatever the rest has measured."""
+        """Return whether a spare block runs: for what was lost, whatever the rest has measured."""
         if spare not in self._spares_due():
             return False
         if spare not in self._begun:
@@ -157,7 +158,7 @@ class Engine:
         return tuple(trial for trial in self._trials if trial.block not in unused)
 
     def _look_for_room(self, block: int, todo: Sequence[PlannedTrial]) -> None:
-        """Whether the block is traced. All of it or nothing: its arms are compared."""
+        """Decide whether the block is traced. All of it or nothing: its arms are compared."""
         if self._plan.collect is not Level.TRACE or not todo:
             return
         windows_s = [self._plan.workloads[trial.cell["workload"]].duration_s for trial in todo]
@@ -242,8 +243,8 @@ class Engine:
         return self._serves(bench)
 
     def _serves(self, bench: Bench) -> bool:
-        """Whether the machine answers, and its threads are still what was asked: where somebody
-        has changed them, the trials that are left take another one."""
+        """Return whether the machine answers, and its threads are still what was asked: where
+        somebody has changed them, the trials that are left take another one."""
         try:
             bench.channel.wait_ready(Deadline.after(30, "the machine's answer after a trial"))
         except BrokenError:

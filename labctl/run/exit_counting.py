@@ -148,7 +148,7 @@ def why_no_bpf() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a bpftrace that is attached counts: from the first mark to the second."""
+    """Hold what a bpftrace that is attached counts: from the first mark to the second."""
 
     process: subprocess.Popen[bytes]
 

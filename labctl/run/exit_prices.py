@@ -1,4 +1,4 @@
-"""What a VM exit costs: a guest of our own makes one kind of exit over and over.
+"""Measure what a VM exit costs: a guest of our own makes one kind of exit over and over.
 
 The guest is benchmarks/exit-prices.S, its firmware and all: it needs no kernel that boots. It
 times its rounds by the time stamp counter; KVM's own count of exits tells whether each instruction
@@ -155,7 +155,8 @@ def _assembled(folder: Path) -> bytes:
 
 
 def _cpu_model(folder: Path, program: bytes) -> str:
-    """What of the host's CPU a guest can have; raises HostError when no guest starts under KVM."""
+    """Return what of the host's CPU a guest can have; raises HostError when no guest starts under
+    KVM."""
     problem = ""
     for features in FEATURE_SETS:
         model = ",".join(["host", *(f"{feature}=off" for feature in features)])

@@ -1,4 +1,4 @@
-"""Which image a run's guests boot: its recipe, and a kernel of the user's own."""
+"""Choose which image a run's guests boot: its recipe, and a kernel of the user's own."""
 
 from __future__ import annotations
 

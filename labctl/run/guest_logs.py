@@ -1,4 +1,4 @@
-"""What guests leave to read: their consoles, and what QEMU said when it ended."""
+"""Read what guests leave behind: their consoles, and what QEMU said when it ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bound(log: Path) -> None:
 
 
 def console_end(log: Path) -> str:
-    """What a guest printed last, as lines below a sentence (`base.wording.without_logs`)."""
+    """Return what a guest printed last, as lines below a sentence (`base.wording.without_logs`)."""
     return _told("Its console", _end_of(log))
 
 

@@ -52,7 +52,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestState:
-    """What was set up in a guest. `problems`: what is not as it was asked, one sentence each.
+    """Hold what was set up in a guest. `problems`: what is not as it was asked, one sentence each.
     `evidence`: file name to what was read back, stored with every trial."""
 
     problems: tuple[str, ...] = ()
@@ -118,7 +118,8 @@ def _command_line_problems(channel: Channel, words: tuple[str, ...], line: str) 
 
 
 def _output(channel: Channel, *argv: str) -> str:
-    """What a program of the guest prints; raises BrokenError with what it says when it fails."""
+    """Return what a program of the guest prints; raises BrokenError with what it says when it
+    fails."""
     result = channel.run(Command(argv=argv), seconds=_SECONDS)
     if result.returncode != 0:
         raise BrokenError(f"'{argv[0]}' fails in the guest: {last_words(result.stderr)}")

@@ -144,7 +144,8 @@ def _stop(channel: Channel, folder: TrialFolder) -> str | None:
 
 
 def _run(channel: Channel, seconds: float, *argv: str) -> CommandResult | str:
-    """What came of a command; what it says when it fails, can't be started or takes too long."""
+    """Return what came of a command; what it says when it fails, can't be started or takes too
+    long."""
     try:
         result = channel.run(Command(argv=argv), seconds=seconds)
     except (ChannelClosed, DeadlineError):

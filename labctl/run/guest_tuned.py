@@ -90,8 +90,8 @@ print(json.dumps({{
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedState:
-    """What tuned says in a guest. `problems`: why the profile isn't in force, one sentence each;
-    its log is among the evidence."""
+    """Hold what tuned says in a guest. `problems`: why the profile isn't in force, one sentence
+    each; its log is among the evidence."""
 
     problems: tuple[str, ...]
     evidence: dict[str, Any]
@@ -125,13 +125,13 @@ def activate(channel: Channel, profile: str) -> TunedState:
 
 
 def _said(log: str, mark: str) -> list[str]:
-    """What stands after `mark` in the log's lines."""
+    """Return what stands after `mark` in the log's lines."""
     return [line.partition(mark)[2].strip() for line in log.splitlines() if mark in line]
 
 
 def _is_other_spelling(failed: str, isolated: str) -> bool:
-    """Whether tuned misses only that a word of the kernel's command line names the last CPU by its
-    number rather than by N (kernel-parameters.rst, "cpu lists")."""
+    """Return whether tuned misses only that a word of the kernel's command line names the last CPU
+    by its number rather than by N (kernel-parameters.rst, "cpu lists")."""
     words = re.fullmatch(r"cmdline arg '(.*)', expected '(.*)'", failed)
     return words is not None and re.sub(r"\d+-N\b", isolated, words[1]) == words[2]
 

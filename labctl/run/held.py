@@ -1,4 +1,5 @@
-"""Whether a trial's threads were what was asked, before and after its window (METHOD rule 28).
+"""Check whether a trial's threads were what was asked, before and after its window (METHOD rule
+28).
 
 What came and went between the two is not seen: nothing runs inside of the window but the workload.
 """
@@ -37,8 +38,8 @@ def held(
     *,
     places_itself: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    """What the trial's `threads.json` holds, and a sentence for each thread that was not what was
-    asked, or that changed meanwhile.
+    """Return what the trial's `threads.json` holds, and a sentence for each thread that was not
+    what was asked, or that changed meanwhile.
 
     `host`: the two snapshots, `workload`: what the command's runner has read of its threads, each
     `before` and `after`. `places_itself`: whether the command's threads choose their own CPUs.

@@ -1,4 +1,5 @@
-"""What this host's tools print and its kernel shows, as it is: parsers' fixtures come from it."""
+"""Record what this host's tools print and its kernel shows, as it is: parsers' fixtures come from
+it."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ _LARGEST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutput:
-    """What a command printed. `problem`: why it was not had, "" where it was."""
+    """Hold what a command printed. `problem`: why it was not had, "" where it was."""
 
     argv: tuple[str, ...]
     status: int | None
@@ -80,7 +81,7 @@ def _lines(said: str) -> str:
 
 
 def tool_output(argv: Sequence[str]) -> ToolOutput:
-    """What a command prints, whatever its status. What it mounts is gone when it ends."""
+    """Return what a command prints, whatever its status. What it mounts is gone when it ends."""
     try:
         done = process.run(
             [*_ALONE, *argv],

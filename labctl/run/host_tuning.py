@@ -31,7 +31,7 @@ from labctl.study.tunings import load_tuning, tuning_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What was asked of the host. `words`: those of its kernel's command line that the running
+    """Hold what was asked of the host. `words`: those of its kernel's command line that the running
     kernel was not booted with. `place`: where, with the CPUs of the guest that it is for."""
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class Tuned:
 
 
 def asked_for(names: Sequence[str], vcpus: int | None = None) -> Asked:
-    """What tunings ask of the host; a name that is none is a profile of tuned.
+    """Return what tunings ask of the host; a name that is none is a profile of tuned.
 
     `vcpus` of the guest that CPUs are kept free for; None takes what a sweep would. Only reads.
     Raises UsageError for a name that is neither, for two that contradict each other, for one that

@@ -1,4 +1,4 @@
-"""What every part of a run has in hand, and how it is opened."""
+"""Define what every part of a run has in hand, and how it is opened."""
 
 from __future__ import annotations
 
@@ -37,32 +37,33 @@ domain, what is saved of either is restored under its own name."""
 
 
 class GuestSource(Protocol):
-    """What a run's guests are made of: an image of labctl's (`run.prepare`), or the
+    """Hold what a run's guests are made of: an image of labctl's (`run.prepare`), or the
     administrator's own domain (`run.own_vm`)."""
 
     @property
     def has_native_side(self) -> bool:
-        """Whether native runs use the same programs, file by file."""
+        """Return whether native runs use the same programs, file by file."""
 
     @property
     def says_everything(self) -> bool:
-        """Whether its XML leaves nothing for libvirt to fill in of what read-back compares."""
+        """Return whether its XML leaves nothing for libvirt to fill in of what read-back
+        compares."""
 
     def disks(self, lab: Lab, baseline: Tuning) -> Disks:
-        """What every boot starts from; made ready now if need be."""
+        """Return what every boot starts from; made ready now if need be."""
 
     def check(self) -> None:
         """Raises HostError when those are no longer what they were."""
 
     @property
     def may_boot_two(self) -> bool:
-        """Whether two of its guests may boot at once."""
+        """Return whether two of its guests may boot at once."""
 
     def xml(self, lab: Lab, tuning: Tuning, disks: Disks) -> str:
         """The validated domain XML of a tuning."""
 
     def expected_threads(self, lab: Lab, tuning: Tuning, xml: str) -> list[ExpectedThread]:
-        """What each thread of a guest with that XML must show."""
+        """Return what each thread of a guest with that XML must show."""
 
     def greet(self, lab: Lab, running: RunningGuest, deadline: Deadline) -> None:
         """See to it that labctl's runner starts in a guest that boots."""
@@ -71,7 +72,7 @@ class GuestSource(Protocol):
         """End what would run beside a workload in a guest that has booted."""
 
     def hint(self, lab: Lab) -> str:
-        """What to do when a guest doesn't answer."""
+        """Return what to do when a guest doesn't answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class Lab:
         return DOMAIN_NAMES[self.seat]
 
     def pin_plan_for(self, tuning: Tuning) -> PinPlan:
-        """Where the threads of a tuning that pins by the plan run."""
+        """Return where the threads of a tuning that pins by the plan run."""
         return self.pin_plans[tuning.pin.strategy]
 
     @property
@@ -141,7 +142,7 @@ class Lab:
 
     @property
     def qemu_log(self) -> Path:
-        """What QEMU says of the guests, and libvirt of its end."""
+        """Return what QEMU says of the guests, and libvirt of its end."""
         return logs_of_qemu(self.session.uri) / f"{self.domain_name}.log"
 
     @property

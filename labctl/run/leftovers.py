@@ -1,4 +1,4 @@
-"""What a labctl that was killed left on the host: guests, settings, working files."""
+"""Find what a labctl that was killed left on the host: guests, settings, working files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the host's tools print about a guest while it works: its VM exits by reason above all.
+"""Record what the host's tools print about a guest while it works: its VM exits by reason above
+all.
 
 Nobody has it yet from a host whose KVM is the CPU's. What it is to be read by is
 `collect.perf_kvm_stat` and `collect.perf_stat`.

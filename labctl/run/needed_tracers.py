@@ -20,8 +20,8 @@ _OF_DEBIAN = "of Debian's, linux-image-rt-amd64 has it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """What a study would run under: the host's kernel natively, in guests that of an image, or of
-    somebody's own domain. `image`: None where it isn't built."""
+    """Hold what a study would run under: the host's kernel natively, in guests that of an image, or
+    of somebody's own domain. `image`: None where it isn't built."""
 
     recipe: Recipe
     image: Image | None
@@ -29,7 +29,7 @@ class Kernels:
 
     @property
     def guests_are_unknown(self) -> bool:
-        """Whether building the image would tell more."""
+        """Return whether building the image would tell more."""
         return self.image is None and self.recipe.kernel is None and not self.is_own_domain
 
     def have(self, side: Kind, tracer: str) -> bool | None:
@@ -91,8 +91,8 @@ def lacking(
 def untraceable(
     study: Study, sides: Collection[Kind], kernels: Kernels, asked_for: Collection[str]
 ) -> dict[str, dict[str, str]]:
-    """What `lacking` says, as a plan has it. Raises HostError for a workload that is asked for by
-    name and can run on none of the sides."""
+    """Return what `lacking` says, as a plan has it. Raises HostError for a workload that is asked
+    for by name and can run on none of the sides."""
     found = lacking(study, sides, kernels)
     for name in asked_for:
         reasons = found.get(name, {})

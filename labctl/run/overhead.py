@@ -1,4 +1,4 @@
-"""What collecting costs: a workload's throughput at each level and with nothing collected.
+"""Measure what collecting costs: a workload's throughput at each level and with nothing collected.
 
 Levels take turns within each block in a balanced, seeded order (METHOD: interleaved, paired), in
 one guest and in one native session. Nothing is judged here.

@@ -63,7 +63,7 @@ class OwnGuest:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """What run.json says of it."""
+        """Return what run.json says of it."""
         content = {"xml": self.domain.xml, "disks": dict(self.disks_as_found)}
         return {
             "name": self.domain.name,
@@ -99,7 +99,7 @@ def _content(path: Path) -> bytes:
 
 
 def is_file(asked: str) -> bool:
-    """Whether a user means a file, and no name of a domain."""
+    """Return whether a user means a file, and no name of a domain."""
     return asked.endswith(".xml") or "/" in asked
 
 
@@ -234,8 +234,8 @@ def promises(
     pin_plans: Mapping[Strategy, PinPlan],
     accelerator: str,
 ) -> dict[str, str]:
-    """What the domain's disks promise of a write under each tuning that fits it (METHOD 10): its
-    own XML says the cache mode wherever the tuning does not."""
+    """Return what the domain's disks promise of a write under each tuning that fits it (METHOD 10):
+    its own XML says the cache mode wherever the tuning does not."""
     return {
         name: promise(tuned(domain, tuning, pin_plans[tuning.pin.strategy], baseline, accelerator))
         for name, tuning in tunings.items()
@@ -244,7 +244,7 @@ def promises(
 
 
 def outside_xml(tuning: Tuning, baseline: Tuning) -> list[str]:
-    """What a tuning changes on the host or in the guest rather than in the domain's XML, one
+    """Return what a tuning changes on the host or in the guest rather than in the domain's XML, one
     `key: value` each."""
     changed = changes(tuning, baseline).items()
     return [f"{dotted(key)}: {word(value)}" for key, value in changed if key[0] not in _OF_XML]

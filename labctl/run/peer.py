@@ -37,7 +37,7 @@ class RunningPeer:
         return tree_threads(self.pid, ROLE)
 
     def output(self) -> bytes:
-        """What the server has printed so far."""
+        """Return what the server has printed so far."""
         self._output.seek(0)
         return self._output.read()
 
@@ -71,8 +71,8 @@ def serving(lab: Lab, workload: Workload, parameters: Parameters) -> Iterator[Ru
 
 
 def _is_ready(pid: int, wanted: Peer) -> bool:
-    """Whether the port is taken in the server's own network namespace (proc_pid_net(5)). Before it
-    is in there, /proc shows the host's."""
+    """Return whether the port is taken in the server's own network namespace (proc_pid_net(5)).
+    Before it is in there, /proc shows the host's."""
     try:
         is_started = (
             Path(f"/proc/{pid}/comm").read_text().strip() == Path(wanted.command.argv[0]).name
@@ -84,7 +84,7 @@ def _is_ready(pid: int, wanted: Peer) -> bool:
 
 
 def has_port(rows: Sequence[str], wanted: Peer) -> bool:
-    """Whether rows of /proc/net/udp or tcp hold a socket that waits at the peer's port."""
+    """Return whether rows of /proc/net/udp or tcp hold a socket that waits at the peer's port."""
     for row in rows:
         fields = row.split()
         port = int(fields[1].rpartition(":")[2], 16)

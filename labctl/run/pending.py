@@ -1,4 +1,5 @@
-"""What is changed on this host, in a sentence. Every command asks: it has to be cheap to load."""
+"""Say what is changed on this host, in a sentence. Every command asks: it has to be cheap to
+load."""
 
 from __future__ import annotations
 

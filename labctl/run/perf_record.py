@@ -136,7 +136,7 @@ def buffer_mib(cpu_count: int) -> int:
 
 
 def _ask(asking: int, answers: int, what: str, seconds: float) -> bool:
-    """Whether perf says within that time that it has done it."""
+    """Return whether perf says within that time that it has done it."""
     try:
         os.write(asking, f"{what}\n".encode())
     except BrokenPipeError:

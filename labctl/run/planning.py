@@ -44,7 +44,7 @@ from labctl.workloads.registry import checkers, workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest:
-    """What a user asked for. `resume`: the run to go on with; the rest of its plan is on disk.
+    """Hold what a user asked for. `resume`: the run to go on with; the rest of its plan is on disk.
     `extend`: the finished run that `overrides.blocks` more blocks are for, under its own seed.
     `kernel`, `initrd`: what guests boot in place of what the image brings. `domain`: the user's
     own, a name or a file, in place of an image; `keep_network`: its copy stays on its networks.
@@ -121,7 +121,8 @@ def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned
 
 
 def has_peers(what: Plan | Study) -> bool:
-    """Whether any of its workloads talks to a peer, so that its machines need a link to one."""
+    """Return whether any of its workloads talks to a peer, so that its machines need a link to
+    one."""
     return any(
         workload(declared.program).peer(declared.parameters) is not None
         for declared in what.workloads.values()
@@ -220,21 +221,21 @@ def _planned(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What stands between a tuning and this host. `lacking`: what it needs and the host hasn't;
-    `crowding`: what its pins and policies would do here."""
+    """Hold what stands between a tuning and this host. `lacking`: what it needs and the host
+    hasn't; `crowding`: what its pins and policies would do here."""
 
     lacking: tuple[Unmet, ...]
     crowding: tuple[pincheck.PinProblem, ...]
 
     @property
     def hindrances(self) -> tuple[Unmet, ...]:
-        """Why it can't run here; () when it can."""
+        """Return why it can't run here; () when it can."""
         refused = (Unmet(text=p.text, remedy=p.hint) for p in self.crowding if p.refused)
         return (*self.lacking, *refused)
 
 
 def fits(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> dict[str, Fit]:
-    """Of each tuning, what keeps it from running here and what its pins would do."""
+    """Return, for each tuning, what keeps it from running here and what its pins would do."""
     pin_plans, unplaced = _pin_plans(topology, offers.vcpus, tunings.values())
     found = {}
     for name, tuning in tunings.items():
@@ -252,7 +253,7 @@ def fits(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> d
 
 
 def _rt_runtime_us(tuning: Tuning) -> int:
-    """What real-time tasks may take of each second while the tuning is in force."""
+    """Return what real-time tasks may take of each second while the tuning is in force."""
     value = tuning.host.get(RT_RUNTIME)
     if value is None and tuned.TUNED in tuning.host:
         value = tuned.sysctl(tuning.host[tuned.TUNED], "kernel.sched_rt_runtime_us")
@@ -329,7 +330,8 @@ def _check_any_left(
 
 
 def plan_of(folder: RunFolder) -> Plan:
-    """What a run carries out: its plan until its rule ended it, and what extends it since."""
+    """Return what a run carries out: its plan until its rule ended it, and what extends it
+    since."""
     record = folder.read_run()
     if record.get("imported"):
         raise UsageError(

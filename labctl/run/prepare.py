@@ -81,7 +81,7 @@ class ImageSource:
 
 
 def prepared_path(image: Image) -> Path:
-    """Where the overlay lies that a first boot of the image provisions.
+    """Return where the overlay lies that a first boot of the image provisions.
 
     It is named by its seed's digest, so that another runner or another user-data makes another.
     """

@@ -1,4 +1,5 @@
-"""What runs is what was proven: files hashed as they are run, on both sides (METHOD rule 28)."""
+"""Prove that what runs is what was hashed: files as they are run, on both sides (METHOD rule
+28)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _NO_OTHER_SIDE = (
 
 
 def of_older_trials(done: int) -> str:
-    """What a run says that an older labctl began, when it goes on after so many trials."""
+    """Return what a run says that an older labctl began, when it goes on after so many trials."""
     return (
         f"The run's first {counted(done, 'trial')} had less proof than the others: an older labctl "
         "hashed no libraries, and read threads back before trials alone."
@@ -80,7 +81,7 @@ class Proof:
         self._check(kind, channel, self._paths[kind])
 
     def to_json(self) -> dict[str, Any]:
-        """What run.json says of it: by side how often its files were hashed, and each file's
+        """Return what run.json says of it: by side how often its files were hashed, and each file's
         SHA-256; and what could not be proven, in sentences."""
         sides = {
             str(kind): {"checks": checks, "files": dict(sorted(self._files[kind].items()))}
@@ -162,7 +163,7 @@ class Proof:
 
 
 def _beside(plan: Plan) -> Iterator[str]:
-    """What runs out of the tree beside any machine."""
+    """Yield what runs out of the tree beside any machine."""
     if "neighbour" in plan.conditions:
         yield neighbour.BINARY
     for declared in plan.workloads.values():

@@ -57,7 +57,7 @@ def recorded(
 
 
 def _has_begun(folder: RunFolder, planned: Planned) -> bool:
-    """Whether there is anything new to record."""
+    """Return whether there is anything new to record."""
     return planned.added is None or planned.added.to_json() in folder.read_extensions()
 
 

@@ -1,4 +1,4 @@
-"""What a tuning needs, against what this host has: checked before anything starts."""
+"""Compare what a tuning needs with what this host has: checked before anything starts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Unmet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """What this host has, as far as the tunings at hand ask for it.
+    """Hold what this host has, as far as the tunings at hand ask for it.
 
     `accelerator` None: not known before a kernel is booted. `huge_pages`: free ones by size; a
     size that the kernel doesn't have is not in it. `knob_problems`: by tuning, why what it sets on
@@ -75,8 +75,8 @@ def read_offers(
     memory_mib: int,
     accelerator: str | None,
 ) -> Offers:
-    """What this host has of what `tunings` ask for. Only reads, and only what is asked for: the
-    versions of libvirt and QEMU cost a library and a process.
+    """Return what this host has of what `tunings` ask for. Only reads, and only what is asked for:
+    the versions of libvirt and QEMU cost a library and a process.
 
     Raises UsageError naming the tuning for a knob of the host, or a value, that doesn't exist.
     """

@@ -1,4 +1,4 @@
-"""What a self-test has shown, told from its run. Pure."""
+"""Decide what a self-test has shown, told from its run. Pure."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether something didn't work that this host can have."""
+        """Return whether something didn't work that this host can have."""
         return bool(self.failure) or any(tuning.state == FAILED for tuning in self.tunings)
 
     @property
     def verifies_kvm(self) -> bool:
-        """Whether it shows all that "unverified on hardware" waits for."""
+        """Return whether it shows all that "unverified on hardware" waits for."""
         return not self.failed and all(claim.shown for claim in self.claims)
 
     @property
     def label(self) -> str:
-        """What the bundle may be taken for."""
+        """Return what the bundle may be taken for."""
         if self.verifies_kvm:
             return "KVM and a PMU work here, and all of labctl that needs them ran."
         missing = ", ".join(claim.what for claim in self.claims if not claim.shown)
@@ -94,7 +94,8 @@ def outcome(
     run: LoadedRun,
     failure: str,
 ) -> Outcome:
-    """What the run of these tunings shows; `lacking`: those that the host can't have, and why."""
+    """Return what the run of these tunings shows; `lacking`: those that the host can't have, and
+    why."""
     return Outcome(
         accelerator=accelerator,
         claims=tuple(_claims(accelerator, run)),
@@ -113,7 +114,7 @@ def _claims(accelerator: Accelerator, run: LoadedRun) -> Iterator[Claim]:
 
 
 def _why_missing(run: LoadedRun, kind: str, metric: str) -> str | None:
-    """Why a metric is not in every valid trial of a kind of machine; None when it is."""
+    """Return why a metric is not in every valid trial of a kind of machine; None when it is."""
     valid = [
         trial.readings
         for trial in run.trials

@@ -1,4 +1,4 @@
-"""What a booted guest goes through before it is saved: facts, hashes, counts, warm files."""
+"""Define what a booted guest goes through before it is saved: facts, hashes, counts, warm files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Settler:
                 raise BrokenError(f"{declared.program} fails in the guest: {said}")
 
     def facts(self, host: dict[str, Any]) -> dict[str, Any]:
-        """What run.json says of the guest, and of both sides together."""
+        """Return what run.json says of the guest, and of both sides together."""
         if self._facts is None:
             raise BrokenError("no boot has told its facts yet")
         same, sentence = same_kernel(host, self._facts)

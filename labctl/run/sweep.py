@@ -141,8 +141,8 @@ def _preflight(request: SweepRequest, planned: Planned, path: Path) -> None:
 
 
 def host_problems(places: StatePlaces, planned: Planned) -> list[HostError]:
-    """What would end the guests of a plan later on. Raises UsageError for a state folder that
-    can't be one."""
+    """Return what would end the guests of a plan later on. Raises UsageError for a state folder
+    that can't be one."""
     _check_socket_paths(places)
     return preflight.preflight(
         state_folder=places.root,
@@ -160,7 +160,7 @@ def _disk_bytes(places: StatePlaces, planned: Planned) -> int:
 
 
 def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
-    """Of the traces that a run in the folder `path` has yet to make."""
+    """Forecast the size of the traces that a run in the folder `path` has yet to make."""
     folder, plan = RunFolder(path), planned.plan
     done = _done(folder, plan)
     windows = [
@@ -301,7 +301,7 @@ def _check_same_accelerator(folder: RunFolder, record: dict[str, Any], chosen: A
 
 
 def _warnings(planned: Planned, folder: RunFolder, at: Here) -> Iterator[str]:
-    """What the run can't have here, and goes on without."""
+    """Yield what the run can't have here, and goes on without."""
     yield from planned.warnings
     yield from lacking(planned.plan.collect, at)
     yield from without_clocks(planned.plan.conditions, planned.tunings.values())
@@ -324,7 +324,7 @@ def _recall(places: StatePlaces, plan: Plan, record: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
-    """How far a run is. `boots`: the plan's boots that have a trial yet to be done, in order;
+    """Say how far a run is. `boots`: the plan's boots that have a trial yet to be done, in order;
     `last_boot`: the number of the last boot that was made, 0 for a new run."""
 
     boots: tuple[int, ...]

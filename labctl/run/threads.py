@@ -1,4 +1,4 @@
-"""Which threads a snapshot looks at, and in what role."""
+"""Choose which threads a snapshot looks at, and in what role."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tree_threads(pid: int, role: str) -> list[ThreadRef]:
 
 
 def labctl_threads() -> list[ThreadRef]:
-    """What measuring costs: our own, and those of the tools that record for us."""
+    """Return what measuring costs: our own, and those of the tools that record for us."""
     found = process_threads(os.getpid(), "labctl")
     for child in _children(found):
         try:

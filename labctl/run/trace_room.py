@@ -43,13 +43,13 @@ _TRACES = (files.HOST, files.GUEST)
 
 
 def limit_mib(folder: Path) -> int:
-    """What the host's trace of a trial may take there; 0: there is no room for one."""
+    """Return what the host's trace of a trial may take there; 0: there is no room for one."""
     room = _room_mib(folder) - GUEST_MIB
     return min(HOST_MIB, room) if room >= _LEAST_MIB else 0
 
 
 def traced_bytes(folder: RunFolder) -> list[int]:
-    """What each traced trial of a run took."""
+    """Return what each traced trial of a run took."""
     sizes = (
         sum((trial.path / name).stat().st_size for name in _TRACES if trial.has(name))
         for trial in folder.trial_folders()
@@ -58,15 +58,15 @@ def traced_bytes(folder: RunFolder) -> list[int]:
 
 
 def holds_block(folder: RunFolder, windows_s: Sequence[float]) -> bool:
-    """Whether there is room for the traces of a block whose trials measure so long, by the largest
-    so far; as long as there is none, by the most that one may take."""
+    """Return whether there is room for the traces of a block whose trials measure so long, by the
+    largest so far; as long as there is none, by the most that one may take."""
     largest = max(traced_bytes(folder), default=0)
     expected = len(windows_s) * largest / MIB if largest else most_mib(max(windows_s))
     return _room_mib(folder.path) >= max(expected, _LEAST_MIB + GUEST_MIB)
 
 
 def most_mib(window_s: float) -> int:
-    """What both traces of a trial may take that measures so long: all of this host's CPUs do
+    """Return what both traces of a trial may take that measures so long: all of this host's CPUs do
     nothing but switch."""
     return _most_on_host_mib(window_s) + GUEST_MIB
 
@@ -78,7 +78,7 @@ def _most_on_host_mib(window_s: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Of a trial that is to be traced."""
+    """Describe the window of a trial that is to be traced."""
 
     side: Kind
     seconds: float
@@ -86,9 +86,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What traces of `trials` may take at `folder`, and what they are likely to: None as long as
-    the run has recorded none. `longest_s`: the longest window. `kept_mib`: of what is free, for all
-    else that the run writes."""
+    """Hold what traces of `trials` may take at `folder`, and what they are likely to: None as long
+    as the run has recorded none. `longest_s`: the longest window. `kept_mib`: of what is free, for
+    all else that the run writes."""
 
     folder: Path
     trials: int
@@ -100,12 +100,12 @@ class Forecast:
 
     @property
     def room_mib(self) -> int:
-        """What they can have."""
+        """Return what they can have."""
         return max(0, self.free_mib - self.kept_mib)
 
     @property
     def trial_mib(self) -> int:
-        """What one trial may take."""
+        """Return what one trial may take."""
         return most_mib(self.longest_s)
 
     @property
@@ -156,7 +156,7 @@ def forecast(
 
 
 def refusal(found: Forecast) -> HostError | None:
-    """Why a run does not begin to trace there; None when it may."""
+    """Return why a run does not begin to trace there; None when it may."""
     if not found.is_refused:
         return None
     lacking_mib = found.trial_mib + found.kept_mib - found.free_mib

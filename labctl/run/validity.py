@@ -1,4 +1,4 @@
-"""What of a trial's readings makes it invalid. Pure."""
+"""Decide what of a trial's readings makes it invalid. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OTHER_CPU = "host_cpu{thread=other}"
 
 
 def invalid_reasons(readings: Iterable[Reading], limits: Limits) -> list[str]:
-    """Why a trial can't be used, one sentence each; [] when it can.
+    """Return why a trial can't be used, one sentence each; [] when it can.
 
     CPU time that anyone else took on the trial's CPUs: a shared machine once halved a whole
     restore (METHOD rules 6 and 24). What a hypervisor below this host took is in it. One limit

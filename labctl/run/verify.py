@@ -1,4 +1,4 @@
-"""Whether a run's files are those that its trials left."""
+"""Check whether a run's files are those that its trials left."""
 
 from __future__ import annotations
 

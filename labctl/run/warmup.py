@@ -1,4 +1,4 @@
-"""When a warm-up is over (METHOD rule 6). Pure."""
+"""Decide when a warm-up is over (METHOD rule 6). Pure."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def _centred(rates: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 def is_settled(rates: Sequence[float]) -> bool:
-    """Whether the last windows, three or more of them, show no trend any more. Those up to one in
-    which nothing was done at all (a stalled connection) tell nothing of what comes after it."""
+    """Return whether the last windows, three or more of them, show no trend any more. Those up to
+    one in which nothing was done at all (a stalled connection) tell nothing of what comes after
+    it."""
     stalled = [number for number, rate in enumerate(rates) if rate <= 0]
     rates = rates[stalled[-1] + 1 :] if stalled else rates
     if len(rates) < WINDOWS:
@@ -53,8 +54,8 @@ def is_settled(rates: Sequence[float]) -> bool:
 
 
 def is_flat(counts: Sequence[int]) -> bool:
-    """Whether counts of faults, window by window, show no trend any more: by the same rule as
-    rates, but for the scatter that a count has by itself (a variance as large as the count).
+    """Return whether counts of faults, window by window, show no trend any more: by the same rule
+    as rates, but for the scatter that a count has by itself (a variance as large as the count).
 
     0 is a usual count and has no logarithm, so all are taken as one larger.
     """

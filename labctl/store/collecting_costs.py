@@ -1,4 +1,5 @@
-"""What collecting was measured to cost on hosts of which class: remembered for the runs there."""
+"""Remember what collecting was measured to cost on hosts of which class: remembered for the runs
+there."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def remember(file: Path, run: Mapping[str, Any], costs: Iterable[CollectingCost]
 
 
 def known(file: Path, run: Mapping[str, Any], level: str | None = None) -> list[CollectingCost]:
-    """What is known of a run's class, of that level or of all."""
+    """Return what is known of a run's class, of that level or of all."""
     key = _key(run)
     return [
         CollectingCost(**{name: value for name, value in entry.items() if name != "key"})
@@ -71,7 +72,8 @@ def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _entries(file: Path) -> list[dict[str, Any]]:
-    """What is remembered; nothing where the file is gone or none of ours: it says less then."""
+    """Return what is remembered; nothing where the file is gone or none of ours: it says less
+    then."""
     names = {"key", *CollectingCost.__dataclass_fields__}
     try:
         content = read_json(file)

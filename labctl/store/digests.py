@@ -40,8 +40,8 @@ class Digests:
 
 
 def digests_of(folder: Path) -> Digests:
-    """Of the files as they are now. Raises BrokenError naming what can't be read, and what is no
-    regular file, which no trial leaves."""
+    """Return the digests of the files as they are now. Raises BrokenError naming what can't be
+    read, and what is no regular file, which no trial leaves."""
     found = {name: _digest(folder / name) for name in sorted(_names(folder))}
     return Digests(found.pop(SAMPLES, None), found)
 

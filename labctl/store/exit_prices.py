@@ -1,4 +1,5 @@
-"""What VM exits of each kind cost on a host: measured once, kept for the runs that follow."""
+"""Remember what VM exits of each kind cost on a host: measured once, kept for the runs that
+follow."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ def write_prices(file: Path, host: Mapping[str, Any], prices: Sequence[Price], a
 
 
 def known_prices(file: Path, host: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a run's record keeps of them: `at` and `prices`; None where none were measured on a
-    host of this class."""
+    """Return what a run's record keeps of them: `at` and `prices`; None where none were measured on
+    a host of this class."""
     try:
         content = read_json(file)
         if content["schema"] != 1 or content["host"] != _class(host):

@@ -1,4 +1,4 @@
-"""Which of a run's trials are those that its plan has. Pure."""
+"""Decide which of a run's trials are those that its plan has. Pure."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Fits:
         self._boots: dict[int, Any] = {}
 
     def problem(self, folder: str, record: TrialRecord) -> str | None:
-        """Why the trial in `folder` is not one of the plan's; None when it is. To be asked in the
-        order of the trials: of two that can't both be, the second is the one too many."""
+        """Return why the trial in `folder` is not one of the plan's; None when it is. To be asked
+        in the order of the trials: of two that can't both be, the second is the one too many."""
         if not self._is_known:
             return None
         suffix = "" if record.attempt == 1 else f".{record.attempt}"

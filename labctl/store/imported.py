@@ -22,7 +22,8 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What a CSV file can't say of its trials. None: the tuning of the role's own name, if there.
+    """Hold what a CSV file can't say of its trials. None: the tuning of the role's own name, if
+    there.
 
     `primaries`: "METRIC", for every workload that has it, or "WORKLOAD=METRIC".
     """

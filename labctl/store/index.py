@@ -44,7 +44,8 @@ _FILES = frozenset({"trial.json", "samples.json"})
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What the files of a run's trials look like from outside: names, inodes, sizes and times."""
+    """Hold what the files of a run's trials look like from outside: names, inodes, sizes and
+    times."""
 
     digest: str
     sample_bytes: int
@@ -53,8 +54,8 @@ class Fingerprint:
 
     @classmethod
     def of(cls, trials: Path) -> Fingerprint:
-        """Of the folder `trials`. The time of a file's last change (ctime) is set by the kernel
-        alone: an edit shows in it though size and mtime were put back."""
+        """Take the fingerprint of the folder `trials`. The time of a file's last change (ctime) is
+        set by the kernel alone: an edit shows in it though size and mtime were put back."""
         taken = time.time_ns()
         found = hashlib.sha256()
         sample_bytes, newest = 0, 0
@@ -79,7 +80,7 @@ class Fingerprint:
 
     @property
     def is_lasting(self) -> bool:
-        """Whether an index of these files is worth its while, and will not miss a change."""
+        """Return whether an index of these files is worth its while, and will not miss a change."""
         settled = self.newest_ns + _SETTLED_NS < self.taken_ns
         return settled and self.sample_bytes >= _SMALLEST_BYTES
 

@@ -16,8 +16,8 @@ from labctl.store.shapes import LARGEST, SAMPLE, fitting
 
 
 class Kind:
-    """What samples have in common but their values. `Kinds` makes each once, so that two are the
-    same kind when they are the same object."""
+    """Hold what samples have in common but their values. `Kinds` makes each once, so that two are
+    the same kind when they are the same object."""
 
     __slots__ = ("better", "key", "labels", "metric", "source", "unit")
 

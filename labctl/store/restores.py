@@ -1,5 +1,5 @@
-"""Which restores were shown to do what boots do, on hosts of which class: remembered from the runs
-that tried it for those that don't (METHOD 8)."""
+"""Remember which restores were shown to do what boots do, on hosts of which class: remembered from
+the runs that tried it for those that don't (METHOD 8)."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def remember(
 
 
 def shown(file: Path, run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Of the plan's restored tunings, those that were shown on a host of this class to do what
-    they do booted: `tuning`, `workload`, `condition`, and the `run` that showed it.
+    """Return those of the plan's restored tunings that were shown on a host of this class to do
+    what they do booted: `tuning`, `workload`, `condition`, and the `run` that showed it.
 
     A check counts for margins that are no smaller than its own.
     """
@@ -85,7 +85,8 @@ def _key(run: Mapping[str, Any], plan: Mapping[str, Any], check: Checked) -> str
 
 
 def _entries(file: Path) -> list[dict[str, Any]]:
-    """What is remembered; nothing where the file is gone or none of ours: it says less then."""
+    """Return what is remembered; nothing where the file is gone or none of ours: it says less
+    then."""
     try:
         content = read_json(file)
         return [

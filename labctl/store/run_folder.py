@@ -147,7 +147,7 @@ class RunFolder:
         write_json(self._extensions()[-1], data, below=self.path)
 
     def read_extensions(self) -> list[dict[str, Any]]:
-        """What was added to the plan, in order; [] for most runs. Raises BrokenError."""
+        """Return what was added to the plan, in order; [] for most runs. Raises BrokenError."""
         return [self._read_extension(path) for path in self._extensions()[:-1]]
 
     def _extensions(self) -> list[Path]:
@@ -260,9 +260,9 @@ class RunFolder:
         return kept
 
     def records(self, plan: Mapping[str, Any]) -> tuple[list[TrialRecord], list[DamagedTrial]]:
-        """Of the attempts that came to an end, for a run that goes on: those whose record is whole
-        and the plan's, and the others. `plan`: as the run carries it out. Raises UsageError when a
-        newer labctl wrote one."""
+        """Read the records of the attempts that came to an end, for a run that goes on: those whose
+        record is whole and the plan's, and the others. `plan`: as the run carries it out. Raises
+        UsageError when a newer labctl wrote one."""
         fits = Fits(plan, {}, ())
         whole, damaged = [], []
         for folder in self.trial_folders():
@@ -321,14 +321,14 @@ def _number_and_attempt(path: Path) -> tuple[int, int, str]:
 
 
 def _accelerator(records: Iterable[TrialRecord]) -> str | None:
-    """What guests ran under by what their trials say, for a run whose record has lost it: nobody
-    may take emulation for virtualization."""
+    """Return what guests ran under by what their trials say, for a run whose record has lost it:
+    nobody may take emulation for virtualization."""
     found = {str(name) for r in records if (name := r.parsed_with.get("accelerator"))}
     return found.pop() if len(found) == 1 else None
 
 
 def _is_as_made(plan: Mapping[str, Any]) -> bool:
-    """Whether a plan's digest is that of all else in it; an old plan may have none."""
+    """Return whether a plan's digest is that of all else in it; an old plan may have none."""
     content = {key: value for key, value in plan.items() if key not in ("schema", "digest")}
     digest = plan.get("digest")
     return digest is None or digest == hashlib.sha256(canonical(content).encode()).hexdigest()

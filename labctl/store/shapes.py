@@ -1,4 +1,4 @@
-"""What the JSON files of a run folder hold, as far as anything here reads it.
+"""Define what the JSON files of a run folder hold, as far as anything here reads it.
 
 A file may be old, cut off or edited by hand. What is of another type than its place wants is left
 out and named, so that whoever reads the rest need not ask again.

@@ -27,7 +27,7 @@ class TrialStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
-    """What `trial.json` says. `cell` assigns each factor its level.
+    """Hold what `trial.json` says. `cell` assigns each factor its level.
 
     Times: `measured_s` and `warmup_s` are what the workload took, `wall_s` all of the trial.
     """
@@ -132,15 +132,15 @@ class TrialFolder:
 
     @property
     def has_record(self) -> bool:
-        """Whether the attempt came to an end, whichever; one that was cut off has none."""
+        """Return whether the attempt came to an end, whichever; one that was cut off has none."""
         return self.has("trial.json")
 
     def write_record(self, record: TrialRecord) -> None:
         write_json(self.path / "trial.json", record.to_json(), below=self._run)
 
     def digests(self) -> Digests:
-        """Of every file but trial.json, as they are now; raises BrokenError naming one that can't
-        be read."""
+        """Return the digests of every file but trial.json, as they are now; raises BrokenError
+        naming one that can't be read."""
         return digests_of(self.path)
 
     def read_record(self) -> TrialRecord:

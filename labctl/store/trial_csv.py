@@ -53,7 +53,7 @@ Choice = TypeVar("Choice", Unit, Better, TrialStatus)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvTrials:
-    """What a file holds. `columns`: those that were read; `unread`: the others."""
+    """Hold what a file holds. `columns`: those that were read; `unread`: the others."""
 
     trials: tuple[tuple[TrialRecord, tuple[Reading, ...]], ...]
     study: str | None

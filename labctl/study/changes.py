@@ -1,4 +1,4 @@
-"""What a tuning does differently from another, key by key as tuning files name them."""
+"""Find what a tuning does differently from another, key by key as tuning files name them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def with_changes(tuning: Tuning, changed: Mapping[Key, Any]) -> Tuning:
 
 
 def group(tuning: Tuning, baseline: Tuning) -> str:
-    """Which of GROUPS a tuning is listed under: by what it changes, the rarer part first."""
+    """Return which of GROUPS a tuning is listed under: by what it changes, the rarer part first."""
     if tuning.kind is Kind.NATIVE:
         return NATIVE_GROUP
     heads = {key[0] for key in changes(tuning, baseline)}

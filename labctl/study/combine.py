@@ -127,7 +127,7 @@ def _joined_words(
 
 
 def _required(parts: Sequence[Tuning]) -> Requires:
-    """What all parts require: of versions and numbers the higher, of lists all."""
+    """Return what all parts require: of versions and numbers the higher, of lists all."""
     merged = Requires()
     for part in parts:
         values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What contradicts itself in one tuning: libvirt or QEMU would refuse it, or it would lie."""
+"""Find what contradicts itself in one tuning: libvirt or QEMU would refuse it, or it would lie."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def _not_restorable(tuning: Tuning) -> Iterator[Contradiction]:
 
 
 def _acts(key: Key, value: Any) -> bool:
-    """Whether the guest's CPU or clock is another one than the baseline's by that key."""
+    """Return whether the guest's CPU or clock is another one than the baseline's by that key."""
     if key[0] == "cpu":
         return value not in (None, False)
     return value is True if key == ("timers", "hpet") else value is not None

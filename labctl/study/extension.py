@@ -34,7 +34,7 @@ class Extension:
         return hashlib.sha256(canonical(self._content()).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """What its file holds."""
+        """Return what its file holds."""
         return {"schema": SCHEMA, "digest": self.digest, **self._content()}
 
     def _content(self) -> dict[str, Any]:
@@ -77,7 +77,8 @@ def extension(plan: Plan, blocks: int, *, extends: str) -> Extension:
 
 
 def as_carried_out(plan: Plan, ended_after: int | None, files: Sequence[Mapping[str, Any]]) -> Plan:
-    """What of a plan a run carries out: its trials as far as they go, then those of its extensions.
+    """Return what of a plan a run carries out: its trials as far as they go, then those of its
+    extensions.
 
     `ended_after`: the blocks after which the plan's rule ended the run, if it did; `files`: what
     its extensions' files hold, in order. Raises BrokenError for one that was changed since.
@@ -101,7 +102,7 @@ def as_carried_out(plan: Plan, ended_after: int | None, files: Sequence[Mapping[
 
 
 def extended(plan: Plan, by: Extension) -> Plan:
-    """What a run carries out then. Nothing ends it early: it is over already. `blocks` is
+    """Return what a run carries out then. Nothing ends it early: it is over already. `blocks` is
     the last block's number then: more than there are, where spares didn't run."""
     return replace(
         plan,
@@ -113,7 +114,7 @@ def extended(plan: Plan, by: Extension) -> Plan:
 
 
 def _blocks_per_boot(plan: Plan) -> int:
-    """Of blocks that are added to a plan."""
+    """Return the blocks per boot of blocks that are added to a plan."""
     return plan.blocks_per_boot if plan.blocks > plan.blocks_per_boot else 1
 
 

@@ -24,7 +24,7 @@ MOST_TRIALS = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTuning:
-    """What analysis must know of a tuning. `twin` is None when the twin is not in the plan;
+    """Hold what analysis must know of a tuning. `twin` is None when the twin is not in the plan;
     `digest` covers the whole resolved definition."""
 
     kind: Kind
@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def boots(self) -> int:
-        """Of the planned blocks, without the spares'."""
+        """Return the boots of the planned blocks, without the spares'."""
         return boot_of(self.blocks, self.blocks_per_boot)
 
     @property
@@ -112,7 +112,7 @@ class Plan:
         return _digest(self._content())
 
     def to_json(self) -> dict[str, Any]:
-        """What plan.json holds."""
+        """Return what plan.json holds."""
         content = self._content()
         return {"schema": PLAN_SCHEMA, "digest": _digest(content), **content}
 

@@ -1,4 +1,4 @@
-"""Which spare blocks run (METHOD 27). Pure, and blind: it is told which trials have no valid
+"""Decide which spare blocks run (METHOD 27). Pure, and blind: it is told which trials have no valid
 attempt, and never what the others measured.
 
 A verdict takes ten valid blocks and a study plans ten, so one trial that stays invalid would make
@@ -50,7 +50,7 @@ def losses(plan: Plan, lost: Collection[int]) -> tuple[PlannedTrial, ...]:
 
 
 def why_spare(lost: Sequence[PlannedTrial]) -> str:
-    """Why a spare runs, as a clause."""
+    """Return why a spare runs, as a clause."""
     first, *others = lost
     more = f" and {counted(len(others), 'other')}" if others else ""
     return (
@@ -60,7 +60,8 @@ def why_spare(lost: Sequence[PlannedTrial]) -> str:
 
 
 def _blocks_lost(plan: Plan, lost: Collection[int]) -> Iterator[set[int]]:
-    """Of each comparison in each place, the blocks in which one of its arms has no value."""
+    """Return, for each comparison in each place, the blocks in which one of its arms has no
+    value."""
     by_cell: defaultdict[Place, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for trial in losses(plan, lost):
         cell = dict(trial.cell)

@@ -36,7 +36,8 @@ class StudyWorkload:
     `margin`."""
 
     def to_json(self) -> dict[str, Any]:
-        """What plan.json holds. Studies declared no loss once: where there is none, no key."""
+        """Return what plan.json holds. Studies declared no loss once: where there is none, no
+        key."""
         content = asdict(self)
         if self.no_worse_than is None:
             del content["no_worse_than"]
@@ -148,7 +149,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What a command line changes of a study; None leaves it as the file has it."""
+    """Hold what a command line changes of a study; None leaves it as the file has it."""
 
     tunings: Collection[str] | None = None
     workloads: Collection[str] | None = None

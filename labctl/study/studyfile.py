@@ -31,7 +31,7 @@ Parameter = int | str
 
 
 class Program(Protocol):
-    """What a study must know of the program that a workload names. A UsageError of its checks
+    """Hold what a study must know of the program that a workload names. A UsageError of its checks
     names in quotes the parameter that is wrong."""
 
     @property
@@ -200,7 +200,7 @@ class _Checked:
                 self._names(names or [], f"{what} of the study", allowed, "quick", key)
 
     def _check_length(self) -> None:
-        """How many blocks there are is said once: as a number, or as a rule."""
+        """Check that the number of blocks is given once: as a number, or as a rule."""
         given = [key for key in ("blocks", "stop", "looks") if getattr(self.file, key) is not None]
         if len(given) != 1:
             said = " and ".join(f"'{key}'" for key in given) or "nothing"

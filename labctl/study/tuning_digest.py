@@ -46,7 +46,8 @@ def _plain(value: Any) -> Any:
 
 
 def does(tuning: Tuning) -> Tuning:
-    """What a tuning does, without its name, its words, its needs and how its guest comes about."""
+    """Return what a tuning does, without its name, its words, its needs and how its guest comes
+    about."""
     said: dict[str, Any] = {"name": "", "description": "", "sources": (), "needs": (), "risks": ()}
     said["exercised_by"] = ()
     return replace(tuning, **said, requires=Requires(), restore=True, twin=None)

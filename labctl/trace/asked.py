@@ -72,7 +72,7 @@ def with_asked_wakeups(trace: Trace) -> Trace:
 
 
 def _known(keys: Keys, parts: list[tuple[NDArray[np.int64] | NDArray[np.int32], _Keys]]) -> _Keys:
-    """What happened to threads that switches tell of, in order."""
+    """Return what happened to threads that switches tell of, in order."""
     found = [np.zeros(0, dtype=np.int64)]
     for pids, time_ns in parts:
         own = np.isin(pids, keys.things)

@@ -132,7 +132,7 @@ def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
 
 
 def bent_ns(steered: Sequence[Steering], over: ClockMap) -> int:
-    """How far from a straight line a clock that is steered so may be between the readings.
+    """Return how far from a straight line a clock that is steered so may be between the readings.
 
     While its rate stays between these it strays by a quarter of what they differ by: the furthest
     where it keeps to the one for the first half, and to the other then. What the kernel is about to
@@ -156,7 +156,7 @@ def _reading(entry: Mapping[str, Any]) -> ClockReading:
 
 
 def _gate(reading: ClockReading, base: int) -> _Point:
-    """How far ahead of the guest the host is at least and at most, less `base`."""
+    """Return how far ahead of the guest the host is at least and at most, less `base`."""
     return (
         float(reading.asked_ns - reading.machine_ns - base - _CLOCK_NS),
         float(reading.answered_ns - reading.machine_ns - base + _CLOCK_NS),
@@ -164,7 +164,8 @@ def _gate(reading: ClockReading, base: int) -> _Point:
 
 
 def _cut(corners: Sequence[_Point], a: float, b: float, limit: float) -> list[_Point]:
-    """What of a convex polygon lies where a * x + b * y <= limit (Sutherland & Hodgman 1974)."""
+    """Return what of a convex polygon lies where a * x + b * y <= limit (Sutherland & Hodgman
+    1974)."""
     kept: list[_Point] = []
     beyond = [a * x + b * y - limit for x, y in corners]
     for here, there in itertools.pairwise([*range(len(corners)), 0]):

@@ -1,4 +1,5 @@
-"""How many of the wake-ups that a trace ought to tell of it does, and what that lets one say.
+"""Estimate how many of the wake-ups that a trace ought to tell of it does, and what that lets one
+say.
 
 Those that are missing are no random part of them: where a kernel keeps back what its idle tasks do,
 the wake-ups that are left are those on CPUs that were busy.
@@ -24,7 +25,8 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """What a program itself says: how many wake-ups it had, and the longest latency of them."""
+    """Hold what a program itself says: how many wake-ups it had, and the longest latency of
+    them."""
 
     program: str
     wakeups: int
@@ -52,13 +54,13 @@ class Coverage:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the latest of those that were seen may stand for the latest of all."""
+        """Return whether the latest of those that were seen may stand for the latest of all."""
         return bears_unseen(QUANTILE, self.seen, self.unseen)
 
     @property
     def lacks_worst(self) -> bool:
-        """Whether the program tells of a latency that none of those can have given it: it looks at
-        the clock when it has come, and before it sleeps again."""
+        """Return whether the program tells of a latency that none of those can have given it: it
+        looks at the clock when it has come, and before it sleeps again."""
         return self.own is not None and self.own.worst_ns >= self.until_ns + _WHOLE_NS
 
     @property
@@ -71,14 +73,14 @@ class Coverage:
 
     @property
     def why_unknown(self) -> str:
-        """Why nothing is said of all late ones, as a clause; "" where something is."""
+        """Return why nothing is said of all late ones, as a clause; "" where something is."""
         if self.is_enough:
             return ""
         return f"the trace tells of {self.text}, and the slowest may be among the others"
 
 
 def is_narrow(bounds: Bounds) -> bool:
-    """Whether a share is known well enough for one number."""
+    """Return whether a share is known well enough for one number."""
     return bounds[1] - bounds[0] <= TENTH + 1e-9
 
 

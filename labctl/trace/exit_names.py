@@ -1,4 +1,4 @@
-"""What KVM calls the reasons of exits, by their numbers in its tracepoints.
+"""Know what KVM calls the reasons of exits, by their numbers in its tracepoints.
 
 Source: print fmt of kvm:kvm_exit and kvm:kvm_userspace_exit, Linux 6.18 (x86).
 """
@@ -228,8 +228,8 @@ def exit_name(isa: int, reason: int) -> str:
 
 
 def qemu_exit_name(reason: int, errno: int = 0) -> str:
-    """Why KVM returned to QEMU: KVM_EXIT_... without that prefix; "restart" or "error", whatever
-    the reason, when it returned with an `errno` below 0."""
+    """Return why KVM returned to QEMU: KVM_EXIT_... without that prefix; "restart" or "error",
+    whatever the reason, when it returned with an `errno` below 0."""
     if errno < 0:
         return "restart" if errno == _RESTART else "error"
     return _TO_QEMU.get(reason, f"reason {reason}")

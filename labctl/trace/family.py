@@ -1,4 +1,4 @@
-"""Which of a trace's threads are a workload's."""
+"""Find which of a trace's threads are a workload's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a trial's folder holds what its collectors recorded."""
+"""Know where a trial's folder holds what its collectors recorded."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ PROBLEMS = "trace/problems.json"
 
 
 def has_trace(folder: TrialFolder) -> bool:
-    """Of either side."""
+    """Return whether either side has a trace."""
     return folder.has(HOST) or folder.has(GUEST)

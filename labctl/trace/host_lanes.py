@@ -1,4 +1,4 @@
-"""What QEMU's threads were doing on their host, from its scheduler's and KVM's events. Pure.
+"""Draw what QEMU's threads were doing on their host, from its scheduler's and KVM's events. Pure.
 
 A thread's events cut its time into spans, and each event says what the thread does after it. Where
 events were lost, the span is known up to the loss; what comes after the loss is known as far as the
@@ -69,7 +69,7 @@ _LEAVES = (_What.PREEMPTED, _What.SLEPT, _What.ENDED, *_KVM)
 
 
 class _Says(IntEnum):
-    """What the number of a detail tells of. It stands above two numbers, of 32 and 24 bits."""
+    """Hold what the number of a detail tells of. It stands above two numbers, of 32 and 24 bits."""
 
     EXIT = 1
     ASLEEP = 2
@@ -101,8 +101,8 @@ class _Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSide:
-    """What the lanes of one trace share. `isa`: whose numbers exits' reasons are, 0 if unknown.
-    `window_ns`: what they show."""
+    """Hold what the lanes of one trace share. `isa`: whose numbers exits' reasons are, 0 if
+    unknown. `window_ns`: what they show."""
 
     trace: Trace
     names: Mapping[int, str]
@@ -132,8 +132,8 @@ class HostSide:
 
     @property
     def has_exits(self) -> bool:
-        """Whether KVM told of entries and exits: under emulation there are none, and software-only
-        KVM tells only of those that go on to QEMU."""
+        """Return whether KVM told of entries and exits: under emulation there are none, and
+        software-only KVM tells only of those that go on to QEMU."""
         return any(len(self.trace.events.get(name, ())) for name in (ENTRY, EXIT))
 
     def name(self, tid: int) -> str:
@@ -144,8 +144,8 @@ class HostSide:
         return f"another guest's {name}" if _VCPU.fullmatch(name) else name
 
     def vcpu_lane(self, tids: Sequence[int], vcpu: int) -> tuple[Lane, int]:
-        """Of the thread of a vCPU, or its threads one after the other; and how often its events
-        contradict each other.
+        """Draw the lane of the thread of a vCPU, or its threads one after the other; and how often
+        its events contradict each other.
 
         Where KVM traces its entries and exits: GUEST, EXIT (in the kernel or in QEMU, on a CPU or
         asleep for another reason than the guest's halt), PREEMPTED, HALTED. Else GUEST for all its
@@ -157,7 +157,8 @@ class HostSide:
         return self._lane(moments, f"vCPU {vcpu}", vcpu, State.GUEST, State.HALTED)
 
     def thread_lane(self, tid: int, title: str) -> Lane | None:
-        """Of another thread of QEMU's: HOST on a CPU, PREEMPTED, or IDLE. None without events."""
+        """Draw the lane of another thread of QEMU's: HOST on a CPU, PREEMPTED, or IDLE. None
+        without events."""
         moments = self._moments([tid])
         moments = moments.take(~among(moments.what, _KVM))
         if len(moments) < 2:
@@ -315,7 +316,8 @@ def _last(such: Flags) -> NDArray[np.int64]:
 
 
 def _denied(moments: _Moments, then: NDArray[np.int8]) -> Flags:
-    """Whose next event can't follow on it: one in between is missing, and nobody counted it."""
+    """Return those whose next event can't follow on it: one in between is missing, and nobody
+    counted it."""
     runs, leaves = among(moments.what, _ON), among(then, _LEAVES)
     elsewhere = np.append(moments.cpu[1:] != moments.cpu[:-1], False)
     waits = among(moments.what, _WAITS)
@@ -330,7 +332,7 @@ def _denied(moments: _Moments, then: NDArray[np.int8]) -> Flags:
 def _after(
     moments: _Moments, broken: Flags, isa: int, is_told: bool, on_cpu: State, asleep: State
 ) -> tuple[NDArray[np.int8], _Keys]:
-    """What the thread does after each moment, and its detail."""
+    """Return what the thread does after each moment, and its detail."""
     what = moments.what
     state = np.full(len(moments), NUMBER_OF[State.UNKNOWN])
     key = np.zeros(len(moments), dtype=np.int64)
@@ -364,7 +366,7 @@ def _after(
 def _before(
     then: NDArray[np.int8], is_told: bool, on_cpu: State, asleep: State
 ) -> NDArray[np.int8]:
-    """What the thread did before each next moment, whatever came earlier."""
+    """Return what the thread did before each next moment, whatever came earlier."""
     state = np.full(len(then), NUMBER_OF[State.UNKNOWN])
     state[then == _What.WOKEN] = NUMBER_OF[asleep]
     if is_told:

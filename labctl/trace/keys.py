@@ -30,12 +30,12 @@ class Keys:
 
     @property
     def fits(self) -> bool:
-        """Whether one number holds both: a guest may write of so many things and times that it
-        doesn't."""
+        """Return whether one number holds both: a guest may write of so many things and times that
+        it doesn't."""
         return len(self.things) * self.length_ns <= _MOST
 
     def key(self, thing: Numbers, time_ns: Nanoseconds) -> NDArray[np.int64]:
-        """Of things that are among `things`."""
+        """Return the keys of things that are among `things`."""
         number = np.searchsorted(self.things, thing).astype(np.int64)
         return number * self.length_ns + (time_ns - self.begin_ns)
 
@@ -47,7 +47,7 @@ class Keys:
 
 
 def last(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which of `keys` is the greatest that isn't above each wanted one; -1 for none."""
+    """Return which of `keys` is the greatest that isn't above each wanted one; -1 for none."""
     if not len(keys):
         return np.full(len(wanted), -1)
     in_order = np.argsort(keys, kind="stable")

@@ -71,7 +71,7 @@ def stacked(parts: Sequence[LaneSpans]) -> LaneSpans:
 
 @dataclass(frozen=True, slots=True)
 class Holes:
-    """When events were lost, in order, not overlapping."""
+    """Say when events were lost, in order, not overlapping."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds
@@ -104,7 +104,7 @@ class Holes:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """How long something was so up to any moment. Exact: whole nanoseconds."""
+    """Say how long something was so up to any moment. Exact: whole nanoseconds."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds
@@ -112,7 +112,7 @@ class Meter:
 
     @classmethod
     def of(cls, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Meter:
-        """Of spans in order that don't overlap: so it was during each of them."""
+        """Make a meter of spans in order that don't overlap: so it was during each of them."""
         return cls(start_ns, end_ns, np.concatenate(([0], np.cumsum(end_ns - start_ns))))
 
     @property
@@ -141,8 +141,8 @@ def in_states(lane: Lane, *states: State) -> Flags:
 
 
 def among(values: NDArray[np.int8], chosen: Sequence[int]) -> Flags:
-    """Which of these small numbers are among others; -1 is never. np.isin() takes ten times as
-    long."""
+    """Return which of these small numbers are among others; -1 is never. np.isin() takes ten times
+    as long."""
     is_chosen = np.zeros(128, dtype=bool)
     is_chosen[list(chosen)] = True
     found: Flags = is_chosen[values]

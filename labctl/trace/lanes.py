@@ -14,7 +14,7 @@ from labctl.trace.model import Gap, Nanoseconds
 
 
 class State(StrEnum):
-    """Of a vCPU on its host: GUEST to HALTED. Of a vCPU as its guest sees it: TASK to IDLE."""
+    """Name a state of a vCPU: GUEST to HALTED on its host, TASK to IDLE as its guest sees it."""
 
     GUEST = "running the guest"
     HOST = "running in the host"

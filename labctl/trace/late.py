@@ -82,7 +82,7 @@ class Sight:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Which parts of a latency can be told of: what isn't, is among the others."""
+        """Return which parts of a latency can be told of: what isn't, is among the others."""
         if self.is_native:
             return ("queue",)
         if not self.hosts:
@@ -91,7 +91,7 @@ class Sight:
 
 
 def shared(late: Wakeups, sight: Sight, mapped: Mapped) -> Shared:
-    """Who had the time of each."""
+    """Return who had the time of each."""
     meant, woken, ran = mapped(late.meant_ns), mapped(late.woken_ns), mapped(late.ran_ns)
     host, loop, exits, queue, unsure = (np.zeros(len(late), dtype=np.int64) for _ in range(5))
     for number in np.unique(late.cpu).tolist():
@@ -183,7 +183,7 @@ class _Who(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Had:
-    """Who had a CPU when. `name`: indices into `names`."""
+    """Say who had a CPU when. `name`: indices into `names`."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds
@@ -197,7 +197,7 @@ class _Had:
         return cls(lane.start_ns[chosen], lane.end_ns[chosen], name, lane.details)
 
     def during(self, lane: Lane, state: State) -> _Had:
-        """Of that, what fell into a state of another lane."""
+        """Return what of that fell into a state of another lane."""
         chosen = in_states(lane, state)
         start, end = lane.start_ns[chosen], lane.end_ns[chosen]
         span, at = overlaps(self.start_ns, self.end_ns, start, end)
@@ -214,13 +214,13 @@ class _Had:
 
 
 def _tasks(tasks: Lane, host: Lane | None) -> _Had:
-    """When the guest's CPU ran a task, and had a CPU itself."""
+    """Return when the guest's CPU ran a task, and had a CPU itself."""
     had = _Had.of(tasks, State.TASK)
     return had if host is None else had.during(host, State.GUEST)
 
 
 def _main_loop(host: Lane, main_loop: Lane) -> _Had:
-    """Who had the CPU that QEMU's main loop waited for, while the vCPU was halted."""
+    """Return who had the CPU that QEMU's main loop waited for, while the vCPU was halted."""
     return _Had.of(main_loop, State.PREEMPTED).during(host, State.HALTED)
 
 

@@ -38,7 +38,8 @@ class Lateness:
 def lateness(
     trace: Trace, workload: Workload, sight: Sight, mapped: Mapped, error_ns: int
 ) -> Lateness:
-    """What a machine's trace tells of late wake-ups; it must have a lane in `sight` for each CPU.
+    """Return what a machine's trace tells of late wake-ups; it must have a lane in `sight` for each
+    CPU.
 
     `error_ns`: by how much `mapped` may be off.
     """
@@ -119,7 +120,7 @@ def _coverage(found: Wakeups, watched: Woken, workload: Workload) -> Coverage:
 
 
 def _bounds(parts: Shared, sight: Sight, coverage: Coverage) -> dict[str, Bounds]:
-    """Of each part that can be told of, and of the rest."""
+    """Return the bounds of each part that can be told of, and of the rest."""
     if not sight.parts or not parts.latency_ns.any():
         return {}
     found = {
@@ -133,7 +134,8 @@ def _bounds(parts: Shared, sight: Sight, coverage: Coverage) -> dict[str, Bounds
 
 
 def _shares(parts: Shared, sight: Sight, bounds: Mapping[str, Bounds]) -> dict[str, float]:
-    """Of those seen; none of a part of which that may be far from the share of all."""
+    """Return the shares of those seen; none of a part of which that may be far from the share of
+    all."""
     total = int(parts.latency_ns.sum())
     known = [name for name in bounds if is_narrow(bounds[name])]
     found = {f"late_{name}_share": int(parts.of(name).sum()) / total for name in known}

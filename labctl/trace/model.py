@@ -1,4 +1,4 @@
-"""What a trace holds, whichever tool recorded it."""
+"""Define what a trace holds, whichever tool recorded it."""
 
 from __future__ import annotations
 

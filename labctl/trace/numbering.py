@@ -1,4 +1,4 @@
-"""Which threads a trace's scheduler events are looked through for, numbered."""
+"""Choose which threads a trace's scheduler events are looked through for, numbered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Numbering:
 
     @classmethod
     def of(cls, trace: Trace, tids: Collection[int] | None = None) -> Numbering:
-        """Of these threads, or of all that a trace's scheduler events name; never of the idle
+        """Number these threads, or of all that a trace's scheduler events name; never of the idle
         task (0)."""
         columns = [trace.events[SWITCH].fields[name] for name in ("prev_pid", "next_pid")]
         columns += [trace.events[name].fields["pid"] for name in WAKEUPS if name in trace.events]

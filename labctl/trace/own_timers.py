@@ -48,22 +48,22 @@ class OwnTimers:
         return len(self.key)
 
     def last_between(self, came: _Keys, slept: _Keys) -> NDArray[np.intp]:
-        """Which one each task started last from one key up to another; -1 for none."""
+        """Return which one each task started last from one key up to another; -1 for none."""
         at = np.searchsorted(self.key, slept, "right") - 1
         is_any = (at >= 0) & (np.append(self.key, -1)[at] >= came)
         found: NDArray[np.intp] = np.where(is_any, at, -1)
         return found
 
     def unused_ns(self, used: NDArray[np.intp]) -> Nanoseconds:
-        """When those were started that aren't among these; -1 is none."""
+        """Return when those were started that aren't among these; -1 is none."""
         unused = np.ones(len(self.key), dtype=bool)
         unused[used[used >= 0]] = False
         return self.started_ns[unused]
 
 
 def _is_of_one(trace: Trace, starts: Events, rows: NDArray[np.intp], keys: Keys) -> Flags:
-    """Whether a task is the only one that starts this timer between its own first and last event:
-    another one had the stack before, or gets it after."""
+    """Return whether a task is the only one that starts this timer between its own first and last
+    event: another one had the stack before, or gets it after."""
     if not len(rows):
         return np.zeros(0, dtype=bool)
     timer = starts.fields["hrtimer"]

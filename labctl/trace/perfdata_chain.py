@@ -144,7 +144,7 @@ class _Finder:
         return chunk, at
 
     def _candidates(self, words: NDArray[np.uint64]) -> _Candidates:
-        """What looks like whole samples, or records of switches, in order."""
+        """Return what looks like whole samples, or records of switches, in order."""
         samples = self._samples(words)
         if not self.head.has_switches:
             return samples

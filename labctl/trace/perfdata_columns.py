@@ -133,7 +133,8 @@ class Columns:
             )
 
     def events(self) -> Events:
-        """What was taken, in order of time; of equal times, in the file's. To be asked for once."""
+        """Return what was taken, in order of time; of equal times, in the file's. To be asked for
+        once."""
         used = slice(0, self.count)
         times, cpus, tids = self.times[used], self.cpus[used], self.tids[used]
         del self.tids

@@ -1,4 +1,4 @@
-"""How the fields of tracepoints lie in their records, as the recording kernel told perf.
+"""Read how the fields of tracepoints lie in their records, as the recording kernel told perf.
 
 perf.data's section HEADER_TRACING_DATA is what tools/perf/util/trace-event-info.c writes
 (read_tracing_data) and trace-event-read.c reads; a format's text is that of tracefs's
@@ -95,10 +95,10 @@ def read_formats(section: bytes, where: str, at: int) -> list[Format]:
 
 
 def event_layouts(section: bytes, where: str, at: int) -> bytes:
-    """What of a section that was read lies between the header of the ring buffer and the names of
-    threads: layouts of ftrace's own events and of the others, symbols of the kernel, formats of
-    trace_printk. trace.dat has the very same there (trace-cmd.dat.v6(5)). Raises BrokenError where
-    the section ends too early."""
+    """Return what of a section that was read lies between the header of the ring buffer and the
+    names of threads: layouts of ftrace's own events and of the others, symbols of the kernel,
+    formats of trace_printk. trace.dat has the very same there (trace-cmd.dat.v6(5)). Raises
+    BrokenError where the section ends too early."""
     reader = _Reader(section)
     with _explained(reader, where, at):
         _skip_header(reader)

@@ -1,4 +1,4 @@
-"""Where perf lost events: between which two of the same CPU, and how many."""
+"""Find where perf lost events: between which two of the same CPU, and how many."""
 
 from __future__ import annotations
 

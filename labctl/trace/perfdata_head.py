@@ -81,7 +81,7 @@ class Attr:
 
     @property
     def raw_word(self) -> int:
-        """Where, in 8-byte words from its start, a sample has the tracepoint's own bytes."""
+        """Return where, in 8-byte words from its start, a sample has the tracepoint's own bytes."""
         reads = 1 + sum(bool(self.read_format & 1 << bit) for bit in (0, 1, 2, 4))
         return (
             1
@@ -116,7 +116,7 @@ class Head:
 
     @property
     def has_switches(self) -> bool:
-        """Whether it was to hold perf's own records of context switches."""
+        """Return whether it was to hold perf's own records of context switches."""
         return any(attr.flags & _SWITCHES for attr in self.attrs)
 
     @property
@@ -138,7 +138,8 @@ class Head:
 
     @property
     def id_word(self) -> int | None:
-        """Where a sample has its event's id; None where there is one event only and no id."""
+        """Return where a sample has its event's id; None where there is one event only and no
+        id."""
         for bit in (IDENTIFIER, ID):
             if self._sample_type & bit:
                 return self._word(bit)
@@ -158,8 +159,8 @@ class Head:
 
     @property
     def trailer(self) -> Mapping[int, int]:
-        """What other records end with (`struct sample_id`): the bit of each word to its place,
-        counted from the record's end. perf_event.h, "sample_id_all"."""
+        """Return what other records end with (`struct sample_id`): the bit of each word to its
+        place, counted from the record's end. perf_event.h, "sample_id_all"."""
         order = (IDENTIFIER, CPU, STREAM, ID, TIME, TID)
         present = [bit for bit in order if self._sample_type & bit]
         return {bit: back for back, bit in enumerate(present, start=1)}
@@ -177,7 +178,7 @@ def refused(where: str, what: str) -> NoReturn:
 
 
 def read_head(file: io.FileIO, where: str, file_bytes: int) -> Head:
-    """What the file says of its records. Raises BrokenError with the reason and a remedy."""
+    """Return what the file says of its records. Raises BrokenError with the reason and a remedy."""
     data_start, data_bytes, attrs_at, attrs_bytes, attr_bytes, flags = _header(
         file, where, file_bytes
     )

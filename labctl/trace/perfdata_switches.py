@@ -56,7 +56,7 @@ class _Records:
 
 
 class Switches:
-    """What these records of a file tell. `trailer`: as `Head` has it."""
+    """Hold what these records of a file tell. `trailer`: as `Head` has it."""
 
     def __init__(self, where: str, trailer: Mapping[int, int]) -> None:
         self._where = where
@@ -65,7 +65,7 @@ class Switches:
 
     @property
     def are_told(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         return bool(self._parts)
 
     def take(self, chunk: Chunk) -> None:

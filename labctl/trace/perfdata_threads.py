@@ -1,4 +1,5 @@
-"""What perf.data tells of threads: what they call themselves, and whose process they are of."""
+"""Read what perf.data tells of threads: what they call themselves, and whose process they are
+of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a trial's collectors recorded nothing, or not all: one sentence each."""
+"""Say why a trial's collectors recorded nothing, or not all: one sentence each."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def note_problem(raw: TrialFolder, collector: str, sentence: str) -> None:
 
 
 def noted_problem(raw: TrialFolder, collector: str) -> str | None:
-    """What a collector said; None when it recorded, or never ran. Raises BrokenError naming the
-    file when it isn't what was written."""
+    """Return what a collector said; None when it recorded, or never ran. Raises BrokenError naming
+    the file when it isn't what was written."""
     if not raw.has(files.PROBLEMS):
         return None
     sentence = _all(raw).get(collector)

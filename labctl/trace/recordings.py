@@ -1,4 +1,4 @@
-"""What a trial's collectors recorded: its traces, and what puts them on one time line."""
+"""Read what a trial's collectors recorded: its traces, and what puts them on one time line."""
 
 from __future__ import annotations
 

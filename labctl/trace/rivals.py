@@ -1,4 +1,4 @@
-"""Who had the CPU that a thread waited for."""
+"""Find who had the CPU that a thread waited for."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
 
 
 def _between_switches(left: Numbers, next_up: Numbers) -> NDArray[np.int64]:
-    """Who ran on a CPU before its first switch, after each, and after the last: of one without a
-    switch that isn't known.
+    """Return who ran on a CPU before its first switch, after each, and after the last: of one
+    without a switch that isn't known.
 
     Where the next switch is away from another thread one is missing, and isn't known when: -1.
     """

@@ -1,4 +1,4 @@
-"""Who had a CPU while a thread waited for it, as far as switches tell. Pure."""
+"""Find who had a CPU while a thread waited for it, as far as switches tell. Pure."""
 
 from __future__ import annotations
 

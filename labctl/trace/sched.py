@@ -1,4 +1,4 @@
-"""What a machine's scheduler did to its threads: a trace's events reduced to figures."""
+"""Compute what a machine's scheduler did to its threads: a trace's events reduced to figures."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def schedule(
     window: tuple[int, int] | None = None,
     rivals: bool = True,
 ) -> Schedule:
-    """What became of every thread, or of some.
+    """Return what became of every thread, or of some.
 
     `window`: the part of the trace that counts, in ns; without it all of the trace. `rivals`: find
     out who ran while they waited. A thread without a switch in the trace is none of the result's:
@@ -201,7 +201,8 @@ class _Waits:
     def _places(
         self, tids: NDArray[np.int32], following: NDArray[np.int64]
     ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-        """Where each part's rows belong; `following`: where the next row of each thread does."""
+        """Yield where each part's rows belong; `following`: where the next row of each thread
+        does."""
         for part in self._parts():
             order = np.argsort(tids[part], kind="stable")
             found, firsts, counts = np.unique(

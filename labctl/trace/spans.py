@@ -1,4 +1,4 @@
-"""What each thread did between its scheduler events: ran, waited for a CPU, or slept.
+"""Find what each thread did between its scheduler events: ran, waited for a CPU, or slept.
 
 A wait is what the kernel calls run delay: from the wake-up, or from being switched out while
 runnable, to the switch-in (kernel/sched/stats.h, sched_info_enqueue and sched_info_arrive; `perf
@@ -55,7 +55,7 @@ class Spans:
 
     @property
     def is_wait(self) -> Mask:
-        """Which are waits from their beginning to their end."""
+        """Return which are waits from their beginning to their end."""
         found: Mask = (self.kind == Kind.PREEMPTED) | (self.kind == Kind.WOKEN)
         return found
 
@@ -72,7 +72,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """What happened to threads, as columns: `thread` is a number of ours."""
+    """Hold what happened to threads, as columns: `thread` is a number of ours."""
 
     thread: NDArray[Any]
     time_ns: Nanoseconds
@@ -204,8 +204,8 @@ def _last_of_each(cpu: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _came_and_left_at_once(records: _Records) -> NDArray[np.intp]:
-    """Where a thread that didn't run leaves a CPU, and comes to it next at the same time: it had
-    come before it left."""
+    """Return where a thread that didn't run leaves a CPU, and comes to it next at the same time: it
+    had come before it left."""
     what, thread = records.what, records.thread
     found = (what[1:-1] <= _OUT_RUNNABLE) & (what[2:] == _IN) & (thread[1:-1] == thread[2:])
     found &= records.time_ns[1:-1] == records.time_ns[2:]
@@ -256,7 +256,7 @@ def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32], every_swit
 
 
 def _at_end(held: _Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
-    """Of each thread what its last event began."""
+    """Return, for each thread, what its last event began."""
     end_ns = np.full(len(held.thread), trace.end_ns, np.int64)
     kind = np.full(len(held.thread), Kind.UNKNOWN, np.int8)
     switches = trace.events[SWITCH]
@@ -283,7 +283,7 @@ class _Gaps:
         self._by_cpu = {cpu: _merged(own) for cpu, own in by_cpu.items()}
 
     def between(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Mask:
-        """Which of these spans a gap of any CPU touches."""
+        """Return which of these spans a gap of any CPU touches."""
         return _touched(self._all, start_ns, end_ns)
 
     def within(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
@@ -296,7 +296,7 @@ class _Gaps:
     def between_of(
         self, cpu: NDArray[np.int32], start_ns: Nanoseconds, end_ns: Nanoseconds
     ) -> Mask:
-        """Which of these spans a gap of their own CPU touches."""
+        """Return which of these spans a gap of their own CPU touches."""
         found = np.zeros(len(cpu), dtype=bool)
         for number in np.unique(cpu).tolist() if self._by_cpu else []:
             if number in self._by_cpu:

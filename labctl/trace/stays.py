@@ -1,4 +1,4 @@
-"""What tasks did between one of their switches and the next: ran, waited, or slept. Pure.
+"""Find what tasks did between one of their switches and the next: ran, waited, or slept. Pure.
 
 `spans` tells that of every thread of a host, in batches; this of a few tasks, at once.
 """
@@ -35,8 +35,8 @@ class Stays:
 
     @classmethod
     def of(cls, switches: Events, keys: Keys) -> Stays:
-        """Of the tasks that are `keys.things`; what they did after their last switch is left
-        out."""
+        """Return the stays of the tasks that are `keys.things`; what they did after their last
+        switch is left out."""
         left = np.flatnonzero(np.isin(switches.fields["prev_pid"], keys.things))
         came = np.flatnonzero(np.isin(switches.fields["next_pid"], keys.things))
         state = switches.fields["prev_state"][left]
@@ -62,8 +62,9 @@ class Stays:
         )
 
     def is_whole(self, gaps: Collection[Gap]) -> Flags:
-        """Whether no switch of the task is missing in between: none that its next one presupposes,
-        and none that may have been lost. Who runs on a CPU is for that CPU's events to tell."""
+        """Return whether no switch of the task is missing in between: none that its next one
+        presupposes, and none that may have been lost. Who runs on a CPU is for that CPU's events to
+        tell."""
         runs = self.what == RUNS
         is_whole: Flags = runs != self.then_runs
         until_ns = Holes.of(gaps).of_spans(self.start_ns, self.end_ns)[0]
@@ -75,15 +76,15 @@ class Stays:
         return is_whole
 
     def came_ns(self, rows: NDArray[np.intp], begin_ns: int) -> Nanoseconds:
-        """When each task had come to the CPU that it left then. `begin_ns`: of the trace, for who
-        was there already."""
+        """Return when each task had come to the CPU that it left then. `begin_ns`: of the trace,
+        for who was there already."""
         before = np.maximum(rows - 1, 0)
         follows = (rows > 0) & (self.tid[before] == self.tid[rows])
         return np.where(follows, self.start_ns[before], begin_ns)
 
     def slept_again_ns(self, rows: NDArray[np.intp]) -> Nanoseconds:
-        """When each task began to sleep after these ended; where it isn't seen to, the end of its
-        last stay."""
+        """Return when each task began to sleep after these ended; where it isn't seen to, the end
+        of its last stay."""
         begins = np.flatnonzero(self.what == SLEEPS)
         lasts = np.flatnonzero(np.append(self.tid[1:] != self.tid[:-1], True))
         own_last = lasts[np.searchsorted(lasts, rows, "left")]

@@ -181,7 +181,7 @@ def _waits(lane: Lane) -> tuple[Nanoseconds, Nanoseconds, _Rows]:
 
 
 def _waiting_with_task(sides: Sides, vcpu: int) -> _Seen:
-    """Where a vCPU waits and its guest has a task on it."""
+    """Return where a vCPU waits and its guest has a task on it."""
     guest = sides.guests[vcpu]
     tasks = np.flatnonzero(in_states(guest, State.TASK))
     start, end, _ = _waits(sides.hosts[vcpu])
@@ -226,7 +226,7 @@ def _found(
 
 
 def _behind(lane: Lane, start_ns: int, end_ns: int) -> str:
-    """Who had the CPU for the longest of what a lane waits in between."""
+    """Return who had the CPU for the longest of what a lane waits in between."""
     first = int(np.searchsorted(lane.end_ns, start_ns, "right"))
     after = int(np.searchsorted(lane.start_ns, end_ns, "left"))
     waits = in_states(lane, State.PREEMPTED)
@@ -241,7 +241,7 @@ def _behind(lane: Lane, start_ns: int, end_ns: int) -> str:
 
 
 def _by(sides: Sides, vcpu: int, at_ns: int) -> str:
-    """Who woke a vCPU's thread then."""
+    """Return who woke a vCPU's thread then."""
     for name in WAKEUPS:
         events = sides.host.trace.events.get(name)
         if events is not None:

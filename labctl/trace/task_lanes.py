@@ -1,4 +1,4 @@
-"""Which task each CPU of a machine ran, from its own scheduler's events. Pure."""
+"""Show which task each CPU of a machine ran, from its own scheduler's events. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose threads a trace's events are of, and which of them are the workload's."""
+"""Find whose threads a trace's events are of, and which of them are the workload's."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Thread:
 
 
 def stored_threads(raw: TrialFolder) -> list[Thread]:
-    """Of a trial. Raises BrokenError naming the file when it is missing or isn't what was
-    written."""
+    """Read a trial's threads. Raises BrokenError naming the file when it is missing or isn't what
+    was written."""
     data: Any = raw.read_json(files.THREADS)
     try:
         return [
@@ -56,7 +56,7 @@ def stored_threads(raw: TrialFolder) -> list[Thread]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What the runner started. `name`: how its threads' names begin. `pid`: its first process.
+    """Hold what the runner started. `name`: how its threads' names begin. `pid`: its first process.
     `window_ns`: when that ran, by the clock of its machine. `own`: what it says of its wake-ups
     itself. None where that isn't known."""
 
@@ -90,8 +90,8 @@ class Window:
 
 
 def stored_window(raw: TrialFolder) -> Window:
-    """Of a trial. Raises BrokenError naming the file when it is missing or isn't what the runner
-    wrote."""
+    """Read a trial's window. Raises BrokenError naming the file when it is missing or isn't what
+    the runner wrote."""
     data: Any = raw.read_json(files.SIDE)
     try:
         # Its counters are read when the workload has ended; before, it waits for others to attach.
@@ -109,8 +109,8 @@ def stored_window(raw: TrialFolder) -> Window:
 
 
 def stored_workload(raw: TrialFolder, program: str, readings: Iterable[Reading] = ()) -> Workload:
-    """Of a trial. `program`: what labctl calls it. `readings`: what its own output says. Raises as
-    `stored_window` does."""
+    """Read a trial's workload. `program`: what labctl calls it. `readings`: what its own output
+    says. Raises as `stored_window` does."""
     ran = stored_window(raw)
     # sysbench-cpu is of sysbench.
     name = program.split("-")[0]
@@ -119,7 +119,7 @@ def stored_workload(raw: TrialFolder, program: str, readings: Iterable[Reading] 
 
 
 def _own(name: str, readings: Iterable[Reading]) -> Own | None:
-    """What others call a latency isn't that of a wake-up of their own threads."""
+    """Return the program's own latencies; others' aren't those of their own threads' wake-ups."""
     if name != CYCLICTEST:
         return None
     told: dict[str, list[float]] = {"wakeups": [], "latency_max": []}

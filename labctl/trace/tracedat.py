@@ -45,7 +45,7 @@ _COMMON_BYTES = 8  # that every event begins with: its type, flags and thread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """What a host's trace.dat says of its guest's: `trace_id`, and the threads by vCPU."""
+    """Hold what a host's trace.dat says of its guest's: `trace_id`, and the threads by vCPU."""
 
     trace_id: int
     vcpu_tids: Mapping[int, int]
@@ -159,8 +159,8 @@ class _Events:
         return lost
 
     def statistics(self) -> Iterator[bytes]:
-        """Of each CPU that lost events, as tracefs's per_cpu/cpuN/stats has them. Those that it
-        lost after its last one are nowhere else."""
+        """Return the statistics of each CPU that lost events, as tracefs's per_cpu/cpuN/stats has
+        them. Those that it lost after its last one are nowhere else."""
         for cpu, count in sorted(self._lost.items()):
             yield _text(f"CPU: {cpu}\nentries: 0\noverrun: {count}\n")
 

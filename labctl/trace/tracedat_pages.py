@@ -108,8 +108,8 @@ class Pages:
             self._pack(held_back=_HELD_BACK)
 
     def by_cpu(self) -> tuple[NDArray[np.int64], Iterator[NDArray[np.uint8]]]:
-        """How many pages each CPU has, and all of them, some at a time: CPU 0's, CPU 1's, and so
-        on. To be asked for once, at the end."""
+        """Return how many pages each CPU has, and all of them, some at a time: CPU 0's, CPU 1's,
+        and so on. To be asked for once, at the end."""
         self._pack(held_back=0)
         self._spool.flush()
         cpus = np.concatenate(self._cpus)
@@ -161,8 +161,8 @@ def _in_time(batches: list[Batch]) -> Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """How events lie in pages. `firsts`: those that begin a page. Of each event: the number of its
-    page; where it ends if all were in one row, and its size, in words; the time since the one
+    """Say how events lie in pages. `firsts`: those that begin a page. Of each event: the number of
+    its page; where it ends if all were in one row, and its size, in words; the time since the one
     before it in its page, and whether that takes words of its own."""
 
     firsts: NDArray[np.int64]

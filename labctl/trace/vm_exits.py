@@ -28,8 +28,9 @@ class Took:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmExits:
-    """Of one vCPU thread: columns of one length, in order of time. `entry_ns`: when the thread went
-    back into the guest; int64's largest where the trace doesn't say so before its next exit."""
+    """Hold the exits of one vCPU thread: columns of one length, in order of time. `entry_ns`: when
+    the thread went back into the guest; int64's largest where the trace doesn't say so before its
+    next exit."""
 
     time_ns: Nanoseconds
     entry_ns: Nanoseconds
@@ -92,8 +93,8 @@ def vm_exits(trace: Trace) -> dict[int, VmExits]:
 
 
 def seen_by_perf(trace: Trace) -> dict[tuple[int, int], Took]:
-    """What `perf kvm stat` makes of the same trace, of all threads together: it knows a vCPU from
-    its first entry on, and an exit by its end (tools/perf/builtin-kvm.c, per_vcpu_record and
+    """Return what `perf kvm stat` makes of the same trace, of all threads together: it knows a vCPU
+    from its first entry on, and an exit by its end (tools/perf/builtin-kvm.c, per_vcpu_record and
     handle_end_event)."""
     entries = trace.events[ENTRY]
     sums: dict[tuple[int, int], Took] = {}

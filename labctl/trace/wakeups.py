@@ -1,4 +1,4 @@
-"""When tasks were meant to run, were woken, and ran: from a machine's own events. Pure.
+"""Find when tasks were meant to run, were woken, and ran: from a machine's own events. Pure.
 
 A sleep ends with the task's next switch-in, whether or not an event tells what ended it: a kernel
 may keep wake-ups back (`perfdata_switches`), and a recorder lose them. Those are told of as well.
@@ -92,8 +92,8 @@ class Unseen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Woken:
-    """What ended tasks' sleeps. `unslept_ns`: when they started a timer that was over before they
-    slept."""
+    """Hold what ended tasks' sleeps. `unslept_ns`: when they started a timer that was over before
+    they slept."""
 
     wakeups: Wakeups
     unseen: Unseen
@@ -113,7 +113,7 @@ class Woken:
 
 
 def woken(trace: Trace, tids: Sequence[int], *, by_timers: bool = False) -> Woken:
-    """What ended the sleeps of some tasks, each from the switch away to the next switch-in.
+    """Return what ended the sleeps of some tasks, each from the switch away to the next switch-in.
 
     `by_timers`: nothing but their own timers wakes these tasks, once they have started one. Then a
     wake-up that no event tells of is inferred: who started a timer, slept, and came after it was
@@ -194,7 +194,7 @@ def _due(
     cpu: Numbers,
     slept_ns: Nanoseconds,
 ) -> tuple[Nanoseconds, Flags]:
-    """When the timer was due that woke each task, and whether that is known.
+    """Return when the timer was due that woke each task, and whether that is known.
 
     The timer that expired last on the CPU that woke the task, if that was while the task slept, and
     the task itself had started it: hrtimer_nanosleep() does so, and a tick's timer doesn't.

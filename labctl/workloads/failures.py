@@ -1,4 +1,4 @@
-"""What a failed program said, and what that means where it doesn't say so itself."""
+"""Say what a failed program said, and what that means where it doesn't say so itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workloads made of fio have in common: its command line, its warm-up and its JSON."""
+"""Provide what workloads made of fio have in common: its command line, its warm-up and its JSON."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def window_rates(files: Mapping[str, bytes]) -> list[float]:
 
 
 def errors(raw: TrialFolder) -> Iterator[Reading]:
-    """How sure a trial is of its `iops`, where fio logged windows enough."""
+    """Yield how sure a trial is of its `iops`, where fio logged windows enough."""
     source = f"files/{LOG}"
     if not raw.has(source):
         return

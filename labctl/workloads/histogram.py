@@ -97,7 +97,8 @@ def percentiles(
 def bin_width(
     of: str, width: float, source: str, labels: Mapping[str, str] | None = None
 ) -> Sample:
-    """How coarsely a histogram shows the metric `of`, as a share of its value (METHOD 16)."""
+    """Return how coarsely a histogram shows the metric `of`, as a share of its value (METHOD
+    16)."""
     return Sample(
         metric="bin_width",
         value=width,

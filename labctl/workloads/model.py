@@ -1,4 +1,4 @@
-"""What a workload is: a command for either side, and a parser of what it leaves behind."""
+"""Define what a workload is: a command for either side, and a parser of what it leaves behind."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Workload(Protocol):
 
     @property
     def binaries(self) -> tuple[str, ...]:
-        """What it executes, as paths in the image's tree: their hashes are compared."""
+        """Return what it executes, as paths in the image's tree: their hashes are compared."""
 
     @property
     def primary(self) -> str:
@@ -121,18 +121,20 @@ class Workload(Protocol):
 
     @property
     def calibratable(self) -> bool:
-        """Whether user instructions per operation are a constant: no lock, no spin, no I/O."""
+        """Return whether user instructions per operation are a constant: no lock, no spin, no
+        I/O."""
 
     @property
     def uses_data_disk(self) -> bool: ...
 
     @property
     def places_itself(self) -> bool:
-        """Whether its main thread chooses its own CPUs among those that it is given."""
+        """Return whether its main thread chooses its own CPUs among those that it is given."""
 
     @property
     def tracers(self) -> tuple[str, ...]:
-        """What it needs of the tracers of the kernel that it runs under, by ftrace's names."""
+        """Return what it needs of the tracers of the kernel that it runs under, by ftrace's
+        names."""
 
     def check_parameters(self, given: Mapping[str, object]) -> Parameters:
         """All parameters, defaults filled in; raises UsageError."""
@@ -141,10 +143,10 @@ class Workload(Protocol):
         """Raises UsageError when the program can't run for exactly that long."""
 
     def writes_data_disk(self, parameters: Parameters) -> bool:
-        """Whether the data disk must be reset before the next trial."""
+        """Return whether the data disk must be reset before the next trial."""
 
     def peer(self, parameters: Parameters) -> Peer | None:
-        """Whom it talks to over the network; None for a workload that sends nothing."""
+        """Return whom it talks to over the network; None for a workload that sends nothing."""
 
     def command(self, setting: Setting) -> Command: ...
 
@@ -170,8 +172,8 @@ class Workload(Protocol):
         """
 
     def periods(self, raw: TrialFolder, parameters: Parameters) -> Iterator[Reading]:
-        """Of a program of a fixed pace that skips the periods which it missed, what it would have
-        told of all of them (open_loop.py); of others nothing.
+        """Return what a program of a fixed pace would have reported of all its periods, those that
+        it missed and skipped included (open_loop.py); of other programs nothing.
 
         Raises BrokenError naming the raw file.
         """
@@ -179,8 +181,8 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadBase:
-    """What most workloads have in common, and the others override: they use no data disk and no
-    peer, take whole seconds, and their instructions per operation are no constant."""
+    """Provide what most workloads have in common, and the others override: they use no data disk
+    and no peer, take whole seconds, and their instructions per operation are no constant."""
 
     name: str
     description: str
@@ -218,7 +220,7 @@ class Watcher(WorkloadBase):
     shortest run that it knows."""
 
     def watching(self, setting: Setting, seconds: int) -> Command:
-        """What runs it for so long."""
+        """Return what runs it for so long."""
         raise NotImplementedError
 
     def command(self, setting: Setting) -> Command:

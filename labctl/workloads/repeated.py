@@ -43,11 +43,12 @@ class Repeated(WorkloadBase):
     rate, over all runs."""
 
     def argv(self, setting: Setting) -> tuple[str, ...]:
-        """Of one run."""
+        """Return the command of one run."""
         raise NotImplementedError
 
     def runs(self, text: str, where: str) -> list[Window]:
-        """What they printed, one after the other; raises BrokenError when that isn't all of it."""
+        """Return what they printed, one after the other; raises BrokenError when that isn't all of
+        it."""
         raise NotImplementedError
 
     def command(self, setting: Setting) -> Command:

@@ -1,4 +1,4 @@
-"""What all of sysbench's tests print: events, times, and a histogram of latencies."""
+"""Read what all of sysbench's tests print: events, times, and a histogram of latencies."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _bin(match: re.Match[str]) -> Bin:
 
 
 def number(pattern: re.Pattern[str], text: str, where: str, expected: str) -> float:
-    """What `pattern` finds; raises BrokenError naming `where` and what was `expected`."""
+    """Return what `pattern` finds; raises BrokenError naming `where` and what was `expected`."""
     match = pattern.search(text)
     try:
         if match is not None:

@@ -42,7 +42,8 @@ class Timerlat(Watcher):
             yield from latency_readings(latencies, maximum_us * rtla.MICROSECOND_S)
 
     def periods(self, raw: TrialFolder, parameters: Parameters) -> Iterator[Reading]:
-        """Of the threads: a thread that is late keeps its timer from being set again."""
+        """Return the periods of the threads: a thread that is late keeps its timer from being set
+        again."""
         interval_us = parameters.get("interval_us")
         if not isinstance(interval_us, int) or interval_us < 1:
             return open_loop.unavailable("the record of the trial names no interval.")

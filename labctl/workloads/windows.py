@@ -1,4 +1,4 @@
-"""How sure a trial is of its own rate, by the windows that its program tells apart."""
+"""Estimate how sure a trial is of its own rate, by the windows that its program tells apart."""
 
 from __future__ import annotations
 

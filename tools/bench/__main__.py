@@ -66,7 +66,7 @@ def measure(benchmark: Benchmark, names: Sequence[str]) -> list[Figure]:
 
 
 def labels(places: StatePlaces, tell: Listener) -> dict[str, str]:
-    """What the figures hold for: host class, accelerator, command, moment."""
+    """Return what the figures hold for: host class, accelerator, command, moment."""
     facts = host_facts(places)
     try:
         image = build(load_recipe(IMAGE), places, tell)

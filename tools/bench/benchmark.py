@@ -1,4 +1,4 @@
-"""What all measurements share: where state lies, and a host that is ready for guests."""
+"""Provide what all measurements share: where state lies, and a host that is ready for guests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SWEEP_ARGUMENTS = shlex.split(
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What all measurements share."""
+    """Provide what all measurements share."""
 
     places: StatePlaces
     listener: Listener

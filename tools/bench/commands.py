@@ -1,4 +1,4 @@
-"""What needs no guest: commands as a user waits for them, the image, the pin plan."""
+"""Measure what needs no guest: commands as a user waits for them, the image, the pin plan."""
 
 from __future__ import annotations
 

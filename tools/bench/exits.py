@@ -1,5 +1,5 @@
-"""How much a guest is disturbed by its VM exits being counted in the kernel by BPF, next to perf
-recording each of them: both as labctl does it at level `exits`."""
+"""Measure how much a guest is disturbed by its VM exits being counted in the kernel by BPF, next to
+perf recording each of them: both as labctl does it at level `exits`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ USES = replace(DISTURBS, name="exits counted by BPF: its own CPU time, × perf r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What the guest did, in how much of the clock's time and of its vCPU's CPU time.
+    """Hold what the guest did, in how much of the clock's time and of its vCPU's CPU time.
 
     Of the collector: `all_s`, its CPU seconds from its start to its end, and `meanwhile_s`, those
     of them that fell into the window. `returns`, `fired`: how often it saw returns to QEMU and
@@ -82,7 +82,7 @@ class Window:
 
     @property
     def ns_per_exit(self) -> float:
-        """Of CPU time: whoever else takes the vCPU's CPU is not in it."""
+        """Return the CPU time per exit: whoever else takes the vCPU's CPU is not in it."""
         return 1e9 * self.vcpu_s / self.exits
 
 
@@ -146,7 +146,7 @@ def _added_ns(blocks: Sequence[Block], arm: str) -> list[float]:
 
 
 def _disturbed(blocks: Sequence[Block], arm: str) -> str:
-    """What that collector takes from the guest, each with its 95 % interval."""
+    """Return what that collector takes from the guest, each with its 95 % interval."""
 
     def lost(rate: Callable[[Window], float]) -> Cost:
         return cost([rate(b[arm]) for b in blocks], [rate(b[NOTHING]) for b in blocks])
@@ -188,7 +188,7 @@ def _covers(blocks: Sequence[Block]) -> str:
 
 
 def _written(blocks: Sequence[Block]) -> Figure:
-    """Of all windows together; a collector is at it before and after them as well."""
+    """Count what all windows wrote together; a collector is at it before and after them as well."""
     mb = {
         arm: sum(block[arm].written for block in blocks)
         / sum(block[arm].returns for block in blocks)
@@ -220,7 +220,7 @@ def _used(blocks: Sequence[Block]) -> Figure:
 
 
 def _window(guest: ExitingGuest, arm: str, beside: CpuSet) -> Window:
-    """Of the guest's work, while that collector is at it on the CPUs `beside`."""
+    """Measure a window of the guest's work, while that collector is at it on the CPUs `beside`."""
     with tempfile.TemporaryDirectory(prefix="labctl-bench-", dir=SCRATCH) as name:
         folder = Path(name)
         ended_s = _ended_s()
@@ -269,7 +269,8 @@ def _ended_s() -> float:
 
 
 def _cpu_s(pid: int, tid: int) -> float:
-    """Of a thread that runs (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat")."""
+    """Read the CPU time of a thread that runs (Documentation/scheduler/sched-stats.rst,
+    "/proc/<pid>/schedstat")."""
     return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[0]) / 1e9
 
 

@@ -1,4 +1,4 @@
-"""How long a guest takes to its first answer: restored, and booted."""
+"""Measure how long a guest takes to its first answer: restored, and booted."""
 
 from __future__ import annotations
 

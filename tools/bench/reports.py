@@ -1,4 +1,4 @@
-"""How long a report takes, and how much memory, for runs of three sizes."""
+"""Measure how long a report takes, and how much memory, for runs of three sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a sweep tells of itself: the time around its trials, and what labctl takes meanwhile."""
+"""Read what a sweep tells of itself: the time around its trials, and what labctl takes
+meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How long the page of a ten-second trace takes to open in a browser, and how large it is."""
+"""Measure how long the page of a ten-second trace takes to open in a browser, and how large it
+is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How fast scheduler events are reduced, and in how much memory, next to perf's own tools."""
+"""Measure how fast scheduler events are reduced, and in how much memory, next to perf's own
+tools."""
 
 from __future__ import annotations
 
@@ -128,7 +129,7 @@ class Reduced:
 
 
 def trace(benchmark: Benchmark) -> list[Figure]:
-    """Of one recording, in turns: run delay of every thread, its total and the longest one."""
+    """Measure one recording, in turns: run delay of every thread, its total and the longest one."""
     with tempfile.TemporaryDirectory(prefix="labctl-bench-", dir=SCRATCH) as name:
         file = record(Path(name), benchmark.trace_events)
         ours, latency = [], []

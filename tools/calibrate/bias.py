@@ -1,4 +1,4 @@
-"""How many runs claim an effect that is only a bias between equal arms (METHOD 18).
+"""Simulate how many runs claim an effect that is only a bias between equal arms (METHOD 18).
 
 Control and tunings are the baseline again, but the run sets them apart from it: the control's
 effect has a true size of `bias`, and so have the tunings' against baseline and control.
@@ -34,7 +34,8 @@ class Biased:
 
 
 def biased(shape: str, size: int, runs: int, seed: int) -> Biased:
-    """What runs of a shape claim, all of whose places have a bias of `size` standard errors."""
+    """Return what runs of a shape claim, all of whose places have a bias of `size` standard
+    errors."""
     workloads, conditions, tunings = SHAPES[shape]
     bias = size * _SD * math.sqrt(2 / _BLOCKS)
     # The reference has half of the control's bias in it.

@@ -1,4 +1,4 @@
-"""How often an interval of a judgement holds the truth."""
+"""Simulate how often an interval of a judgement holds the truth."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def coverage(name: str, blocks: int, runs: int, seed: int) -> Coverage:
 
 
 def holds(comparison: Comparison, truth: Mapping[str, float]) -> bool:
-    """Whether the interval holds the true effect; one that doesn't exist rules nothing out."""
+    """Return whether the interval holds the true effect; one that doesn't exist rules nothing
+    out."""
     if comparison.low is None or comparison.high is None:
         return True
     return comparison.low <= truth[comparison.tuning] <= comparison.high

@@ -1,4 +1,4 @@
-"""How many runs of equal arms claim a difference somewhere (METHOD 23)."""
+"""Simulate how many runs of equal arms claim a difference somewhere (METHOD 23)."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class FalseVerdicts:
 
 
 def false_verdicts(scenario: Scenario, *, runs: int, seed: int) -> FalseVerdicts:
-    """What runs of the scenario claim, none of whose tunings does anything."""
+    """Return what runs of the scenario claim, none of whose tunings does anything."""
     sweep = scenario.sweep
     name = f"false verdicts/{scenario.name}"
     families, failed = [], []

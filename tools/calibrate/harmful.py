@@ -1,4 +1,4 @@
-"""How often a run recommends what does harm, and how often what does none (METHOD 25).
+"""Simulate how often a run recommends what does harm, and how often what does none (METHOD 25).
 
 Every tuning gains in one workload as much as was once seen (+62 %), so that what else it does
 decides. Harmful is one that is worse by the study's `no_worse_than` or more under any workload:
@@ -152,7 +152,7 @@ class Recommended:
 
 
 def recommended(scenario: Scenario, sd: float, *, runs: int, seed: int) -> Recommended:
-    """What runs of the scenario recommend where latencies scatter by `sd`."""
+    """Return what runs of the scenario recommend where latencies scatter by `sd`."""
     sweep = scenario.with_noise(sd)
     harmful, anything, priced = [], [], []
     for decided in verdicts(sweep, runs=runs, seed=seed, name=f"harmful/{scenario.name}/{sd}"):

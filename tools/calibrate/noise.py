@@ -1,4 +1,4 @@
-"""What the trials of a run may scatter like, on the log scale, with mean 0.
+"""Draw what the trials of a run may scatter like, on the log scale, with mean 0.
 
 Noise is drawn for a run's trials at once, as an array [..., blocks, arms]. What follows the host's
 time is drawn in the order in which the trials run; what belongs to an arm goes from block to block.

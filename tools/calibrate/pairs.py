@@ -1,4 +1,4 @@
-"""How often a comparison of two runs calls noise a difference (METHOD 19)."""
+"""Simulate how often a comparison of two runs calls noise a difference (METHOD 19)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FalseRows:
 
 
 def false_rows(name: str, pairs: int, seed: int) -> FalseRows:
-    """What comparisons of two runs of the same sweep find, in one of SETTINGS."""
+    """Return what comparisons of two runs of the same sweep find, in one of SETTINGS."""
     sweep = SETTINGS[name]
     a, b = (
         simulate(sweep, runs=pairs, seed=seed, name=f"pairs/{name}/{side}") for side in ("a", "b")

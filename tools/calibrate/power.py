@@ -1,4 +1,4 @@
-"""How often a true effect is found, in a family of four tests."""
+"""Simulate how often a true effect is found, in a family of four tests."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Power:
 
 
 def power(effect: float, noise: float, blocks: int, runs: int, seed: int) -> Power:
-    """What becomes of tunings that are better by `effect` (a share), where the effects of blocks
-    have a standard deviation of `noise`."""
+    """Return what becomes of tunings that are better by `effect` (a share), where the effects of
+    blocks have a standard deviation of `noise`."""
     sweep = Sweep(
         effects={"one": 1 + effect, "other": 1 + effect},
         conditions=1,

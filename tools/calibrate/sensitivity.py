@@ -1,4 +1,5 @@
-"""How often equal and unequal tunings are called equivalent, by how large the known loss shows.
+"""Simulate how often equal and unequal tunings are called equivalent, by how large the known loss
+shows.
 
 A run that found a known loss of 5 % has shown that it sees about as much; one whose metric makes
 it threefold has not (METHOD 5). `found_alone` is what the rule before made of the same runs.
@@ -42,7 +43,8 @@ class Sensitivity:
 def sensitivity(
     kind: str, effect: float, loss: str, noise: float, runs: int, seed: int
 ) -> Sensitivity:
-    """What becomes of tunings that are better by `effect` beside one of LOSSES, in ten blocks."""
+    """Return what becomes of tunings that are better by `effect` beside one of LOSSES, in ten
+    blocks."""
     sweep = Sweep(
         effects={"one": 1 + effect, "other": 1 + effect, "handicap": LOSSES[loss]},
         conditions=1,

@@ -47,7 +47,7 @@ def paired(sd: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """What is simulated of a workload that is judged by a latency.
+    """Hold what is simulated of a workload that is judged by a latency.
 
     `effects`: arms with their true factor on it; `sd`: of one trial, on the log scale;
     `no_worse_than`: the loss that a recommendation must exclude (0.5: a latency of 1.5 times).
@@ -60,13 +60,13 @@ class Latency:
 
     @property
     def truth(self) -> dict[str, float]:
-        """What takes something away from a rate adds as much to a latency."""
+        """Return the effect that is true: what a rate loses, a latency gains."""
         return {**{arm: 1 / factor for arm, factor in INSTRUMENTS.items()}, **self.effects}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What is simulated.
+    """Hold what is simulated.
 
     `effects`: candidates with their true factor on the metric. `sd`: of one trial, on the log
     scale; `sds`: arms whose noise is that many times as large. `boot_sd`: of what a boot does to
@@ -93,7 +93,7 @@ class Sweep:
         return {**INSTRUMENTS, **self.effects}
 
     def latency(self, workload: int) -> Latency | None:
-        """Of a workload's number, from 1; None of those that are alike."""
+        """Return the latency of a workload by its number, from 1; None of those that are alike."""
         return self.latencies[workload - self.workloads - 1] if workload > self.workloads else None
 
     @property
@@ -119,7 +119,7 @@ def simulate(sweep: Sweep, *, runs: int, seed: int, name: str) -> Iterator[Loade
 
 
 def verdicts(sweep: Sweep, *, runs: int, seed: int, name: str) -> Iterator[Decided]:
-    """What is decided of each run of the sweep, at the block at which its rule ends it."""
+    """Yield what is decided of each run of the sweep, at the block at which its rule ends it."""
     for run in simulate(sweep, runs=runs, seed=seed, name=name):
         yield _at_its_end(run, sweep.stopping)
 
@@ -196,7 +196,7 @@ _RUN: Mapping[str, Any] = {"schema": 1, "status": "done", "accelerator": "kvm"}
 
 
 def _kinds(sweep: Sweep) -> list[tuple[Kind]]:
-    """Of each place, what its trials read."""
+    """Return, for each place, what its trials read."""
     return [_RATES if sweep.latency(w) is None else _LATENCIES for _, w in sweep.places]
 
 

@@ -46,8 +46,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulations:
-    """How many runs are simulated for most numbers, from which seed, and by whom: each number is
-    one call, and no call depends on another."""
+    """Say how many runs are simulated for most numbers, from which seed, and by whom: each number
+    is one call, and no call depends on another."""
 
     runs: int
     seed: int
@@ -57,7 +57,7 @@ class Simulations:
     def of(
         self, what: str, call: Callable[..., Found], of: Sequence[tuple[Any, ...]]
     ) -> list[Found]:
-        """What the calls return, in the order of their arguments."""
+        """Return what the calls return, in the order of their arguments."""
         found = []
         for result in self.executor.map(call, *zip(*of, strict=True)):
             found.append(result)

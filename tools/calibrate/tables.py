@@ -1,4 +1,4 @@
-"""What `make calibrate` prints: a table for each group of simulations."""
+"""Print what `make calibrate` prints: a table for each group of simulations."""
 
 from __future__ import annotations
 

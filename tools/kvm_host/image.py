@@ -1,4 +1,5 @@
-"""What the emulated machine's two disks are made of: a Debian host, and a built guest image."""
+"""Make what the emulated machine's two disks are made of: a Debian host, and a built guest
+image."""
 
 from __future__ import annotations
 
@@ -80,6 +81,6 @@ def _copy(guest: Image, disk: Path) -> None:
 
 
 def _mib(folder: Path) -> int:
-    """What a folder's files take on the disk; of several links to a file, each."""
+    """Return what a folder's files take on the disk; of several links to a file, each."""
     paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
     return sum(path.lstat().st_blocks for path in paths) * 512 // 2**20 + 1

@@ -67,7 +67,7 @@ class Machine:
                 return _followed(process, task, show)
 
     def inside(self, argv: Sequence[str]) -> list[str]:
-        """What the machine runs: its checkout mounted, and the command in it."""
+        """Return what the machine runs: its checkout mounted, and the command in it."""
         return ["sh", f"/run/checkout/{INSIDE}", str(self.checkout), self.guest.dir.name, *argv]
 
     def qemu(self, task: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What diagnostics look at: the effects that a verdict or a check follows from."""
+"""Gather what diagnostics look at: the effects that a verdict or a check follows from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is said of each arm, and what would be said without some blocks. Computed, never applied."""
+"""Compute what is said of each arm, and what would be said without some blocks. Never
+applied."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _outlier(
 def _hanging(
     ground: Ground, lines: Sequence[Line], names: Sequence[str], blocks: Sequence[int]
 ) -> Iterator[str]:
-    """What of these arms would be said without the blocks, where it is something else."""
+    """Yield what of these arms would be said without the blocks, where it is something else."""
     now, then = outcomes(ground, lines), outcomes(ground, lines, without=blocks)
     instruments = {ground.design.control: "The control", ground.design.handicap: "The handicap"}
     for name in names:

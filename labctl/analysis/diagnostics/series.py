@@ -38,7 +38,7 @@ Groups = Sequence[Sequence[int]]
 
 
 def coarse(values: Values) -> bool:
-    """Whether half of the values or more repeat another: their spread is then the tool's
+    """Return whether half of the values or more repeat another: their spread is then the tool's
     resolution, and no rule on it holds."""
     return 2 * len(set(values.tolist())) <= len(values)
 

@@ -1,4 +1,4 @@
-"""What the host's CPUs do while nobody asks them to: two looks at /proc, a moment apart."""
+"""Show what the host's CPUs do while nobody asks them to: two looks at /proc, a moment apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the host's CPUs are set up: how many, how fast, how steady."""
+"""Check how the host's CPUs are set up: how many, how fast, how steady."""
 
 from __future__ import annotations
 

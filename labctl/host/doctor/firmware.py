@@ -1,4 +1,5 @@
-"""What firmware takes from the CPUs behind the kernel's back, by the kernel's hwlat tracer."""
+"""Measure what firmware takes from the CPUs behind the kernel's back, by the kernel's hwlat
+tracer."""
 
 from __future__ import annotations
 

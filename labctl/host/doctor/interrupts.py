@@ -1,4 +1,4 @@
-"""Which CPUs the host's interrupts go to."""
+"""Show which CPUs the host's interrupts go to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who else is at work on this host: other guests, other tasks, the hypervisor below, labctl."""
+"""Find who else is at work on this host: other guests, other tasks, the hypervisor below,
+labctl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check is, what it says, and what it is told about the sweep to come."""
+"""Define what a check is, what it says, and what it is told about the sweep to come."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a sweep would need of this host.
+    """Describe what a sweep would need of this host.
 
     `accelerator`: what guests run under, or the error that came of asking. `cpus`: those that the
     pin plan gives the vCPUs. `memory_bytes`, `disk_bytes`: of the guest, of the state folder.
@@ -80,7 +80,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a check found; its row is made of this and of the check's own name and reason."""
+    """Hold what a check found; its row is made of this and of the check's own name and reason."""
 
     status: Status
     found: str

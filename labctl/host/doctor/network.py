@@ -1,4 +1,4 @@
-"""What a link between a guest and its peer is made of: tap devices, vhost-net, namespaces."""
+"""Check what a link between a guest and its peer is made of: tap devices, vhost-net, namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How checks see the host: files below a root, and what reading commands print."""
+"""Define how checks see the host: files below a root, and what reading commands print."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may open a file: stat(2). `mode` without the file's type."""
+    """Say who may open a file: stat(2). `mode` without the file's type."""
 
     uid: int
     gid: int
@@ -39,7 +39,7 @@ class RunTool(Protocol):
 
 
 def run_tool(argv: Sequence[str], *, seconds: float = _COMMAND_S) -> Output | None:
-    """What a command prints; None when it isn't installed, or takes longer than that."""
+    """Return what a command prints; None when it isn't installed, or takes longer than that."""
     try:
         done = process.run(
             argv,
@@ -102,7 +102,7 @@ class Reader:
             return None
 
     def free_bytes(self, folder: Path) -> int:
-        """What may still be written below a folder, or below its nearest parent."""
+        """Return what may still be written below a folder, or below its nearest parent."""
         return shutil.disk_usage(self._nearest(folder)).free
 
     def device(self, folder: Path) -> str:
@@ -123,11 +123,11 @@ class Reader:
         return found[1].strip() if found else ""
 
     def is_root(self) -> bool:
-        """Whether our effective user is root."""
+        """Return whether our effective user is root."""
         return self.process_status("Uid").split()[1:2] == ["0"]
 
     def has_capability(self, number: int) -> bool:
-        """Whether we have a capability in effect; by its number in linux/capability.h."""
+        """Return whether we have a capability in effect; by its number in linux/capability.h."""
         return bool(int(self.process_status("CapEff") or "0", 16) >> number & 1)
 
     def flags(self) -> frozenset[str] | None:
@@ -141,7 +141,7 @@ class Reader:
         return [int(pid) for pid in pids if self.text(f"/proc/{pid}/comm") == name[:15]]
 
     def program(self, name: str) -> str | None:
-        """Where a program is in PATH; None when it isn't installed."""
+        """Return where a program is in PATH; None when it isn't installed."""
         folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
         return shutil.which(name, path=os.pathsep.join(str(self.path(f)) for f in folders if f))
 

@@ -1,4 +1,4 @@
-"""How the host's scheduler shares CPUs: cgroups, real-time policies, autogroups."""
+"""Check how the host's scheduler shares CPUs: cgroups, real-time policies, autogroups."""
 
 from __future__ import annotations
 

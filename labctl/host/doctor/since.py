@@ -1,4 +1,4 @@
-"""What of the host has changed since a run, and what its verdicts rest on. Pure."""
+"""Find what of the host has changed since a run, and what its verdicts rest on. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from labctl.base.hostfacts import FACT_NAMES
 
 
 class Rests(StrEnum):
-    """What a tuning changes, and so what its verdicts rest on beside what all rest on."""
+    """Hold what a tuning changes, and so what its verdicts rest on beside what all rest on."""
 
     PLACEMENT = "placement"
     """Pins: which CPUs its threads have."""
@@ -119,7 +119,7 @@ class Comparison:
 
 
 def compare(then: Mapping[str, Any], now: Mapping[str, Any]) -> Comparison:
-    """What the run recorded of the host, against the host's facts now."""
+    """Return what the run recorded of the host, against the host's facts now."""
     changes, same, unknown = [], [], []
     for fact in FACTS:
         before, after = then.get(fact.key), now.get(fact.key)
@@ -135,8 +135,8 @@ def compare(then: Mapping[str, Any], now: Mapping[str, Any]) -> Comparison:
 def rests_on(
     tuning: Mapping[str, Any] | None, baseline: Mapping[str, Any] | None
 ) -> frozenset[Rests]:
-    """What a tuning changes of the baseline, by what run.json has of both; everything where it
-    has nothing of one of them."""
+    """Return what a tuning changes of the baseline, by what run.json has of both; everything where
+    it has nothing of one of them."""
     if tuning is None or baseline is None:
         return EVERYTHING
     found = {rests for key, rests in _OF_KEY.items() if tuning.get(key) != baseline.get(key)}

@@ -1,4 +1,4 @@
-"""What is installed: kernel, QEMU, libvirt, programs, and what may stand in their way."""
+"""Check what is installed: kernel, QEMU, libvirt, programs, and what may stand in their way."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def libvirt(reader: Reader, scope: Scope) -> Result:
 
 
 def python_libvirt(reader: Reader, scope: Scope) -> Result:
-    """Which module labctl's own Python has; the first python3 in PATH may have none."""
+    """Return which module labctl's own Python has; the first python3 in PATH may have none."""
     try:
         import libvirt as module
     except ImportError as error:

@@ -48,7 +48,8 @@ def file_system(reader: Reader, scope: Scope) -> Result:
 
 
 def _elevator(reader: Reader, number: str) -> str | None:
-    """Of the disk below a file system; a partition's is that of its disk, one folder up."""
+    """Return the elevator of the disk below a file system; a partition's is that of its disk, one
+    folder up."""
     for queue in ("queue", "../queue"):
         text = reader.text(f"/sys/dev/block/{number}/{queue}/scheduler")
         if text:

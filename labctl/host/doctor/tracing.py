@@ -1,4 +1,4 @@
-"""Whether this host can count and trace: PMU, perf, tracefs, debugfs."""
+"""Check whether this host can count and trace: PMU, perf, tracefs, debugfs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this host can virtualize: CPU, module, device, a kernel that boots."""
+"""Check whether this host can virtualize: CPU, module, device, a kernel that boots."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def device(reader: Reader, scope: Scope) -> Result:
 
 
 def may_open(access: Access, uid: int, groups: set[int]) -> bool:
-    """Whether a user may read and write a file, by its mode alone (path_resolution(7))."""
+    """Return whether a user may read and write a file, by its mode alone (path_resolution(7))."""
     if uid == 0:
         return True
     if uid == access.uid:
