@@ -22,6 +22,11 @@ _PAUSE_S = 0.05
 """Between two looks while there is a dead child that is not ours to reap, or no child at all.
 While children live and none is dead, waitid(2) sleeps."""
 
+_UNWANTED_S = 1.0
+"""How long a dead QEMU that led its own session is left to whoever may wait for it. QEMU's
+`-daemonize` leaves one: it forks, leads a session, forks again and exits (os_daemonize). libvirt
+probes capabilities that way, and nobody waits for what it leaves."""
+
 _COMMAND = "qemu-system"
 _started = threading.Lock()
 
@@ -38,13 +43,20 @@ def adopt_orphans() -> None:
 
 
 def _reap() -> None:
+    dead_since: dict[int, float] = {}
     while True:
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             time.sleep(_PAUSE_S)
             continue
-        if not [pid for pid in _children() if _is_dead_orphan(pid) and _reaped(pid)]:
+        now = time.monotonic()
+        dead = {pid: leads for pid in _children() if (leads := _leads_as_dead(pid)) is not None}
+        dead_since = {pid: dead_since.get(pid, now) for pid in dead}
+        orphans = [
+            pid for pid, leads in dead.items() if not leads or now - dead_since[pid] > _UNWANTED_S
+        ]
+        if not [pid for pid in orphans if _reaped(pid)]:
             time.sleep(_PAUSE_S)
 
 
@@ -60,20 +72,22 @@ def _children() -> list[int]:
     return found
 
 
-def _is_dead_orphan(pid: int) -> bool:
-    """A QEMU that has ended and that nobody in this process waits for.
+def _leads_as_dead(pid: int) -> bool | None:
+    """Return whether a QEMU that has ended led its own session; None of any other process.
 
     What libvirt or we started as a child is in our session or leads its own, and is waited for by
-    who started it; a daemon was forked off once more and is in a session that it doesn't lead.
+    who started it. A daemon was forked off once more and is in a session that it doesn't lead.
     """
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
     except OSError:
-        return False
+        return None
     fields = rest.split()
     state, session = fields[0], int(fields[3])  # proc_pid_stat(5): fields 3 and 6
     is_qemu = name.partition("(")[2].startswith(_COMMAND)
-    return is_qemu and state == "Z" and session not in (os.getsid(0), pid)
+    if not is_qemu or state != "Z" or session == os.getsid(0):
+        return None
+    return session == pid
 
 
 def _reaped(pid: int) -> bool:
