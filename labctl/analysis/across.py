@@ -17,9 +17,18 @@ from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.checks import Checked, check
 from labctl.analysis.design import Design, joint_level, read_design
-from labctl.analysis.effects import Effects, alone, by_ratio, natural, on_scale, paired, ratio_of
+from labctl.analysis.effects import (
+    Effects,
+    alone,
+    by_ratio,
+    effects_of,
+    natural,
+    on_scale,
+    ratio_of,
+)
 from labctl.analysis.intervals import Spread, welch_interval
 from labctl.analysis.model import EffectKind
+from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.run_facts import FactDifference, fact_differences
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
 from labctl.base.units import Better, Unit
@@ -314,7 +323,7 @@ def _effects(side: _Side, spot: _Spot) -> Effects | None:
     )
     if side.cells.get(side.design.baseline, spot.place, spot.metric) is None:
         return None
-    return paired(
+    return effects_of(
         side.series(spot), [one for one in references if one is not None], against_native=False
     )
 
@@ -383,6 +392,11 @@ def _cautions(a: _Side, b: _Side) -> Iterator[str]:
             yield (
                 f"{side.run.name} was imported, not measured by labctl: nothing is known of its "
                 "host, and what its tunings and workloads are from their names alone."
+            )
+        if not is_interleaved(side.run):
+            yield (
+                f"{side.run.name}: its effects are unpaired, as nothing says that its trials were "
+                "interleaved."
             )
         if 0 < side.cells.blocks < FEWEST_BLOCKS:
             yield (

@@ -14,6 +14,7 @@ from labctl.analysis.design import Design
 from labctl.analysis.foreign_cpu import unseen_disturbance
 from labctl.analysis.layers import layers
 from labctl.analysis.model import Attempts, Comparison, Diagnostic, Role, RunCheck, Verdict
+from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.proven import unproven
 from labctl.analysis.skipped import skipped
 from labctl.analysis.spares import too_few_spares
@@ -73,7 +74,7 @@ def caveats(
     yield from (f"{str(text).rstrip('.')}." for text in run.run.get("warnings") or [])
     yield from _promises(design)
     yield from layers(run, design)
-    yield from _left_out(design, cells)
+    yield from _left_out(design, cells, paired=is_interleaved(run))
     yield from too_few_spares(run, primaries)
     yield from _unjudgeable(primaries)
     yield from _twins(design)
@@ -116,6 +117,11 @@ def imported(run: LoadedRun) -> Iterator[str]:
         yield (
             f"Imported from '{source['file']}', not measured by labctl: what was compared, how "
             "and on what host is known from that file alone."
+        )
+    if not is_interleaved(run):
+        yield (
+            "Compared unpaired, as nothing says that the trials were interleaved: what changed on "
+            "the host between one arm's trials and another's is in the differences."
         )
 
 
@@ -261,14 +267,15 @@ def _promises(design: Design) -> Iterator[str]:
         )
 
 
-def _left_out(design: Design, cells: Cells) -> Iterator[str]:
+def _left_out(design: Design, cells: Cells, *, paired: bool) -> Iterator[str]:
     """Blocks of which a cell has no value to compare (METHOD: nothing is imputed)."""
     for cell, tried in cells.tried.items():
         blocks = sorted(tried - _usable(design, cells, cell))
         if not blocks:
             continue
         which = "any block" if len(blocks) == len(tried) else _blocks(blocks)
-        others = " and of every tuning against it" if cell.tuning in _references(design) else ""
+        shared = paired and cell.tuning in _references(design)
+        others = " and of every tuning against it" if shared else ""
         yield f"{cell} has no usable value in {which}: left out of its comparisons{others}."
 
 

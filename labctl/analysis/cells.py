@@ -18,6 +18,7 @@ import numpy as np
 
 from labctl.analysis.byblock import ByBlock, Floats
 from labctl.analysis.model import MissingMetric
+from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.preemptors import by_same_names
 from labctl.analysis.quantification import Limits, limits
 from labctl.store.readings import Kind, Kinds, Readings
@@ -74,7 +75,7 @@ class Series:
     `bin_widths`: of a percentile, the width of its histogram's bin over its middle, by block.
     `batch_errors`: of a rate, by the number of batches, each trial's standard error over its value.
     `boots`: by block the boot that a guest came from, and `seconds` what was measured; both are
-    the cell's."""
+    the cell's. `interleaved`: whether its blocks are those of other arms too (METHOD 30)."""
 
     sample: Sample
     values: Mapping[int, float]
@@ -82,6 +83,7 @@ class Series:
     boots: Mapping[int, int] = field(default_factory=dict)
     seconds: Mapping[int, float] = field(default_factory=dict)
     batch_errors: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    interleaved: bool = True
 
     @property
     def source(self) -> str:
@@ -209,7 +211,7 @@ def read_cells(run: LoadedRun) -> Cells:
     problems = []
     if nameless:
         problems.append(f"{nameless} trials name no tuning or no workload and are left out.")
-    series, refused = _series(chosen)
+    series, refused = _series(chosen, interleaved=is_interleaved(run))
     problems.extend(f"{text}: {count} values left out." for text, count in refused.items())
     return Cells(
         series=series,
@@ -277,7 +279,9 @@ class _Gathered:
 _Slots = dict[tuple[str, str], _Gathered]
 
 
-def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str]]:
+def _series(
+    chosen: _Chosen, *, interleaved: bool
+) -> tuple[dict[Cell, dict[str, Series]], Counter[str]]:
     """Trials of a cell are mostly alike, so their values are taken as the rows of one array."""
     kinds = Kinds()
     first: dict[str, Kind] = {}
@@ -299,7 +303,7 @@ def _series(chosen: _Chosen) -> tuple[dict[Cell, dict[str, Series]], Counter[str
         slots: _Slots = {}
         for group in groups.values():
             _gather(group, slots, first, cell, refused)
-        if by_key := _by_key(slots, boots[cell], seconds[cell]):
+        if by_key := _by_key(slots, boots[cell], seconds[cell], interleaved=interleaved):
             series[cell] = by_key
     return series, refused
 
@@ -336,7 +340,7 @@ def _slot(kind: Kind, slots: _Slots, first: dict[str, Kind]) -> _Gathered:
 
 
 def _by_key(
-    slots: _Slots, boots: Mapping[int, int], seconds: Mapping[int, float]
+    slots: _Slots, boots: Mapping[int, int], seconds: Mapping[int, float], *, interleaved: bool
 ) -> dict[str, Series]:
     found = {}
     errors: defaultdict[str, dict[int, ByBlock]] = defaultdict(dict)
@@ -354,6 +358,7 @@ def _by_key(
                 boots,
                 seconds,
                 errors.get(key, {}),
+                interleaved,
             )
     return found
 

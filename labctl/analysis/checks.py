@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from labctl.analysis.cells import Cells, Place
 from labctl.analysis.design import ALPHA, Design, Primary
-from labctl.analysis.effects import Effects, on_scale, paired, towards_better
+from labctl.analysis.effects import Effects, effects_of, on_scale, towards_better
 from labctl.analysis.intervals import Interval, smallest_visible, t_interval
 from labctl.analysis.model import RunCheck
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, sees_from
@@ -147,7 +147,7 @@ class _Arm:
     ) -> _Arm:
         side = cells.get(name, place, primary.metric)
         others = [s for r in references if (s := cells.get(r, place, primary.metric)) is not None]
-        effects = paired(side, others, against_native=False) if side and others else None
+        effects = effects_of(side, others, against_native=False) if side and others else None
         interval = t_interval(effects.spread, alpha) if effects else None
         return cls(
             place=place,

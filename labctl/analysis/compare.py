@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from labctl.analysis.cells import Cell, Cells, Place, Series, place_of
 from labctl.analysis.design import ALPHA, Design
-from labctl.analysis.effects import Effects, on_scale, paired, towards_better
+from labctl.analysis.effects import Effects, effects_of, on_scale, towards_better
 from labctl.analysis.intervals import Interval, blocks_needed, smallest_visible, t_interval
 from labctl.analysis.model import Comparison, Level, Role, Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, decide, excludes_loss
@@ -118,7 +118,7 @@ def _compare(
     # The control alone is no baseline: what it is worth is what the control's check says.
     if tuning is None or cells.get(pair.against, place, key) is None or tuning.is_maximum:
         return None
-    effects = paired(tuning, [*references.values()], against_native=pair.against_native)
+    effects = effects_of(tuning, [*references.values()], against_native=pair.against_native)
     if effects is None:
         return None
     primary = design.primaries.get(place.workload)
@@ -168,7 +168,10 @@ def _compare(
         smallest_visible=visible,
         blocks_needed=needed,
         boots=effects.spread.boots,
-        left_out=_left_out(cells, place, {pair.tuning: tuning, **references}),
+        left_out=_left_out(cells, place, {pair.tuning: tuning, **references})
+        if effects.paired
+        else (),
+        paired=effects.paired,
         fallback=effects.fallback,
     )
     return Compared(comparison, effects)

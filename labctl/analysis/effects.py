@@ -2,7 +2,8 @@
 
 d_b = y_T - mean of the references' y, with y the logarithm for ratios (METHOD 17: against
 baseline the references are baseline and control). Pairing within a block takes out whatever the
-block did to all of its arms.
+block did to all of its arms. Arms that did not run side by side have nothing in common within a
+block: then their means are compared, unpaired (METHOD 30).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from labctl.analysis.boots import spread_over
 from labctl.analysis.byblock import ByBlock, Floats
 from labctl.analysis.cells import Series
-from labctl.analysis.intervals import Interval, Spread
+from labctl.analysis.intervals import Interval, Spread, unpaired
 from labctl.analysis.model import EffectKind
 from labctl.base.units import Better, Unit
 
@@ -35,6 +36,7 @@ _LARGEST_LOG = 700.0
 class Effects:
     """Effects by block, in natural direction: on the log scale for ratios, else in the unit.
 
+    `paired`: else by_block holds each of the tuning's values less the references' mean.
     `fallback`: of a metric for ratios that is compared by difference all the same, why.
     `boots`: of each side, the boot by block.
     """
@@ -43,6 +45,7 @@ class Effects:
     fallback: str | None
     by_block: ByBlock
     spread: Spread
+    paired: bool = True
     boots: Sequence[Mapping[int, int]] = ()
     floor: float = 0.0
     """The least standard deviation that histograms this coarse allow to believe in."""
@@ -74,17 +77,23 @@ def natural(metric: str, unit: Unit, *, against_native: bool) -> bool:
     return against_native and metric in _ZERO_IN_NATIVE
 
 
-def paired(tuning: Series, references: Sequence[Series], *, against_native: bool) -> Effects | None:
-    """Effects in the blocks where every side has a value; None when there is no such block."""
+def effects_of(
+    tuning: Series, references: Sequence[Series], *, against_native: bool
+) -> Effects | None:
+    """Effects in the blocks where every side has a value, or of all values where arms were not
+    interleaved; None without any."""
     sides = [tuning, *references]
+    interleaved = all(side.interleaved for side in sides)
     blocks = _common(sides)
-    if not blocks:
+    if interleaved and not blocks:
         return None
     sample = tuning.sample
     by_difference = natural(sample.metric, sample.unit, against_native=against_native)
-    fallback = None if by_difference else _no_ratio(sides, blocks)
+    fallback = None if by_difference else _why_no_ratio(sides, blocks, interleaved=interleaved)
     by_ratio = not by_difference and fallback is None
     kind = EffectKind.RATIO if by_ratio else EffectKind.DIFFERENCE
+    if not interleaved:
+        return _unpaired(sides, kind, fallback)
     return _effects(sides, blocks, kind, fallback)
 
 
@@ -92,10 +101,39 @@ def ratios(tuning: Series, references: Sequence[Series]) -> Effects | str:
     """Effects by ratio whatever the metric, for figures that are known by ratio alone; or why
     there are none, as the predicate of a sentence about the metric."""
     sides = [tuning, *references]
+    interleaved = all(side.interleaved for side in sides)
     blocks = _common(sides)
-    if not blocks:
+    if interleaved and not blocks:
         return "has no block with both sides"
-    return _no_ratio(sides, blocks) or _effects(sides, blocks, EffectKind.RATIO, None)
+    if why := _why_no_ratio(sides, blocks, interleaved=interleaved):
+        return why
+    if not interleaved:
+        return _unpaired(sides, EffectKind.RATIO, None)
+    return _effects(sides, blocks, EffectKind.RATIO, None)
+
+
+def _why_no_ratio(
+    sides: Sequence[Series], blocks: tuple[int, ...], *, interleaved: bool
+) -> str | None:
+    if interleaved:
+        return _no_ratio(sides, blocks)
+    return next(filter(None, (_no_ratio([side], side.numbers.blocks) for side in sides)), None)
+
+
+def _unpaired(sides: Sequence[Series], kind: EffectKind, fallback: str | None) -> Effects:
+    """The first side's mean against the mean of the others'."""
+    logs = kind is EffectKind.RATIO
+    one, *others = (alone(side, logs=logs) for side in sides)
+    values = sides[0].logs if logs else sides[0].numbers
+    reference = sum(other.mean for other in others) / len(others)
+    return Effects(
+        kind=kind,
+        fallback=fallback,
+        by_block=ByBlock(values.blocks, values.array - reference),
+        spread=unpaired(one, others),
+        paired=False,
+        boots=[side.boots for side in sides],
+    )
 
 
 def _effects(

@@ -19,7 +19,7 @@ from labctl.analysis.added import confirmatory
 from labctl.analysis.caveats import imported
 from labctl.analysis.cells import Cells, Place, Series, read_cells
 from labctl.analysis.design import ALPHA, Design, joint_level, read_design
-from labctl.analysis.effects import alone, by_ratio, paired, ratio_of
+from labctl.analysis.effects import alone, by_ratio, effects_of, ratio_of
 from labctl.analysis.gate_claims import decide
 from labctl.analysis.gate_facts import hold_facts
 from labctl.analysis.gate_licence import Leave, leave
@@ -226,7 +226,7 @@ def _test(
         values = _between_runs(references[0], series)
     elif not why and rule.against is not None:
         native = against in design.natives
-        effects = paired(series, references, against_native=native)
+        effects = effects_of(series, references, against_native=native)
         if effects is None:
             why = f"no block has both {tuning} and {against}"
         else:

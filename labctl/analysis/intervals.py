@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -40,7 +40,8 @@ class Spread:
     """n effects with their mean and standard deviation (n - 1 in the denominator).
 
     `boot_error`: the mean's standard error over `boots`, where several of them have several blocks
-    each; else None, and blocks are the unit.
+    each; else None, and blocks are the unit. `welch`: the degrees of freedom of sides that were not
+    paired; else None, and they follow from `units`.
     """
 
     n: int
@@ -48,6 +49,7 @@ class Spread:
     sd: float
     boots: int = 1
     boot_error: float | None = None
+    welch: float | None = None
 
     @property
     def units(self) -> int:
@@ -56,8 +58,12 @@ class Spread:
 
     @property
     def error(self) -> float:
-        """The standard error of the mean, with `units` - 1 degrees of freedom."""
+        """The standard error of the mean, with so many `degrees` of freedom."""
         return self.sd / math.sqrt(self.n) if self.boot_error is None else self.boot_error
+
+    @property
+    def degrees(self) -> float:
+        return self.units - 1 if self.welch is None else self.welch
 
 
 def spread(effects: Collection[float] | Floats, resolution: float, floor: float = 0.0) -> Spread:
@@ -93,7 +99,7 @@ def t_interval(of: Spread, alpha: float) -> Interval | None:
     """
     if of.n < 2 or of.error == 0.0:
         return None
-    half = quantile(1 - alpha / 2, of.units - 1) * of.error
+    half = quantile(1 - alpha / 2, of.degrees) * of.error
     return Interval(of.mean - half, of.mean + half)
 
 
@@ -101,23 +107,40 @@ def p_value(of: Spread) -> float:
     """Two-sided, of no effect: the alpha at which `t_interval` would end at 0; 1 without one."""
     if of.n < 2 or of.error == 0.0:
         return 1.0
-    return 2 * float(stdtr(of.units - 1, -abs(of.mean) / of.error))
+    return 2 * float(stdtr(of.degrees, -abs(of.mean) / of.error))
+
+
+def unpaired(one: Spread, others: Sequence[Spread]) -> Spread:
+    """`one` less the mean of the others, of samples that have nothing in common.
+
+    The variances are not pooled. The degrees of freedom are Welch's and Satterthwaite's,
+    (sum of v_i)^2 / (sum of v_i^2 / f_i) with v_i the squared standard error of each side's share
+    and f_i its own degrees (F. E. Satterthwaite, Biometrics Bulletin 2, 1946, 110-114). It has as
+    many blocks as the shortest side.
+    """
+    sides = [(one, 1.0), *((other, 1 / len(others)) for other in others)]
+    squares = [(share * side.error) ** 2 for side, share in sides]
+    total, n = sum(squares), min(side.n for side, _ in sides)
+    known = [
+        (square, side.degrees) for square, (side, _) in zip(squares, sides, strict=True) if square
+    ]
+    # Of a side without a spread nothing is uncertain, whatever its number of values.
+    degrees = total**2 / sum(s * s / f for s, f in known) if n > 1 and known else 0.0
+    return Spread(
+        n=n,
+        mean=one.mean - sum(other.mean for other in others) / len(others),
+        sd=math.sqrt(total * n),
+        boots=min((side.boots for side, _ in sides if side.boots < side.n), default=one.n),
+        welch=degrees,
+    )
 
 
 def welch_interval(a: Spread, b: Spread, alpha: float) -> Interval | None:
-    """b's mean less a's, of samples that have nothing in common: the variances are not pooled, and
-    the degrees of freedom are Welch's and Satterthwaite's,
-    (v_a + v_b)^2 / (v_a^2 / (n_a - 1) + v_b^2 / (n_b - 1)) with v the squared standard error and n
-    the number of units.
+    """b's mean less a's, of samples that have nothing in common (B. L. Welch, Biometrika 34, 1947).
 
     None where either side has one block, or neither shows a spread.
     """
-    if min(a.n, b.n) < 2 or (a.error == 0.0 and b.error == 0.0):
-        return None
-    v_a, v_b = a.error**2, b.error**2
-    degrees = (v_a + v_b) ** 2 / (v_a**2 / (a.units - 1) + v_b**2 / (b.units - 1))
-    half = quantile(1 - alpha / 2, degrees) * math.sqrt(v_a + v_b)
-    return Interval(b.mean - a.mean - half, b.mean - a.mean + half)
+    return t_interval(unpaired(b, [a]), alpha)
 
 
 def smallest_visible(of: Spread, alpha: float) -> float | None:
@@ -152,6 +175,6 @@ def blocks_needed(of: Spread, alpha: float, margin: float) -> int | None:
 
 
 def _visible(of: Spread, blocks: int, alpha: float) -> float:
-    degrees = of.units * blocks / of.n - 1
+    degrees = (of.degrees + 1) * blocks / of.n - 1
     error = of.error * math.sqrt(of.n / blocks)
     return (quantile(1 - alpha / 2, degrees) + quantile(POWER, degrees)) * error

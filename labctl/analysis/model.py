@@ -78,6 +78,9 @@ class Comparison:
     """Blocks in which one side was tried and has no valid value: not imputed, so not in it."""
     by_holm: bool = False
     """Holm's step-down procedure found what the simultaneous interval alone leaves open."""
+    paired: bool = True
+    """False where trials were not interleaved: means of all trials are compared, and `blocks` holds
+    the tuning's trials against the mean of what it is compared with."""
     fallback: str | None = None
     """Of a metric for ratios that is compared by difference all the same: why, as the predicate
     of a sentence ("is 0 or less in some block")."""

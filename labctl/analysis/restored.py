@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from labctl.analysis.boots import spread_over
 from labctl.analysis.cells import Cells, Place, Series
 from labctl.analysis.design import Design, Primary
-from labctl.analysis.effects import Effects, on_scale, paired
+from labctl.analysis.effects import Effects, effects_of, on_scale
 from labctl.analysis.intervals import Interval, t_interval
 from labctl.analysis.model import EffectKind, RunCheck
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
@@ -142,7 +142,7 @@ def _check(
 def _effect(tuning: Sequence[Series], references: Sequence[Series]) -> Effects | None:
     if not tuning or not references:
         return None
-    return paired(tuning[0], references, against_native=False)
+    return effects_of(tuning[0], references, against_native=False)
 
 
 def _checked(

@@ -199,10 +199,13 @@ def _time(seconds: float | None) -> float:
 
 def precision(run: LoadedRun, made: Sequence[Compared]) -> Iterator[Precision]:
     """Return, for each workload and condition with judged tunings, the components of variance of
-    the primary metric's effects (medians over the tunings), and the proposal."""
+    the primary metric's effects (medians over the tunings), and the proposal. Effects that aren't
+    paired have no blocks, and none is returned of them."""
     judged: defaultdict[Place, list[Compared]] = defaultdict(list)
     for one in made:
         spread = one.effects.spread
+        if not one.effects.paired:
+            continue
         # One block may have an error, that of its histogram's bins, but has nothing to spread from.
         if one.is_primary and one.effects.fallback is None and spread.error > 0 and spread.n > 1:
             judged[one.place].append(one)
@@ -289,7 +292,7 @@ def _components(effects: Effects) -> Components:
 
 
 def _half_width(of: Spread, alpha: float) -> float:
-    return quantile(1 - alpha / 2, of.units - 1) * of.error
+    return quantile(1 - alpha / 2, of.degrees) * of.error
 
 
 def _sentences(

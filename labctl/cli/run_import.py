@@ -39,6 +39,11 @@ _BOOTS = "The file says nothing of boots: each block counts as one of its own."
 )
 @click.option("--margin", default="5%", show_default=True, help="What is large enough to matter.")
 @click.option(
+    "--interleaved",
+    is_flag=True,
+    help="Each block held all arms side by side, so they are compared within blocks.",
+)
+@click.option(
     "--design",
     metavar="RUN",
     help="Take all of these from the plan of RUN, which the file was exported from.",
@@ -55,6 +60,7 @@ def command(
     handicap: str | None,
     primaries: tuple[str, ...],
     margin: str,
+    interleaved: bool,
     design: str | None,
     as_json: bool,
     results: Path | None,
@@ -66,7 +72,7 @@ def command(
     from labctl.store.run_folder import RunFolder
     from labctl.store.trial_csv import read_trials
 
-    declaring = ("baseline", "control", "handicap", "primaries", "margin")
+    declaring = ("baseline", "control", "handicap", "primaries", "margin", "interleaved")
     explicit = click.core.ParameterSource.COMMANDLINE
     if design and any(context.get_parameter_source(option) is explicit for option in declaring):
         raise UsageError("--design has all that the other options declare", hint="Leave them out.")
@@ -93,6 +99,7 @@ def command(
             handicap=handicap,
             primaries=primaries,
             margin=margin,
+            interleaved=interleaved,
         )
         plan = declared_plan(trials, declared, trials.study or stem)
     warnings = [] if design is not None else [_AFTER]

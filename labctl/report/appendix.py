@@ -12,6 +12,7 @@ from typing import Any
 
 from labctl.analysis.collecting import costs_said, level_of
 from labctl.analysis.model import MissingMetric
+from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.spares import spares_that_ran
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
@@ -57,7 +58,9 @@ class Order:
 
 
 def orders(run: LoadedRun) -> list[Order]:
-    """The planned order of arms, block by block, as far as the plan tells."""
+    """Return the planned order of arms, block by block, as far as the plan tells."""
+    if not is_interleaved(run):
+        return []
     arms: dict[int, dict[str, None]] = {}
     boots: dict[int, str] = {}
     for trial in sequence(run.plan.get("trials")):

@@ -129,6 +129,7 @@ def comparison_json(item: Comparison) -> dict[str, Any]:
         "boots": item.boots,
         "left_out": list(item.left_out),
         "by_holm": item.by_holm,
+        "paired": item.paired,
         "fallback": item.fallback,
         "blocks": {str(block): value for block, value in sorted(item.blocks.items())},
     }

@@ -65,11 +65,14 @@ def intervals(view: View, place: Place) -> str:
         text += f" Changes under {margin(primary)} do not matter to this study."
     control = next((c for c in view.judgement.control if place_of(c) == place), None)
     if control is not None and control.estimate is not None:
+        how = "is taken block by block," if view.paired else "is one of means of trials, unpaired,"
         text += (
-            f" A change against {view.baseline} is taken block by block, against the mean of it "
+            f" A change against {view.baseline} {how} against the mean of it "
             f"and {view.control}; {view.control}'s is against {view.baseline} alone, and has "
             f"{share(control.confidence)}."
         )
+    elif not view.paired:
+        text += f" A change against {view.baseline} is one of means of trials, unpaired."
     return text
 
 

@@ -19,6 +19,7 @@ from labctl.analysis.model import (
     RunCheck,
     Verdict,
 )
+from labctl.analysis.pairing import is_interleaved
 from labctl.base.latencies import OPEN, OPEN_MEAN
 from labctl.base.wording import metric_title
 from labctl.store.run_folder import LoadedRun
@@ -109,6 +110,7 @@ class View:
     def __init__(self, run: LoadedRun, judgement: Judgement) -> None:
         self.run = run
         self.judgement = judgement
+        self.paired = is_interleaved(run)
         self._plan_tunings = mapping(run.plan.get("tunings"))
         self.baseline = str(run.plan.get("baseline") or "baseline")
         self.control = str(run.plan.get("control") or "control")

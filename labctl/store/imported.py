@@ -25,7 +25,8 @@ class Declared:
     """Hold what a CSV file can't say of its trials. None: the tuning of the role's own name, if
     there.
 
-    `primaries`: "METRIC", for every workload that has it, or "WORKLOAD=METRIC".
+    `primaries`: "METRIC", for every workload that has it, or "WORKLOAD=METRIC". `interleaved`:
+    each block held all arms side by side.
     """
 
     baseline: str | None = None
@@ -33,6 +34,7 @@ class Declared:
     handicap: str | None = None
     primaries: Sequence[str] = ()
     margin: str = "5 %"
+    interleaved: bool = False
 
 
 def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> dict[str, Any]:
@@ -53,6 +55,7 @@ def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> dict[str,
         "quick": False,
         "blocks": len(blocks),
         "boots": len({record.boot for record in records}),
+        "interleaved": declared.interleaved,
         "baseline": baseline,
         "control": _role("control", declared.control, tunings),
         "handicap": _role("handicap", declared.handicap, tunings),

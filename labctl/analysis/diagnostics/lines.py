@@ -12,7 +12,7 @@ from labctl.analysis.cells import Cells, Place, Series
 from labctl.analysis.compare import Compared
 from labctl.analysis.design import Design, Primary
 from labctl.analysis.diagnostics.series import Groups, Values
-from labctl.analysis.effects import Effects, paired
+from labctl.analysis.effects import Effects, effects_of
 from labctl.analysis.model import Diagnostic, DiagnosticKind, Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
 from labctl.analysis.words import change_text
@@ -102,14 +102,14 @@ def lines(
     )
     found: dict[str, Effects | None] = {}
     if design.control is not None and baseline is not None and control is not None:
-        found[design.control] = paired(control, [baseline], against_native=False)
+        found[design.control] = effects_of(control, [baseline], against_native=False)
     for one in made:
         c = one.comparison
         if one.place == place and c.metric == primary.metric and c.against == design.baseline:
             found[c.tuning] = one.effects
     for name in filter(None, (design.control, design.handicap, *design.candidates)):
         effects, side = found.get(name), cells.get(name, place, primary.metric)
-        if effects is None or side is None or effects.fallback is not None:
+        if effects is None or side is None or effects.fallback is not None or not effects.paired:
             continue
         if effects.spread.n >= FEWEST_BLOCKS:
             values = np.fromiter(effects.by_block.values(), dtype=float)

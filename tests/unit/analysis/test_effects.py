@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labctl.analysis.cells import Series
-from labctl.analysis.effects import alone, by_ratio, natural, on_scale, paired, ratio_of
+from labctl.analysis.effects import alone, by_ratio, effects_of, natural, on_scale, ratio_of
 from labctl.analysis.intervals import t_interval
 from labctl.analysis.model import EffectKind
 from labctl.base.units import Better, Unit
@@ -26,7 +26,7 @@ POSITIVE = st.dictionaries(st.integers(1, 20), st.floats(1e-6, 1e6), min_size=2,
 
 def test_the_effect_of_a_block_is_taken_against_the_mean_of_baseline_and_control() -> None:
     """sqrt(100 * 400) is 200: a tuning at 400 is twice the baseline."""
-    found = paired(
+    found = effects_of(
         series({1: 400.0}), [series({1: 100.0}), series({1: 400.0})], against_native=False
     )
     assert found is not None
@@ -35,7 +35,7 @@ def test_the_effect_of_a_block_is_taken_against_the_mean_of_baseline_and_control
 
 
 def test_a_block_without_one_side_is_left_out() -> None:
-    found = paired(
+    found = effects_of(
         series({1: 2.0, 2: 2.0, 4: 2.0}),
         [series({1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}), series({2: 1.0, 3: 1.0, 4: 1.0})],
         against_native=False,
@@ -45,15 +45,15 @@ def test_a_block_without_one_side_is_left_out() -> None:
 
 
 def test_sides_without_a_common_block_have_no_effect() -> None:
-    assert paired(series({1: 1.0}), [series({2: 1.0})], against_native=False) is None
+    assert effects_of(series({1: 1.0}), [series({2: 1.0})], against_native=False) is None
 
 
 @given(first=POSITIVE, second=POSITIVE)
 def test_swapping_the_sides_inverts_ratio_and_interval(
     first: dict[int, float], second: dict[int, float]
 ) -> None:
-    there = paired(series(first), [series(second)], against_native=False)
-    back = paired(series(second), [series(first)], against_native=False)
+    there = effects_of(series(first), [series(second)], against_native=False)
+    back = effects_of(series(second), [series(first)], against_native=False)
     if there is None or back is None:
         assert there is back
         return
@@ -69,14 +69,14 @@ def test_what_a_block_does_to_all_of_its_arms_cancels(
     values: dict[int, float], factor: float
 ) -> None:
     blocks = {block: value * factor for block, value in values.items()}
-    found = paired(series(blocks), [series(values)], against_native=False)
+    found = effects_of(series(blocks), [series(values)], against_native=False)
     assert found is not None
     assert found.shown(found.spread.mean) == pytest.approx(factor)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0])
 def test_a_zero_turns_the_ratio_into_a_difference_and_says_so(bad: float) -> None:
-    found = paired(series({1: 3.0, 2: bad}), [series({1: 1.0, 2: 1.0})], against_native=False)
+    found = effects_of(series({1: 3.0, 2: bad}), [series({1: 1.0, 2: 1.0})], against_native=False)
     assert found is not None
     assert found.kind is EffectKind.DIFFERENCE
     assert found.fallback
@@ -102,7 +102,7 @@ def test_metrics_that_may_be_zero_are_compared_by_difference(
     metric: str, unit: Unit, against_native: bool, expected: bool
 ) -> None:
     assert natural(metric, unit, against_native=against_native) is expected
-    found = paired(
+    found = effects_of(
         series({1: 2.0, 2: 3.0}, metric, unit),
         [series({1: 1.0, 2: 1.0}, metric, unit)],
         against_native=against_native,
@@ -133,7 +133,7 @@ def test_effects_of_a_histogram_spread_at_least_as_rounding_makes_them() -> None
     """Two values, each anywhere in a bin of width w: their difference has a standard deviation of
     w / sqrt(6) before anything differs."""
     tied = dict.fromkeys(range(1, 11), 0.002)
-    found = paired(latencies(tied, 0.05), [latencies(tied, 0.12)], against_native=False)
+    found = effects_of(latencies(tied, 0.05), [latencies(tied, 0.12)], against_native=False)
     assert found is not None
     assert found.spread.sd == pytest.approx(0.12 / math.sqrt(6))
     interval = t_interval(found.spread, 0.05)
@@ -145,7 +145,7 @@ def test_a_spread_beyond_the_bins_is_left_as_it_is() -> None:
     wide = {block: 0.001 * block for block in range(1, 11)}
     flat = dict.fromkeys(wide, 0.002)
     coarse, exact = (
-        paired(latencies(wide, width), [latencies(flat, width)], against_native=False)
+        effects_of(latencies(wide, width), [latencies(flat, width)], against_native=False)
         for width in (0.01, 0.0)
     )
     assert coarse is not None
@@ -155,7 +155,7 @@ def test_a_spread_beyond_the_bins_is_left_as_it_is() -> None:
 
 def test_a_difference_has_its_floor_in_its_own_unit() -> None:
     zeros = {1: 0.0, 2: 4.0}
-    found = paired(latencies(zeros, 0.5), [latencies(zeros, 0.5)], against_native=False)
+    found = effects_of(latencies(zeros, 0.5), [latencies(zeros, 0.5)], against_native=False)
     assert found is not None
     assert found.kind is EffectKind.DIFFERENCE
     assert found.floor == pytest.approx(math.sqrt(2.0) / math.sqrt(6))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from labctl.analysis.cells import Series
-from labctl.analysis.effects import by_ratio, paired
+from labctl.analysis.effects import by_ratio, effects_of
 from labctl.analysis.judge import judge
 from labctl.analysis.model import EffectKind, Verdict
 from labctl.base.units import Better, Unit
@@ -36,8 +36,8 @@ def test_counts_below_a_tenth_of_relative_deviation_give_no_ratio(
     metric: str, unit: Unit, below: float, above: float
 ) -> None:
     large = series(metric, unit, 1e6, 1e6)
-    few = paired(series(metric, unit, 1e6, below), [large], against_native=False)
-    enough = paired(series(metric, unit, 1e6, above), [large], against_native=False)
+    few = effects_of(series(metric, unit, 1e6, below), [large], against_native=False)
+    enough = effects_of(series(metric, unit, 1e6, above), [large], against_native=False)
     assert few is not None
     assert few.kind is EffectKind.DIFFERENCE
     assert few.fallback is not None
@@ -50,7 +50,7 @@ def test_counts_below_a_tenth_of_relative_deviation_give_no_ratio(
 
 def test_either_side_may_be_the_one_that_is_too_small() -> None:
     small, large = (series("exits", Unit.PER_SECOND, value) for value in (3.0, 1e6))
-    found = paired(large, [large, small], against_native=False)
+    found = effects_of(large, [large, small], against_native=False)
     assert found is not None
     assert found.kind is EffectKind.DIFFERENCE
 
@@ -59,21 +59,21 @@ def test_a_percentile_in_the_first_bins_of_its_histogram_gives_no_ratio() -> Non
     """10 / sqrt(12) = 2.9 bins: 2.5 us in bins of 1 us is below that, 3.5 us above."""
     for latency, kind in ((2.5e-6, EffectKind.DIFFERENCE), (3.5e-6, EffectKind.RATIO)):
         side = replace(series("latency_p95", Unit.SECONDS, latency), bin_widths={1: 1e-6 / latency})
-        found = paired(side, [side], against_native=False)
+        found = effects_of(side, [side], against_native=False)
         assert found is not None
         assert found.kind is kind
 
 
 def test_what_has_no_known_resolution_is_compared_by_ratio_down_to_0() -> None:
     tiny = series("bandwidth", Unit.BYTES_PER_SECOND, 1e-9)
-    found = paired(tiny, [tiny], against_native=False)
+    found = effects_of(tiny, [tiny], against_native=False)
     assert found is not None
     assert found.kind is EffectKind.RATIO
 
 
 def test_a_trial_that_does_not_say_how_long_it_measured_has_no_limit() -> None:
     side = series("exits", Unit.PER_SECOND, 1.0, seconds=0.0)
-    found = paired(side, [side], against_native=False)
+    found = effects_of(side, [side], against_native=False)
     assert found is not None
     assert found.kind is EffectKind.RATIO
 

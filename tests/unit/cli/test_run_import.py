@@ -4,18 +4,22 @@ elsewhere are judged, compared and held against rules without a word that isn't 
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Judgement, Verdict
 from labctl.report.samples_csv import samples_csv
 from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.samples import Sample
 from tests.unit.cli.conftest import Labctl
 from tests.unit.synthetic import synthetic_run, write_run
 
@@ -139,6 +143,115 @@ def test_five_trials_are_a_demonstration_and_say_that_they_were_imported(
     assert "unknown accelerator" in report
     assert "declared when the trials were imported" in report
     assert "IPC" not in report
+
+
+def shuffled(path: str, policy: str, target: Path) -> str:
+    """The same values, with the repetitions of one policy numbered the other way round."""
+    header, *lines = Path(path).read_text().splitlines()
+    rows = [line.split(",") for line in lines]
+    last = max(int(row[3]) for row in rows)
+    for row in rows:
+        if row[0] == policy:
+            row[3] = str(last + 1 - int(row[3]))
+    target.write_text("\n".join([header, *(",".join(row) for row in rows)]))
+    return str(target)
+
+
+def primary(judgement: Judgement, tuning: str) -> Comparison:
+    (found,) = (
+        c
+        for c in judgement.comparisons
+        if (c.tuning, c.workload, c.metric, c.against) == (tuning, "cpu", "real", "other")
+    )
+    return found
+
+
+def test_trials_that_nobody_says_were_interleaved_are_compared_unpaired(
+    labctl: Labctl, experiment: Experiment, tmp_path: Path
+) -> None:
+    words = ("--baseline", "other", "--primary", "real", "--name", "sched")
+    labctl("run", "import", experiment("sched", trials=12), *words)
+    run = loaded(tmp_path, "sched")
+    found = primary(judge(run), "fifo")
+    values = {
+        policy: [
+            math.log(reading.value)
+            for trial in run.trials
+            for reading in trial.readings
+            if isinstance(reading, Sample)
+            if trial.record.cell["tuning"] == policy and trial.record.cell["workload"] == "cpu"
+            if reading.metric == "real"
+        ]
+        for policy in ("fifo", "other")
+    }
+    welch = stats.ttest_ind(values["fifo"], values["other"], equal_var=False)
+    expected = welch.confidence_interval(found.confidence)
+    assert not found.paired
+    assert (found.low, found.high) == pytest.approx(
+        (math.exp(expected.low), math.exp(expected.high))
+    )
+    report = " ".join(labctl("report", "sched").out.split())
+    assert "Compared unpaired, as nothing says that the trials were interleaved" in report
+    shown = json.loads(labctl("report", "sched", "--json").out)
+    assert {item["paired"] for item in shown["comparisons"]} == {False}
+
+
+def test_of_unpaired_trials_neither_page_nor_comparison_speaks_as_if_blocks_held_all_arms(
+    labctl: Labctl, experiment: Experiment, tmp_path: Path
+) -> None:
+    path, page = experiment("one", trials=12), tmp_path / "page.html"
+    words = ("--baseline", "other", "--primary", "real")
+
+    def html(name: str) -> str:
+        labctl("report", name, "--html", str(page))
+        return page.read_text()
+
+    for name, more in (("loose", ()), ("paired", ("--interleaved",))):
+        assert labctl("run", "import", path, *words, *more, "--name", name).code == 0
+    of_blocks = ("block by block", "single blocks", "Every block has each arm once")
+    assert all(text in html("paired") for text in of_blocks)
+    assert not any(text in html("loose") for text in of_blocks)
+    assert "is one of means of trials, unpaired" in html("loose")
+    compared = " ".join(labctl("compare", "loose", "paired").out.split())
+    assert "loose: its effects are unpaired" in compared
+    assert "paired: its effects are unpaired" not in compared
+
+
+def test_how_repetitions_are_numbered_changes_nothing_where_they_were_not_interleaved(
+    labctl: Labctl, experiment: Experiment, tmp_path: Path
+) -> None:
+    one = experiment("one", trials=12)
+    other = shuffled(one, "fifo", tmp_path / "other.csv")
+    words = ("--baseline", "other", "--primary", "real")
+    for path, name, more in (
+        (one, "one", ()),
+        (other, "other", ()),
+        (one, "paired", ("--interleaved",)),
+        (other, "shuffled", ("--interleaved",)),
+    ):
+        assert labctl("run", "import", path, *words, *more, "--name", name).code == 0
+
+    def interval(name: str) -> tuple[float | None, float | None]:
+        found = primary(judge(loaded(tmp_path, name)), "fifo")
+        return found.low, found.high
+
+    assert interval("one") == pytest.approx(interval("other"))
+    assert interval("paired") != pytest.approx(interval("shuffled"))
+
+
+def test_blocks_that_the_import_says_were_interleaved_are_paired(
+    labctl: Labctl, experiment: Experiment, tmp_path: Path
+) -> None:
+    words = ("--baseline", "other", "--primary", "real", "--name", "sched", "--interleaved")
+    assert labctl("run", "import", experiment("sched", trials=12), *words).code == 0
+    run = loaded(tmp_path, "sched")
+    assert run.plan["interleaved"] is True
+    found = primary(judge(run), "fifo")
+    assert found.paired
+    assert "Compared unpaired" not in labctl("report", "sched").out
+    # What an older labctl imported says nothing of it.
+    plan = {key: value for key, value in run.plan.items() if key != "interleaved"}
+    assert not primary(judge(replace(run, plan=plan)), "fifo").paired
 
 
 def test_without_a_control_ten_blocks_give_no_verdict(

@@ -66,6 +66,7 @@ class Comparison(Shape):
     boots: int
     left_out: list[int]
     by_holm: bool
+    paired: bool
     fallback: str | None
     blocks: dict[str, float]
 
