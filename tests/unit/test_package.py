@@ -70,6 +70,13 @@ def test_the_wheel_carries_nothing_else(installed: Path) -> None:
     assert {folder for folder in folders if not folder.endswith(".dist-info")} == {"labctl"}
 
 
+def test_the_wheel_names_its_licence_and_carries_its_text(installed: Path) -> None:
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    assert "License-Expression: Apache-2.0" in metadata.read_text().splitlines()
+    carried = metadata.parent / "licenses" / "LICENSE"
+    assert carried.read_bytes() == (CHECKOUT / "LICENSE").read_bytes()
+
+
 def test_an_installed_labctl_uses_the_data_inside(installed: Path, tmp_path: Path) -> None:
     script = "from labctl.base.places import shipped_data; print(shipped_data())"
     done = run_elsewhere(installed, tmp_path, "-c", script)
