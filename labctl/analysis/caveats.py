@@ -64,7 +64,7 @@ def caveats(
     yield from unequally_invalid(attempts)
     yield from _boots(primaries)
     yield from _grave(diagnostics)
-    yield from _setting(run, design)
+    yield from _setting(run, design, cells)
     yield from unproven(run)
     yield from _collecting(run, cells)
     yield from _kept_awake(run, cells)
@@ -165,7 +165,7 @@ def _grave(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
         )
 
 
-def _setting(run: LoadedRun, design: Design) -> Iterator[str]:
+def _setting(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
     if run.run.get("accelerator") == "tcg":
         yield "The guests ran under TCG: " + (
             "the native-versus-guest ratio shows emulation, not virtualization."
@@ -176,6 +176,13 @@ def _setting(run: LoadedRun, design: Design) -> Iterator[str]:
         yield sentence(str(run.run.get("kernel_sentence") or _TWO_KERNELS))
     if run.run.get("accelerator") == "kvm" and (text := verified.kvm_caveat()):
         yield text
+    measured_here = not run.run.get("imported")
+    if measured_here and _has_hardware_counters(cells) and (text := verified.pmu_caveat()):
+        yield text
+
+
+def _has_hardware_counters(cells: Cells) -> bool:
+    return any("source=pmu" in key for series in cells.series.values() for key in series)
 
 
 def _collecting(run: LoadedRun, cells: Cells) -> Iterator[str]:

@@ -69,14 +69,14 @@ def command(
 def _exit_code(outcome: Outcome) -> ExitCode:
     if outcome.failed:
         return ExitCode.FOUND
-    return ExitCode.DONE if outcome.verifies_kvm else ExitCode.HOST
+    return ExitCode.DONE if outcome.verifies_all else ExitCode.HOST
 
 
 def _print(console: Console, result: SelfTest) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from labctl.base.verified import kvm_caveat
+    from labctl.base.verified import kvm_caveat, pmu_caveat
     from labctl.base.wording import printable
     from labctl.run.selftest_result import FAILED, NOT_HERE, RAN
 
@@ -97,7 +97,7 @@ def _print(console: Console, result: SelfTest) -> None:
             console.print(Text(printable(f"  {tuning.name} {tuning.state}: {tuning.why}")))
     if outcome.failure:
         console.print(Text(printable(f"The trials ended early: {outcome.failure}"), style="bold"))
-    if caveat := kvm_caveat():
+    for caveat in filter(None, (kvm_caveat(), pmu_caveat())):
         console.print(Text(f"\n{caveat}"))
     console.print(
         Text(printable(f"\nWrote {result.bundle}: {result.files} files, {result.seconds:.0f} s."))

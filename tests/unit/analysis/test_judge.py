@@ -9,7 +9,7 @@ from scipy import stats
 from labctl.analysis.judge import judge
 from labctl.analysis.model import EffectKind, Judgement, Role, Verdict
 from labctl.base import verified
-from labctl.base.units import Better
+from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialStatus
@@ -401,6 +401,27 @@ def test_warnings_come_with_the_gravest_first() -> None:
     ]
     places = [next(i for i, w in enumerate(warnings) if text in w) for text in expected]
     assert places == sorted(places)
+
+
+def test_a_run_with_hardware_counters_is_warned_of_until_a_pmu_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = synthetic_run(noise=0.005, boots=10)
+    ipc = Sample(
+        metric="ipc",
+        value=1.5,
+        unit=Unit.INSTRUCTIONS_PER_CYCLE,
+        better=Better.HIGHER,
+        labels={"source": "pmu"},
+        source="perf-stat.jsonl",
+    )
+    with_ipc = (LoadedTrial(t.record, (*t.readings, ipc), t.folder) for t in run.trials)
+    counted = replace(run, trials=tuple(with_ipc))
+    assert verified.pmu_caveat() in judge(counted).warnings
+    assert verified.pmu_caveat() not in judge(run).warnings
+    assert verified.pmu_caveat() not in judge(with_run(counted, imported={"file": "a"})).warnings
+    monkeypatch.setattr(verified, "PMU_BUNDLES", ("a-host",))
+    assert not any("Hardware counters" in caveat for caveat in judge(counted).warnings)
 
 
 def test_a_clean_run_under_kvm_with_one_kernel_is_warned_of_as_long_as_no_such_host_was_seen(

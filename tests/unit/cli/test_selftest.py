@@ -82,6 +82,7 @@ def test_json_is_all_that_is_printed(labctl: Labctl, found: list[Outcome]) -> No
     found.append(TCG)
     data = json.loads(labctl("selftest", "--quiet", "--json").out)
     assert (data["schema"], data["accelerator"], data["verifies_kvm"]) == (1, "tcg", False)
+    assert data["verifies_pmu"] is False
     assert data["tunings"][1] == {
         "name": "vcpupin-node",
         "state": "not here",

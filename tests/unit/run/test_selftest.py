@@ -50,9 +50,9 @@ def told(accelerator: Accelerator, of: LoadedRun, failure: str = "", **lacking: 
     return outcome(accelerator, NAMES, lacking, of, failure)
 
 
-def test_a_host_with_kvm_and_a_pmu_verifies_kvm() -> None:
+def test_a_host_with_kvm_and_a_pmu_verifies_both() -> None:
     found = told(KVM, run("kvm", COUNTED))
-    assert found.verifies_kvm
+    assert (found.verifies_kvm, found.verifies_pmu, found.verifies_all) == (True, True, True)
     assert not found.failed
     assert [claim.name for claim in found.claims if claim.shown] == [
         *("kvm", "native-pmu", "guest-pmu", "exits", "halt-poll", "steal")
@@ -62,7 +62,7 @@ def test_a_host_with_kvm_and_a_pmu_verifies_kvm() -> None:
 
 def test_emulation_shows_nothing_of_kvm_and_says_so_first() -> None:
     found = told(TCG, run("tcg"))
-    assert not found.verifies_kvm
+    assert (found.verifies_kvm, found.verifies_pmu) == (False, False)
     assert not found.failed
     assert found.label.startswith("Guests were emulated (accelerator tcg): this can't show guests")
     whys = {claim.name: claim.why for claim in found.claims if not claim.shown}
@@ -70,10 +70,11 @@ def test_emulation_shows_nothing_of_kvm_and_says_so_first() -> None:
     assert whys["steal"] == "the guest's steal stays 0 under emulation"
 
 
-def test_kvm_without_a_pmu_names_what_is_not_shown() -> None:
+def test_kvm_without_a_pmu_verifies_kvm_alone_and_names_what_is_not_shown() -> None:
     reason = "no PMU: perf calls cycles:uG not supported."
-    found = told(KVM, run("kvm", (Unavailable(metric="ipc{source=pmu}", reason=reason),)))
-    assert not found.verifies_kvm
+    polled = sample("halt_poll", Unit.PER_SECOND, result="success")
+    found = told(KVM, run("kvm", (polled, Unavailable(metric="ipc{source=pmu}", reason=reason))))
+    assert (found.verifies_kvm, found.verifies_pmu, found.verifies_all) == (True, False, False)
     assert "but this does not show hardware counters of native runs" in found.label
     [claim] = [claim for claim in found.claims if claim.name == "guest-pmu"]
     assert claim.why == reason
@@ -90,7 +91,7 @@ def test_a_metric_that_one_of_the_trials_lacks_is_not_shown() -> None:
     trials = tuple(cut if trial is last else trial for trial in whole.trials)
     found = told(KVM, replace(whole, trials=trials))
     assert [claim.name for claim in found.claims if not claim.shown] == ["exits"]
-    assert not found.verifies_kvm
+    assert (found.verifies_kvm, found.verifies_pmu) == (False, True)
 
 
 def test_a_tuning_whose_trial_was_never_valid_failed_and_one_that_was_repeated_ran() -> None:
