@@ -1,0 +1,58 @@
+"""docs/glossary.md explains each word that labctl itself puts into a report."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from labctl.analysis.gate import Outcome
+from labctl.analysis.model import AnswerCode, DiagnosticKind, EffectKind, Role, Verdict
+from labctl.analysis.published import Agreement
+from labctl.base.levels import Level
+from labctl.collect.host_threads import ROLES
+from labctl.study.studyfile import CONDITIONS
+from labctl.trace.lanes import State
+
+TEXT = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text()
+ENTRIES = dict(re.findall(r"^\*\*(.+?)\*\*: (.+)$", TEXT, re.MULTILINE))
+ARMS = ("baseline", "control", "handicap", "native")
+WORDS = {
+    *Verdict,
+    *AnswerCode,
+    *DiagnosticKind,
+    *EffectKind,
+    *Role,
+    *Agreement,
+    *Outcome,
+    *Level,
+    *State,
+    *ROLES,
+    *CONDITIONS,
+    *ARMS,
+}
+
+
+@pytest.mark.parametrize("word", sorted(map(str, WORDS)))
+def test_every_word_of_a_report_has_an_entry(word: str) -> None:
+    assert word in ENTRIES
+
+
+def test_entries_are_in_alphabetical_order_and_of_one_to_three_sentences() -> None:
+    def place(term: str) -> str:
+        return term.casefold().replace("α", "alpha").replace("δ", "delta")
+
+    assert list(ENTRIES) == sorted(ENTRIES, key=place)
+    long = [term for term, text in ENTRIES.items() if len(re.findall(r"[.?](?: |$)", text)) > 3]
+    assert long == []
+
+
+def test_what_an_entry_refers_to_is_one() -> None:
+    seen = [
+        name
+        for text in ENTRIES.values()
+        for name in re.findall(r"[Ss]ee (?:also )?\*(.+?)\*", text)
+    ]
+    assert seen
+    assert [name for name in seen if name not in ENTRIES] == []
