@@ -57,6 +57,7 @@ def caveats(
     primaries = [c for c in comparisons if c.role is Role.PRIMARY]
     yield from hindrances(design, cells)
     yield from imported(run)
+    yield from _redacted(run)
     yield from _checks(checks, primaries)
     yield from _before_look(run, primaries)
     yield from closed_loop(run, design, cells)
@@ -123,6 +124,21 @@ def imported(run: LoadedRun) -> Iterator[str]:
             "Compared unpaired, as nothing says that the trials were interleaved: what changed on "
             "the host between one arm's trials and another's is in the differences."
         )
+
+
+def _redacted(run: LoadedRun) -> Iterator[str]:
+    """That the run is a copy to be passed on, where it is one."""
+    said = run.run.get("redacted")
+    if not said:
+        return
+    what = ", ".join(said["taken_out"])
+    left_out = f" {counted(said['left_out'], 'file')} that it had are left out." * bool(
+        said["left_out"]
+    )
+    yield (
+        f"Redacted copy, made by labctl {said['labctl']} at {said['at']}: what identifies its host "
+        f"is replaced ({what or 'there was nothing'}).{left_out}"
+    )
 
 
 def _checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import BrokenError, ExitCode, HostError, LabctlError, UsageError
-from labctl.cli import run_import
+from labctl.cli import run_export, run_import
 from labctl.cli.common import Group, console, print_json, results_option, runs_folder
 
 if TYPE_CHECKING:
@@ -20,10 +20,11 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group("run", cls=Group)
 def command() -> None:
-    """List, show, verify, import, reparse or remove runs."""
+    """List, show, verify, import, export, reparse or remove runs."""
 
 
 command.add_command(run_import.command)
+command.add_command(run_export.command)
 
 
 @command.command("list")

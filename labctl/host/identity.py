@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import psutil
 
 HOST_NAME, MACHINE_ID, SERIAL, ADDRESS = "host-name", "machine-id", "serial", "address"
+USER = "user"
 
 _SERIALS = (
     *("sys/class/dmi/id/*_serial", "sys/class/dmi/id/*_asset_tag"),
@@ -25,7 +28,15 @@ _COMMONPLACE = frozenset(
 )
 """Host names that name no host, and that are words of what tools print."""
 
+_NO_NAMES = _COMMONPLACE | {
+    *("admin", "administrator", "build", "builder", "centos", "cloud-user", "daemon", "dev"),
+    *("ec2-user", "home", "nobody", "runner", "sudo", "user", "vagrant", "worker", "www-data"),
+}
+"""Names of users that name nobody."""
+
 _SHORTEST_SERIAL = 5
+_PEOPLE = range(1000, 60_000)
+"""User ids of people (login.defs(5), UID_MIN and UID_MAX)."""
 
 
 def read_identity(root: Path = Path("/")) -> dict[str, str]:
@@ -38,6 +49,28 @@ def read_identity(root: Path = Path("/")) -> dict[str, str]:
     for text, kind in (*_names(root), *_serials(root), *_addresses()):
         found.setdefault(text, kind)
     return found
+
+
+def read_users(*ids: int) -> dict[str, str]:
+    """Names of the host's people, of the caller, of who typed sudo, and of the users `ids`; and
+    the full names that the password file has of them."""
+    wanted = {os.getuid(), os.geteuid(), *ids}
+    if (behind_sudo := os.environ.get("SUDO_UID", "")).isdecimal():
+        wanted.add(int(behind_sudo))
+    names = {os.environ.get(name, "") for name in ("SUDO_USER", "USER", "LOGNAME")}
+    for user in pwd.getpwall():
+        if user.pw_uid in wanted or user.pw_uid in _PEOPLE:
+            names |= {user.pw_name, user.pw_gecos.partition(",")[0].strip()}
+    try:
+        names |= set(os.listdir("/home"))
+    except OSError:
+        pass  # there may be none
+    return {name: USER for name in sorted(names) if not is_no_name(name)}
+
+
+def is_no_name(text: str) -> bool:
+    """Whether a host's or user's name names none, or is too short to be told from other words."""
+    return len(text) < 3 or text.lower() in _NO_NAMES or text.isdecimal()
 
 
 def _names(root: Path) -> Iterator[tuple[str, str]]:

@@ -113,6 +113,7 @@ def reparse(folder: RunFolder) -> tuple[int, list[str]]:
             record = trial.read_record()
             if record.status is not TrialStatus.DONE:
                 continue
+            _check_whole(trial, record)
             before, readings = trial.digests(), parse_trial(trial, record)
             trial.write_readings(readings)
             # Until its record is written, an interrupted one is left out of reports, not believed.
@@ -121,6 +122,14 @@ def reparse(folder: RunFolder) -> tuple[int, list[str]]:
         except BrokenError as error:
             problems.append(error.message)
     return written, problems
+
+
+def _check_whole(trial: TrialFolder, record: TrialRecord) -> None:
+    """Raises BrokenError for a trial whose recordings a redacted copy of its run has not."""
+    if record.redacted and (left_out := record.redacted["left_out"]):
+        raise BrokenError(
+            f"{trial.path} is of a redacted copy, without {', '.join(left_out)}: its samples stay"
+        )
 
 
 def _renewed(trial: TrialFolder, record: TrialRecord, before: Digests) -> TrialRecord:

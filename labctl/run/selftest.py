@@ -31,7 +31,7 @@ from labctl.run.host_output import ToolOutput, kernel_files, tool_outputs
 from labctl.run.live_output import live_outputs
 from labctl.run.planning import SweepRequest, fits, plan_sweep
 from labctl.run.requirements import read_offers
-from labctl.run.scrub import Scrubber
+from labctl.run.scrub import Scrubber, is_json
 from labctl.run.selftest_result import Outcome, outcome, unavailable
 from labctl.run.sweep import sweep
 from labctl.store.run_folder import LoadedRun, RunFolder
@@ -107,11 +107,13 @@ def selftest(
     files |= {f"tools/{name}.txt": output.text.encode() for name, output in outputs.items()}
     files |= {f"kernel/{name}": data for name, data in kernel_files().items()}
     scrubber = Scrubber(read_identity(), _paths(places, results))
-    files = {name: scrubber.scrubbed(data) for name, data in files.items()}
+    files = {
+        name: scrubber.scrubbed(data, is_json=is_json(name, data)) for name, data in files.items()
+    }
     shown = outcome(chosen, names, lacking, run, failure)
     tools = {name: output.to_json() for name, output in outputs.items()}
     manifest = _manifest(shown, run, host_facts(places), tools)
-    manifest = json.loads(scrubber.scrubbed(json.dumps(manifest).encode()))
+    manifest = json.loads(scrubber.scrubbed(json.dumps(manifest).encode(), is_json=True))
     write_bundle(target, {**manifest, "taken_out": dict(scrubber.taken_out)}, files)
     return SelfTest(
         outcome=shown,

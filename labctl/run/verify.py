@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from labctl.base.errors import BrokenError
+from labctl.base.wording import counted
 from labctl.store.digests import RECORD, SAMPLES
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialFolder, TrialRecord
@@ -44,8 +45,11 @@ def verify(folder: RunFolder) -> Verified:
     """Reads every file of the run's trials. Raises UsageError when a newer labctl wrote one."""
     seen = without = 0
     notes: list[str] = []
+    run = folder.load()
+    if said := run.run.get("redacted"):
+        notes.append(_redacted(said))
     # What a report finds as well: plan, extensions, each trial's place in them.
-    differences = [Difference("-", "", problem) for problem in folder.load().problems]
+    differences = [Difference("-", "", problem) for problem in run.problems]
     for trial in folder.trial_folders():
         if not trial.has_record:
             notes.append(f"Trial {trial.path.name} was cut off: it has no {RECORD}.")
@@ -81,6 +85,14 @@ def _changed(trial: TrialFolder, record: TrialRecord, notes: list[str]) -> Itera
         yield Difference(name, raw, _what(then.raw.get(raw), now.raw.get(raw)))
     if removed and any(raw.startswith(traces) for raw in then.raw):
         notes.append(f"Trial {name} has no {traces} any more.")
+
+
+def _redacted(said: Mapping[str, Any]) -> str:
+    left_out = f"; {counted(said['left_out'], 'file')} are left out" if said["left_out"] else ""
+    return (
+        f"This is a redacted copy, made by labctl {said['labctl']} at {said['at']}{left_out}. "
+        "Its digests are those of the copy."
+    )
 
 
 def _what(then: str | None, now: str | None) -> str:

@@ -207,6 +207,9 @@ RUN = Fields(
                 "layout": Listed(_PIN_GROUP),
             }
         ),
+        "redacted": _whole(
+            {"at": TEXT, "labctl": TEXT, "taken_out": Named(WHOLE), "left_out": WHOLE}
+        ),
         "imported": Fields({"file": TEXT, "sha256": TEXT, "rows": WHOLE}, frozenset({"file"})),
     }
 )
@@ -230,6 +233,9 @@ TRIAL = Fields(
         "reparsed": Fields(
             {"at": TEXT, "labctl": TEXT, "changed": Listed(TEXT)},
             frozenset({"at", "labctl", "changed"}),
+        ),
+        "redacted": _whole(
+            {"at": TEXT, "labctl": TEXT, "changed": Listed(TEXT), "left_out": Listed(TEXT)}
         ),
     },
     _TRIAL.needed,

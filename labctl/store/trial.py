@@ -52,6 +52,9 @@ class TrialRecord:
     reparsed: Mapping[str, Any] | None = None
     """Where the samples were made anew since: when (`at`), by which labctl, and which raw files
     had `changed` by then."""
+    redacted: Mapping[str, Any] | None = None
+    """In a copy that was made to be passed on: when (`at`), by which labctl, which files were
+    `changed` for it and which `left_out`."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -73,6 +76,7 @@ class TrialRecord:
             # Left out where there is none: trials of older labctls hold no such key.
             **({"digests": self.digests.to_json()} if self.digests else {}),
             **({"reparsed": dict(self.reparsed)} if self.reparsed else {}),
+            **({"redacted": dict(self.redacted)} if self.redacted else {}),
         }
 
     @classmethod
@@ -94,6 +98,7 @@ class TrialRecord:
             parsed_with=data["parsed_with"],
             digests=Digests.from_json(found) if (found := data.get("digests")) else None,
             reparsed=data.get("reparsed"),
+            redacted=data.get("redacted"),
         )
 
 

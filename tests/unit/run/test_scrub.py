@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from labctl.host.identity import read_identity
@@ -81,3 +82,10 @@ def test_a_name_that_many_hosts_have_is_none(tmp_path: Path) -> None:
     """It would also be a word of what tools print: 'kvm' in every line of perf's list."""
     files = {"proc__sys__kernel__hostname": "kvm\n", "proc__sys__kernel__domainname": "(none)\n"}
     assert host(tmp_path, **files) == {}
+
+
+def test_a_name_after_an_escape_of_json_is_a_word_too() -> None:
+    """The bytes before it are '\\n', whose last is a letter."""
+    data = json.dumps({"console": "up\nann\tann", "n": 1.50}).encode()
+    scrubber = Scrubber({"ann": "user"}, {})
+    assert scrubber.scrubbed(data, is_json=True) == b'{"console": "up\\nuser-1\\tuser-1", "n": 1.5}'
