@@ -22,7 +22,7 @@ UNEQUAL = {"control": 2.0, "handicap": 0.5, "tuning": 3.0}
 
 BLOCKS = (3, 5, 10, 30)
 
-_ONE_SIDED = (
+ONE_SIDED = (
     "a difference of arms that scatter alike is nearly symmetric, that of one skewed arm from "
     "steady ones is not, and the mean of few blocks is then off to one side"
 )
@@ -78,7 +78,7 @@ def _settings() -> Iterable[Setting]:
             f"as {kind}; all arms but the tuning have {others:g} of its standard deviation",
             replace(ONE_TEST, noise=KINDS[kind], sds=least),
             holds=False,
-            why=_ONE_SIDED,
+            why=ONE_SIDED,
         )
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from labctl.analysis.model import AnswerCode
 from labctl.analysis.standing import standings
 from labctl.base.stopping import looks, until_width
+from tools.calibrate.coverage import ONE_SIDED
 from tools.calibrate.noise import KINDS
 from tools.calibrate.rates import Rate
-from tools.calibrate.sweeps import Latency, Sweep, verdicts
+from tools.calibrate.sweeps import INSTRUMENTS, Latency, Sweep, verdicts
 
 LIMIT = 0.05
 """Of the upper 95 % limit of the rate of harmful recommendations."""
@@ -29,6 +30,9 @@ AT_THE_MARGIN = 1 + ALLOWED
 
 TRUE_LOSSES = (0.7, 1.0, 1.2, 1.5)
 """True factors on the latency of a tuning that might be recommended; the last is harmful."""
+
+STEADY = 0.3
+"""How much of a skewed tuning's standard deviation the other arms have."""
 
 _GAIN = 1.62
 _BARELY_HARMFUL = 1 - 1e-9
@@ -136,6 +140,14 @@ def _scenarios() -> Iterable[Scenario]:
         yield _scenario(
             kind, f"three at the margin; {noise.text}", three, replace(plain, noise=noise)
         )
+    yield _scenario(
+        "skewed tunings",
+        f"three at the margin; {KINDS['skewed'].text}; baseline, control and handicap have "
+        f"{STEADY:g} of the tunings' standard deviation",
+        three,
+        replace(plain, noise=KINDS["skewed"], sds=dict.fromkeys(INSTRUMENTS, STEADY)),
+        why=ONE_SIDED,
+    )
 
 
 SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _scenarios()}
