@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-PAGES = ("proven.md",)
+PAGES = ("proven.md", "upgrading.md")
 """Pages of docs/ that name tests as proof."""
 
 _NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`")
