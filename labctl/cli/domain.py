@@ -46,8 +46,10 @@ def list_tunings(as_json: bool, markdown: bool) -> None:
     out = console()
     name_width = max(len(name) for name in tunings)
     room = max(20, out.width - name_width - len("  restored  "))
-    for heading in GROUPS:
-        members = [t for t in tunings.values() if group(t, tunings[BASELINE]) == heading]
+    listed: dict[str, list[Tuning]] = {heading: [] for heading in GROUPS}
+    for tuning in tunings.values():
+        listed[group(tuning, tunings[BASELINE])].append(tuning)
+    for heading, members in listed.items():
         if members:
             out.print(f"\n[bold]{heading:<{name_width}}[/bold]  restored")
         for tuning in members:
