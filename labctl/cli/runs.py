@@ -177,13 +177,12 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
 
 def _refuse_if_running(folder: RunFolder) -> None:
     """Raises HostError when a living labctl on this host writes into the folder."""
-    import json
-
+    from labctl.base.jsontext import parse_json
     from labctl.base.places import host_lock
 
     try:
         with host_lock().open(encoding="utf-8") as lock:
-            holder = json.load(lock)
+            holder = parse_json(lock.read())
             if holder["run_folder"] != str(folder.path) or not _is_held(lock.fileno()):
                 return
     except (OSError, ValueError, KeyError, TypeError):

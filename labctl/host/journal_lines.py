@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from labctl.base.jsontext import parse_json
+
 _MARK = b"v2 "
 _DIGITS = 8
 _HASH = 16
@@ -105,8 +107,8 @@ def _first_version(data: bytes, at: int, number: int) -> tuple[dict[str, Any], i
 
 def _object(text: bytes, number: int) -> dict[str, Any]:
     try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(text)
+    except ValueError as error:
         raise DamagedError(number) from error
     if not isinstance(record, dict):
         raise DamagedError(number)

@@ -19,6 +19,7 @@ from labctl.domain.session import RunningGuest
 from labctl.host.cgroups import libvirt_controllers, placement, placement_problems
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.run import cable
+from labctl.run.contained import foreseen
 from labctl.run.disks import DataDisk, Disks, make_empty, make_overlays, remove_disks
 from labctl.run.guests import RESTORE_S, answering, guest_xml, hand_over
 from labctl.run.huge_pages import huge_pages, pages_of
@@ -231,7 +232,10 @@ class Boots:
     def _settled_and_saved(self, boot: _Booting) -> SavedBoot:
         lab, number = boot.lab, boot.number
         memory = lab.work / f"boot-{number}.save"
-        with answering(lab, boot.running, lab.boot_s, is_booting=True, is_paused=False) as channel:
+        with (
+            foreseen(f"the guest of boot {number} settled"),
+            answering(lab, boot.running, lab.boot_s, is_booting=True, is_paused=False) as channel,
+        ):
             self.seconds[number] = time.monotonic() - boot.started
             self.settle(channel, self._baseline)
             boot.running.save(memory)

@@ -1,4 +1,4 @@
-"""Whatever goes wrong with what one trial left ends that trial, never the run."""
+"""Whatever goes wrong with one trial or one boot ends that alone, never the run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,34 @@ from labctl.store.trial import TrialFolder
 FAULT = "fault.txt"
 """Of a trial: the traceback of what nobody foresaw."""
 
+_SHOWN = 200
+
+
+@contextmanager
+def foreseen(doing: str) -> Iterator[None]:
+    """Raises BrokenError for every exception that is none of the project's own, which are raised as
+    they are: a guest decides what it answers while it boots and is set up."""
+    try:
+        yield
+    except LabctlError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"[:_SHOWN]
+        raise BrokenError(
+            f"a fault in labctl, while {doing}: {said}",
+            hint="Please report it, with what 'labctl --debug' prints.",
+        ) from error
+
+
+def keep_fault(folder: TrialFolder, error: BaseException) -> None:
+    """Write the traceback of what nobody foresaw into the trial's folder, where `error` is of such
+    a thing."""
+    cause = error
+    while isinstance(cause, LabctlError) and cause.__cause__ is not None:
+        cause = cause.__cause__
+    if not isinstance(cause, LabctlError | OSError):
+        folder.write_raw(FAULT, "".join(traceback.format_exception(cause)))
+
 
 @contextmanager
 def contained(folder: TrialFolder, doing: str) -> Iterator[None]:
@@ -24,7 +52,7 @@ def contained(folder: TrialFolder, doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         folder.write_raw(FAULT, traceback.format_exc())
-        said = f"{type(error).__name__}: {error}"[:200]
+        said = f"{type(error).__name__}: {error}"[:_SHOWN]
         raise BrokenError(
             f"{folder.path / FAULT} tells of a fault in labctl, while {doing}: {said}",
             hint="Please report it with that file.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -17,6 +17,7 @@ from labctl.base.tuning import Kind
 from labctl.run.bench import Bench, guest_bench, native_bench
 from labctl.run.boots import BootError, Boots
 from labctl.run.calibrate import Calibrations
+from labctl.run.contained import foreseen, keep_fault
 from labctl.run.lab import Lab
 from labctl.run.parse import parse_trial
 from labctl.run.perf_record import NO_ROOM
@@ -175,7 +176,9 @@ class Engine:
         """These trials of one tuning, inside one restore."""
         started = time.monotonic()
         try:
-            with self._bench(trials[0]) as bench:
+            with ExitStack() as stack:
+                with foreseen("a machine was made ready"):
+                    bench = stack.enter_context(self._bench(trials[0]))
                 if bench.boot:
                     self._failed_boots = 0
                 if bench.kind is Kind.NATIVE:
@@ -264,7 +267,9 @@ class Engine:
             reasons=(error.message,),
             wall_s=wall_s,
         )
-        self._folder.new_trial(trial.number, attempt).write_record(record)
+        folder = self._folder.new_trial(trial.number, attempt)
+        keep_fault(folder, error)
+        folder.write_record(record)
         self._count(record)
         self._tell(record)
 

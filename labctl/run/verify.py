@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,8 +48,7 @@ def verify(folder: RunFolder) -> Verified:
     run = folder.load()
     if said := run.run.get("redacted"):
         notes.append(_redacted(said))
-    # What a report finds as well: plan, extensions, each trial's place in them.
-    differences = [Difference("-", "", problem) for problem in run.problems]
+    differences: list[Difference] = []
     for trial in folder.trial_folders():
         if not trial.has_record:
             notes.append(f"Trial {trial.path.name} was cut off: it has no {RECORD}.")
@@ -63,9 +62,27 @@ def verify(folder: RunFolder) -> Verified:
             differences += _changed(trial, record, notes)
         except BrokenError as error:
             differences.append(Difference(trial.path.name, "", error.message))
+    # What a report finds as well: plan, extensions, each trial's place in them.
+    said_twice = {*_left_out_for(folder, differences)}
+    found = [
+        Difference("-", "", problem)
+        for problem in run.problems
+        if not problem.startswith(tuple(said_twice))
+    ]
     return Verified(
-        trials=seen, without_digests=without, differences=tuple(differences), notes=tuple(notes)
+        trials=seen,
+        without_digests=without,
+        differences=(*found, *differences),
+        notes=tuple(notes),
     )
+
+
+def _left_out_for(folder: RunFolder, differences: Sequence[Difference]) -> Iterator[str]:
+    """How reading the run begins to say what is among the differences already."""
+    for one in differences:
+        path = folder.path / "trials" / one.trial / one.file
+        said = one.what if not one.file else f"{path} "
+        yield f"trial {one.trial} is left out: {said}"
 
 
 def _changed(trial: TrialFolder, record: TrialRecord, notes: list[str]) -> Iterator[Difference]:

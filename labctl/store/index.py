@@ -7,7 +7,6 @@ from (docs/decisions/derived-index.md).
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from array import array
@@ -18,6 +17,7 @@ from typing import Any
 
 from labctl import __version__
 from labctl.base.errors import HostError
+from labctl.base.jsontext import parse_json
 from labctl.store.jsonfile import canonical, replacing
 from labctl.store.readings import Kind, Kinds, Readings
 from labctl.store.samples import Unavailable
@@ -108,7 +108,7 @@ def read_index(run: Path, fingerprint: Fingerprint) -> list[Row] | None:
             if metadata.get("labctl.index") != _made_of(fingerprint):
                 return None
             table = file.read(use_threads=False)
-        return _rows(table, json.loads(metadata["labctl.kinds"]))
+        return _rows(table, parse_json(metadata["labctl.kinds"]))
     except (
         OSError,
         ValueError,
@@ -184,7 +184,7 @@ def _rows(table: Any, patterns: Sequence[Sequence[Any]]) -> list[Row]:
     for start in range(0, len(folders), _AT_ONCE):
         # Documents that are parsed together share their keys.
         texts = table["record"].slice(start, _AT_ONCE).to_pylist()
-        for place, record in enumerate(json.loads(f"[{','.join(texts)}]"), start):
+        for place, record in enumerate(parse_json(f"[{','.join(texts)}]"), start):
             own = array("d", values[ends[place] : ends[place + 1]].tobytes())
             readings = Readings(alike[numbers[place]], own)
             rows.append(Row(folders[place], TrialRecord.from_json(record), readings))

@@ -23,7 +23,7 @@ from labctl.store.jsonfile import canonical, newer, read_json, write_json
 from labctl.store.readings import Kinds
 from labctl.store.samples import Reading
 from labctl.store.shapes import EXTENSION, PLAN, RUN, Shape, fitting
-from labctl.store.trial import TrialFolder, TrialRecord
+from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 
 SCHEMA = 1
 """Version of the run folder. A reader refuses a newer one."""
@@ -260,9 +260,9 @@ class RunFolder:
         return kept
 
     def records(self, plan: Mapping[str, Any]) -> tuple[list[TrialRecord], list[DamagedTrial]]:
-        """Read the records of the attempts that came to an end, for a run that goes on: those whose
-        record is whole and the plan's, and the others. `plan`: as the run carries it out. Raises
-        UsageError when a newer labctl wrote one."""
+        """Read the records of the attempts that came to an end, for a run that goes on: those that
+        are whole, the plan's, and have the samples that they left, and the others. `plan`: as the
+        run carries it out. Raises UsageError when a newer labctl wrote one."""
         fits = Fits(plan, {}, ())
         whole, damaged = [], []
         for folder in self.trial_folders():
@@ -270,6 +270,8 @@ class RunFolder:
                 continue
             try:
                 record = folder.read_record()
+                if record.status is TrialStatus.DONE:
+                    folder.check_samples(record.digests)
                 why = fits.problem(folder.path.name, record)
             except BrokenError as error:
                 why = error.message

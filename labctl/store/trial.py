@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +19,9 @@ from labctl.store.shapes import SAMPLES, TRIAL, Shape, fitting
 
 SCHEMA = 1
 """Version of trial.json and of samples.json. A reader refuses a newer one."""
+
+
+_ANEW = "'labctl run reparse RUN' makes it anew from the raw files."
 
 
 class TrialStatus(StrEnum):
@@ -148,6 +152,21 @@ class TrialFolder:
         naming one that can't be read."""
         return digests_of(self.path)
 
+    def check_samples(self, digests: Digests | None) -> None:
+        """Raises BrokenError where samples.json isn't the one that the trial left, by `digests`;
+        a trial of an older labctl has none."""
+        if digests is None or digests.samples is None:
+            return
+        path = self.path / "samples.json"
+        try:
+            with open(open_regular(path), "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError as error:
+            raise BrokenError(f"{path} is missing", hint=_ANEW) from error
+        except OSError as error:
+            raise BrokenError(f"{path} cannot be read: {error.strerror}") from error
+        _check_digest(path, digest, digests)
+
     def read_record(self) -> TrialRecord:
         """Raises BrokenError naming the place where trial.json isn't what was written."""
         path = self.path / "trial.json"
@@ -187,21 +206,24 @@ class TrialFolder:
         kinds = Kinds() if kinds is None else kinds
         data, digest = read_json_and_digest(path)
         _refuse_newer(path, data)
-        if digests is not None and digest != digests.samples:
-            raise BrokenError(
-                f"{path} was changed after its trial ended (its digest is another)",
-                hint="'labctl run reparse RUN' makes it anew from the raw files.",
-            )
+        if digests is not None:
+            _check_digest(path, digest, digests)
         try:
             return kinds.of_json(data)
         except (KeyError, TypeError, AttributeError, ValueError):
             pass  # the long way says what is wrong, and where
-        hint = "'labctl run reparse RUN' makes it anew from the raw files."
-        data = _whole(path, data, SAMPLES, hint)
+        data = _whole(path, data, SAMPLES, _ANEW)
         try:
             return kinds.of_json(data)
         except ValueError as error:  # a unit or a direction that isn't ours
-            raise BrokenError(f"{path} holds no samples: {error}", hint=hint) from error
+            raise BrokenError(f"{path} holds no samples: {error}", hint=_ANEW) from error
+
+
+def _check_digest(path: Path, digest: str, digests: Digests) -> None:
+    if digest != digests.samples:
+        raise BrokenError(
+            f"{path} was changed after its trial ended (its digest is another)", hint=_ANEW
+        )
 
 
 def _current(path: Path) -> Any:

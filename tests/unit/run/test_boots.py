@@ -57,6 +57,8 @@ class Guests:
     pages: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     """Domains that never answer."""
+    lying: tuple[str, ...] = ()
+    """Domains whose answers labctl trips over."""
     did: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
@@ -116,6 +118,8 @@ class Guests:
     def _answering(self, lab: Any, running: Any, seconds: float, **how: bool) -> Iterator[Any]:
         if running.name in self.silent:
             raise BrokenError("the guest did not answer within 180 s")
+        if running.name in self.lying:
+            raise TypeError("'NoneType' object is not subscriptable")
         yield None
 
     def said(self) -> list[str]:
@@ -215,3 +219,15 @@ def test_a_first_guest_that_fails_is_a_failed_boot(guests: Guests) -> None:
     boots = replace(guests, silent=("labctl-guest",)).boots(1, 2)
     with pytest.raises(module.BootError, match="did not answer"):
         boots.saved(1)
+
+
+def test_an_answer_that_nobody_foresaw_is_a_failed_boot(guests: Guests) -> None:
+    boots = replace(guests, lying=("labctl-guest",)).boots(1)
+    with pytest.raises(module.BootError, match="a fault in labctl, while the guest of boot 1 set"):
+        boots.saved(1)
+
+
+def test_one_of_a_guest_that_booted_beside_another_costs_that_boot_alone(guests: Guests) -> None:
+    boots = replace(guests, lying=("labctl-guest-2",)).boots(1, 2)
+    assert boots.saved(1).number == 1
+    assert "boot 2 failed beside boot 1: a fault in labctl" in guests.said()[-1]

@@ -371,3 +371,41 @@ def test_a_file_that_is_not_what_was_proven_ends_the_run_before_any_trial_of_it(
         world.engine(small_plan(blocks=2)).run()
     assert len(world.trials) == 6
     assert world.ended == world.benches
+
+
+def test_a_machine_whose_setting_up_fails_as_nobody_foresaw_costs_one_attempt(
+    world: World,
+) -> None:
+    """A guest's words are read there as well: sysfs, systemd, its network card."""
+    failures = iter([True, False, False])
+
+    def refuse(tuning: str) -> LabctlError | None:
+        if tuning == "pinned" and next(failures):
+            raise KeyError("block")
+        return None
+
+    world.refuse = refuse
+    engine = world.engine(small_plan())
+    engine.run()
+    assert engine.counts() == {"planned": 6, "done": 6, "invalid": 1}
+    (invalid,) = (r for r in world.records().values() if r.status is TrialStatus.INVALID)
+    assert invalid.reasons == (
+        "a fault in labctl, while a machine was made ready: KeyError: 'block'",
+    )
+    fault = world.folder.trial(invalid.number).read_text("fault.txt")
+    assert "Traceback" in fault
+    assert "KeyError: 'block'" in fault
+
+
+def test_a_done_trial_whose_samples_were_changed_is_done_again(world: World) -> None:
+    world.engine(small_plan()).run()
+    for number, text in ((2, "{}"), (3, None)):
+        path = world.folder.trial(number).path / "samples.json"
+        path.unlink() if text is None else path.write_text(text)
+    world.trials.clear()
+    world.engine(small_plan()).run()
+    assert [(number, attempt) for number, attempt, _ in world.trials] == [(2, 2), (3, 2)]
+    told = [text for text in world.warnings() if "does not count and is done again" in text]
+    assert "trial 0002" in told[0]
+    assert "samples.json was changed after its trial ended" in told[0]
+    assert "samples.json is missing" in told[1]

@@ -101,3 +101,15 @@ def test_raw_files_that_were_changed_before_a_reparse_stay_named(run: RunFolder)
         (problem,) = run.load().problems
         assert "trial 0001 was parsed anew from raw files that were changed" in problem
         assert problem.endswith("stdout.txt")
+
+
+def test_each_thing_that_differs_is_named_once(run: RunFolder) -> None:
+    run.trial(1).write_readings([SAMPLE])
+    run.trial(2).write_raw("trial.json", "{")
+    found = differences(run)
+    assert [(trial, file) for trial, file, _ in found] == [("0001", "samples.json"), ("0002", "")]
+
+
+def test_samples_that_are_gone_are_named_once(run: RunFolder) -> None:
+    (run.trial(1).path / "samples.json").unlink()
+    assert differences(run) == [("0001", "samples.json", "is gone")]
