@@ -7,7 +7,7 @@ IMAGE ?= debian-12
 bin := .venv/bin
 labctl := $(bin)/labctl
 
-.PHONY: setup image sweep test test-kvm lint unit bench calibrate lock clean
+.PHONY: setup image sweep test test-kvm lint unit docs bench calibrate lock clean
 
 setup:
 	@tools/setup.sh
@@ -43,6 +43,11 @@ lint: setup
 	$(bin)/mypy --strict labctl tools
 	$(bin)/lint-imports --no-cache
 	shellcheck $$(grep -rlE '^#!.*[/ ](ba|da)?sh$$' .ci tools labctl)
+
+# The pages that are made of the files and models that they describe.
+docs: setup
+	$(labctl) domain list --markdown > docs/tunings.md
+	$(bin)/python -m tools.study_keys > docs/studies.md
 
 bench: image
 	@$(bin)/python -m tools.bench $(ARGS)

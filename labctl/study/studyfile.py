@@ -67,75 +67,116 @@ _Vcpus = Annotated[int, Field(ge=1, le=1024)]
 _MemoryMib = Annotated[int, Field(ge=256, le=2**24)]
 
 
+# The text below a key is its line in docs/studies.md (`make docs`).
+
+
 class WorkloadFile(FileModel):
     program: _Name
+    """One of labctl's workloads (docs/workloads.md)."""
     parameters: dict[str, int | float | bool | str] = {}
+    """The program's own parameters; those left out have its defaults."""
     duration_s: _Seconds
+    """Length of the measured window of a trial."""
     primary: str
+    """The metric that decides: the program's own, its rate, or a percentile of its latency."""
     margin_percent: Annotated[float, Field(gt=0, lt=100)]
+    """The smallest change that matters to the study."""
     no_worse_than: Annotated[float, Field(gt=0, lt=1000)] | None = None
-    """In percent: 50 allows a latency of ×1.5 and a rate of 1/1.5. None: `margin_percent`."""
+    """The loss that a recommendation must exclude, in percent: 50 allows a latency of ×1.5 and a
+    rate of 1/1.5. Without it `margin_percent`."""
 
 
 class GuestFile(FileModel):
     image: str
+    """A recipe's name: a file in `guest-images/`."""
     vcpus: _Vcpus | Literal["auto"] = "auto"
+    """As many vCPUs; `auto` takes what the pin plan leaves beside a core for the host."""
     memory_mib: _MemoryMib
+    """Memory of each guest, and of native runs, in MiB."""
 
 
 class LimitsFile(FileModel):
     attempts: Annotated[int, Field(ge=1, le=20)]
+    """How often a trial is tried before it stays invalid."""
     other_cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """CPU seconds per second that strangers may take on a trial's CPUs; more makes it invalid."""
     warmup_cap_s: _Seconds
+    """The longest warm-up; a trial that is not steady by then says so."""
     boot_s: _Seconds = 180
-    """Ten times what a boot takes under TCG on two quiet CPUs."""
+    """The longest boot. The default is ten times what one takes under TCG on two quiet CPUs."""
 
 
 class RolesFile(FileModel):
     baseline: _Name
+    """The tuning that all others are compared with."""
     control: _Name | None = None
+    """The baseline under another name. Without it nothing is recommended."""
     handicap: _Name | None = None
+    """The baseline with a known loss. Without it nothing is called equivalent."""
     native: _Name | None = None
+    """The arm without a guest."""
 
 
 class StopFile(FileModel):
     width_percent: Annotated[float, Field(gt=0, lt=100)]
+    """The run ends when every primary interval has at most this half-width."""
     most_blocks: _Blocks = CAP
+    """It ends here in any case."""
 
 
 class QuickFile(FileModel):
     tunings: _Names | None = None
+    """Those of the study's that a quick run has."""
     workloads: _Names | None = None
+    """The same of its workloads."""
     conditions: _Names | None = None
+    """The same of its conditions."""
     duration_s: _Seconds | None = None
+    """In place of each workload's `duration_s`."""
     blocks: _Blocks | None = None
+    """In place of the study's number or rule."""
     blocks_per_boot: _Blocks | None = None
+    """In place of the study's."""
     spare_blocks: _Spares | None = None
+    """In place of the study's."""
 
 
 class StudyFile(FileModel):
     title: Annotated[str, Field(min_length=1)]
+    """The question that the study asks; it heads the report."""
     description: str = ""
+    """More about it, for who reads the file."""
     roles: RolesFile
+    """Which of the tunings are not on trial but what trials are judged by."""
     tunings: Annotated[_Names, BeforeValidator(_every_tuning)]
-    """Or "all": each that has a file."""
+    """The arms, roles included, by name (`a+b` combines two), or `all`: each that has a file."""
     workloads: Annotated[dict[_Name, WorkloadFile], Field(min_length=1, max_length=_MOST)]
+    """What each arm runs, under a name of its own."""
     conditions: _Names
+    """`quiet`, `neighbour` (a CPU hog per CPU beside it), or both."""
     blocks: _Blocks | None = None
-    """A fixed number; or a rule in its place, `stop` or `looks`."""
+    """A fixed number; or a rule in its place, `stop` or `looks`. One of the three must be there."""
     stop: StopFile | None = None
+    """The run ends as soon as its intervals are narrow."""
     looks: Annotated[list[_Blocks], Field(max_length=_MOST)] | None = None
+    """Numbers of blocks after which the run ends if every primary comparison has a verdict."""
     blocks_per_boot: _Blocks
+    """Blocks that share a boot of the guest; 1 makes the most of them."""
     spare_blocks: _Spares = 0
     """Blocks that run only where one of the others has lost a value."""
     guest: GuestFile
+    """The guest that all arms share."""
     limits: LimitsFile
+    """When a trial is given up."""
+    # YAML has its name: strict, pydantic takes none but the member itself.
     collect: Annotated[Level, Field(strict=False)] = Level.COUNTERS
-    """YAML has its name: strict, pydantic takes none but the member itself."""
+    """The level of collecting (docs/collectors.md)."""
     exercises: dict[_Name, _Names] = {}
+    """By tuning the workloads that use what it changes. A tuning without any is warned of."""
     published: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=_MOST)] = []
-    """Files of published results, relative to the study's own."""
+    """Files of published results, relative to the study's own (docs/published.md)."""
     quick: QuickFile | None = None
+    """What `--quick` changes."""
 
     def rule(self) -> Stopping | None:
         """The rule by which a run may end early. Raises UsageError for one that can't be."""

@@ -1,0 +1,116 @@
+"""Print docs/studies.md: every key of a study's file, from its models (`make docs`)."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from labctl.base.yamlfile import FileModel
+from labctl.study import studyfile
+
+_PARTS = (
+    ("A study", studyfile.StudyFile),
+    ("`roles`", studyfile.RolesFile),
+    ("`workloads.NAME`", studyfile.WorkloadFile),
+    ("`stop`", studyfile.StopFile),
+    ("`guest`", studyfile.GuestFile),
+    ("`limits`", studyfile.LimitsFile),
+    ("`quick`", studyfile.QuickFile),
+)
+
+_HEAD = """\
+<!-- Written by 'make docs' from labctl/study/studyfile.py: change the texts there instead. -->
+
+# The keys of a study
+
+For anyone who writes a study, in `benchmarks/` of a lab folder or of labctl. \
+Afterwards you know each key, what it takes and what it is when you leave it out; \
+`labctl sweep FILE --plan-only` then shows what the study would do here.
+
+A key in **bold** must be there. A key that isn't here is refused, with the nearest that is. The \
+shortest way to a study is a copy of `benchmarks/pinning.yaml`. [How labctl judges](method.md) \
+says what `no_worse_than`, `stop` and `looks` do to the verdicts.
+"""
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    parts = [_HEAD]
+    for title, model in _PARTS:
+        rows = "\n".join(_rows(model))
+        parts.append(f"## {title}\n\n| key | takes | default | |\n|---|---|---|---|\n{rows}\n")
+    return "\n".join(parts)
+
+
+def _rows(model: type[FileModel]) -> Iterator[str]:
+    schema = model.model_json_schema()
+    texts = _texts(model)
+    for key, field in model.model_fields.items():
+        name = f"**`{key}`**" if field.is_required() else f"`{key}`"
+        takes = _takes(schema["properties"][key], schema.get("$defs", {}))
+        is_empty = field.is_required() or field.default in (None, "", [], {})
+        shown = "" if is_empty else f"`{field.default}`"
+        yield f"| {name} | {takes} | {shown} | {texts[key]} |"
+
+
+def _texts(model: type[FileModel]) -> Mapping[str, str]:
+    """Return by key the text that stands below it in the source. Raises KeyError for a key
+    without one."""
+    (body,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for key, text in zip(body.body, body.body[1:], strict=False):
+        match key, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str() as said)),
+            ):
+                found[name] = " ".join(said.split())
+    return found
+
+
+def _takes(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return _takes(defs[name], defs) if "enum" in defs[name] else "see below"
+    if "anyOf" in schema:
+        parts = [_takes(part, defs) for part in schema["anyOf"] if part.get("type") != "null"]
+        return ", ".join(dict.fromkeys(parts))
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    match schema["type"]:
+        case "array":
+            return f"list of: {_takes(schema['items'], defs)}"
+        case "object":
+            named = schema.get("patternProperties") or {"": schema["additionalProperties"]}
+            (below,) = named.values()
+            return f"by name: {_takes(below, defs)}"
+        case "boolean":
+            return "true or false"
+        case "string":
+            return "text" if "pattern" not in schema else "a name"
+        case kind:
+            return _number("whole number" if kind == "integer" else "number", schema)
+
+
+def _number(kind: str, schema: Mapping[str, Any]) -> str:
+    bounds = [
+        f"{words} {schema[key]}"
+        for key, words in (
+            ("minimum", "from"),
+            ("exclusiveMinimum", "above"),
+            ("maximum", "to"),
+            ("exclusiveMaximum", "and below"),
+        )
+        if key in schema
+    ]
+    return " ".join([kind, *bounds])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
