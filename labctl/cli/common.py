@@ -87,6 +87,21 @@ def recorded_words(run: LoadedRun) -> list[str]:
         return []
 
 
+def recorded_sweep(run: LoadedRun) -> tuple[list[str], str | None] | None:
+    """The words after `sweep` of the command that made a run, and the lab folder that it named;
+    None where it was no sweep, or went on with another run."""
+    words = recorded_words(run)
+    if words[:1] != ["labctl"] or "sweep" not in words or "--resume" in words:
+        return None
+    at = words.index("sweep")
+    before = words[1:at]
+    if not before:
+        return words[at + 1 :], None
+    if len(before) == 2 and before[0] == "--lab":
+        return words[at + 1 :], before[1]
+    return None
+
+
 def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 

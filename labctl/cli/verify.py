@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import console, print_json, recorded_words
+from labctl.cli.common import console, print_json, recorded_sweep
 
 if TYPE_CHECKING:
     from labctl.report.advice import Advice
@@ -49,6 +49,7 @@ def verify_advice(
         )
     first = advice.advised[0]
     request = _request(context, run, first.tuning, results, seed)
+    _check_lab(run)
     _check_same(run, plan_sweep(request).plan.to_json())
     fresh = swept(request, quiet=quiet).load()
     result = verified(run, first, fresh, judge(fresh))
@@ -68,19 +69,34 @@ def _request(
     from labctl.cli.sweep import command as sweep_command
     from labctl.cli.sweep import request_of
 
-    words = recorded_words(run)
-    if words[:2] != ["labctl", "sweep"] or "--resume" in words:
+    recorded = recorded_sweep(run)
+    if recorded is None:
         raise UsageError(
             f"run '{run.name}' does not say which study made it",
             hint="Measure it with 'labctl sweep STUDY --tuning " + shlex.quote(tuning) + "'.",
         )
-    again = sweep_command.make_context("sweep", words[2:], parent=context)
+    again = sweep_command.make_context("sweep", recorded[0], parent=context)
     again.params.update(
         tunings=(tuning,),
         seed=secrets.randbelow(2**31) if seed is None else seed,
         results=results,
     )
     return replace(request_of(again), verifies={"run": run.name, "tuning": tuning})
+
+
+def _check_lab(run: LoadedRun) -> None:
+    """Raises UsageError where the run's studies and tunings came from a lab folder that isn't the
+    caller's now: a run may come from anywhere, so its folder is never taken by itself."""
+    from labctl.base.places import lab
+
+    recorded = recorded_sweep(run)
+    named = recorded[1] if recorded else None
+    if named is not None and lab().folder != Path(named):
+        raise UsageError(
+            f"run '{run.name}' was made with the lab folder {named}",
+            hint=f"If that is yours: labctl --lab {shlex.quote(named)} advise "
+            f"{shlex.quote(run.name)} --verify",
+        )
 
 
 def _check_same(run: LoadedRun, plan: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import labctl
 from labctl.base.errors import UsageError
+from labctl.base.places import lab, shipped_data
 from labctl.base.signals import cleaning_up
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.tuning import Strategy
@@ -157,7 +158,7 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
     if request.extend:
         more = str(request.overrides.blocks)
         return ["labctl", "sweep", "--extend", request.extend, "--blocks", more]
-    words = ["labctl", "sweep", request.study, "--seed", str(plan.seed)]
+    words = ["labctl", *_lab_words(), "sweep", request.study, "--seed", str(plan.seed)]
     if plan.quick:
         words.append("--quick")
     options = {
@@ -193,6 +194,13 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
     if request.fresh_boots:
         words.append("--fresh-boots")
     return words
+
+
+def _lab_words() -> list[str]:
+    """The lab folder, which the study and its tunings may come from: none where it is that of
+    labctl's own code, which every labctl has."""
+    folder = lab().folder
+    return [] if folder in (None, shipped_data()) else ["--lab", str(folder)]
 
 
 def _rule(stopping: Stopping | None) -> dict[str, str]:

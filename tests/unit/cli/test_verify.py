@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from labctl.base.places import MARKER
 from labctl.cli import sweep as sweep_command
 from labctl.run.planning import SweepRequest, plan_sweep
 from labctl.store.run_folder import LoadedRun, RunFolder
@@ -182,4 +183,41 @@ def test_a_run_that_does_not_say_which_study_made_it_cannot_be_verified(
     said = labctl("advise", "r1", "--verify")
     assert said.code == 2
     assert "does not say which study made it" in said.err
+    assert swept == []
+
+
+@pytest.fixture
+def own_lab(tmp_path: Path) -> Path:
+    (tmp_path / "lab").mkdir(mode=0o755)
+    (tmp_path / "lab" / MARKER).touch()
+    return tmp_path / "lab"
+
+
+def test_a_run_of_a_lab_folder_that_was_named_is_verified_there(
+    labctl: Labctl,
+    results: Path,
+    plan: Mapping[str, Any],
+    swept: list[SweepRequest],
+    own_lab: Path,
+) -> None:
+    recorded = COMMAND.replace("labctl ", f"labctl --lab {own_lab} ")
+    write_run(results / "r1", with_run(run_of(1.6, plan), command=recorded))
+    said = labctl("--lab", f"{own_lab}", "advise", "r1", "--verify", "--json")
+    assert said.code == 0, said.err
+    assert [request.study for request in swept] == ["pinning"]
+
+
+def test_a_run_names_no_lab_folder_that_the_caller_did_not_name(
+    labctl: Labctl,
+    results: Path,
+    plan: Mapping[str, Any],
+    swept: list[SweepRequest],
+    own_lab: Path,
+) -> None:
+    recorded = COMMAND.replace("labctl ", f"labctl --lab {own_lab} ")
+    write_run(results / "r1", with_run(run_of(1.6, plan), command=recorded))
+    said = labctl("advise", "r1", "--verify")
+    assert said.code == 2
+    assert f"made with the lab folder {own_lab}" in said.err
+    assert f"labctl --lab {own_lab} advise r1 --verify" in said.err.replace("\n", " ")
     assert swept == []

@@ -379,10 +379,9 @@ def test_a_machine_whose_setting_up_fails_as_nobody_foresaw_costs_one_attempt(
     """A guest's words are read there as well: sysfs, systemd, its network card."""
     failures = iter([True, False, False])
 
-    def refuse(tuning: str) -> LabctlError | None:
+    def refuse(tuning: str) -> None:
         if tuning == "pinned" and next(failures):
             raise KeyError("block")
-        return None
 
     world.refuse = refuse
     engine = world.engine(small_plan())

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.places import naming_lab
 from labctl.base.stopping import Looks, UntilWidth
 from labctl.run import planning
 from labctl.run import sweep as module
@@ -429,3 +430,12 @@ def test_the_recorded_command_repeats_the_rule(
 
     given = cli.make_context("sweep", recorded[2:]).params
     assert rule_asked_for(given["until_width"], given["max_blocks"], given["looks"], None) == rule
+
+
+def test_the_recorded_command_names_the_lab_folder_that_it_was_given(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    plan = plan_sweep(asked).plan
+    assert command(asked, plan)[:2] == ["labctl", "sweep"]
+    (tmp_path / "lab").mkdir(mode=0o755)
+    with naming_lab(tmp_path / "lab"):
+        assert command(asked, plan)[:4] == ["labctl", "--lab", str(tmp_path / "lab"), "sweep"]
