@@ -154,11 +154,24 @@ def results_folder(state: StatePlaces) -> Path:
     """Return where runs are kept: $LABCTL_RESULTS, else `results/` of the lab folder or of the
     checkout that labctl is called in, else `results/` of the state folder.
 
-    Raises UsageError as `lab` does.
+    A folder that wasn't named belongs to the caller or root, with all that leads to it, and not
+    everybody can write to it: where it is a link or a folder of another user's, that user decides
+    which runs are the caller's. Raises UsageError for one that doesn't, and as `lab` does.
     """
     if configured := os.environ.get("LABCTL_RESULTS"):
         return Path(configured).resolve()
-    return (lab().folder or state.root) / "results"
+    own = lab().folder
+    folder = (own or state.root) / "results"
+    # The checkout is as trusted as the code. Groups of one user are common, and labctl makes the
+    # folder as the caller's umask says.
+    if own == shipped_data() or not os.path.lexists(folder):
+        return folder
+    if why := doubt(folder, group=False):
+        raise UsageError(
+            f"the folder of runs {folder} is not believed: {why}",
+            hint=f"If you mean it, name it: --results {folder}.",
+        )
+    return folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ class _DoubtError(Exception):
     """Say why something is not believed."""
 
 
-def doubt(path: Path, *, below: bool = False) -> str | None:
+def doubt(path: Path, *, below: bool = False, group: bool = True) -> str | None:
     """Return why others than the caller and root can change what is read at `path`, or with `below`
     what is read in the folder there; None where they can't. Names with a dot in front are not
-    read."""
-    look = _Look()
+    read. `group`: whether what a group may write to is in doubt, too."""
+    look = _Look(_OTHERS_WRITE if group else stat.S_IWOTH)
     try:
         held = look.held(path)
         if below:
@@ -70,8 +70,9 @@ def mounted_by(mountinfo: str) -> Mapping[int, int]:
 class _Look:
     """One look at a path, with what is known of this process and host."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: int) -> None:
         self._owners = believed_owners()
+        self._others = others
 
     def held(self, path: Path) -> Path:
         """`path` without links, when no one else can swap what it leads to. Raises _DoubtError."""
@@ -128,7 +129,7 @@ class _Look:
         # In a sticky folder nobody renames what is somebody else's; the owner of what lies in it
         # is looked at next.
         is_passed = not is_end and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
-        if status.st_mode & _OTHERS_WRITE and not is_passed:
+        if status.st_mode & self._others and not is_passed:
             by = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
             mode = stat.S_IMODE(status.st_mode)
             raise _DoubtError(f"{path} can be written to by {by} (mode {mode:04o})")

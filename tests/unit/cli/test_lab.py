@@ -124,6 +124,51 @@ def test_runs_of_the_present_folder_are_no_runs_of_the_user(
     assert shown["path"] == str(tmp_path / "state/results/r1")
 
 
+def results_of(present: Path, tmp_path: Path, which: str) -> Path:
+    """The folder of runs that nobody named: the lab folder's or the state folder's."""
+    if which == "lab":
+        (present / MARKER).touch()
+        return present / "results"
+    return tmp_path / "state/results"
+
+
+@pytest.mark.parametrize("which", ["lab", "state"])
+@pytest.mark.parametrize("planted_as", ["a folder", "a link", "a folder that a link leads to"])
+def test_a_folder_of_runs_that_is_a_strangers_is_refused(
+    labctl: Labctl,
+    present: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    which: str,
+    planted_as: str,
+) -> None:
+    results = results_of(present, tmp_path, which)
+    results.parent.mkdir(exist_ok=True)
+    there = results if planted_as == "a folder" else tmp_path / "elsewhere"
+    write_run(there / "r1")
+    if planted_as != "a folder":
+        results.symlink_to(there)
+    give_away(results if planted_as == "a link" else there, monkeypatch)
+    for words in (("run", "list"), ("report", "r1"), ("sweep", "pinning", "--plan-only")):
+        said = labctl(*words)
+        assert said.code == 2, words
+        assert f"the folder of runs {results} is not believed: " in said.err
+        assert " belongs to " in said.err
+        assert f"--results {results}" in said.err
+    if os.geteuid() == 0:
+        assert labctl("run", "show", "r1", "--results", f"{results}").code == 0
+
+
+def test_a_folder_of_runs_that_everybody_can_write_to_is_refused(
+    labctl: Labctl, present: Path, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "state/results/r1")
+    (tmp_path / "state/results").chmod(0o777)
+    assert "can be written to by everybody" in labctl("run", "list").err
+    (tmp_path / "state/results").chmod(0o775)
+    assert labctl("run", "list").code == 0, "groups of one user are common"
+
+
 def test_a_run_of_the_present_folder_is_named_by_its_path(labctl: Labctl, present: Path) -> None:
     write_run(present / "results/r1")
     write_run(present / "r2")
