@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -11,8 +12,6 @@ import click
 from labctl.cli.common import (
     console,
     html_option,
-    json_text,
-    print_json,
     results_option,
     runs_folder,
 )
@@ -93,34 +92,36 @@ def _export(run: LoadedRun, name: str, file: IO[bytes]) -> None:
 
         write_samples(run, file)
     else:
-        file.write(_judged(run, name))
+        for piece in _judged(run, name):
+            file.write(piece)
 
 
-def _judged(run: LoadedRun, name: str) -> bytes:
+def _judged(run: LoadedRun, name: str) -> Iterable[bytes]:
     from labctl.analysis.judge import judge
 
     judgement = judge(run)
     if name == "json":
-        from labctl.report.json_report import report_json
+        from labctl.report.json_report import report_pieces
 
-        return f"{json_text(report_json(run, judgement))}\n".encode()
+        return report_pieces(run, judgement)
     from labctl.report.openmetrics import openmetrics, prometheus
 
-    return (openmetrics if name == "openmetrics" else prometheus)(run, judgement)
+    return [(openmetrics if name == "openmetrics" else prometheus)(run, judgement)]
 
 
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
     """Write a run's page into its folder, then print its table or JSON; returns what it says."""
     from labctl.analysis.judge import judge
     from labctl.report.files import write_page
-    from labctl.report.json_report import report_json
+    from labctl.report.json_report import report_pieces
     from labctl.report.tables import print_report
 
     run = folder.load()
     judgement = judge(run)
     page = write_page(run, judgement, folder.path)
     if as_json:
-        print_json(report_json(run, judgement))
+        for piece in report_pieces(run, judgement):
+            click.echo(piece, nl=False)
     else:
         print_report(console(), run, judgement, html=page)
     return judgement

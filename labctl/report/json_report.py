@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
+
+import orjson
 
 from labctl.analysis.collecting import level_of
 from labctl.analysis.model import (
@@ -33,8 +35,45 @@ SCHEMA = 2
 
 
 def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
-    """The report as plain JSON values. What is no finite number is null, never NaN."""
-    report = {
+    """Return the report as plain JSON values. What is no finite number is null, never NaN."""
+    return {
+        key: _finite(list(value) if isinstance(value, Iterator) else value)
+        for key, value in _report(run, judgement).items()
+    }
+
+
+def report_pieces(run: LoadedRun, judgement: Judgement) -> Iterator[bytes]:
+    """Yield the report as JSON text, piece by piece: a long run's values are never there twice.
+
+    What is no finite number is null, as orjson writes it.
+    """
+    before = b"{"
+    for key, value in _report(run, judgement).items():
+        yield before + b"\n  " + orjson.dumps(key) + b": "
+        if isinstance(value, Iterator):
+            yield from _list_pieces(value)
+        else:
+            yield _indented(value, b"\n  ")
+        before = b","
+    yield b"\n}\n"
+
+
+def _list_pieces(items: Iterator[Any]) -> Iterator[bytes]:
+    before = b"["
+    for item in items:
+        yield before + b"\n    " + _indented(item, b"\n    ")
+        before = b","
+    yield b"[]" if before == b"[" else b"\n  ]"
+
+
+def _indented(value: Any, newline: bytes) -> bytes:
+    # A string of JSON holds no newline, so each of these begins a line.
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).replace(b"\n", newline)
+
+
+def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
+    """Return the report by key; what has an entry for each metric of each arm is an iterator."""
+    return {
         "schema": SCHEMA,
         "run": run.name,
         "study": run.plan.get("study") or run.run.get("study"),
@@ -65,8 +104,8 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         },
         "attempts": _attempts(judgement.attempts),
         "primaries": dict(judgement.primaries),
-        "comparisons": [comparison_json(item) for item in judgement.comparisons],
-        "levels": [_level(item) for item in judgement.levels],
+        "comparisons": map(comparison_json, judgement.comparisons),
+        "levels": map(_level, judgement.levels),
         "control": [_check(item) for item in judgement.control],
         "handicap": [_check(item) for item in judgement.handicap],
         "restored": [_check(item) for item in judgement.restored],
@@ -75,14 +114,13 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "ending": judgement.ending,
         "added": _added(judgement.added),
         "spares": _spares(judgement.spares),
-        "unavailable": [_missing(item) for item in judgement.unavailable],
+        "unavailable": map(_missing, judgement.unavailable),
         "skipped": dict(mapping(run.run.get("skipped"))),
         "skipped_workloads": dict(mapping(run.plan.get("skipped_workloads"))),
         "exit_costs": predicted_json(View(run, judgement)),
         "published": published_json(run),
         "imported": run.run.get("imported"),
     }
-    return {key: _finite(value) for key, value in report.items()}
 
 
 def _recommendation(standings: Sequence[Standing]) -> dict[str, Any]:

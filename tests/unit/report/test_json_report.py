@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from labctl.analysis import model
 from labctl.analysis.model import Diagnostic, DiagnosticKind
-from labctl.report.json_report import report_json
+from labctl.report.json_report import report_json, report_pieces
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
 
@@ -292,6 +292,15 @@ def through_json(report: dict[str, Any]) -> dict[str, Any]:
 def as_shape(report: dict[str, Any]) -> Report:
     loaded = through_json(report)
     return Report.model_validate({"schema_": loaded.pop("schema"), **loaded})
+
+
+def test_the_report_in_pieces_is_the_report(judged: Judged) -> None:
+    run, judgement = judged
+    odd = replace(judgement.comparisons[0], high=math.inf, low=math.nan)
+    for one in (judgement, replace(judgement, comparisons=(odd,), levels=(), unavailable=())):
+        text = b"".join(report_pieces(run, one))
+        assert json.loads(text) == through_json(report_json(run, one))
+        assert text.startswith(b'{\n  "schema": ')
 
 
 def test_the_report_has_the_documented_shape(judged: Judged) -> None:
