@@ -26,7 +26,7 @@ _HEAD = """\
 
 # The keys of a study
 
-For anyone who writes a study, in `benchmarks/` of a lab folder or of labctl. \
+This page is for anyone who writes a study, in `benchmarks/` of a lab folder or of labctl. \
 Afterwards you know each key, what it takes and what it is when you leave it out; \
 `labctl sweep FILE --plan-only` then shows what the study would do here.
 

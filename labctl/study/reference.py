@@ -15,6 +15,9 @@ _HEAD = f"""\
 
 # The tunings
 
+This page is for anyone who chooses a tuning or writes one. Afterwards you know what each changes, \
+what it needs and risks, and which workloads show it.
+
 One file in `domains/` each: what it is, the keys that differ from the baseline, what it needs and \
 what it risks, and where that comes from. What can be checked of its needs is checked before a \
 run: a sweep leaves out what the host can't have and says why, and refuses it when it was asked \

@@ -1,0 +1,64 @@
+"""Every page of the docs says for whom it is, and leads nowhere that isn't there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+UNSAID = {"history.md", "import.md", "security.md"}
+"""Pages that begin with what they are about."""
+GUIDES = [page for page in PAGES if page.parent.name == "docs" and page.name not in UNSAID]
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of its headings, as forges make them, and those that it has itself."""
+    text = page.read_text()
+    heads = [
+        re.sub(r"[`*]", "", head).strip().lower() for head in re.findall(r"^#+ (.*)$", text, re.M)
+    ]
+    own = set(re.findall(r'id="([^"]+)"', text))
+    return own | {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in heads}
+
+
+def broken(page: Path) -> list[str]:
+    """Its links to files and headings of the checkout that aren't there."""
+    found = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if re.match(r"https?:", link):
+            continue
+        is_missing = not target.exists()
+        if is_missing or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    assert broken(page) == []
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_a_page_says_in_its_first_lines_for_whom_it_is(page: Path) -> None:
+    text = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.DOTALL).strip()
+    title, first, *_ = [line for line in text.splitlines() if line]
+    assert title.startswith("# ")
+    assert first.startswith("This page is for "), first
+
+
+def test_the_files_that_recipes_name_are_there() -> None:
+    """Below labctl/, or from the checkout's top."""
+    text = (ROOT / "docs" / "developing.md").read_text()
+    named = set(re.findall(r"`(?:labctl/)?([\w-]+/[\w/.-]+\.(?:py|j2|yaml|md))`", text))
+    assert len(named) > 40
+    missing = [n for n in named if not (ROOT / n).exists() and not (ROOT / "labctl" / n).exists()]
+    assert missing == []
