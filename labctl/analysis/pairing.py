@@ -1,4 +1,4 @@
-"""Whether a run's arms may be paired within its blocks (METHOD 30)."""
+"""Decide whether a run's arms may be paired within its blocks (METHOD 30)."""
 
 from __future__ import annotations
 

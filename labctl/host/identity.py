@@ -69,7 +69,8 @@ def read_users(*ids: int) -> dict[str, str]:
 
 
 def is_no_name(text: str) -> bool:
-    """Whether a host's or user's name names none, or is too short to be told from other words."""
+    """Return whether a host's or user's name names none, or is too short to be told from other
+    words."""
     return len(text) < 3 or text.lower() in _NO_NAMES or text.isdecimal()
 
 

@@ -48,7 +48,7 @@ def export(folder: RunFolder, target: Path, places: StatePlaces, *, redacting: b
 
 
 def host_identity(folder: RunFolder, places: StatePlaces) -> Identity:
-    """What is known of this host, of the run's owner and of the folders that runs name."""
+    """Return what is known of this host, of the run's owner and of the folders that runs name."""
     users = read_users(folder.path.stat().st_uid)
     own = {
         str(folder.path): "/var/lib/labctl/results/run",

@@ -43,7 +43,7 @@ _PLAN = re.compile(r"plan(?:\.[0-9]+)?\.json")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is known of the host: text to kind, and folder to what stands for it."""
+    """Hold what is known of the host: text to kind, and folder to what stands for it."""
 
     known: Mapping[str, str]
     paths: Mapping[str, str]
@@ -178,8 +178,8 @@ class _Copy:
         return data
 
     def _plans(self) -> dict[str, tuple[str, str, bytes]]:
-        """Of the plan and each extension: the digest before, that of now, and the text. A digest
-        that was wrong stays so."""
+        """Return, for the plan and each extension, the digest before, that of now, and the text. A
+        digest that was wrong stays so."""
         plans: dict[str, tuple[str, str, bytes]] = {}
         names = [name for name in self.files if _PLAN.fullmatch(name)]
         for name in sorted(names, key=lambda name: (len(name), name)):
@@ -205,7 +205,7 @@ class _Copy:
         self.done.files += 1
 
     def _called(self, name: str) -> str:
-        """What a file is called in the copy."""
+        """Return what a file is called in the copy."""
         parts = (part.encode(errors="surrogateescape") for part in PurePosixPath(name).parts)
         return "/".join(
             self.scrubber.scrubbed(part).decode(errors="surrogateescape") for part in parts
@@ -247,7 +247,7 @@ class _Copy:
         copy.write_record(replace(record, digests=digests, redacted=said))
 
     def _digests(self, folder: TrialFolder) -> Digests:
-        """Of its regular files, as they are now."""
+        """Return the digests of its regular files, as they are now."""
         raw = {
             name: hashlib.sha256(data).hexdigest()
             for name, path in run_files(folder.path).items()

@@ -205,7 +205,7 @@ class Scrubber:
                     break
 
     def _stands_alone(self, text: bytes, kind: str, data: bytes) -> bool:
-        """Whether it is there as itself, where it could be a part of something else."""
+        """Return whether it is there as itself, where it could be a part of something else."""
         if kind == PATH:
             alone = rb"(?<![\w./~<-])" + re.escape(text) + rb"(?![\w-])"
         elif kind == KEY or not _is_word(text, self._vocabulary):
@@ -216,7 +216,7 @@ class Scrubber:
 
 
 def is_json(name: str, data: bytes) -> bool:
-    """Whether a file's strings are those of JSON."""
+    """Return whether a file's strings are those of JSON."""
     if name.endswith(".jsonl"):
         return True
     if not name.endswith(".json"):
@@ -237,7 +237,7 @@ def _forms_of(text: str) -> Iterator[bytes]:
 
 
 def _readings_of(data: bytes, *, is_json: bool) -> list[bytes]:
-    """What a reader may make of the bytes, in small letters."""
+    """Return what a reader may make of the bytes, in small letters."""
     if is_json:
         strings = (_decoded(found.group()) for found in _STRING.finditer(data))
         return [b"\n".join(strings).lower()]
@@ -294,7 +294,7 @@ def _pattern(text: bytes, vocabulary: Collection[bytes]) -> bytes:
 
 
 def _is_word(text: bytes, vocabulary: Collection[bytes]) -> bool:
-    """Whether it may only be looked for as a word of its own."""
+    """Return whether it may only be looked for as a word of its own."""
     is_common = len(text) < _WHOLE_WORDS_BELOW or _is_of_digits(text)
     return is_common or any(text in word for word in vocabulary)
 

@@ -1,4 +1,4 @@
-"""Which paths say something of a host: all but those that every Linux system has. Pure."""
+"""Decide which paths say something of a host: all but those that every Linux system has. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SUFFIX = re.compile(
 
 
 def is_commonplace(path: bytes) -> bool:
-    """Whether every system may have a file there: its path says nothing of this one."""
+    """Return whether every system may have a file there: its path says nothing of this one."""
     return _KEPT.fullmatch(path) is not None
 
 

@@ -78,7 +78,7 @@ def verify(folder: RunFolder) -> Verified:
 
 
 def _left_out_for(folder: RunFolder, differences: Sequence[Difference]) -> Iterator[str]:
-    """How reading the run begins to say what is among the differences already."""
+    """Return how reading the run begins to say what is among the differences already."""
     for one in differences:
         path = folder.path / "trials" / one.trial / one.file
         said = one.what if not one.file else f"{path} "
