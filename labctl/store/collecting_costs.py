@@ -12,6 +12,7 @@ from typing import Any
 from labctl.base.errors import BrokenError
 from labctl.store.jsonfile import canonical, read_json, write_json
 from labctl.store.restores import HOST_CLASS
+from labctl.store.shapes import NUMBER, TEXT, WHOLE, Fields, Listed, fitting
 
 _CLASS = (*HOST_CLASS, "perf")
 
@@ -32,6 +33,12 @@ class CollectingCost:
     pairs: int
     seconds: float
     measured_at: str
+
+
+_TEXTS = dict.fromkeys(("key", "level", "side", "workload", "measured_at"), TEXT)
+_NUMBERS = {"pairs": WHOLE, **dict.fromkeys(("estimate", "seconds"), NUMBER)}
+_PERHAPS = dict.fromkeys(("low", "high", "labctl_cpu"), NUMBER)
+_COSTS = Listed(Fields({**_TEXTS, **_NUMBERS, **_PERHAPS}, frozenset(_TEXTS | _NUMBERS)))
 
 
 def remember(file: Path, run: Mapping[str, Any], costs: Iterable[CollectingCost]) -> None:
@@ -77,8 +84,7 @@ def _entries(file: Path) -> list[dict[str, Any]]:
     names = {"key", *CollectingCost.__dataclass_fields__}
     try:
         content = read_json(file)
-        return [
-            entry for entry in content["costs"] if entry.keys() == names and content["schema"] == 1
-        ]
+        entries = fitting(content["costs"], _COSTS)[0] if content["schema"] == 1 else []
+        return [entry for entry in entries if entry.keys() == names]
     except (BrokenError, KeyError, TypeError, AttributeError):
         return []

@@ -3,6 +3,7 @@ follow."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.store.jsonfile import read_json, write_json
+from labctl.store.shapes import FLAG, NUMBER, TEXT, Fields, Listed, fitting
 
 _CLASS = ("kernel_release", "qemu", "cpu_model", "microcode", "mitigations")
 """Host facts that a price holds for."""
@@ -32,6 +34,13 @@ class Price:
     problem: str = ""
 
 
+_TEXTS = dict.fromkeys(("kind", "what", "reason"), TEXT)
+_NUMBERS = dict.fromkeys(("ns", "low_ns", "high_ns", "exits_per_op"), NUMBER)
+_PRICES = Listed(
+    Fields({**_TEXTS, **_NUMBERS, "to_qemu": FLAG, "problem": TEXT}, frozenset(_TEXTS))
+)
+
+
 def write_prices(file: Path, host: Mapping[str, Any], prices: Sequence[Price], at: str) -> None:
     """Keep the prices of a host; `at`: when they were measured."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +55,7 @@ def known_prices(file: Path, host: Mapping[str, Any]) -> dict[str, Any] | None:
         content = read_json(file)
         if content["schema"] != 1 or content["host"] != _class(host):
             return None
-        return {"at": str(content["at"]), "prices": [asdict(Price(**r)) for r in content["prices"]]}
+        return {"at": str(content["at"]), "prices": [asdict(price) for price in prices_of(content)]}
     except (BrokenError, KeyError, TypeError):
         return None
 
@@ -55,9 +64,13 @@ def prices_of(recorded: object) -> list[Price]:
     """The prices in a run's record; none where it has none that can be read."""
     try:
         rows = recorded["prices"]  # type: ignore[index]  # whatever a record may hold
-        return [Price(**row) for row in rows]
+        return [Price(**row) for row in fitting(rows, _PRICES)[0] if _are_finite(row)]
     except (KeyError, TypeError):
         return []
+
+
+def _are_finite(row: Mapping[str, Any]) -> bool:
+    return all(row.get(name) is None or math.isfinite(row[name]) for name in _NUMBERS)
 
 
 def _class(host: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,15 @@ from typing import Any, NamedTuple
 
 from labctl.base.errors import BrokenError
 from labctl.store.jsonfile import canonical, read_json, write_json
+from labctl.store.shapes import NUMBER, TEXT, Fields, Listed, fitting
 
 HOST_CLASS = ("kernel_release", "qemu", "libvirt", "cpu_model", "cpu_flags", "microcode")
 """Host facts that a check holds for, beside labctl's version, the accelerator, the image and the
 guest's size."""
+
+
+_KEPT = {"key": TEXT, "margin": NUMBER, "run": TEXT}
+_CHECKS = Listed(Fields(_KEPT, frozenset(_KEPT)))
 
 
 class Checked(NamedTuple):
@@ -89,10 +94,6 @@ def _entries(file: Path) -> list[dict[str, Any]]:
     then."""
     try:
         content = read_json(file)
-        return [
-            entry
-            for entry in content["checks"]
-            if {"key", "margin", "run"} <= entry.keys() and content["schema"] == 1
-        ]
+        return list(fitting(content["checks"], _CHECKS)[0]) if content["schema"] == 1 else []
     except (BrokenError, KeyError, TypeError, AttributeError):
         return []
