@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from labctl.base.errors import BrokenError, HostError
@@ -77,7 +78,19 @@ class Entry:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Entry:
-        return cls(**{name: data[name] for name in cls.__slots__ if name not in ("done", "kept")})
+        """Raises KeyError and TypeError for what is no entry: a line of version 1 has no
+        checksum."""
+        fields = {name: data[name] for name in cls.__slots__ if name not in ("done", "kept")}
+        arguments = fields["arguments"]
+        if not isinstance(arguments, dict):
+            raise TypeError("arguments")
+        for name, value in (*fields.items(), *arguments.items()):
+            wanted: type | UnionType = int if name in ("pid", "pid_start") else str
+            if name == "new":
+                wanted = str | None
+            if name != "arguments" and not isinstance(value, wanted):
+                raise TypeError(name)
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,13 +259,22 @@ def _follow(entries: dict[str, Entry], record: Mapping[str, Any]) -> None:
             entries[entry.id] = entry
         case "changed" if record["id"] in entries:
             entry = entries[record["id"]]
-            entries[entry.id] = replace(entry, done=True, new=record.get("new", entry.new))
+            entries[entry.id] = replace(
+                entry, done=True, new=_perhaps(record.get("new", entry.new))
+            )
         case "kept":
             for id_ in record["ids"]:
                 if id_ in entries:
-                    entries[id_] = replace(entries[id_], kept=record["asked"])
+                    entries[id_] = replace(entries[id_], kept=_perhaps(record["asked"]) or "")
         case Outcome.RESTORED | Outcome.DROPPED:
             entries.pop(record["id"], None)
+
+
+def _perhaps(value: object) -> str | None:
+    """A text or None; raises TypeError for anything else."""
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(value)
 
 
 def change_record(entry: Entry) -> dict[str, Any]:

@@ -198,7 +198,7 @@ RUN = Fields(
         HASHED: Fields({"native": _HASHED, "guest": _HASHED, "unproven": Listed(TEXT)}),
         "calibration": Listed(Fields({"workload": TEXT, "bound": NUMBER, "second_method": TEXT})),
         "xml": Named(TEXT),
-        "tunings": Named(Named(ANY)),
+        "tunings": Named(Fields({"host": Named(ANY)})),
         "pin_plan": Fields(
             {
                 "picture": TEXT,
