@@ -28,7 +28,7 @@ def named(text: str) -> Iterator[tuple[str, str]]:
 
 
 @cache
-def tests_of(file: str) -> frozenset[str]:
+def names_of(file: str) -> frozenset[str]:
     """Return the functions and classes of a file; none where there is no such file."""
     path = ROOT / file
     tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
@@ -42,7 +42,7 @@ def missing(text: str) -> list[str]:
     return [
         f"{file}::{function}"
         for file, function in named(text)
-        if not tests_of(file) or (function and function not in tests_of(file))
+        if not names_of(file) or (function and function not in names_of(file))
     ]
 
 
