@@ -309,6 +309,10 @@ _NAMES = (
     (rb"<(?:name|title)>\s*([^<>\n]{3,200}?)\s*</", VM_NAME),
     (rb"<description>\s*([^<>]{3,2000}?)\s*</", VM_NAME),
     (rb"<(?:serial|wwn)>\s*([^<>\n]{3,200}?)\s*</", SERIAL),
+    (rb"<source\b[^<>]{0,400}?\b(?:bridge|network|pool|volume|portgroup|name)="
+     rb"(?:'([^'<>]{3,200})'|\"([^\"<>]{3,200})\")", VM_NAME),
+    (rb"<(?:host|auth)\b[^<>]{0,400}?\b(?:name|username)="
+     rb"(?:'([^'<>]{3,200})'|\"([^\"<>]{3,200})\")", HOST_NAME),
     (rb"<entry name=['\"](?:serial|asset|sku|location)['\"]>\s*([^<>\n]{3,200}?)\s*</", SERIAL),
     (rb"(?im)^[\s\"'#-]*(?:hostname|nodename|host_name)[\"']?\s*[:=]\s*[\"']?([\w.-]{3,100})",
      HOST_NAME),
@@ -329,7 +333,8 @@ _COMPILED = (
     (KERNEL_VALUE, BOOT_VALUE),
 )
 _OWN_NAME = re.compile(
-    r"labctl\b.*|[-+]?[0-9.]+|on|off|any|none|both|auto6?|dhcp6?|ibft|(?:UUID=|/).*", re.DOTALL
+    r"labctl\b.*|[-+]?[0-9.]+|on|off|any|none|both|auto6?|dhcp6?|ibft|default|virbr[0-9]+|user|(?:UUID=|/).*",
+    re.DOTALL,
 )
 """What names nothing of the host's: labctl's guests, numbers, and what a kernel is told."""
 
@@ -347,7 +352,7 @@ def _found_in(files: Mapping[str, Path], done: Redacted) -> dict[str, str]:
         for one in looked:
             for pattern, kind in _COMPILED:
                 for match in pattern.finditer(one):
-                    value = match.group(1).decode(errors="replace")
+                    value = next(filter(None, match.groups())).decode(errors="replace")
                     if not (is_no_name(value) or _OWN_NAME.fullmatch(value)):
                         found.setdefault(value, kind)
     if "run.json" in files and isinstance(text := _text(files["run.json"]), bytes):

@@ -18,7 +18,9 @@ from labctl.base.jsontext import parse_json
 from labctl.run.scrub_paths import PATH_FORM, QUOTED_PATH, is_commonplace, suffix
 
 UUID, MAC, PATH, ADDRESS, KEY, SERIAL = "uuid", "mac", "path", "address", "key", "serial"
-BOOT_VALUE = "boot-value"
+BOOT_VALUE, NAME = "boot-value", "name"
+_IN_PLACE = frozenset({BOOT_VALUE, NAME})
+"""Of values that may be words elsewhere, such as 'dhcp' and 'vm': taken out where they are said."""
 
 _UUID = re.compile(
     rb"(?<![0-9A-Fa-f-])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![0-9A-Fa-f-])"
@@ -46,6 +48,21 @@ KERNEL_VALUE: Final = re.compile(
     rb"|ifname|rd\.[a-z]+\.(?:lv|vg|uuid|name)|cryptdevice|nameserver)=([^\s\"'<>\\&,;]{2,200})"
 )
 """Values of a kernel's command line (bootparam(7), dracut.cmdline(7)) that name a host or disk."""
+
+_ASKED = rb"(?:host_?name|nodename|run-by|user_?name|logname|machine[-_]?id|serial(?:[-_]number)?)"
+_SAID = (
+    re.compile(
+        rb"^(?P<head>[ \t\"'#-]*" + _ASKED + rb"[\"']?[ \t]*[:=][ \t]*[\"']?)"
+        rb"(?P<value>[^\s\"',\\<>{}\[\]]{1,100})",
+        re.IGNORECASE | re.MULTILINE,
+    ),
+    re.compile(rb"(?P<head>\bLinux )(?P<value>[\w.-]{1,100})(?= [0-9]+\.[0-9]+\.[0-9]\S* #[0-9])"),
+    re.compile(rb"^(?P<head>)(?P<value>[\w.-]{1,100})(?= login: )", re.MULTILINE),
+)
+"""Names of hosts and users as tools print them (uname(1), stress-ng, perf, getty(8))."""
+_SAID_IN_JSON = re.compile(
+    rb'(?P<head>"' + _ASKED + rb'"\s*:\s*")(?P<value>[^"\\]{1,200})(?=")', re.IGNORECASE
+)
 
 _EDGE = rb"[0-9A-Za-z]"
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -90,9 +107,9 @@ class Scrubber:
 
     @property
     def originals(self) -> dict[bytes, str]:
-        """Every text that nothing may hold any more, to its kind: not values of a kernel's command
-        line, which may be words such as 'dhcp'."""
-        found = {text: kind for kind, text in self._stand_ins if kind != BOOT_VALUE}
+        """Every text that nothing may hold any more, to its kind: not those that are taken out in
+        their place alone."""
+        found = {text: kind for kind, text in self._stand_ins if kind not in _IN_PLACE}
         return {**found, **self._kinds, **dict.fromkeys(self._paths, PATH)}
 
     @property
@@ -102,7 +119,10 @@ class Scrubber:
     def scrubbed(self, data: bytes, *, is_json: bool = False) -> bytes:
         """The same without what identifies the host. `is_json`: only within strings, with their
         escapes read, and numbers stay numbers."""
-        return _STRING.sub(self._string, data) if is_json else self._text(data)
+        if not is_json:
+            return self._text(data)
+        data = _STRING.sub(self._string, data)
+        return _SAID_IN_JSON.sub(self._said, data) if self._thorough else data
 
     def _string(self, found: re.Match[bytes]) -> bytes:
         token = found.group()
@@ -135,6 +155,8 @@ class Scrubber:
         return self._by_form(data) if self._thorough else data
 
     def _by_form(self, data: bytes) -> bytes:
+        for said in _SAID:
+            data = said.sub(self._said, data)
         for form, kind in ((_MACHINE_ID, "machine-id"), (_SERIAL, SERIAL)):
             data = form.sub(self._numberer(kind), data)
         data = KERNEL_VALUE.sub(self._kernel_value, data)
@@ -153,6 +175,11 @@ class Scrubber:
         if is_commonplace(text) or text in self._made:
             return text
         return self._numbered(PATH, text)
+
+    def _said(self, found: re.Match[bytes]) -> bytes:
+        value = found["value"]
+        is_made = any(made in value for made in self._made) or value.startswith(b"labctl")
+        return found.group() if is_made else found["head"] + self._numbered(NAME, value)
 
     def _kernel_value(self, found: re.Match[bytes]) -> bytes:
         value = found.group(1)

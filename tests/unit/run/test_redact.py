@@ -319,6 +319,11 @@ def test_links_are_not_followed(run: RunFolder) -> None:
         ("systemd[1]: Hostname set to <acme-web>.", "acme-web"),
         ("<cmdline>root=LABEL=acme-root ip=dhcp rw</cmdline>", "acme-root"),
         ("rd.lvm.lv=acme/root quiet", "acme/root"),
+        ("<source network='acme-net' portgroup='x'/>", "acme-net"),
+        ('<source bridge="br-acme"/>', "br-acme"),
+        ("<source pool='acme-pool' volume='root'/>", "acme-pool"),
+        ("<host name='ceph1.acme.example' port='6789'/>", "ceph1.acme.example"),
+        ("<auth username='acme-admin'>", "acme-admin"),
     ],
 )
 def test_names_that_only_the_run_knows_are_taken_out(
@@ -330,6 +335,34 @@ def test_names_that_only_the_run_knows_are_taken_out(
     copy, _ = copied(run)
     for name, number in (("console.txt", 1), ("neighbour.json", 2), ("stderr.txt", 2)):
         assert secret not in copy.trial(number).read_text(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "  run-by: root\n  hostname: vm\n  nodename: vm\n",
+        "Linux vm 6.1.0-18-amd64 #1 SMP\n",
+        "vm login: \n",
+        "serial_number = 7\n",
+    ],
+)
+def test_a_commonplace_name_goes_where_it_is_said_to_be_one(run: RunFolder, text: str) -> None:
+    run.trial(1).write_raw("stdout.txt", f"{text}the vm of root: 7\n")
+    run.trial(2).write_raw_json("tool.json", {"hostname": "vm", "said": f"x\n{text}", "n": 7})
+    copy, _ = copied(run)
+    first, second = copy.trial(1).read_text("stdout.txt"), copy.trial(2).read_json("tool.json")
+    assert first.endswith("the vm of root: 7\n")
+    for said in (first.splitlines()[:-1], second["said"].splitlines(), [second["hostname"]]):
+        assert re.search(r"\b(vm|root|7)\b", "\n".join(said)) is None
+    assert second["n"] == 7
+
+
+def test_the_samples_that_a_copy_parses_are_those_of_the_run(tmp_path: Path) -> None:
+    run = small_example(tmp_path)
+    copy, _ = copied(run)
+    assert reparse(copy) == reparse(run)
+    pairs = zip(run.load().trials, copy.load().trials, strict=True)
+    assert all(list(one.readings) == list(other.readings) for one, other in pairs)
 
 
 def test_the_name_of_ones_own_vm_is_taken_out(run: RunFolder) -> None:
