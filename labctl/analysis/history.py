@@ -13,12 +13,15 @@ from typing import Any
 
 from labctl.analysis.across import MADE_BY, accelerator_title, builds
 from labctl.analysis.cells import Cell, Series, read_cells
-from labctl.analysis.changepoints import FEWEST_BESIDE, ChangePoint, change_points, smallest_p
+from labctl.analysis.changepoints import ChangePoint, change_points
 from labctl.analysis.design import ALPHA
 from labctl.analysis.run_facts import FactDifference, fact_differences
 from labctl.base.units import Better, Unit
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import LoadedRun
+
+FEWEST = 8
+"""Runs of a series in which a change is looked for: fewer tell too little of their noise."""
 
 _HARDWARE = ("cpu_model", "topology", "hypervisor_vendor")
 """What makes runs those of one host. Facts have no serial number, so equal hosts look alike; all
@@ -118,7 +121,7 @@ def history(runs: Iterable[LoadedRun], choice: Choice) -> History:
             found.setdefault(one.identity, []).append((one, _point(run, one.series)))
     ordered = [sorted(group, key=lambda kept: kept[1].at) for group in found.values()]
     ordered.sort(key=lambda group: group[0][0].order(ranks))
-    alpha = ALPHA / max(1, sum(_can_show(len(group), ALPHA) for group in ordered))
+    alpha = ALPHA / max(1, sum(len(group) >= FEWEST for group in ordered))
     twins = _apart([group[0][0] for group in ordered])
     series = [_run_series(group, alpha, apart) for group, apart in zip(ordered, twins, strict=True)]
     return History(
@@ -214,20 +217,16 @@ def _apart(kept: Sequence[_Kept]) -> list[str]:
     return found
 
 
-def _can_show(runs: int, alpha: float) -> bool:
-    return runs >= 2 * FEWEST_BESIDE and smallest_p(runs) <= alpha
-
-
 def _run_series(group: Sequence[tuple[_Kept, Point]], alpha: float, apart: str) -> RunSeries:
     kept, points = group[0][0], [point for _, point in group]
     values = [point.value for point in points]
     logs = min(values) > 0
     unmarked, changes = None, []
-    if _can_show(len(points), alpha):
+    if len(points) >= FEWEST:
         scaled = [math.log(value) for value in values] if logs else values
         changes = change_points(scaled, alpha)
     else:
-        unmarked = _too_few(len(points), alpha)
+        unmarked = f"{len(points)} of the {FEWEST} runs that a change takes"
     sample = kept.series.sample
     return RunSeries(
         tuning=kept.cell.tuning,
@@ -243,11 +242,6 @@ def _run_series(group: Sequence[tuple[_Kept, Point]], alpha: float, apart: str) 
         changes=tuple(_changes(points, changes, logs)),
         unmarked=unmarked,
     )
-
-
-def _too_few(runs: int, alpha: float) -> str:
-    enough = next(n for n in range(2 * FEWEST_BESIDE, 1000) if smallest_p(n) <= alpha)
-    return f"{runs} of the {enough} runs that a change takes"
 
 
 def _changes(

@@ -27,9 +27,9 @@ _MOST_FACTS = 6
 
 NO_FACT = "no recorded fact of host, guest or run differs"
 LEGEND = (
-    f"{CHANGE}: a new level begins (E-divisive; over all series together, the chance of any "
-    "mark where nothing changed is 5 %). Beside it stands what else differs from the run "
-    "before; what differs need not be the cause."
+    f"{CHANGE}: a new level begins (over all series together, the chance of any mark where "
+    "nothing changed is about 5 %, also where runs resemble those before them). Beside it stands "
+    "what else differs from the run before; what differs need not be the cause."
 )
 
 

@@ -7,6 +7,7 @@ from itertools import product
 
 from tools.calibrate import coverage, harmful, power
 from tools.calibrate.false_tables import bias_table, false_verdict_table, pairs_table
+from tools.calibrate.levels import found_table, marked_table
 from tools.calibrate.rates import SURE, Rate
 from tools.calibrate.sensitivity import sensitivity_table
 from tools.calibrate.table import Simulations, Table, exception, percent, shown
@@ -189,6 +190,8 @@ GROUPS: dict[str, Callable[[Simulations], Table]] = {
     "false-verdicts": false_verdict_table,
     "bias": bias_table,
     "pairs": pairs_table,
+    "history": marked_table,
+    "history-power": found_table,
     "handicap": handicap_table,
     "power": power_table,
     "equivalence": equivalence_table,
