@@ -337,6 +337,11 @@ def plan_of(folder: RunFolder) -> Plan:
         raise UsageError(
             f"run '{folder.name}' was imported: labctl did not measure it and can't go on with it"
         )
+    if record.get("redacted"):
+        raise UsageError(
+            f"run '{folder.name}' is a redacted copy: its trials and new ones would name two hosts",
+            hint="Go on with the run that it was made of.",
+        )
     stopped = record.get("stopped")
     return as_carried_out(
         Plan.from_json(folder.read_plan()),

@@ -25,6 +25,7 @@ from labctl.run import export as module
 from labctl.run import redact as redacting
 from labctl.run.export import export
 from labctl.run.parse import reparse
+from labctl.run.planning import plan_of
 from labctl.run.redact import Identity, Redacted, redact
 from labctl.run.scrub import Scrubber
 from labctl.run.verify import verify
@@ -363,6 +364,12 @@ def test_the_samples_that_a_copy_parses_are_those_of_the_run(tmp_path: Path) -> 
     assert reparse(copy) == reparse(run)
     pairs = zip(run.load().trials, copy.load().trials, strict=True)
     assert all(list(one.readings) == list(other.readings) for one, other in pairs)
+
+
+def test_nobody_goes_on_with_a_redacted_copy(tmp_path: Path) -> None:
+    copy, _ = copied(small_example(tmp_path))
+    with pytest.raises(UsageError, match="is a redacted copy"):
+        plan_of(copy)
 
 
 def test_the_name_of_ones_own_vm_is_taken_out(run: RunFolder) -> None:
