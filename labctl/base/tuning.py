@@ -229,7 +229,7 @@ class Tuning:
     disk: Disk = field(default_factory=Disk)
     network: Network = field(default_factory=Network)
     host: Mapping[str, str] = field(default_factory=dict)
-    """Knob of the host (labctl.host.knobs) to its value while a trial runs."""
+    """Knob of the host (labctl.host.settings.knobs) to its value while a trial runs."""
     guest: GuestSide = field(default_factory=GuestSide)
     handicap_percent: float = 0.0
     """Share of the time during which the guest is stopped, in percent."""

@@ -11,8 +11,8 @@ from labctl.base.errors import ExitCode
 from labctl.cli.common import console, print_json, results_option, runs_folder
 
 if TYPE_CHECKING:
-    from labctl.report.advice import Advice
-    from labctl.report.advice_files import Names
+    from labctl.rollout.advice import Advice
+    from labctl.rollout.advice_files import Names
 
 
 @click.command("advise")
@@ -59,8 +59,8 @@ def command(
     and exits with 1 if that is not shown again.
     """
     from labctl.analysis.judge import judge
-    from labctl.report.advice import advise
-    from labctl.report.advice_files import Names
+    from labctl.rollout.advice import advise
+    from labctl.rollout.advice_files import Names
     from labctl.store.run_folder import RunFolder
 
     names = Names(domain, disk)
@@ -78,11 +78,11 @@ def command(
         return None if confirmed else ExitCode.FOUND
     _write(advice, names, out, card_file, quiet=as_json)
     if as_json:
-        from labctl.report.advice_json import advice_json
+        from labctl.rollout.advice_json import advice_json
 
         print_json(advice_json(advice, names))
     elif out is None and card_file is None:
-        from labctl.report.advice_text import print_advice
+        from labctl.rollout.text import print_advice
 
         print_advice(console(), advice, names)
     return None
@@ -91,7 +91,7 @@ def command(
 def _write(
     advice: Advice, names: Names, out: Path | None, card_file: Path | None, *, quiet: bool
 ) -> None:
-    from labctl.report.advice_files import write_card, write_files
+    from labctl.rollout.advice_files import write_card, write_files
 
     written: list[Path] = []
     if out is not None:

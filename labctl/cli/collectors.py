@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from labctl.base.places import StatePlaces
     from labctl.host.accelerator import Requested
-    from labctl.run.overhead import OverheadRequest, Overheads, Rates
+    from labctl.run.commands.overhead import OverheadRequest, Overheads, Rates
     from labctl.store.collecting_costs import CollectingCost
 
 SCHEMA = 1
@@ -87,7 +87,7 @@ def command(
     With --overhead also measure what a level costs: a workload's throughput with and without it,
     taking turns, as a share with its 95 % interval. It is kept for reports of later runs here.
     """
-    from labctl.run.overhead import SIDES, OverheadRequest
+    from labctl.run.commands.overhead import SIDES, OverheadRequest
 
     places = state_places(context)
     document: dict[str, Any] = {"schema": SCHEMA, "collectors": _listed(places, accel, study)}
@@ -126,7 +126,7 @@ def _refuse_alone(context: click.Context) -> None:
 
 
 def _listed(places: StatePlaces, accel: Requested, study: str) -> list[dict[str, Any]]:
-    from labctl.run.collectors import COLLECTORS, here
+    from labctl.run.collectors.catalogue import COLLECTORS, here
     from labctl.study.study import load_study
     from labctl.workloads.registry import checkers
 
@@ -149,7 +149,7 @@ def _measured(request: OverheadRequest, *, quiet: bool) -> dict[str, Any]:
 
     from labctl.base.events import silent
     from labctl.cli.progress import ProgressView
-    from labctl.run.overhead import measure_overheads
+    from labctl.run.commands.overhead import measure_overheads
     from labctl.store.collecting_costs import remember
 
     if quiet:
@@ -177,7 +177,7 @@ def _costs(
     from statistics import mean
 
     from labctl.analysis.collecting import cost
-    from labctl.run.overhead import NOTHING
+    from labctl.run.commands.overhead import NOTHING
     from labctl.store.collecting_costs import CollectingCost
 
     for level in levels:
@@ -200,7 +200,7 @@ def _costs(
 def _cost_json(side: Rates, cost: CollectingCost) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from labctl.run.overhead import NOTHING
+    from labctl.run.commands.overhead import NOTHING
 
     return {
         **asdict(cost),

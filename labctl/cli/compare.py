@@ -18,8 +18,8 @@ from labctl.cli.common import console, print_json, results_option, runs_folder
 @results_option
 def command(run_a: str, run_b: str, as_json: bool, force: bool, results: Path | None) -> None:
     """Compare RUN_B with RUN_A: facts that differ first, then values and effects."""
-    from labctl.analysis.across import compare_runs
-    from labctl.report.compare import comparison_json, comparison_table
+    from labctl.analysis.run_compare.two_runs import compare_runs
+    from labctl.report.terminal.compare import comparison_json, comparison_table
     from labctl.store.run_folder import RunFolder
 
     folder = runs_folder(results)

@@ -14,7 +14,7 @@ from labctl.cli.common import console, print_json, results_option, runs_folder, 
 
 if TYPE_CHECKING:
     from labctl.base.places import StatePlaces
-    from labctl.run.checkup import Checkup
+    from labctl.run.commands.checkup import Checkup
 
 SCHEMA = 1
 
@@ -66,7 +66,7 @@ def command(
     if run_name:
         return _since(places, run_name, results, as_json, started)
 
-    from labctl.run.checkup import checkup
+    from labctl.run.commands.checkup import checkup
 
     found = checkup(places, study, hwlat_s, Level(level) if level else None, results)
     return _show(found, as_json, started)

@@ -18,7 +18,7 @@ from labctl.cli.common import recorded_words
 from labctl.host.accelerator import Requested
 from labctl.host.doctor.since import Change, Fact, compare, rests_on, voided_by
 from labctl.host.facts import host_facts
-from labctl.run.checkup import IMAGE, accelerator_here
+from labctl.run.commands.checkup import IMAGE, accelerator_here
 from labctl.store.run_folder import LoadedRun
 
 _DECIDED = (Verdict.IMPROVES, Verdict.REGRESSES, Verdict.SMALL, Verdict.EQUIVALENT)

@@ -15,7 +15,7 @@ from labctl.host.doctor.since import EVERYTHING, Rests, difference
 
 if TYPE_CHECKING:
     from labctl.cli.doctor_since import Since, Standing
-    from labctl.run.checkup import Checkup, TuningState
+    from labctl.run.commands.checkup import Checkup, TuningState
 
 _SECTIONS = {
     Status.BLOCK: ("BLOCKS: no sweep starts, or none is valid, until this is changed", "bold red"),

@@ -10,7 +10,7 @@ import click
 from labctl.base.errors import ExitCode, UsageError
 from labctl.cli.common import Group, console, print_json
 from labctl.cli.domain_diff import diff
-from labctl.cli.stand_in import host_options, stand_in
+from labctl.cli.render_options import host_options, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,7 +97,7 @@ def render_tunings(
     names: Sequence[str], accel: str | None, vcpus: int | None, memory_mib: int
 ) -> None:
     """Print the domain XML of tunings as they would be on this host, with placeholder paths."""
-    from labctl.domain.pinplan import default_vcpus
+    from labctl.domain.pinning.pin_plan import default_vcpus
     from labctl.domain.render import render
     from labctl.host.topology import read_topology
     from labctl.study.tunings import load_tunings
@@ -154,13 +154,13 @@ def validate_tunings(
 def _validated(
     names: Sequence[str], accel: str | None, vcpus: int | None, memory_mib: int
 ) -> list[dict[str, Any]]:
-    from labctl.domain.pincheck import check
-    from labctl.domain.pinplan import default_vcpus
+    from labctl.domain.pinning.pin_check import check
+    from labctl.domain.pinning.pin_plan import default_vcpus
     from labctl.domain.render import render
     from labctl.domain.schema import covers, validate
     from labctl.host.facts import libvirt_version
     from labctl.host.topology import read_rt_runtime_us, read_topology
-    from labctl.run.requirements import read_offers, unmet
+    from labctl.run.planning.requirements import read_offers, unmet
     from labctl.study.tunings import load_tunings
     from labctl.workloads.registry import checkers
 

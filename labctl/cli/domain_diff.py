@@ -9,7 +9,7 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.cli.common import console, print_json
-from labctl.cli.stand_in import host_options, likely_accelerator, stand_in
+from labctl.cli.render_options import host_options, likely_accelerator, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,10 +105,10 @@ def _check_usage(context: click.Context, names: Sequence[str], domain: str | Non
 def _rendered(
     tunings: Sequence[Tuning], accelerator: str, vcpus: int | None, memory_mib: int
 ) -> list[_Side]:
-    from labctl.domain.pinplan import default_vcpus
+    from labctl.domain.pinning.pin_plan import default_vcpus
     from labctl.domain.render import render
     from labctl.host.topology import read_topology
-    from labctl.run.own_domain import outside_xml
+    from labctl.run.planning.own_domain import outside_xml
     from labctl.study.tunings import BASELINE, load_tuning
 
     topology, baseline = read_topology(), load_tuning(BASELINE)
@@ -127,10 +127,10 @@ def _in_domain(
     asked: str, connect: str | None, tunings: Sequence[Tuning], accelerator: str
 ) -> list[_Side]:
     """The domain with each tuning, before it as it is where there is only one."""
-    from labctl.domain.foreign_graft import tuned
-    from labctl.domain.pinplan import pin_plan
+    from labctl.domain.foreign.graft import tuned
+    from labctl.domain.pinning.pin_plan import pin_plan
     from labctl.host.topology import read_topology
-    from labctl.run.own_domain import check_room, domain_asked_for, misfits, outside_xml
+    from labctl.run.planning.own_domain import check_room, domain_asked_for, misfits, outside_xml
     from labctl.study.tunings import BASELINE, load_tuning
 
     own = domain_asked_for(asked, connect)

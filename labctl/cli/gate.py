@@ -46,9 +46,9 @@ def command(
     Exit status: 0 all rules are kept, 1 a rule is violated, 2 not enough data to say (or a wrong
     policy).
     """
-    from labctl.analysis.gate import gate
-    from labctl.analysis.policy import load_policy
-    from labctl.report.gate import gate_json, gate_junit, gate_markdown, gate_table
+    from labctl.analysis.gate.policy import load_policy
+    from labctl.analysis.gate.rules import gate
+    from labctl.report.terminal.gate import gate_json, gate_junit, gate_markdown, gate_table
     from labctl.store.jsonfile import write_output
     from labctl.store.run_folder import RunFolder
 

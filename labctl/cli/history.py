@@ -42,9 +42,9 @@ def command(
     """Draw a metric over all runs, and mark where it changed."""
     from dataclasses import replace
 
-    from labctl.analysis.history import Choice, history
-    from labctl.report.files import check_folder
-    from labctl.report.history import history_json, history_table, nothing
+    from labctl.analysis.run_compare.history import Choice, history
+    from labctl.report.page.files import check_folder
+    from labctl.report.terminal.history import history_json, history_table, nothing
 
     if html_file is not None:
         check_folder(html_file)
@@ -64,7 +64,7 @@ def command(
             hint="'labctl run list' shows the runs, 'labctl report RUN' what they measured.",
         )
     if html_file is not None:
-        from labctl.report.history_page import history_page
+        from labctl.report.page.history_page import history_page
         from labctl.store.jsonfile import write_output
 
         write_output(html_file, history_page(found).encode())

@@ -49,7 +49,7 @@ def journal(context: click.Context, as_json: bool) -> None:
     """List what labctl has changed on this host and not yet put back."""
     from rich.table import Table
 
-    from labctl.host.journal import Journal
+    from labctl.host.settings.journal import Journal
 
     pending = Journal(state_places(context).journal).pending()
     if as_json:

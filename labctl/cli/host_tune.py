@@ -12,9 +12,9 @@ from labctl.cli.common import console, print_json, state_places
 
 if TYPE_CHECKING:
     from labctl.base.events import Event
-    from labctl.host.journal import Restored, Standing
-    from labctl.report.advice_steps import Step
-    from labctl.run.host_tuning import Tuned
+    from labctl.host.settings.journal import Restored, Standing
+    from labctl.rollout.steps import Step
+    from labctl.run.commands.host_tuning import Tuned
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -29,8 +29,8 @@ def tune(context: click.Context, names: Sequence[str], vcpus: int | None, as_jso
 
     What needs a reboot is planned and printed, never done.
     """
-    from labctl.run.host_tuning import Tuned, asked_for
-    from labctl.run.host_tuning import tune as carry_out
+    from labctl.run.commands.host_tuning import Tuned, asked_for
+    from labctl.run.commands.host_tuning import tune as carry_out
 
     asked = asked_for(names, vcpus)
     places = state_places(context)
@@ -69,8 +69,8 @@ def tune(context: click.Context, names: Sequence[str], vcpus: int | None, as_jso
 @click.pass_context
 def status(context: click.Context, as_json: bool) -> None:
     """Show every setting that tunings can turn, and what labctl has changed."""
-    from labctl.host.journal import Journal
-    from labctl.host.knobs import states
+    from labctl.host.settings.journal import Journal
+    from labctl.host.settings.knobs import states
 
     found = states()
     standing = Journal(state_places(context).journal).standing()
@@ -115,8 +115,8 @@ def restore(context: click.Context, force: bool, accept: bool, as_json: bool) ->
 
     Waits until no labctl measures here.
     """
-    from labctl.host.journal import Journal, Outcome
-    from labctl.run.host_tuning import restore as carry_out
+    from labctl.host.settings.journal import Journal, Outcome
+    from labctl.run.commands.host_tuning import restore as carry_out
 
     if force and accept:
         raise click.UsageError("--force and --accept contradict each other")
@@ -172,7 +172,7 @@ def _show(tuned: Tuned) -> None:
 def _reboot_steps(name: str, words: Sequence[str]) -> list[Step]:
     if not words:
         return []
-    from labctl.report.advice_host import Cpus, host_steps
+    from labctl.rollout.host_settings import Cpus, host_steps
 
     no_cpus = Cpus(online=frozenset(), vcpus=frozenset())  # of no meaning to words alone
     return list(host_steps(name.replace(" ", "+"), {}, {"command_line": words}, no_cpus))

@@ -142,7 +142,7 @@ def _tell_pending(context: click.Context) -> None:
             return
     except OSError:
         return
-    from labctl.run.pending import pending_note
+    from labctl.run.commands.pending import pending_note
 
     note = pending_note(places)
     if note is not None:

@@ -11,7 +11,7 @@ from labctl.base.tuning import Strategy
 from labctl.cli.common import Group, print_json
 
 if TYPE_CHECKING:
-    from labctl.domain.pinplan import PinPlan
+    from labctl.domain.pinning.pin_plan import PinPlan
     from labctl.host.topology import Topology
 
 
@@ -50,8 +50,8 @@ def plan(
     as_json: bool,
 ) -> None:
     """Print the pin plan for a guest on this host as a small picture, and the reasons for it."""
-    from labctl.domain.pinpicture import picture
-    from labctl.domain.pinplan import default_vcpus, pin_plan
+    from labctl.domain.pinning.pin_picture import picture
+    from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 
     topology = _topology(sysfs, cpus)
     planned = pin_plan(topology, vcpus or default_vcpus(topology), iothreads, Strategy(strategy))

@@ -14,7 +14,7 @@ from labctl.cli.common import console, print_json
 if TYPE_CHECKING:
     from labctl.analysis.cells import Place
     from labctl.analysis.foresight import Spreading
-    from labctl.run.planning import SweepRequest
+    from labctl.run.planning.planner import SweepRequest
 
 
 def show_plan(request: SweepRequest, *, as_json: bool) -> None:
@@ -23,8 +23,8 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
     Raises whatever planning raises.
     """
     from labctl.analysis.foresight import foresee
-    from labctl.report.plan import foreseen_json, plan_table
-    from labctl.run.planning import plan_sweep
+    from labctl.report.terminal.plan import foreseen_json, plan_table
+    from labctl.run.planning.planner import plan_sweep
 
     planned = plan_sweep(request)
     plan = planned.plan.to_json()

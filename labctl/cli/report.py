@@ -56,8 +56,8 @@ def command(
         raise click.UsageError("a Parquet file is nothing for a terminal: give '--out FILE'")
 
     from labctl.analysis.judge import judge
-    from labctl.report.files import PAGE, check_folder, write_page
-    from labctl.report.tables import print_report
+    from labctl.report.page.files import PAGE, check_folder, write_page
+    from labctl.report.terminal.tables import print_report
     from labctl.store.jsonfile import output_file
     from labctl.store.run_folder import RunFolder
 
@@ -83,12 +83,12 @@ def command(
 def _export(run: LoadedRun, name: str, file: IO[bytes]) -> None:
     """Formats of samples need no judgement, nor what their neighbours import."""
     if name == "csv":
-        from labctl.report.samples_csv import samples_csv
+        from labctl.report.export.samples_csv import samples_csv
 
         for rows in samples_csv(run):
             file.write(rows.encode())
     elif name == "parquet":
-        from labctl.report.samples_parquet import write_samples
+        from labctl.report.export.samples_parquet import write_samples
 
         write_samples(run, file)
     else:
@@ -101,10 +101,10 @@ def _judged(run: LoadedRun, name: str) -> Iterable[bytes]:
 
     judgement = judge(run)
     if name == "json":
-        from labctl.report.json_report import report_pieces
+        from labctl.report.export.json_report import report_pieces
 
         return report_pieces(run, judgement)
-    from labctl.report.openmetrics import openmetrics, prometheus
+    from labctl.report.export.openmetrics import openmetrics, prometheus
 
     return [(openmetrics if name == "openmetrics" else prometheus)(run, judgement)]
 
@@ -112,9 +112,9 @@ def _judged(run: LoadedRun, name: str) -> Iterable[bytes]:
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
     """Write a run's page into its folder, then print its table or JSON; returns what it says."""
     from labctl.analysis.judge import judge
-    from labctl.report.files import write_page
-    from labctl.report.json_report import report_pieces
-    from labctl.report.tables import print_report
+    from labctl.report.export.json_report import report_pieces
+    from labctl.report.page.files import write_page
+    from labctl.report.terminal.tables import print_report
 
     run = folder.load()
     judgement = judge(run)

@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Copy RUN to pass it on: a packed file or a folder, which labctl reads as the run."""
     from labctl.base.wording import counted, printable
-    from labctl.run.export import export
+    from labctl.run.commands.export import export
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)

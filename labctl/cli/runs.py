@@ -67,7 +67,7 @@ def list_runs(as_json: bool, results: Path | None) -> None:
 def show(run_name: str, as_json: bool, results: Path | None) -> None:
     """Show what RUN is; what it found is said by 'labctl report RUN'."""
     from labctl.base.wording import printable
-    from labctl.report.appendix import invalid_trials
+    from labctl.report.page.appendix import invalid_trials
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)
@@ -235,7 +235,7 @@ def verify_run(run_name: str, as_json: bool, results: Path | None) -> None:
     Exits with 1 when something differs.
     """
     from labctl.base.wording import counted, printable
-    from labctl.run.verify import verify
+    from labctl.run.commands.verify import verify
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)
@@ -264,7 +264,7 @@ def verify_run(run_name: str, as_json: bool, results: Path | None) -> None:
 def reparse_run(run_name: str, results: Path | None) -> None:
     """Make RUN's samples anew from its raw files, with today's parsers."""
     from labctl.base.wording import counted
-    from labctl.run.parse import reparse
+    from labctl.run.trials.parse import reparse
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from labctl.host.accelerator import Requested
-    from labctl.run.selftest import SelfTest
-    from labctl.run.selftest_result import Outcome
+    from labctl.run.commands.selftest import SelfTest
+    from labctl.run.commands.selftest_result import Outcome
 
 SCHEMA = 1
 
@@ -51,7 +51,7 @@ def command(
     """
     from labctl.base.events import silent
     from labctl.cli.progress import ProgressView
-    from labctl.run.selftest import selftest
+    from labctl.run.commands.selftest import selftest
 
     places = state_places(context)
     if quiet:
@@ -78,7 +78,7 @@ def _print(console: Console, result: SelfTest) -> None:
 
     from labctl.base.verified import kvm_caveat, pmu_caveat
     from labctl.base.wording import printable
-    from labctl.run.selftest_result import FAILED, NOT_HERE, RAN
+    from labctl.run.commands.selftest_result import FAILED, NOT_HERE, RAN
 
     outcome = result.outcome
     console.print(Text(printable(outcome.label), style="bold"))

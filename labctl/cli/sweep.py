@@ -14,7 +14,7 @@ from labctl.cli.stopping import rule_asked_for, why_end
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
-    from labctl.run.planning import SweepRequest
+    from labctl.run.planning.planner import SweepRequest
     from labctl.store.run_folder import RunFolder
 
 
@@ -110,7 +110,7 @@ def _remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judg
 
 def request_of(context: click.Context) -> SweepRequest:
     """The request that the command's arguments and options make."""
-    from labctl.run.planning import SweepRequest
+    from labctl.run.planning.planner import SweepRequest
     from labctl.study.study import Overrides
 
     given = context.params
@@ -151,7 +151,7 @@ def swept(request: SweepRequest, *, quiet: bool) -> RunFolder:
     """Carry the sweep out, with its progress on stderr unless `quiet`; returns its folder."""
     from labctl.base.events import silent
     from labctl.cli.progress import ProgressView
-    from labctl.run.sweep import sweep
+    from labctl.run.commands.sweep import sweep
 
     if quiet:
         return sweep(request, silent, why_end)

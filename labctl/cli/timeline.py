@@ -58,8 +58,8 @@ def command(
         _list(folder, where, as_json=as_json)
         return
 
-    from labctl.report.files import check_folder
-    from labctl.report.traced import find
+    from labctl.report.page.files import check_folder
+    from labctl.report.timeline.traced import find
 
     trial = find(folder, trial_name)
     for target in filter(None, (output, perfetto, trace_dat)):
@@ -77,10 +77,10 @@ def _show(
     as_json: bool,
 ) -> None:
     from labctl.base.wording import printable
-    from labctl.report.timeline_words import answer
-    from labctl.report.traced import about
+    from labctl.report.timeline.timeline_words import answer
+    from labctl.report.timeline.traced import about
     from labctl.store.jsonfile import output_file, write_bytes, write_output
-    from labctl.trace.nested import read_timeline
+    from labctl.trace.timeline.nested import read_timeline
 
     what = about(folder, trial)
     try:
@@ -89,7 +89,7 @@ def _show(
         hint = error.hint or "Copy all of the trial's folder, or look at another trial."
         raise BrokenError(error.message, hint=hint) from error
     if as_json:
-        from labctl.report.timeline_json import timeline_json
+        from labctl.report.timeline.timeline_json import timeline_json
 
         print_json(timeline_json(timeline, what))
     else:
@@ -97,7 +97,7 @@ def _show(
             click.echo(printable(text))
     own = folder.path / f"timeline-{trial.path.name}.html"
     if output is not None or not any((perfetto, trace_dat, as_json)):
-        from labctl.report.timeline import page
+        from labctl.report.timeline.timeline_page import page
 
         try:
             written = page(timeline, what).encode()
@@ -110,13 +110,13 @@ def _show(
             raise HostError(error.message, hint=hint) from error
         click.echo(f"Wrote {output or own}", err=as_json)
     if perfetto is not None:
-        from labctl.report.perfetto import write_perfetto
+        from labctl.report.timeline.perfetto import write_perfetto
 
         with output_file(perfetto) as file:
             write_perfetto(timeline, file)
         click.echo(f"Wrote {perfetto}", err=as_json)
     if trace_dat is not None:
-        from labctl.report.trace_cmd import write_trace_dat
+        from labctl.report.timeline.trace_cmd import write_trace_dat
 
         for text in write_trace_dat(trial, trace_dat):
             click.echo(printable(text), err=as_json)
@@ -130,7 +130,7 @@ def _list(folder: RunFolder, where: str, *, as_json: bool) -> None:
     from labctl.analysis.words import listed
     from labctl.base.units import Unit
     from labctl.base.wording import printable, quantity
-    from labctl.report.traced import traced, why_untraced, with_traces
+    from labctl.report.timeline.traced import traced, why_untraced, with_traces
 
     run = folder.load()
     found = traced(run)

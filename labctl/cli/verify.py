@@ -14,8 +14,8 @@ from labctl.base.errors import UsageError
 from labctl.cli.common import console, print_json, recorded_sweep
 
 if TYPE_CHECKING:
-    from labctl.report.advice import Advice
-    from labctl.run.planning import SweepRequest
+    from labctl.rollout.advice import Advice
+    from labctl.run.planning.planner import SweepRequest
     from labctl.store.run_folder import LoadedRun
 
 _SAME = ("workloads", "conditions", "guest", "blocks", "stopping")
@@ -39,8 +39,8 @@ def verify_advice(
     """
     from labctl.analysis.judge import judge
     from labctl.cli.sweep import swept
-    from labctl.report.advice_verified import print_verified, verified, verified_json
-    from labctl.run.planning import plan_sweep
+    from labctl.rollout.verified import print_verified, verified, verified_json
+    from labctl.run.planning.planner import plan_sweep
 
     if not advice.advised:
         raise UsageError(

@@ -12,12 +12,12 @@ from labctl.store.samples import Reading, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import stored_clock_map
-from labctl.trace.family import family
 from labctl.trace.model import Trace
 from labctl.trace.problems import GUEST_TRACE, noted_problem
-from labctl.trace.recordings import Traces
+from labctl.trace.process_tree import family
 from labctl.trace.sched import has_switches, schedule
 from labctl.trace.threads import Thread, Window, stored_window
+from labctl.trace.timeline.recordings import Traces
 from labctl.trace.tracepoints import (
     FORK,
     MIGRATE,

@@ -15,12 +15,12 @@ from labctl.collect.snapshots import Snapshots, read_snapshots
 from labctl.collect.waiting import no_waiting, sample, waiting, why_unknown
 from labctl.store.samples import Reading, Unavailable, sample_key
 from labctl.trace import files
-from labctl.trace.family import family
 from labctl.trace.model import Trace
 from labctl.trace.problems import HOST_TRACE, noted_problem
-from labctl.trace.recordings import Traces
+from labctl.trace.process_tree import family
 from labctl.trace.sched import Schedule, has_switches, schedule
 from labctl.trace.threads import Thread, stored_threads
+from labctl.trace.timeline.recordings import Traces
 
 
 def parse(traces: Traces) -> Iterator[Reading]:

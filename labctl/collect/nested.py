@@ -9,9 +9,9 @@ from labctl.base.percentiles import SAMPLES_BEYOND
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.trace import files
-from labctl.trace.lanes import Timeline
-from labctl.trace.nested import timeline_of_files
-from labctl.trace.recordings import Traces
+from labctl.trace.timeline.lanes import Timeline
+from labctl.trace.timeline.nested import timeline_of_files
+from labctl.trace.timeline.recordings import Traces
 
 SEEN = "wakeups_traced"
 SHARES = ("late_host_share", "late_exit_share", "late_queue_share")

@@ -17,7 +17,7 @@ from labctl.collect.known import MissingReadingError
 from labctl.collect.perf_kvm_stat import VM_EXITS, Report, disagreement, read_reports
 from labctl.store.trial import TrialFolder
 from labctl.trace.model import Trace
-from labctl.trace.perfdata import read_trace
+from labctl.trace.perf.perfdata import read_trace
 from labctl.trace.tracepoints import TO_QEMU
 from labctl.trace.vm_exits import WANTED, seen_by_perf, vm_exits
 

@@ -9,7 +9,7 @@ from typing import Any
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.placed import said
 from labctl.base.tuning import Policy, Sched, Tuning
-from labctl.domain.pinplan import PinPlan, placement
+from labctl.domain.pinning.pin_plan import PinPlan, placement
 
 VCPU = "vcpu"
 EMULATOR = "emulator"

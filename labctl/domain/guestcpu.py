@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Tuning
-from labctl.domain.pinplan import PinPlan
+from labctl.domain.pinning.pin_plan import PinPlan
 
 PAGE_KIB = {"2M": 2048, "1G": 1024 * 1024}
 """Size of huge pages by its name in a tuning."""

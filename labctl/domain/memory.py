@@ -13,7 +13,7 @@ from lxml import etree
 from labctl.base.cpus import parse_cpus
 from labctl.base.errors import BrokenError
 from labctl.base.xmldiff import parse
-from labctl.domain.foreign import memory_kib
+from labctl.domain.foreign.foreign_domain import memory_kib
 from labctl.domain.guestcpu import PAGE_KIB
 
 KIB = 1024

@@ -16,7 +16,7 @@ from labctl.base.places import data_folders
 from labctl.base.templates import lab_template_environment
 from labctl.base.tuning import Disk, Kind, Policy, Sched, Tuning
 from labctl.domain.guestcpu import PAGE_KIB, cpu_element, memory_nodes
-from labctl.domain.pinplan import PinPlan, placement
+from labctl.domain.pinning.pin_plan import PinPlan, placement
 
 RUNNER_PORT = "org.labctl.runner.0"
 AGENT_PORT = "org.qemu.guest_agent.0"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.host.journal import Journal
 from labctl.host.kernel_config import config_value, read_config
-from labctl.host.tunables import PRESENT, CgroupControllers, CgroupFolder
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.tunables import PRESENT, CgroupControllers, CgroupFolder
 
 _LIBVIRT_CONTROLLERS = ("cpuset", "memory", "devices")
 """What `cgroup_controllers` of qemu.conf asks for beside "cpu". Not "cpuset" alone: on a hybrid

@@ -16,7 +16,7 @@ from labctl.base.places import StatePlaces
 from labctl.host import cgroups
 from labctl.host.machine_facts import Facts, Texts, machine_facts, unavailable
 from labctl.host.machines import running_machines
-from labctl.host.tunables import selected
+from labctl.host.settings.tunables import selected
 
 QEMU = "qemu-system-x86_64"
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import HostError
-from labctl.host.journal import Journal
-from labctl.host.netdevices import NAMESPACES, NetworkNamespace, TapDevice, ip
-from labctl.host.tunables import PRESENT
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.netdevices import NAMESPACES, NetworkNamespace, TapDevice, ip
+from labctl.host.settings.tunables import PRESENT
 
 _VETH = "lab0"
 """Inside the namespaces, where nobody else's names are."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from labctl.host.kernel_config import config_digest, config_paths, config_value
-from labctl.host.tunables import selected
+from labctl.host.settings.tunables import selected
 
 Facts = dict[str, Any]
 Texts = Mapping[str, str | None]

@@ -12,7 +12,7 @@ _PROGRAMS = ("qemu-system", "qemu-kvm", "firecracker", "cloud-hypervis", "crosvm
 """How the names of programs begin that run them (the kernel keeps 15 characters)."""
 
 _OURS = ("labctl-guest", "labctl-guest-2")
-"""The names of labctl's own domains (labctl.run.lab.DOMAIN_NAMES)."""
+"""The names of labctl's own domains (labctl.run.guests.lab.DOMAIN_NAMES)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.process import DIES_WITH_LABCTL, running
 from labctl.host.cgroups import Group, Layout, group, placement
-from labctl.host.journal import Journal
+from labctl.host.settings.journal import Journal
 
 DATA_FOLDER = "/labdata"
 """Where the data folder appears in the tree."""

@@ -11,11 +11,11 @@ from rich.console import Group, RenderableType
 from labctl.analysis.cells import Place
 from labctl.analysis.exit_cost import ExitCost, exit_cost
 from labctl.analysis.model import EffectKind
+from labctl.analysis.view import View, only_label, primary_column
 from labctl.analysis.words import listed
 from labctl.base.units import Better, Unit
 from labctl.base.wording import NOT_AVAILABLE, TO, metric_title, quantity, significant
 from labctl.report.parts import bare_table, small, text
-from labctl.report.view import View, only_label, primary_column
 from labctl.store.exit_prices import Price, prices_of
 
 

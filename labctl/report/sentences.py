@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from labctl.analysis.cells import Place, place_of
 from labctl.analysis.model import Comparison, EffectKind, Precision, Verdict
+from labctl.analysis.view import View
 from labctl.analysis.words import capital, listed, size_text
 from labctl.base.wording import counted, duration, share, size
-from labctl.report.view import View
 
 _CHECK_WORDS = {
     "control": {

@@ -28,7 +28,7 @@ OPTIONAL = (
 )
 
 SCHEMA = 2
-"""The newest version of labctl's own export (report/samples.py) that is read here."""
+"""The newest version of labctl's own export (report/export/samples.py) that is read here."""
 
 COPY = "imported.csv"
 """What the file is called in the run's folder: every sample's source."""

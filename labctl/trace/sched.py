@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labctl.base.percentiles import samples_needed
 from labctl.trace.model import Nanoseconds, Trace
-from labctl.trace.rivals import who_ran
+from labctl.trace.preemption import who_ran
 from labctl.trace.spans import Kind, Spans, spans
 from labctl.trace.tracepoints import MIGRATE, SWITCH
 

@@ -11,8 +11,8 @@ from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.coverage import Own
-from labctl.trace.family import family
 from labctl.trace.model import Trace
+from labctl.trace.process_tree import family
 
 _LATEST_NS = 2**62
 CYCLICTEST = "cyclictest"

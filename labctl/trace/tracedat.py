@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from labctl.base.wording import printable
 from labctl.store.jsonfile import replacing
 from labctl.trace.model import Nanoseconds, Trace
-from labctl.trace.perfdata import read_trace, tracepoints
-from labctl.trace.perfdata_chain import Chunk, read_chunks
-from labctl.trace.perfdata_formats import event_layouts
-from labctl.trace.perfdata_head import Head, broken, check_wanted, read_head
+from labctl.trace.perf.chain import Chunk, read_chunks
+from labctl.trace.perf.formats import event_layouts
+from labctl.trace.perf.head import Head, broken, check_wanted, read_head
+from labctl.trace.perf.perfdata import read_trace, tracepoints
 from labctl.trace.tracedat_pages import (
     HEADER_EVENT,
     HEADER_PAGE,

@@ -23,7 +23,7 @@ from labctl.base.places import StatePlaces
 from labctl.guest.images import MANIFEST, Image, find
 from labctl.guest.recipe import load_recipe
 from labctl.host import guest_cgroups
-from labctl.run.leftovers import leftover_cgroups
+from labctl.run.guests.leftovers import leftover_cgroups
 from labctl.study.williams import block_order
 
 LABCTL = (sys.executable, "-m", "labctl.cli.main")

@@ -18,7 +18,7 @@ import pytest
 
 from labctl.base.tuning import Kind
 from labctl.collect.host_threads import ThreadRef
-from labctl.run.bench import Bench
+from labctl.run.guests.bench import Bench
 
 VCPUS = 2
 

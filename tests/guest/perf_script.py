@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from labctl.base.tracefs import with_tracefs
-from labctl.trace.perfdata import read_trace, tracepoints
+from labctl.trace.perf.perfdata import read_trace, tracepoints
 from labctl.trace.tracepoints import SWITCH
 
 _RECORD = "PERF_RECORD_SWITCH_CPU_WIDE"

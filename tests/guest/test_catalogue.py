@@ -22,24 +22,24 @@ from labctl.base.versions import is_older
 from labctl.domain import readback
 from labctl.domain.asked import expected_threads, mismatches
 from labctl.domain.memory import huge_page_kib, memory_problems
-from labctl.domain.pinplan import pin_plan
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.render import DomainRequest, render
 from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest, Session
 from labctl.guest.images import Image
 from labctl.host.cgroups import detect, libvirt_controllers
-from labctl.host.journal import Journal
 from labctl.host.lock import host_locked
+from labctl.host.settings.journal import Journal
 from labctl.host.topology import Topology, read_topology
-from labctl.run.disks import DataDisk, make_overlay
-from labctl.run.huge_pages import (
+from labctl.run.planning.requirements import read_offers
+from labctl.run.resources.disks import DataDisk, make_overlay
+from labctl.run.resources.huge_pages import (
     free_pages,
     huge_pages,
     hugetlbfs_mounted,
     pages_of,
     sizes_in_files,
 )
-from labctl.run.requirements import read_offers
 from labctl.study.tunings import load_tuning, load_tunings, tuning_names
 from tests.guest.conftest import huge_page_pools, wait_for
 

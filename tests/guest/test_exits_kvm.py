@@ -18,9 +18,9 @@ import pytest
 from labctl.base.tracefs import with_tracefs
 from labctl.base.tuning import Kind
 from labctl.collect import bpf_exits, exits, kvm_stats
-from labctl.run import exit_counting
-from labctl.run.bench import Bench
-from labctl.run.lab import Lab
+from labctl.run.collectors import exit_counting
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.lab import Lab
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from tests.guest.conftest import DISTURBED

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from labctl.base.places import StatePlaces
-from labctl.run.leftovers import leftover_cgroups
+from labctl.run.guests.leftovers import leftover_cgroups
 from tests.guest.conftest import Sandbox, wait_for
 
 TWO_ARMS = Path(__file__).parent / "two_arms.yaml"

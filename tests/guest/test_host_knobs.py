@@ -18,9 +18,9 @@ import pytest
 from labctl.base.latency_qos import DEVICE, NO_LIMIT_US, limit_us
 from labctl.base.places import StatePlaces
 from labctl.guest.images import Image
-from labctl.host.journal import Journal
-from labctl.host.tunables import FileValue
-from labctl.run.leftovers import leftover_cgroups
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.tunables import FileValue
+from labctl.run.guests.leftovers import leftover_cgroups
 from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from tests.guest.conftest import QUIET, Sandbox, changed_study, sandboxed, seed_for, wait_for

@@ -17,15 +17,15 @@ import pytest
 
 from labctl.collect import host_threads, host_trace
 from labctl.collect.host_threads import ThreadRef
-from labctl.run import perf_record
-from labctl.run.perf_record import recording
-from labctl.run.tracing import kvm_events, sched_events
+from labctl.run.collectors import perf_record
+from labctl.run.collectors.perf_record import recording
+from labctl.run.collectors.tracing import kvm_events, sched_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.model import Trace
-from labctl.trace.perfdata import read_trace
-from labctl.trace.recordings import Traces
+from labctl.trace.perf.perfdata import read_trace
 from labctl.trace.sched import schedule
+from labctl.trace.timeline.recordings import Traces
 from tests.guest.conftest import DISTURBED
 from tests.guest.perf_script import shown
 from tests.guest.test_exits_kvm import Firmware, firmware

@@ -20,10 +20,10 @@ import pytest
 
 from labctl.base.errors import BusyError, HostError
 from labctl.base.places import StatePlaces, host_lock
-from labctl.host.journal import Journal
 from labctl.host.lock import host_locked
-from labctl.host.tunables import FileValue
-from labctl.run.host_tuning import asked_for
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.tunables import FileValue
+from labctl.run.commands.host_tuning import asked_for
 from tests.guest.conftest import Sandbox
 
 KILLS = 100

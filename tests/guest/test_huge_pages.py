@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.run.huge_pages import free_pages
+from labctl.run.resources.huge_pages import free_pages
 from tests.guest.conftest import Sandbox
 
 POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
@@ -21,9 +21,9 @@ MORE = 32
 HOLDER = f"""
 import sys, time
 from labctl.base.places import StatePlaces
-from labctl.host.journal import Journal
+from labctl.host.settings.journal import Journal
 from labctl.domain.memory import Pages
-from labctl.run.huge_pages import free_pages, huge_pages, hugetlbfs_mounted
+from labctl.run.resources.huge_pages import free_pages, huge_pages, hugetlbfs_mounted
 
 places = StatePlaces.default()
 journal = Journal(places.journal)

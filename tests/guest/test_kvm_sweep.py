@@ -14,7 +14,7 @@ from labctl.base.wording import metric_title
 from labctl.collect import exits
 from labctl.guest.images import Image
 from labctl.host.accelerator import accelerator
-from labctl.run.exit_counting import why_no_bpf
+from labctl.run.collectors.exit_counting import why_no_bpf
 from labctl.store.samples import labels_of
 from labctl.trace import files
 from tests.guest.conftest import (

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from labctl.guest.images import Image
-from labctl.run.lab import DOMAIN_NAMES
+from labctl.run.guests.lab import DOMAIN_NAMES
 from tests.guest.conftest import TINY, Sandbox, tiny, wait_for
 from tests.guest.libvirtd import URI, Libvirtd, libvirtd
 from tests.guest.test_own_vm import SWEEP, VIRT_INSTALL, command_line, live_xml, snapshot, study

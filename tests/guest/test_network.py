@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from labctl.domain.xmlfacts import facts
-from labctl.host.journal import Journal
-from labctl.host.netdevices import NAMESPACES
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.netdevices import NAMESPACES
 from tests.guest.conftest import Sandbox, wait_for
 
 STUDY = Path(__file__).with_name("network.yaml")
@@ -25,7 +25,7 @@ SWEEP = ("sweep", str(STUDY), "--seed=1", "--accel=tcg")
 LINKED = """
 import sys, time
 from pathlib import Path
-from labctl.host.journal import Journal
+from labctl.host.settings.journal import Journal
 from labctl.host.link import link, tap
 
 journal = Journal(Path(sys.argv[1]))

@@ -19,8 +19,8 @@ from labctl.domain.memory import Pages
 from labctl.domain.xmlfacts import facts
 from labctl.guest.images import Image
 from labctl.host import cgroups
-from labctl.host.journal import Journal
-from labctl.run.huge_pages import huge_pages, pages_of
+from labctl.host.settings.journal import Journal
+from labctl.run.resources.huge_pages import huge_pages, pages_of
 from tests.guest.conftest import (
     LATENCY,
     QUIET,

@@ -23,10 +23,10 @@ import pytest
 from labctl.base.errors import BusyError
 from labctl.base.places import StatePlaces, host_lock
 from labctl.guest.images import Image
-from labctl.host.journal import Journal
 from labctl.host.lock import host_locked
-from labctl.host.tunables import FileValue
-from labctl.host.tuned import TUNED
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.tunables import FileValue
+from labctl.host.settings.tuned import TUNED
 from labctl.study.tunings import load_tunings, tuning_names
 from tests.guest.conftest import Sandbox, wait_for
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from labctl.analysis.gate import Outcome
+from labctl.analysis.gate.rules import Outcome
 from labctl.analysis.model import AnswerCode, DiagnosticKind, EffectKind, Role, Verdict
 from labctl.analysis.published import Agreement
 from labctl.base.levels import Level
 from labctl.collect.host_threads import ROLES
 from labctl.study.studyfile import CONDITIONS
-from labctl.trace.lanes import State
+from labctl.trace.timeline.lanes import State
 
 TEXT = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text()
 ENTRIES = dict(re.findall(r"^\*\*(.+?)\*\*: (.+)$", TEXT, re.MULTILINE))

@@ -18,7 +18,7 @@ from labctl.base.places import StatePlaces
 from labctl.base.process import running
 from labctl.guest.images import Image
 from labctl.host.facts import QEMU
-from labctl.run.prepare import prepared_path
+from labctl.run.guests.prepare import prepared_path
 from tools.bench import benchmark
 from tools.kvm_host import image, machine
 from tools.kvm_host.__main__ import CHECKOUT, NEED_KVM, PYTHON, pytest_command

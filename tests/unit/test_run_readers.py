@@ -19,13 +19,13 @@ import pytest
 from labctl.base.errors import LabctlError
 from labctl.base.places import StatePlaces
 from labctl.cli.main import main
-from labctl.host.journal import Journal
-from labctl.host.journal_lines import encoded
 from labctl.host.lock import host_locked
-from labctl.run.export import export
-from labctl.run.parse import reparse
-from labctl.run.planning import extended_plan, plan_of
-from labctl.run.verify import verify
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.journal_lines import encoded
+from labctl.run.commands.export import export
+from labctl.run.commands.verify import verify
+from labctl.run.planning.planner import extended_plan, plan_of
+from labctl.run.trials.parse import reparse
 from labctl.store import collecting_costs, exit_prices, restores
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial_csv import read_trials

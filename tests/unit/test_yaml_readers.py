@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.analysis.policy import load_policy
+from labctl.analysis.gate.policy import load_policy
 from labctl.base.errors import LabctlError
 from labctl.base.places import data_files, shipped_data
 from labctl.base.tuning import Kind

@@ -14,10 +14,10 @@ from labctl.guest.build import build
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import accelerator
 from labctl.host.lock import host_locked
-from labctl.run.lab import Lab, open_lab
-from labctl.run.leftovers import clean_up
-from labctl.run.planning import Planned, SweepRequest, plan_sweep
-from labctl.run.prepare import ImageSource
+from labctl.run.guests.lab import Lab, open_lab
+from labctl.run.guests.leftovers import clean_up
+from labctl.run.guests.prepare import ImageSource
+from labctl.run.planning.planner import Planned, SweepRequest, plan_sweep
 from labctl.study.study import Overrides
 
 TRACE_EVENTS = 10_000_000

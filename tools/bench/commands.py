@@ -10,7 +10,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, ExitCode, UsageError
 from labctl.base.process import run
 from labctl.base.tuning import Strategy
-from labctl.domain.pinplan import pin_plan
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.guest.build import build
 from labctl.guest.images import DISK
 from labctl.guest.recipe import load_recipe

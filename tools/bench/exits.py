@@ -23,15 +23,15 @@ from labctl.base.places import host_lock
 from labctl.base.process import thread_ids
 from labctl.base.wording import TO
 from labctl.collect import bpf_exits
-from labctl.domain.pinplan import pin_plan
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.host.lock import host_locked
 from labctl.host.topology import read_topology
-from labctl.run.exit_counting import bpf_counting, why_no_bpf
-from labctl.run.exit_prices import KINDS, ExitingGuest, exiting
-from labctl.run.perf_record import recording
-from labctl.run.tracing import kvm_events
+from labctl.run.collectors.exit_counting import bpf_counting, why_no_bpf
+from labctl.run.collectors.perf_record import recording
+from labctl.run.collectors.tracing import kvm_events
+from labctl.run.commands.exit_prices import KINDS, ExitingGuest, exiting
 from labctl.study.williams import block_order
-from labctl.trace.perfdata import read_trace
+from labctl.trace.perf.perfdata import read_trace
 from labctl.trace.tracepoints import ENTRY, EXIT, TO_QEMU
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure

@@ -18,14 +18,14 @@ from labctl.domain.session import RunningGuest
 from labctl.guest import seed
 from labctl.guest.build import build
 from labctl.guest.recipe import Recipe, RecipeFile
-from labctl.run.boots import Boots
-from labctl.run.calibrate import Calibrations
-from labctl.run.disks import make_overlay
-from labctl.run.guests import RESTORE_S, answering, image_xml
-from labctl.run.lab import Lab
-from labctl.run.prepare import prepared_disk
-from labctl.run.proof import Proof
-from labctl.run.settle import Settler
+from labctl.run.collectors.calibrate import Calibrations
+from labctl.run.guests.boots import Boots
+from labctl.run.guests.lab import Lab
+from labctl.run.guests.prepare import prepared_disk
+from labctl.run.guests.started import RESTORE_S, answering, image_xml
+from labctl.run.resources.disks import make_overlay
+from labctl.run.trials.post_boot import Settler
+from labctl.run.trials.proof import Proof
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure, measured
 
@@ -110,7 +110,7 @@ def boot_s(lab: Lab, tuning: Tuning, prepared: Path, seed_disk: Path | None = No
 def answered_at(lab: Lab, running: RunningGuest, seconds: float) -> float:
     """Resume a paused guest; the moment (CLOCK_MONOTONIC) at which its first command was over.
 
-    The clock isn't set before, as `labctl.run.guests.answering` does.
+    The clock isn't set before, as `labctl.run.guests.started.answering` does.
     """
     deadline = Deadline.after(seconds, "the guest's first answer")
     with Channel.connected(lab.runner_socket, "the guest", deadline) as channel:

@@ -32,7 +32,7 @@ import json, resource, sys, time
 from pathlib import Path
 started = time.monotonic()
 from labctl.analysis.judge import judge
-from labctl.report.html import page
+from labctl.report.page.report_page import page
 from labctl.store.run_folder import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 marks = [time.monotonic()]

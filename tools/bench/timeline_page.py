@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from labctl.base.errors import BrokenError
-from labctl.report.timeline import About, page
+from labctl.report.timeline.timeline_page import About, page
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure, measured
 from tools.bench.timelines import made_up

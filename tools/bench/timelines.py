@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from labctl.trace.lanes import Lane, Late, State, Suspect, Timeline
 from labctl.trace.model import Gap
+from labctl.trace.timeline.lanes import Lane, Late, State, Suspect, Timeline
 
 PERIOD_NS = 1_000_000
 STATES = list(State)

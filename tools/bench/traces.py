@@ -15,7 +15,7 @@ from pathlib import Path
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.process import run
-from labctl.trace.perfdata import read_trace
+from labctl.trace.perf.perfdata import read_trace
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure
 
@@ -53,7 +53,7 @@ _LABCTL = """\
 import json, resource, sys, time
 from pathlib import Path
 started = time.monotonic()
-from labctl.trace.perfdata import read_trace
+from labctl.trace.perf.perfdata import read_trace
 from labctl.trace.sched import schedule
 imported = time.monotonic()
 trace = read_trace(Path(sys.argv[1]), {

@@ -7,8 +7,8 @@ from zlib import crc32
 
 import numpy as np
 
-from labctl.analysis.changepoints import change_points
 from labctl.analysis.design import ALPHA
+from labctl.analysis.run_compare.changepoints import change_points
 from tools.calibrate.noise import KINDS, Values
 from tools.calibrate.rates import SURE, Rate
 from tools.calibrate.table import Simulations, Table, percent

@@ -13,7 +13,7 @@ from labctl.base.places import StatePlaces
 from labctl.guest.build import build
 from labctl.guest.images import Image, images_lock
 from labctl.guest.recipe import Recipe, RecipeFile, load_recipe
-from labctl.run.prepare import prepared_disk, prepared_path
+from labctl.run.guests.prepare import prepared_disk, prepared_path
 from tools.bench.benchmark import IMAGE, Benchmark
 
 RECIPE = Path(__file__).parent / "guest-images" / "kvm-host.yaml"

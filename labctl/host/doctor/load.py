@@ -10,7 +10,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.jsontext import parse_json
 from labctl.host.doctor.model import Check, Result, Scope, block, fine, percent, some, warn
 from labctl.host.doctor.reader import Reader
-from labctl.host.journal import Journal
+from labctl.host.settings.journal import Journal
 
 GROUP = "load"
 _BUSY = 0.1

@@ -19,7 +19,7 @@ from labctl.host.doctor.model import (
 )
 from labctl.host.doctor.reader import Reader
 from labctl.host.preflight import HEADROOM_BYTES
-from labctl.host.tunables import selected
+from labctl.host.settings.tunables import selected
 
 GROUP = "memory"
 _NODES = "/sys/devices/system/node"

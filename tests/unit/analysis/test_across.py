@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.across import Difference, RunComparison, compare_runs
+from labctl.analysis.run_compare.two_runs import Difference, RunComparison, compare_runs
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_values
 from tests.unit.synthetic import synthetic_run

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.across import compare_runs
 from labctl.analysis.added import confirmatory
-from labctl.analysis.gate import Outcome, gate
+from labctl.analysis.gate.policy import Policy, Rule, Undecided
+from labctl.analysis.gate.rules import Outcome, gate
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Role, Verdict
-from labctl.analysis.policy import Policy, Rule, Undecided
+from labctl.analysis.run_compare.two_runs import compare_runs
 from labctl.analysis.stopping import ending, until
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.store.run_folder import LoadedRun

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from labctl.analysis import changepoints
-from labctl.analysis.changepoints import Floats, autocorrelation, change_points
+from labctl.analysis.run_compare import changepoints
+from labctl.analysis.run_compare.changepoints import Floats, autocorrelation, change_points
 from tools.calibrate import levels
 
 

@@ -10,7 +10,7 @@ import pytest
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Judgement, Role, Verdict
 from labctl.base.latencies import OPEN_MEAN
-from labctl.run.parse import reparse
+from labctl.run.trials.parse import reparse
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan
 from tests.unit.synthetic import WORKLOADS, synthetic_run

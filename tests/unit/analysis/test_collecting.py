@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.across import compare_runs
 from labctl.analysis.caveats import _collecting
 from labctl.analysis.cells import read_cells
 from labctl.analysis.collecting import cost, cost_words, costs_said
+from labctl.analysis.run_compare.two_runs import compare_runs
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
 from tests.unit.synthetic import synthetic_run

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.gate import Finding, GateResult, Outcome, gate
-from labctl.analysis.policy import Policy, Rule, Undecided, load_policy
+from labctl.analysis.gate.policy import Policy, Rule, Undecided, load_policy
+from labctl.analysis.gate.rules import Finding, GateResult, Outcome, gate
 from labctl.base.errors import UsageError
 from tests.unit.synthetic import synthetic_run
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.history import Choice, History, RunSeries, history
+from labctl.analysis.run_compare.history import Choice, History, RunSeries, history
 from labctl.store.run_folder import LoadedRun
 from tests.unit.synthetic import synthetic_run
 

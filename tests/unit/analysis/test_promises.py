@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.gate import Finding, Outcome, gate
+from labctl.analysis.gate.policy import Policy, Rule, Undecided
+from labctl.analysis.gate.rules import Finding, Outcome, gate
 from labctl.analysis.judge import judge
 from labctl.analysis.model import AnswerCode, Judgement, Role, Verdict
-from labctl.analysis.policy import Policy, Rule, Undecided
 from labctl.base.tuning import Disk
-from labctl.report.advice import advise
+from labctl.rollout.advice import advise
 from labctl.store.run_folder import LoadedRun
 from tests.unit.synthetic import synthetic_run
 

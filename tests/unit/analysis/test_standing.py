@@ -10,7 +10,7 @@ import pytest
 
 from labctl.analysis.judge import judge
 from labctl.analysis.model import AnswerCode, Judgement, Standing, Verdict
-from labctl.report.json_report import report_json
+from labctl.report.export.json_report import report_json
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading
 from tests.unit.analysis.alter import with_readings

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from labctl.host.doctor.since import FACTS
-from labctl.report.advice_card import HOST_FACTS, holds_while
+from labctl.rollout.card import HOST_FACTS, holds_while
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run

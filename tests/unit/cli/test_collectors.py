@@ -12,9 +12,10 @@ from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.cli import main
-from labctl.run import collectors, overhead
-from labctl.run.collectors import Here
-from labctl.run.overhead import NOTHING, OverheadRequest, Overheads, Rates
+from labctl.run.collectors import catalogue
+from labctl.run.collectors.catalogue import Here
+from labctl.run.commands import overhead
+from labctl.run.commands.overhead import NOTHING, OverheadRequest, Overheads, Rates
 from labctl.store.collecting_costs import known
 
 HERE = {"labctl": "1", "host": {}, "accelerator": "tcg", "image": None}
@@ -26,9 +27,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = {"host-trace": "tracing is not permitted.", "exits": None}
     known = tuple(
         replace(c, why_unavailable=partial(_said, tried[c.name])) if c.name in tried else c
-        for c in collectors.COLLECTORS
+        for c in catalogue.COLLECTORS
     )
-    monkeypatch.setattr(collectors, "COLLECTORS", known)
+    monkeypatch.setattr(catalogue, "COLLECTORS", known)
 
 
 def _said(reason: str | None, _: Here) -> str | None:
@@ -88,7 +89,7 @@ def test_every_collector_is_listed_with_its_level_and_works_or_says_why_not(
 ) -> None:
     found = _document(_labctl(tmp_path, "--json"))["collectors"]
     assert {entry["level"] for entry in found} <= set(Level)
-    assert {entry["name"] for entry in found} == {c.name for c in collectors.COLLECTORS}
+    assert {entry["name"] for entry in found} == {c.name for c in catalogue.COLLECTORS}
     for entry in found:
         assert entry["works"] is (entry["reason"] is None)
 
@@ -100,7 +101,7 @@ def test_without_an_image_what_needs_one_says_so(tmp_path: Path) -> None:
 
 def test_an_emulated_guest_has_no_exits_and_no_guest_events() -> None:
     at = Here(accelerator="tcg", tree=None)
-    why = {known.name: known.why_unavailable for known in collectors.COLLECTORS}
+    why = {known.name: known.why_unavailable for known in catalogue.COLLECTORS}
     assert why["kvm-stats"](at) == "emulated: no VM exits."
     assert why["perf-stat (guest)"](at) is not None
 

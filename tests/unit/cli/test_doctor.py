@@ -15,7 +15,8 @@ from labctl.base.places import StatePlaces
 from labctl.cli import doctor_since
 from labctl.host.accelerator import Accelerator
 from labctl.host.facts import host_facts
-from labctl.run import checkup, trace_room
+from labctl.run.collectors import trace_room
+from labctl.run.commands import checkup
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run

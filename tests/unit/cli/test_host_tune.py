@@ -11,12 +11,12 @@ import pytest
 
 from labctl.base.places import StatePlaces
 from labctl.cli import host_tune
-from labctl.host import knobs
-from labctl.host.journal import Journal
-from labctl.host.knob import Place
 from labctl.host.lock import host_locked
-from labctl.host.tunables import FileValue
-from labctl.run import host_tuning
+from labctl.host.settings import knobs
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.knob import Place
+from labctl.host.settings.tunables import FileValue
+from labctl.run.commands import host_tuning
 from tests.unit.cli.conftest import Labctl, Said
 from tests.unit.domain import hosts
 from tests.unit.host import fake_host

@@ -234,7 +234,7 @@ def test_a_lab_folder_that_is_named_and_not_believed_is_refused(
         assert f"{present}/domains can be written to by its group (mode 0775)" in said.err
         assert f"chmod -R go-w {present}" in said.err
     # What was changed on the host is put back whatever is wrong with a lab folder.
-    monkeypatch.setattr("labctl.run.host_tuning.host_lock", lambda: present / "lock")
+    monkeypatch.setattr("labctl.run.commands.host_tuning.host_lock", lambda: present / "lock")
     said = labctl(*option, "host", "restore")
     assert (said.code, said.out) == (0, "nothing to restore\n")
 

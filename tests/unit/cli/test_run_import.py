@@ -17,7 +17,7 @@ from scipy import stats
 
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Judgement, Verdict
-from labctl.report.samples_csv import samples_csv
+from labctl.report.export.samples_csv import samples_csv
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
 from tests.unit.cli.conftest import Labctl

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from labctl.host.accelerator import Accelerator
-from labctl.run import selftest
-from labctl.run.selftest_result import FAILED, NOT_HERE, RAN, Claim, Outcome, TuningResult
+from labctl.run.commands import selftest
+from labctl.run.commands.selftest_result import FAILED, NOT_HERE, RAN, Claim, Outcome, TuningResult
 
 from .conftest import Labctl
 

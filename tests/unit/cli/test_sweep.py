@@ -12,8 +12,8 @@ import pytest
 from labctl.base.errors import BusyError, HostError
 from labctl.base.events import Note, Progress
 from labctl.base.places import StatePlaces
-from labctl.run import planning
-from labctl.run import sweep as module
+from labctl.run.commands import sweep as module
+from labctl.run.planning import planner
 from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
 from labctl.study.plan import Plan
@@ -26,8 +26,8 @@ from tests.unit.synthetic import synthetic_run, write_run
 
 @pytest.fixture(autouse=True)
 def _host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
+    monkeypatch.setattr(planner, "read_topology", lambda: hosts.TWO_CPUS)
+    monkeypatch.setattr(planner, "read_rt_runtime_us", lambda: 950_000)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.lanes import Timeline
+from labctl.trace.timeline.lanes import Timeline
 from tests.unit.report.test_timeline import small
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 from tests.unit.trace.test_perfdata_recorded import FIXTURES
@@ -43,7 +43,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[TrialFolder]:
         asked.append(folder)
         return small()
 
-    monkeypatch.setattr("labctl.trace.nested.read_timeline", read_timeline)
+    monkeypatch.setattr("labctl.trace.timeline.nested.read_timeline", read_timeline)
     return asked
 
 

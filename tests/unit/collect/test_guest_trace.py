@@ -16,7 +16,7 @@ from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.problems import GUEST_TRACE, note_problem
-from labctl.trace.recordings import Traces
+from labctl.trace.timeline.recordings import Traces
 
 RECORDED = Path(__file__).parent / "fixtures" / "perf-6.1-guest-cyclictest"
 """450 wake-ups of cyclictest in an emulated guest of one vCPU, beside a busy host."""

@@ -17,7 +17,7 @@ from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.model import Trace
-from labctl.trace.recordings import Traces
+from labctl.trace.timeline.recordings import Traces
 from labctl.trace.tracepoints import TIMER_START
 
 FIXTURES = Path(__file__).parent / "fixtures"

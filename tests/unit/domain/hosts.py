@@ -9,7 +9,7 @@ from typing import Any
 
 from labctl.base.cpus import format_cpus
 from labctl.base.tuning import Tuning
-from labctl.domain.pinplan import PinPlan, pin_plan
+from labctl.domain.pinning.pin_plan import PinPlan, pin_plan
 from labctl.domain.render import DomainRequest
 from labctl.host.topology import EFFICIENT, PERFORMANCE, Cpu, Topology, read_topology
 

@@ -8,8 +8,8 @@ from typing import Any
 from lxml import etree
 
 from labctl.base.xmldiff import parse
-from labctl.domain.foreign import OwnDomain, own_domain
-from labctl.domain.foreign_copy import Copied, CopyRequest, copied
+from labctl.domain.foreign.copied import Copied, CopyRequest, copied
+from labctl.domain.foreign.foreign_domain import OwnDomain, own_domain
 from tests.unit.domain import hosts
 
 VIRT_INSTALL = ("server", "old", "uefi", "direct")

@@ -10,7 +10,12 @@ from lxml import etree
 
 from labctl.base.errors import UsageError
 from labctl.base.xmldiff import changes, parse
-from labctl.domain.foreign import OwnDisk, check_copyable, expected_threads, own_domain
+from labctl.domain.foreign.foreign_domain import (
+    OwnDisk,
+    check_copyable,
+    expected_threads,
+    own_domain,
+)
 from labctl.domain.schema import validate
 from tests.unit.domain.own import BY_HAND, VIRT_INSTALL, copy_of, copy_xml, own
 

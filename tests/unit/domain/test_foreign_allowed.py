@@ -11,12 +11,12 @@ from lxml import etree
 
 from labctl.base.errors import LabctlError, UsageError
 from labctl.base.xmldiff import parse
-from labctl.domain.foreign import MOST_BYTES, check_copyable, own_domain
-from labctl.domain.foreign_copy import confirmed
-from labctl.domain.foreign_graft import grafted, tuned, with_data_disk
-from labctl.domain.foreign_schema import Element, path, rebuilt
-from labctl.domain.foreign_table import DOMAIN
-from labctl.domain.pinplan import pin_plan
+from labctl.domain.foreign.allowed import DOMAIN
+from labctl.domain.foreign.copied import confirmed
+from labctl.domain.foreign.foreign_domain import MOST_BYTES, check_copyable, own_domain
+from labctl.domain.foreign.graft import grafted, tuned, with_data_disk
+from labctl.domain.foreign.rebuilt import Element, path, rebuilt
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.render import render
 from labctl.domain.schema import validate
 from labctl.study.tunings import load_tuning

@@ -9,9 +9,9 @@ from lxml import etree
 
 from labctl.base.tuning import Cpu, Disk, GuestSide, Kind, Strategy, Tuning
 from labctl.base.xmldiff import Change, changes, parse
-from labctl.domain.foreign import own_domain
-from labctl.domain.foreign_graft import grafted, promise, tuned, with_data_disk
-from labctl.domain.pinplan import pin_plan
+from labctl.domain.foreign.foreign_domain import own_domain
+from labctl.domain.foreign.graft import grafted, promise, tuned, with_data_disk
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.render import render
 from labctl.domain.schema import validate
 from labctl.study.tunings import load_tuning, load_tunings, tuning_names

@@ -18,7 +18,7 @@ from labctl.domain.memory import (
     memory_problems,
     pages_asked,
 )
-from labctl.domain.pinplan import pin_plan
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.render import render
 from labctl.study.tunings import load_tuning
 from tests.unit.domain import hosts

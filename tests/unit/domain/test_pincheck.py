@@ -8,8 +8,8 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Kind, Pin, Policy, Sched, Tuning
-from labctl.domain.pincheck import PinProblem, check, refuse
-from labctl.domain.pinplan import pin_plan
+from labctl.domain.pinning.pin_check import PinProblem, check, refuse
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.host.topology import Topology
 
 from . import hosts

@@ -8,8 +8,8 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Kind, Pin, Tuning
-from labctl.domain.pinpicture import layout_json, picture
-from labctl.domain.pinplan import default_vcpus, pin_plan, placement
+from labctl.domain.pinning.pin_picture import layout_json, picture
+from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan, placement
 from labctl.host.topology import Topology
 
 from . import hosts

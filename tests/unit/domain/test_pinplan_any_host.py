@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Kind, Pin, Policy, Sched, Strategy, Tuning
-from labctl.domain.pincheck import check
-from labctl.domain.pinpicture import picture
-from labctl.domain.pinplan import PinPlan, default_vcpus, pin_plan
+from labctl.domain.pinning.pin_check import check
+from labctl.domain.pinning.pin_picture import picture
+from labctl.domain.pinning.pin_plan import PinPlan, default_vcpus, pin_plan
 from labctl.host.topology import EFFICIENT, PERFORMANCE, Cpu, Topology
 
 THROTTLED, UNTHROTTLED = 950_000, -1

@@ -9,8 +9,8 @@ import pytest
 from labctl.base.cpus import parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Strategy
-from labctl.domain.pinpicture import picture
-from labctl.domain.pinplan import default_vcpus, pin_plan
+from labctl.domain.pinning.pin_picture import picture
+from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host.topology import Topology
 
 from . import hosts

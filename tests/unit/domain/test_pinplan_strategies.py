@@ -8,8 +8,8 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Strategy
-from labctl.domain.pinplan import pin_plan, same_placement
-from labctl.domain.pinvcpus import guest_topology
+from labctl.domain.pinning.pin_plan import pin_plan, same_placement
+from labctl.domain.pinning.vcpus import guest_topology
 from labctl.host.topology import Cpu, Topology
 
 from . import hosts

@@ -12,7 +12,7 @@ import pytest
 from labctl.base.errors import BrokenError
 from labctl.base.tuning import Policy, Sched
 from labctl.domain.asked import ThreadState, expected_threads, mismatches
-from labctl.domain.pinplan import pin_plan
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.readback import live_mismatches, native_mismatches, read_threads
 from labctl.study.tunings import load_tuning
 

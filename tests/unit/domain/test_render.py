@@ -12,7 +12,7 @@ from lxml import etree
 from labctl.base.errors import HostError, UsageError
 from labctl.base.tuning import Disk, Kind, Policy, Sched
 from labctl.domain import schema
-from labctl.domain.pinplan import pin_plan
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.render import render
 from labctl.host.facts import libvirt_version
 from labctl.study.tunings import load_tuning, tuning_names

@@ -10,7 +10,7 @@ import pytest
 from labctl.base.errors import BrokenError, HostError
 from labctl.host import cgroups
 from labctl.host.cgroups import Hierarchy, Layout, layout_from, libvirt_controllers
-from labctl.host.journal import Journal
+from labctl.host.settings.journal import Journal
 
 HYBRID = """\
 23 27 0:22 / /sys rw,relatime - sysfs sysfs rw
@@ -128,8 +128,8 @@ def fake_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             file.unlink()
         real_rmdir(path)
 
-    monkeypatch.setattr("labctl.host.tunables.os.rmdir", rmdir)
-    monkeypatch.setattr("labctl.host.tunables._kill", lambda pid: None)
+    monkeypatch.setattr("labctl.host.settings.tunables.os.rmdir", rmdir)
+    monkeypatch.setattr("labctl.host.settings.tunables._kill", lambda pid: None)
     folder = tmp_path / "cgroup"
     folder.mkdir()
     return folder
@@ -209,7 +209,7 @@ def test_missing_controllers_are_enabled_for_a_while(
         change(value[1:])
         path.write_text(" ".join(present))
 
-    monkeypatch.setattr("labctl.host.tunables.FileValue.write", kernel_write)
+    monkeypatch.setattr("labctl.host.settings.tunables.FileValue.write", kernel_write)
     layout = Layout({n: Hierarchy(2, tmp_path) for n in ("cpu", "memory")}, tmp_path, False)
     with cgroups.controllers_enabled(layout, Journal(tmp_path / "journal")):
         assert set(path.read_text().split()) == {"cpu", "memory", "pids"}

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.host import journal_file
-from labctl.host.journal import Change, Journal, Outcome, State
-from labctl.host.journal_lines import decoded, encoded
 from labctl.host.processes import boot_id
-from labctl.host.tunables import FileValue
+from labctl.host.settings import journal_file
+from labctl.host.settings.journal import Change, Journal, Outcome, State
+from labctl.host.settings.journal_lines import decoded, encoded
+from labctl.host.settings.tunables import FileValue
 
 BEFORE = {"a": "01", "b": "02", "c": "03"}
 """As long as the values after: unlike the kernel's files, these keep what isn't written over."""

@@ -19,7 +19,7 @@ def labctl_host(state: Path, *arguments: str) -> Result:
 @pytest.fixture(autouse=True)
 def _no_real_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests change nothing of the host, whoever measures on it."""
-    monkeypatch.setattr("labctl.run.host_tuning.host_lock", lambda: tmp_path / "lock")
+    monkeypatch.setattr("labctl.run.commands.host_tuning.host_lock", lambda: tmp_path / "lock")
 
 
 @pytest.fixture

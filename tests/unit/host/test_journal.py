@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.host.journal import Journal, Outcome, State
-from labctl.host.journal_lines import DamagedError, decoded, encoded
 from labctl.host.processes import boot_id, is_alive, start_time
-from labctl.host.tunables import PRESENT, CgroupFolder, FileAccess, FileValue
+from labctl.host.settings.journal import Journal, Outcome, State
+from labctl.host.settings.journal_lines import DamagedError, decoded, encoded
+from labctl.host.settings.tunables import PRESENT, CgroupFolder, FileAccess, FileValue
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_the_entry_is_on_disk_before_the_change(journal: Journal, setting: Path)
 def test_a_setting_that_reads_back_differently_is_an_error_and_undone(
     journal: Journal, setting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labctl.host.undo._READ_BACK_S", 0.0)
+    monkeypatch.setattr("labctl.host.settings.undo._READ_BACK_S", 0.0)
 
     class Clamping(FileValue):
         def write(self, value: str) -> None:
@@ -124,8 +124,8 @@ def test_after_sigkill_the_next_command_puts_every_value_back(
     script = f"""
 import os, signal
 from pathlib import Path
-from labctl.host.journal import Journal
-from labctl.host.tunables import FileAccess, FileValue
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.tunables import FileAccess, FileValue
 journal = Journal(Path({str(journal.path)!r}))
 path = {str(setting)!r}
 access = FileAccess(path)
@@ -264,7 +264,7 @@ def test_a_value_that_cannot_be_put_back_stays_in_the_journal(
 def test_leaving_the_block_fails_loudly_when_the_old_value_cannot_be_had_back(
     journal: Journal, setting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labctl.host.undo._READ_BACK_S", 0.0)
+    monkeypatch.setattr("labctl.host.settings.undo._READ_BACK_S", 0.0)
 
     class Stuck(FileValue):
         def write(self, value: str) -> None:
@@ -365,8 +365,8 @@ def test_a_full_disk_stops_the_change(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("labctl.host.journal_file.os.fsync", full)
-        patched.setattr("labctl.host.journal_file._sync_folder", lambda folder: None)
+        patched.setattr("labctl.host.settings.journal_file.os.fsync", full)
+        patched.setattr("labctl.host.settings.journal_file._sync_folder", lambda folder: None)
         with (
             pytest.raises(HostError, match="No space left"),
             journal.changed(FileValue(str(setting)), "10"),

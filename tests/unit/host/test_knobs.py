@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError, UsageError
-from labctl.host import knobs
-from labctl.host.journal import Journal
-from labctl.host.knob import Place
-from labctl.host.knob_table import TABLE
-from labctl.host.tunables import FileValue
+from labctl.host.settings import knobs
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.knob import Place
+from labctl.host.settings.knob_table import TABLE
+from labctl.host.settings.tunables import FileValue
 from tests.unit.host import fake_host
 
 CPU = "sys/devices/system/cpu"

@@ -14,8 +14,8 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.process import run
 from labctl.host import cgroups
-from labctl.host.journal import Journal
 from labctl.host.native import NativeSession, check_tree, in_tree, native_session
+from labctl.host.settings.journal import Journal
 
 RUNNER = Path(runner_program.__file__)
 needs_root = pytest.mark.skipif(

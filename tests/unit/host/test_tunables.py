@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.host.kinds import rebuild
-from labctl.host.netdevices import NetworkNamespace, TapDevice
-from labctl.host.tunables import (
+from labctl.host.settings.kinds import rebuild
+from labctl.host.settings.netdevices import NetworkNamespace, TapDevice
+from labctl.host.settings.tunables import (
     ABSENT,
     PRESENT,
     CgroupControllers,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.host import tuned, tuned_state
-from labctl.host.journal import Journal
-from labctl.host.kinds import rebuild
-from labctl.host.knob import Impossible, Place
-from labctl.host.tuned_state import ActiveProfile, ProfileFolder, chosen, daemon_runs
+from labctl.host.settings import tuned, tuned_state
+from labctl.host.settings.journal import Journal
+from labctl.host.settings.kinds import rebuild
+from labctl.host.settings.knob import Impossible, Place
+from labctl.host.settings.tuned_state import ActiveProfile, ProfileFolder, chosen, daemon_runs
 
 FILES = {
     "usr/lib/tuned/balanced/tuned.conf": "[vm]\ntransparent_hugepages=madvise\n",

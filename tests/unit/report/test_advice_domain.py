@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.xmldiff import changes
-from labctl.report.advice_domain import changed_devices, domain_changes, edits, fragment, live_pins
-from labctl.report.advice_steps import filled
+from labctl.rollout.domain_edits import changed_devices, domain_changes, edits, fragment, live_pins
+from labctl.rollout.steps import filled
 
 TESTS = Path(__file__).parents[2]
 GOLDEN = TESTS / "golden" / "domain"

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from labctl.base.cpus import format_cpus
-from labctl.report.advice_ansible import tasks
-from labctl.report.advice_host import KNOBS, Cpus, guest_steps, host_steps, not_lasting
-from labctl.report.advice_steps import InForce, Machine, Step
+from labctl.rollout.ansible import tasks
+from labctl.rollout.host_settings import KNOBS, Cpus, guest_steps, host_steps, not_lasting
+from labctl.rollout.steps import InForce, Machine, Step
 
 CPUS = Cpus(online=frozenset(range(40)), vcpus=frozenset({1, 2, 35}))
 HOST = {
@@ -123,7 +123,7 @@ def test_what_nobody_knows_to_make_last_is_named_not_guessed() -> None:
 
 
 def test_every_knob_of_the_host_can_be_made_to_last() -> None:
-    table = pytest.importorskip("labctl.host.knob_table").TABLE
+    table = pytest.importorskip("labctl.host.settings.knob_table").TABLE
     assert {knob.name for knob in table} <= set(KNOBS)
 
 

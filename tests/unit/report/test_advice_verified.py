@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from labctl.analysis.judge import judge
-from labctl.report.advice import advise
-from labctl.report.advice_verified import Verified, verified
+from labctl.rollout.advice import advise
+from labctl.rollout.verified import Verified, verified
 from labctl.store.run_folder import LoadedRun
 from tools.calibrate.sweeps import Latency, Sweep, simulate
 

@@ -19,12 +19,12 @@ from labctl.analysis.judge import judge
 from labctl.base.errors import UsageError
 from labctl.cli.compare import command as compare_command
 from labctl.cli.report import command as report_command
-from labctl.report.html import page
-from labctl.report.json_report import report_json
-from labctl.report.openmetrics import openmetrics, prometheus
-from labctl.report.samples_csv import samples_csv
-from labctl.report.samples_parquet import write_samples
-from labctl.report.tables import print_report
+from labctl.report.export.json_report import report_json
+from labctl.report.export.openmetrics import openmetrics, prometheus
+from labctl.report.export.samples_csv import samples_csv
+from labctl.report.export.samples_parquet import write_samples
+from labctl.report.page.report_page import page
+from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import RunFolder
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 

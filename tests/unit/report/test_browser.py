@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.history import Choice, history
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Added, Role
-from labctl.report.history_page import history_page
-from labctl.report.html import page
+from labctl.analysis.run_compare.history import Choice, history
+from labctl.report.page.history_page import history_page
+from labctl.report.page.report_page import page
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan
 from tests.unit.analysis.test_history import regressed

@@ -16,9 +16,9 @@ from rich.console import Console
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement
 from labctl.base.errors import UsageError
-from labctl.report.html import page
-from labctl.report.json_report import report_json
-from labctl.report.tables import print_report
+from labctl.report.export.json_report import report_json
+from labctl.report.page.report_page import page
+from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 

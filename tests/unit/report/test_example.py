@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from labctl.analysis.judge import judge
-from labctl.report.html import page
+from labctl.report.page.report_page import page
 from labctl.store.run_folder import RunFolder
 
 EXAMPLE = Path(__file__).parents[3] / "results/example"

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from labctl.analysis.cells import Place
 from labctl.analysis.judge import judge
+from labctl.analysis.view import View, only_label
 from labctl.report.exit_prices import Predicted, predictions, price_table
-from labctl.report.html import page
-from labctl.report.json_report import report_json
-from labctl.report.place_page import _wanted
-from labctl.report.tables import print_report
-from labctl.report.view import View, only_label
+from labctl.report.export.json_report import report_json
+from labctl.report.page.place_page import _wanted
+from labctl.report.page.report_page import page
+from labctl.report.terminal.tables import print_report
 from labctl.store.exit_prices import Price
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.test_json_report import as_shape

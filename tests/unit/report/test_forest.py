@@ -9,9 +9,9 @@ from typing import Any
 from labctl.analysis.cells import Place
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, EffectKind, Judgement, Role
+from labctl.analysis.view import View
 from labctl.base.units import Unit
-from labctl.report.forest import Forest, Row, forest, native_reference
-from labctl.report.view import View
+from labctl.report.page.forest import Forest, Row, forest, native_reference
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
 from tests.unit.synthetic import synthetic_run

@@ -11,10 +11,10 @@ from lxml import html as lxml_html
 
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Added, MissingMetric, Role, Verdict
+from labctl.analysis.view import SYMBOLS
 from labctl.analysis.words import interval_text
-from labctl.report.files import write_page
-from labctl.report.html import page
-from labctl.report.view import SYMBOLS
+from labctl.report.page.files import write_page
+from labctl.report.page.report_page import page
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.trial import TrialStatus
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say

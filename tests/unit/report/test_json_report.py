@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from labctl.analysis import model
 from labctl.analysis.model import Diagnostic, DiagnosticKind
-from labctl.report.json_report import report_json, report_pieces
+from labctl.report.export.json_report import report_json, report_pieces
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
 

@@ -8,10 +8,10 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
-from labctl.report import timeline_words as words
-from labctl.report.perfetto import write_perfetto
-from labctl.trace.lanes import Timeline
+from labctl.report.timeline import timeline_words as words
+from labctl.report.timeline.perfetto import write_perfetto
 from labctl.trace.model import Gap
+from labctl.trace.timeline.lanes import Timeline
 from tests.unit.report.test_timeline import HOSTILE, MS, late, small
 from tools.bench.timelines import made_up
 

@@ -12,14 +12,14 @@ import pytest
 from labctl.analysis.cells import Place
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement, Level
+from labctl.analysis.view import View
 from labctl.base.units import Better, Unit
-from labctl.report import dots as dots_of
-from labctl.report.axis import axis_of
-from labctl.report.curves import Curves, curves
-from labctl.report.dots import Dots, dots, invalid_attempts
-from labctl.report.pinmap import pin_maps
-from labctl.report.stacks import exits, host_cpu, no_exits
-from labctl.report.view import View
+from labctl.report.page import dots as dots_of
+from labctl.report.page.axis import axis_of
+from labctl.report.page.curves import Curves, curves
+from labctl.report.page.dots import Dots, dots, invalid_attempts
+from labctl.report.page.pinmap import pin_maps
+from labctl.report.page.stacks import exits, host_cpu, no_exits
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Sample
 from tests.unit.report.conftest import INVALID, Judged

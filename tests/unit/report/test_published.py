@@ -10,10 +10,10 @@ from lxml import html as parser
 from rich.console import Console
 
 from labctl.analysis.judge import judge
-from labctl.report.html import page
-from labctl.report.json_report import report_json
+from labctl.report.export.json_report import report_json
+from labctl.report.page.report_page import page
 from labctl.report.published import CAUTION
-from labctl.report.tables import print_report
+from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_plan
 from tests.unit.synthetic import synthetic_run

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from labctl.report.samples import COLUMNS, SCHEMA, WHOLE_NUMBERS
-from labctl.report.samples_csv import samples_csv
-from labctl.report.samples_parquet import VERSION_KEY, write_samples
+from labctl.report.export.samples import COLUMNS, SCHEMA, WHOLE_NUMBERS
+from labctl.report.export.samples_csv import samples_csv
+from labctl.report.export.samples_parquet import VERSION_KEY, write_samples
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Sample, Unavailable
 from tests.unit.synthetic import synthetic_run, write_run

@@ -20,7 +20,7 @@ from labctl.analysis.model import (
 )
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better, Unit
-from labctl.report.tables import print_report
+from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialFolder
 from labctl.trace import files

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.report.trace_cmd import GUEST, HOST, write_trace_dat
+from labctl.report.timeline.trace_cmd import GUEST, HOST, write_trace_dat
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.perfdata import read_trace
+from labctl.trace.perf.perfdata import read_trace
 from tests.unit.trace.test_perfdata_recorded import FIXTURES
 from tests.unit.trace.tracedat_reader import TraceDat, parsed
 

@@ -6,8 +6,8 @@ import pytest
 
 from labctl.analysis.cells import Place
 from labctl.analysis.model import MissingMetric
-from labctl.report.bill import bill
-from labctl.report.view import View, series_name
+from labctl.analysis.side_costs import bill
+from labctl.analysis.view import View, series_name
 from tests.unit.report.conftest import Judged
 
 PLACE = Place("fio-randread", "neighbour")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.places import StatePlaces
-from labctl.run.planning import SweepRequest
+from labctl.run.planning.planner import SweepRequest
 
 
 def request(tmp_path: Path, **fields: Any) -> SweepRequest:

@@ -15,8 +15,8 @@ from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.events import Event, TrialEnded, Warned
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.run import engine as module
-from labctl.run.engine import Engine
+from labctl.run.trials import engine as module
+from labctl.run.trials.engine import Engine
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialRecord, TrialStatus

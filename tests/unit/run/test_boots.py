@@ -14,8 +14,8 @@ import pytest
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Event, Note, Warned
 from labctl.host.cgroups import Hierarchy, Layout
-from labctl.run import boots as module
-from labctl.run.lab import Lab
+from labctl.run.guests import boots as module
+from labctl.run.guests.lab import Lab
 
 REAL_TIME = Layout({"cpu": Hierarchy(1, Path("/sys/fs/cgroup/cpu"))}, None, rt_group_sched=True)
 IN_A_GROUP = {"cpu": "/machine/qemu-1-labctl-guest.libvirt-qemu/emulator", "autogroup": "/a nice 0"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labctl.base.channel import ClockReading
-from labctl.run.clock import LIMIT_PPM, problem, rates
+from labctl.run.trials.clock import LIMIT_PPM, problem, rates
 
 S = 1_000_000_000
 

@@ -11,7 +11,7 @@ import pytest
 
 from labctl.collect import host_cpus
 from labctl.collect.perf_stat_probe import Countable
-from labctl.run import counting
+from labctl.run.collectors import counting
 from labctl.store.trial import TrialFolder
 from tests.unit.collect.test_host_cpus import printed
 from tests.unit.collect.trials import TCG, altered, reasons, same, values

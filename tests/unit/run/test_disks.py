@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.run import disks
-from labctl.run.disks import DataDisk
+from labctl.run.resources import disks
+from labctl.run.resources.disks import DataDisk
 
 SIZE = 1024 * 1024
 

@@ -11,8 +11,8 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Note, Progress
 from labctl.base.stopping import UntilWidth
 from labctl.base.units import Better, Unit
-from labctl.run.boots import BootError
-from labctl.run.engine import Ended
+from labctl.run.guests.boots import BootError
+from labctl.run.trials.engine import Ended
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialStatus
 from labctl.study.plan import Plan, PlannedTrial

@@ -10,9 +10,9 @@ import pytest
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.tuning import Kind
 from labctl.collect import bpf_exits, perf_exits
-from labctl.run import exit_counting
-from labctl.run.bench import Bench
-from labctl.run.lab import Lab
+from labctl.run.collectors import exit_counting
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.lab import Lab
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 

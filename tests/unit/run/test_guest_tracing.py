@@ -21,10 +21,10 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.run import guest_tracing as module
-from labctl.run.bench import Bench
-from labctl.run.guest_tracing import guest_tracing
-from labctl.run.perf_record import NO_ROOM
+from labctl.run.collectors import guest_tracing as module
+from labctl.run.collectors.guest_tracing import guest_tracing
+from labctl.run.collectors.perf_record import NO_ROOM
+from labctl.run.guests.bench import Bench
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError, UsageError
-from labctl.host import knobs
-from labctl.host.knob import Place
-from labctl.run import planning, requirements
-from labctl.run.planning import plan_sweep
+from labctl.host.settings import knobs
+from labctl.host.settings.knob import Place
+from labctl.run.planning import planner as planning
+from labctl.run.planning import requirements
+from labctl.run.planning.planner import plan_sweep
 from labctl.study.study import Overrides
 from labctl.study.tunings import load_tuning
 from tests.unit.domain import hosts

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from labctl.base.errors import BrokenError, UsageError
 from labctl.collect import bpf_exits, exits, guest_trace, perf_exits, perf_stat
 from labctl.collect.perf_kvm_stat import read_reports
-from labctl.run.parse import believable
+from labctl.run.trials.parse import believable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.nested import timeline_of_files
-from labctl.trace.recordings import Traces
+from labctl.trace.timeline.nested import timeline_of_files
+from labctl.trace.timeline.recordings import Traces
 from labctl.workloads.registry import checkers, workload
 
 UNIT = Path(__file__).parents[1]

@@ -8,8 +8,8 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.domain.memory import Pages
-from labctl.host.journal import Journal
-from labctl.run.huge_pages import free_pages, huge_pages
+from labctl.host.settings.journal import Journal
+from labctl.run.resources.huge_pages import free_pages, huge_pages
 
 MIB = 1024 * 1024
 

@@ -14,8 +14,8 @@ import pytest
 
 from labctl.base.events import Event, Note
 from labctl.base.places import StatePlaces
-from labctl.run import leftovers
-from labctl.run.leftovers import clean_up, leftover_guests
+from labctl.run.guests import leftovers
+from labctl.run.guests.leftovers import clean_up, leftover_guests
 
 
 @pytest.fixture

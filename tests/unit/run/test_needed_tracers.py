@@ -12,9 +12,10 @@ from labctl.base.errors import HostError
 from labctl.base.tuning import Kind
 from labctl.guest.images import Image
 from labctl.guest.recipe import load_recipe
-from labctl.run import needed_tracers, planning
-from labctl.run.needed_tracers import Kernels, lacking
-from labctl.run.planning import plan_sweep
+from labctl.run.planning import needed_tracers
+from labctl.run.planning import planner as planning
+from labctl.run.planning.needed_tracers import Kernels, lacking
+from labctl.run.planning.planner import plan_sweep
 from labctl.study.plan import Plan, extend
 from labctl.study.study import Overrides, load_study
 from labctl.workloads.registry import checkers

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.run.requirements import Offers, refuse, unmet
+from labctl.run.planning.requirements import Offers, refuse, unmet
 from labctl.study.tunings import load_tuning
 
 GIB = 1024**3

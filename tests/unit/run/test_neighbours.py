@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.run.neighbours import _WAIT, Neighbours
+from labctl.run.trials.neighbours import _WAIT, Neighbours
 from labctl.workloads.neighbour import WORKER
 
 

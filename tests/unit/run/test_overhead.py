@@ -9,7 +9,7 @@ import pytest
 from labctl.base.errors import UsageError
 from labctl.base.places import StatePlaces
 from labctl.base.tuning import Kind
-from labctl.run.overhead import OverheadRequest, _planned
+from labctl.run.commands.overhead import OverheadRequest, _planned
 
 WITHOUT_NATIVE = """\
 title: Guests alone

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import HostError, LabctlError, UsageError
-from labctl.domain.foreign import OwnDomain, own_domain
-from labctl.domain.pinplan import pin_plan
-from labctl.run import own_domain as module
-from labctl.run import own_files, planning
-from labctl.run.own_domain import misfits, outside_xml, own_of_run, read_own
-from labctl.run.planning import plan_sweep
+from labctl.domain.foreign.foreign_domain import OwnDomain, own_domain
+from labctl.domain.pinning.pin_plan import pin_plan
+from labctl.run.planning import own_domain as module
+from labctl.run.planning import own_files
+from labctl.run.planning import planner as planning
+from labctl.run.planning.own_domain import misfits, outside_xml, own_of_run, read_own
+from labctl.run.planning.planner import plan_sweep
 from labctl.store.run_folder import RunFolder
 from labctl.study.study import Overrides
 from labctl.study.tunings import load_tuning, load_tunings

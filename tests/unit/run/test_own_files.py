@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import UsageError
-from labctl.domain.foreign import own_domain
-from labctl.run import own_files
-from labctl.run.own_files import FIRMWARE_FOLDERS, check_files
+from labctl.domain.foreign.foreign_domain import own_domain
+from labctl.run.planning import own_files
+from labctl.run.planning.own_files import FIRMWARE_FOLDERS, check_files
 
 XML = """\
 <domain type='kvm'>

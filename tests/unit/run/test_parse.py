@@ -10,7 +10,7 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
-from labctl.run import parse
+from labctl.run.trials import parse
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError, UsageError
-from labctl.run import planning
-from labctl.run.planning import plan_sweep
+from labctl.run.planning import planner
+from labctl.run.planning.planner import plan_sweep
 from labctl.store.jsonfile import canonical
 from labctl.study.study import Overrides
 from tests.unit.domain import hosts
@@ -18,8 +18,8 @@ from tests.unit.run.asked import request
 @pytest.fixture(autouse=True)
 def _host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host with two CPUs."""
-    monkeypatch.setattr(planning, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
+    monkeypatch.setattr(planner, "read_topology", lambda: hosts.TWO_CPUS)
+    monkeypatch.setattr(planner, "read_rt_runtime_us", lambda: 950_000)
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -94,15 +94,15 @@ def test_a_refused_tuning_is_skipped_with_its_reason_or_an_error_when_asked_for_
 
 
 def test_a_study_that_sends_packets_is_not_for_a_domain_of_ones_own(tmp_path: Path) -> None:
-    study = planning.load_study("network", programs=planning.checkers())
-    assert planning.has_peers(study)
+    study = planner.load_study("network", programs=planner.checkers())
+    assert planner.has_peers(study)
     with pytest.raises(UsageError, match="talk to a peer") as caught:
-        planning.check_no_peers(study)
+        planner.check_no_peers(study)
     assert caught.value.hint is not None
     assert "--workload" in caught.value.hint
 
 
 def test_a_study_that_sends_nothing_needs_no_link() -> None:
-    study = planning.load_study("pinning", programs=planning.checkers())
-    assert not planning.has_peers(study)
-    planning.check_no_peers(study)
+    study = planner.load_study("pinning", programs=planner.checkers())
+    assert not planner.has_peers(study)
+    planner.check_no_peers(study)

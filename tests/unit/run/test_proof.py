@@ -17,8 +17,8 @@ from labctl.base.channel import Channel, HashedProgram
 from labctl.base.errors import HostError
 from labctl.base.events import Event
 from labctl.base.tuning import Kind
-from labctl.run import proof as module
-from labctl.run.proof import Proof
+from labctl.run.trials import proof as module
+from labctl.run.trials.proof import Proof
 from tests.unit.base.runners import running_runner
 
 PROGRAM = "/usr/bin/sysbench"

@@ -21,14 +21,14 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.places import StatePlaces
 from labctl.cli.main import cli
 from labctl.host.identity import is_no_name, read_users
-from labctl.run import export as module
-from labctl.run import redact as redacting
-from labctl.run.export import export
-from labctl.run.parse import reparse
-from labctl.run.planning import plan_of
-from labctl.run.redact import Identity, Redacted, redact
-from labctl.run.scrub import Scrubber
-from labctl.run.verify import verify
+from labctl.run.commands import export as module
+from labctl.run.commands import redact as redacting
+from labctl.run.commands.export import export
+from labctl.run.commands.redact import Identity, Redacted, redact
+from labctl.run.commands.scrub import Scrubber
+from labctl.run.commands.verify import verify
+from labctl.run.planning.planner import plan_of
+from labctl.run.trials.parse import reparse
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialFolder

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from labctl.host.identity import read_identity
-from labctl.run.scrub import Scrubber
+from labctl.run.commands.scrub import Scrubber
 
 UUID = "4cb54d0d-fd38-518a-9ecf-b07240e1e3ee"
 

@@ -11,7 +11,7 @@ import pytest
 from labctl.base.command import Command, CommandResult
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.run.settle import Settler
+from labctl.run.trials.post_boot import Settler
 
 
 class Guest:

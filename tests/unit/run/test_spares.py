@@ -13,8 +13,8 @@ from labctl.base.errors import HostError
 from labctl.base.events import Note, Progress
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.units import Better, Unit
-from labctl.run.engine import Engine
-from labctl.run.sweep import _reached
+from labctl.run.commands.sweep import _reached
+from labctl.run.trials.engine import Engine
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialRecord
 from labctl.study.extension import extended, extension

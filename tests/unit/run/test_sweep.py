@@ -15,11 +15,11 @@ import pytest
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.places import naming_lab
 from labctl.base.stopping import Looks, UntilWidth
-from labctl.run import planning
-from labctl.run import sweep as module
-from labctl.run.planning import Planned, SweepRequest, plan_sweep
-from labctl.run.record import check_same_host, command
-from labctl.run.sweep import sweep
+from labctl.run.commands import sweep as module
+from labctl.run.commands.record import check_same_host, command
+from labctl.run.commands.sweep import sweep
+from labctl.run.planning import planner
+from labctl.run.planning.planner import Planned, SweepRequest, plan_sweep
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
@@ -31,8 +31,8 @@ from tests.unit.run.asked import request
 @pytest.fixture(autouse=True)
 def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A host with two CPUs; nothing on the real one is started or changed."""
-    monkeypatch.setattr(planning, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
+    monkeypatch.setattr(planner, "read_topology", lambda: hosts.TWO_CPUS)
+    monkeypatch.setattr(planner, "read_rt_runtime_us", lambda: 950_000)
     monkeypatch.setattr(module, "host_lock", lambda: tmp_path / "lock")
     monkeypatch.setattr(module, "clean_up", lambda places, listener: None)
     monkeypatch.setattr(module, "_preflight", lambda request, planned, path: None)
@@ -213,7 +213,7 @@ def test_a_run_does_not_go_on_over_another_libvirt(
 def test_a_resume_on_other_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = resumable(tmp_path, monkeypatch)
     other = replace(hosts.TWO_CPUS, allowed=frozenset({0}))
-    monkeypatch.setattr(planning, "read_topology", lambda: other)
+    monkeypatch.setattr(planner, "read_topology", lambda: other)
     with pytest.raises(UsageError, match="planned for other CPUs"):
         sweep(request(tmp_path, resume=folder.name), lambda event: None)
 
@@ -222,13 +222,13 @@ def test_a_resume_with_changed_tunings_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = resumable(tmp_path, monkeypatch)
-    load = planning.load_tunings
+    load = planner.load_tunings
 
     def changed(names: Any) -> Any:
         tunings = dict(load(names))
         return {**tunings, "pinned": replace(tunings["pinned"], restore=False)}
 
-    monkeypatch.setattr(planning, "load_tunings", changed)
+    monkeypatch.setattr(planner, "load_tunings", changed)
     with pytest.raises(UsageError, match="pinned: changed since run"):
         sweep(request(tmp_path, resume=folder.name), lambda event: None)
 
@@ -249,7 +249,7 @@ def test_a_run_that_is_not_there_cannot_be_resumed(tmp_path: Path) -> None:
 
 def tried(folder: RunFolder, blocks: int) -> None:
     """A valid attempt at each trial up to that block."""
-    for trial in planning.plan_of(folder).trials:
+    for trial in planner.plan_of(folder).trials:
         if trial.block <= blocks and not folder.trial(trial.number).path.exists():
             folder.new_trial(trial.number, 1).write_record(
                 TrialRecord(

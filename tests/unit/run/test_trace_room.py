@@ -10,8 +10,8 @@ import pytest
 
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.run import engine, trace_room
-from labctl.run.trace_room import (
+from labctl.run.collectors import trace_room
+from labctl.run.collectors.trace_room import (
     GUEST_MIB,
     HOST_MIB,
     KEPT_MIB,
@@ -23,6 +23,7 @@ from labctl.run.trace_room import (
     traced_bytes,
     warning,
 )
+from labctl.run.trials import engine
 from labctl.store.run_folder import RunFolder
 from labctl.trace import files
 from tests.unit.run.engines import World, small_plan

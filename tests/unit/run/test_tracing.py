@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from labctl.run.perf_record import NO_ROOM, buffer_mib, recording
-from labctl.run.tracing import among, kvm_events, sched_events, switch_records, timer_events
+from labctl.run.collectors.perf_record import NO_ROOM, buffer_mib, recording
+from labctl.run.collectors.tracing import (
+    among,
+    kvm_events,
+    sched_events,
+    switch_records,
+    timer_events,
+)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from labctl.base.latency_qos import NO_LIMIT_US
 from labctl.base.tuning import Kind
 from labctl.collect import host_cpus
-from labctl.run import trial
+from labctl.run.trials import trial
 from labctl.store.trial import TrialFolder
 
 

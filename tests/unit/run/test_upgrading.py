@@ -14,13 +14,13 @@ import pytest
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Verdict
 from labctl.base.errors import BrokenError
-from labctl.host.journal import Journal
-from labctl.report.html import page
-from labctl.report.json_report import report_json
-from labctl.run import planning
-from labctl.run import sweep as module
-from labctl.run.planning import Planned
-from labctl.run.sweep import sweep
+from labctl.host.settings.journal import Journal
+from labctl.report.export.json_report import report_json
+from labctl.report.page.report_page import page
+from labctl.run.commands import sweep as module
+from labctl.run.commands.sweep import sweep
+from labctl.run.planning import planner
+from labctl.run.planning.planner import Planned
 from labctl.store.run_folder import RunFolder
 from labctl.study.study import Overrides
 from tests.unit.domain import hosts
@@ -43,8 +43,8 @@ TOO_OLD = "0.1.0-draft"
 @pytest.fixture
 def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The two CPUs that the runs were planned for; nothing real is started or changed."""
-    monkeypatch.setattr(planning, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
+    monkeypatch.setattr(planner, "read_topology", lambda: hosts.TWO_CPUS)
+    monkeypatch.setattr(planner, "read_rt_runtime_us", lambda: 950_000)
     monkeypatch.setattr(module, "host_lock", lambda: tmp_path / "lock")
     monkeypatch.setattr(module, "clean_up", lambda places, listener: None)
     monkeypatch.setattr(module, "_preflight", lambda request, planned, path: None)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labctl.run import parse as module
-from labctl.run.parse import reparse
-from labctl.run.verify import verify
+from labctl.run.commands.verify import verify
+from labctl.run.trials import parse as module
+from labctl.run.trials.parse import reparse
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Unavailable
 from labctl.trace import files

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from labctl.run.warmup import (
+from labctl.run.trials.warmup import (
     SLOPE_LIMIT,
     WINDOWS,
     is_flat,

@@ -6,7 +6,7 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.units import Better, Unit
-from labctl.report import samples
+from labctl.report.export import samples
 from labctl.store import trial_csv
 from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialStatus

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from labctl.trace.lanes import Lane, State
 from labctl.trace.model import Events, Gap, Trace
+from labctl.trace.timeline.lanes import Lane, State
 
 RUNNABLE, PREEMPTED, SLEEPING, DEAD = 0, 0x100, 1, 0x10
 VMX = 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from labctl.trace.asked import with_asked_wakeups
 from labctl.trace.model import Gap, Trace
 from labctl.trace.sched import ThreadSchedule, schedule
+from labctl.trace.timeline.inferred_wakeups import with_asked_wakeups
 from labctl.trace.tracepoints import WAKEUP
 from tests.unit.trace.schedules import PREEMPTED, RUNNABLE, SLEEPS, Switch, Wakeup, trace
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from labctl.trace.family import family
 from labctl.trace.model import Events, Trace
+from labctl.trace.process_tree import family
 from labctl.trace.tracepoints import FORK
 
 

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labctl.trace.host_lanes import HostSide
-from labctl.trace.lanes import State
+from labctl.trace.timeline.host_lanes import HostSide
+from labctl.trace.timeline.lanes import State
 from labctl.trace.tracepoints import UNTOLD
 from tests.unit.trace.recorded import (
     DEAD,

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labctl.trace.coverage import Own
-from labctl.trace.lanes import Lane, Late, State, Timeline
-from labctl.trace.lateness import MOST_LATE
 from labctl.trace.model import Events
-from labctl.trace.nested import timeline_of
 from labctl.trace.threads import Thread, Workload
+from labctl.trace.timeline.lanes import Lane, Late, State, Timeline
+from labctl.trace.timeline.lateness import MOST_LATE
+from labctl.trace.timeline.nested import timeline_of
 from tests.unit.trace.recorded import (
     MSR_WRITE,
     PREEMPTED,

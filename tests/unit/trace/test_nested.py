@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labctl.trace.model import Trace
-from labctl.trace.nested import timeline_of
 from labctl.trace.threads import Thread, Workload
+from labctl.trace.timeline.nested import timeline_of
 from tests.unit.trace.recorded import (
     PREEMPTED,
     RUNNABLE,

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from labctl.base.errors import BrokenError
-from labctl.trace import perfdata_chain, perfdata_columns
 from labctl.trace.model import Gap, Trace
-from labctl.trace.perfdata import read_trace, tracepoints
-from labctl.trace.perfdata_formats import parse_format
+from labctl.trace.perf import chain as perfdata_chain
+from labctl.trace.perf import perf_columns as perfdata_columns
+from labctl.trace.perf.formats import parse_format
+from labctl.trace.perf.perfdata import read_trace, tracepoints
 from tests.unit.trace import perfdata_writer as made
 
 FIELDS = ("pid", "plain", "wide", "small", "tiny", "least")

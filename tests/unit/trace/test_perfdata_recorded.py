@@ -19,7 +19,7 @@ from labctl.base.errors import BrokenError
 from labctl.collect.perf_kvm_stat import disagreement, read_reports
 from labctl.trace.exit_names import SVM, exit_name
 from labctl.trace.model import Trace
-from labctl.trace.perfdata import read_trace, tracepoints
+from labctl.trace.perf.perfdata import read_trace, tracepoints
 from labctl.trace.sched import schedule
 from labctl.trace.tracepoints import ENTRY, EXIT
 from labctl.trace.vm_exits import seen_by_perf, vm_exits

@@ -12,9 +12,9 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.trace.model import Events, Trace
-from labctl.trace.perfdata import read_trace
-from labctl.trace.perfdata_chain import Chunk
-from labctl.trace.perfdata_switches import Switches
+from labctl.trace.perf.chain import Chunk
+from labctl.trace.perf.perfdata import read_trace
+from labctl.trace.perf.switches import Switches
 from labctl.trace.tracepoints import UNTOLD
 from tests.unit.trace.perfdata_writer import FIXED, FLAGS, fixed, perfdata, switched
 

@@ -13,12 +13,13 @@ import pytest
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
-from labctl.trace import files, recordings
-from labctl.trace.lanes import State
+from labctl.trace import files
 from labctl.trace.model import Trace
-from labctl.trace.nested import read_timeline, timeline_of_files
-from labctl.trace.perfdata import read_trace
-from labctl.trace.recordings import Traces
+from labctl.trace.perf.perfdata import read_trace
+from labctl.trace.timeline import recordings
+from labctl.trace.timeline.lanes import State
+from labctl.trace.timeline.nested import read_timeline, timeline_of_files
+from labctl.trace.timeline.recordings import Traces
 from tests.unit.trace.recorded import spans
 
 RECORDED = Path(__file__).parent / "fixtures" / "sched-perf-6.1.data"

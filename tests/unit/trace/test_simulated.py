@@ -12,13 +12,13 @@ import pytest
 
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.host_lanes import HostSide
-from labctl.trace.lane_spans import STATES
-from labctl.trace.lanes import Lane, State
 from labctl.trace.model import Trace
-from labctl.trace.recordings import Traces
 from labctl.trace.sched import schedule
-from labctl.trace.task_lanes import switching_cpus, task_lane
+from labctl.trace.timeline.host_lanes import HostSide
+from labctl.trace.timeline.lane_spans import STATES
+from labctl.trace.timeline.lanes import Lane, State
+from labctl.trace.timeline.recordings import Traces
+from labctl.trace.timeline.task_lanes import switching_cpus, task_lane
 from labctl.trace.tracepoints import SWITCH
 from tests.unit.trace.simulated import ABSENT, RUNS, SLEEPS, WAITS, Machine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labctl.trace.nested import timeline_of
+from labctl.trace.timeline.nested import timeline_of
 from tests.unit.trace.recorded import (
     HLT,
     PAUSE,

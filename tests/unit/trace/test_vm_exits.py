@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from labctl.trace.perfdata import read_trace
+from labctl.trace.perf.perfdata import read_trace
 from labctl.trace.vm_exits import WANTED, Took, seen_by_perf, vm_exits
 from tests.unit.trace.kvm_recording import VMX, entry, left, recording
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labctl.trace.wakeups import Woken, woken
+from labctl.trace.timeline.wakeups import Woken, woken
 from tests.unit.trace.recorded import DEAD, PREEMPTED, RUNNABLE, SLEEPING, Recorded
 from tests.unit.trace.two_sides import CYCLICTEST, SHELL, TIMER, guest
 

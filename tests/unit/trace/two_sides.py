@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from labctl.trace.clocks import ClockMap
-from labctl.trace.lanes import Lane, Timeline
-from labctl.trace.nested import timeline_of
 from labctl.trace.threads import Thread, Workload
+from labctl.trace.timeline.lanes import Lane, Timeline
+from labctl.trace.timeline.nested import timeline_of
 from tests.unit.trace.recorded import PREEMPTED, RUNNABLE, SLEEPING, Recorded
 
 VCPU, SECOND, HOG, NEIGHBOUR, WAKER = 100, 101, 200, 201, 202

@@ -1,0 +1,1 @@
+"""Whether a run keeps a policy's rules."""

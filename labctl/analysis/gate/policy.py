@@ -1,0 +1,167 @@
+"""Define what a gate asks of a run: the policy's file, read and checked."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from labctl.analysis.gate.gate_facts import ALL, FACTS
+from labctl.base.yamlfile import FileModel, load, nearest
+from labctl.store.samples import base_name
+
+
+class Undecided(StrEnum):
+    """Name what a rule counts as where the run can't decide it."""
+
+    FAIL = "fail"
+    PASS = "pass"  # noqa: S105 - a verdict, not a password
+    OPEN = "open"
+    """Neither: the gate's exit status says that there was not enough data."""
+
+
+def _amount(text: str) -> str:
+    if not re.fullmatch(r"\d+(\.\d+)?\s*%", text):
+        raise ValueError("a share such as '5 %'")
+    if float(text.rstrip("% ")) >= 1000:
+        raise ValueError("a share below 1000 %")
+    return text
+
+
+_Share = Annotated[str, AfterValidator(_amount)]
+_Pattern = Annotated[str, Field(min_length=1, max_length=200)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _fact(name: str) -> str:
+    if name != ALL and name not in FACTS:
+        raise ValueError(f"no such fact. {nearest(name, [ALL, *FACTS])}")
+    return name
+
+
+_Fact = Annotated[str, AfterValidator(_fact)]
+
+
+def _listed(value: object) -> object:
+    return [value] if value == ALL else value
+
+
+class Rule(FileModel):
+    """One demand. Patterns are those of a shell (fnmatch(3)).
+
+    Exactly one of the limits: with `against` (an arm of the run, or "twin") or `like` (another
+    run) a share or, for what is compared by difference, a number in the metric's unit; `below`
+    and `above` are of the value itself. Or `facts` with `like`: what of hosts, guests and runs
+    must be the same there.
+    """
+
+    name: str | None = None
+    workload: _Pattern = "*"
+    condition: _Pattern = "*"
+    tuning: _Pattern = "*"
+    metric: _Pattern | None = None
+    against: str | None = None
+    like: str | None = None
+    worse_by_at_most: _Share | _Number | None = None
+    better_by_at_least: _Share | _Number | None = None
+    within: _Share | _Number | None = None
+    below: _Number | None = None
+    above: _Number | None = None
+    facts: Annotated[list[_Fact], Field(min_length=1), BeforeValidator(_listed)] | None = None
+    undecided: Undecided | None = Field(default=None, strict=False)
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if self.facts is not None:
+            self._check_facts()
+            return self
+        if self.metric is None:
+            raise ValueError("a rule names a 'metric', or 'facts'")
+        given = [name for name in LIMITS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"exactly one of {', '.join(LIMITS)}")
+        if self.against is not None and self.like is not None:
+            raise ValueError("'against' or 'like', not both")
+        relative = given[0] not in ("below", "above")
+        if relative and self.against is None and self.like is None:
+            raise ValueError(f"'{given[0]}' compares with something: 'against' or 'like'")
+        if not relative and (self.against is not None or self.like is not None):
+            raise ValueError(f"'{given[0]}' is of the value itself: no 'against' and no 'like'")
+        limit = getattr(self, given[0])
+        if relative and isinstance(limit, float) and limit <= 0:
+            raise ValueError(f"'{given[0]}' above 0")
+        return self
+
+    def _check_facts(self) -> None:
+        others = [name for name in (*LIMITS, "metric", "against") if getattr(self, name)]
+        others += [name for name in _OF_CELLS if name in self.model_fields_set]
+        if others:
+            raise ValueError(f"'facts' are of a whole run: no '{others[0]}' beside them")
+        if self.like is None:
+            raise ValueError("'facts' compares with another run: 'like'")
+
+    @property
+    def limit(self) -> str:
+        """Return which of LIMITS this rule has."""
+        return next(name for name in LIMITS if getattr(self, name) is not None)
+
+    @property
+    def amount(self) -> float:
+        """The limit as a share (0.05) or in the metric's unit."""
+        value = getattr(self, self.limit)
+        return float(value.rstrip("% ")) / 100 if isinstance(value, str) else float(value)
+
+    @property
+    def is_share(self) -> bool:
+        return isinstance(getattr(self, self.limit), str)
+
+    @property
+    def demand(self) -> str:
+        """Its limit in words: "within 10 %"."""
+        if self.facts is not None:
+            return f"the same {', '.join(self.facts)}"
+        value = getattr(self, self.limit)
+        number = value if isinstance(value, str) else f"{value:g}"
+        return f"{self.limit.replace('_', ' ')} {number}"
+
+    @property
+    def title(self) -> str:
+        """Its name, or what it says."""
+        if self.name:
+            return self.name
+        if self.facts is not None:
+            return f"{self.demand} as {self.like}"
+        reference = f" than {self.against or self.like}" if self.against or self.like else ""
+        if self.limit == "within" and reference:
+            reference = reference.replace("than", "of", 1)
+        return f"{self.tuning}: {self.metric} {self.demand}{reference}"
+
+    def takes_metric(self, metric: str) -> bool:
+        """Return whether the rule speaks of this metric. Its labels may be left out: `exits` is
+        `exits{reason=HLT}` as well."""
+        asked = self.metric or ""
+        return metric == asked or fnmatchcase(base_name(metric), asked)
+
+
+_OF_CELLS = ("workload", "condition", "tuning")
+LIMITS = ("worse_by_at_most", "better_by_at_least", "within", "below", "above")
+
+
+class Policy(FileModel):
+    """`undecided` holds for the rules that don't say otherwise. It has no default: a gate must
+    not pass or fail by accident."""
+
+    undecided: Undecided = Field(strict=False)
+    rules: Annotated[list[Rule], Field(min_length=1, max_length=1000)]
+
+    def counts_as(self, rule: Rule) -> Undecided:
+        return rule.undecided or self.undecided
+
+
+def load_policy(path: Path) -> Policy:
+    """Raises UsageError naming file, line and key."""
+    return load(Policy, path)

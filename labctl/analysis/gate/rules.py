@@ -1,0 +1,399 @@
+"""Does a run keep a policy's rules?
+
+A rule *holds* where its demand is shown, one-sided at 5 % each: all of them hold together with no
+more than that (an intersection-union test; R. L. Berger, Technometrics 24, 1982). It is *violated*
+where the contrary is shown, at 5 % over all tests of the gate together (Bonferroni), so that a
+policy of many rules doesn't fail by their number. A run that a rule may have ended has less than
+5 % for both (METHOD 22). What is neither is undecided, and so is what the run's control and
+handicap don't let it say; the policy says what that counts as. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from labctl.analysis.added import confirmatory
+from labctl.analysis.caveats import imported
+from labctl.analysis.cells import Cells, Place, Series, read_cells
+from labctl.analysis.design import ALPHA, Design, joint_level, read_design
+from labctl.analysis.effects import alone, by_ratio, effects_of, ratio_of
+from labctl.analysis.gate.claims import decide
+from labctl.analysis.gate.eligibility import Leave, leave
+from labctl.analysis.gate.gate_facts import hold_facts
+from labctl.analysis.gate.policy import Policy, Rule, Undecided
+from labctl.analysis.gate.scope import TWIN, Spot, scope
+from labctl.analysis.intervals import Interval, Spread, t_interval, welch_interval
+from labctl.analysis.model import EffectKind
+from labctl.analysis.run_compare.two_runs import refusals, same_tuning, workload_differences
+from labctl.analysis.stopping import before_first_look
+from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.base.units import Better, Unit
+from labctl.store.run_folder import LoadedRun
+
+
+class Outcome(StrEnum):
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Hold what became of a rule in one cell. `tuning`, `workload`, `condition` are "" for a rule
+    that speaks of nothing in the run, and for one that speaks of its facts (`of_facts`).
+
+    `estimate`, `low`, `high`: the ratio, the difference in `unit`, or the value, as `kind` says
+    (None: the value itself), in natural direction; the interval's ends are one-sided, 95 % each,
+    and more in a run that a rule may have ended.
+    `why`: what keeps it undecided, or which facts differ.
+    """
+
+    rule: str
+    limit: str
+    against: str | None
+    tuning: str
+    workload: str
+    condition: str
+    metric: str
+    unit: Unit | None
+    kind: EffectKind | None
+    estimate: float | None
+    low: float | None
+    high: float | None
+    blocks: int
+    outcome: Outcome
+    why: str
+    counts_as: Undecided
+    of_facts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    run: str
+    findings: tuple[Finding, ...]
+    cautions: tuple[str, ...] = ()
+    """What of the run isn't whole, and that it was imported."""
+
+    @property
+    def passed(self) -> bool | None:
+        """False: a rule is violated, or counts as that; None: nothing is violated, but something
+        that must be decided isn't."""
+        states = [_passes(finding) for finding in self.findings]
+        if False in states:
+            return False
+        return None if None in states else True
+
+
+def _passes(finding: Finding) -> bool | None:
+    if finding.outcome is not Outcome.UNDECIDED:
+        return finding.outcome is Outcome.HOLDS
+    return {Undecided.FAIL: False, Undecided.PASS: True, Undecided.OPEN: None}[finding.counts_as]
+
+
+def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> GateResult:
+    """Every rule in every cell that it speaks of. `others`: the runs that rules name by `like`.
+
+    Nothing raises: what the run can't say is undecided, with the reason.
+    """
+    run = confirmatory(run)
+    design, cells = read_design(run), read_cells(run)
+    theirs = {name: _Other.of(run, confirmatory(other)) for name, other in others.items()}
+    asked = [
+        _test(rule, design, cells, theirs, spot)
+        for rule in policy.rules
+        if rule.facts is None
+        for spot in scope(rule, run, design, cells)
+    ]
+    if not run.plan:
+        unplanned = "no plan tells the run's arms, so nothing tells its control"
+        asked = [replace(test, values=None, why=test.why or unplanned) for test in asked]
+    decidable = max(1, sum(test.values is not None for test in asked))
+    by_rule: dict[int, list[Finding]] = {}
+    for test in asked:
+        found = _finding(test, policy.counts_as(test.rule), decidable)
+        by_rule.setdefault(id(test.rule), []).append(found)
+    findings: list[Finding] = []
+    for rule in policy.rules:
+        if rule.facts is not None and rule.like is not None:
+            findings.append(_of_facts(rule, run, others[rule.like], policy.counts_as(rule)))
+        findings += by_rule.get(id(rule), [])
+    cautions = (*imported(run), *run.problems)
+    return GateResult(run=run.name, findings=tuple(findings), cautions=cautions)
+
+
+def _of_facts(rule: Rule, run: LoadedRun, other: LoadedRun, counts_as: Undecided) -> Finding:
+    same, why = hold_facts(rule.facts or (), run, other)
+    states = {True: Outcome.HOLDS, False: Outcome.VIOLATED, None: Outcome.UNDECIDED}
+    return Finding(
+        rule=rule.title,
+        limit=rule.demand,
+        against=rule.like,
+        tuning="",
+        workload="",
+        condition="",
+        metric="",
+        unit=None,
+        kind=None,
+        estimate=None,
+        low=None,
+        high=None,
+        blocks=0,
+        outcome=states[same],
+        why=why,
+        counts_as=counts_as,
+        of_facts=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """A run that rules name by `like`. `refused`: why its values say nothing of this run's."""
+
+    us: LoadedRun
+    run: LoadedRun
+    design: Design
+    cells: Cells
+    refused: str
+
+    @classmethod
+    def of(cls, us: LoadedRun, run: LoadedRun) -> _Other:
+        return cls(us, run, read_design(run), read_cells(run), "; ".join(refusals(us, run)))
+
+    def why_not(self, tuning: str, workload: str) -> str:
+        """Return why a cell of this run can't be compared with the same of that one; "" if it
+        can."""
+        if self.refused:
+            return self.refused
+        ours, theirs = (run.plan.get("tunings") or {} for run in (self.us, self.run))
+        if tuning in ours and tuning in theirs and not same_tuning(self.us, self.run, tuning):
+            return f"{tuning} is defined otherwise in {self.run.name}"
+        ours, theirs = (run.plan.get("workloads") or {} for run in (self.us, self.run))
+        if workload in ours and workload in theirs:
+            differing = workload_differences(self.us, self.run, workload)
+            if differing:
+                return f"{workload} ran otherwise in {self.run.name} ({', '.join(differing)})"
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Values:
+    """Hold what a test is made on, in natural direction. `interval(alpha)`: two-sided."""
+
+    kind: EffectKind | None
+    logs: bool
+    mean: float
+    n: int
+    interval: Callable[[float], Interval | None]
+
+    def shown(self, value: float) -> float:
+        return ratio_of(value) if self.logs else value
+
+
+_FREE = Leave()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Test:
+    """`values` None, or `why`: it can't be decided. `faulty`: by no run, as the rule stands.
+    `leave`: what the run's checks let it say."""
+
+    rule: Rule
+    spot: Spot
+    against: str | None = None
+    values: _Values | None = None
+    leave: Leave = _FREE
+    why: str = ""
+    faulty: bool = False
+    level: float = ALPHA
+    """The error of calling the rule kept."""
+    before_look: bool = False
+    """Of a run that it rests on no declared look was reached, so it decides nothing yet."""
+
+
+def _test(
+    rule: Rule, design: Design, cells: Cells, others: Mapping[str, _Other], spot: Spot
+) -> _Test:
+    if spot.cell is None or spot.series is None:
+        return _Test(rule=rule, spot=spot, why=spot.why, faulty=spot.nothing)
+    (tuning, place), key, series = spot.cell, spot.key, spot.series
+    against, references, why = _references(rule, design, cells, others, tuning, place, key)
+    other = None if rule.like is None else others[rule.like]
+    values: _Values | None = None
+    may = _FREE
+    if not why and rule.like is not None:
+        values = _between_runs(references[0], series)
+    elif not why and rule.against is not None:
+        native = against in design.natives
+        effects = effects_of(series, references, against_native=native)
+        if effects is None:
+            why = f"no block has both {tuning} and {against}"
+        else:
+            values = _of_spread(effects.spread, effects.kind, effects.kind is EffectKind.RATIO)
+            if against in (design.baseline, design.control):
+                may = leave(rule, design, cells, spot.cell, key, effects, series.sample.unit)
+    elif not why:
+        values = _of_itself(series)
+    mismatch = "" if values is None else _mismatch(rule, values, series)
+    if values is not None and not mismatch:
+        mismatch = _promise(design, other, tuning, place, against)
+    why = mismatch or why
+    return _Test(
+        rule=rule,
+        spot=spot,
+        against=against,
+        values=None if why else values,
+        leave=may,
+        why=why,
+        # Named so, and not met by a pattern.
+        faulty=bool(mismatch) or (rule.against is not None and rule.tuning == rule.against),
+        before_look=design.before_look or (other is not None and before_first_look(other.run)),
+        level=design.level if other is None else joint_level(design, other.design),
+    )
+
+
+def _references(
+    rule: Rule,
+    design: Design,
+    cells: Cells,
+    others: Mapping[str, _Other],
+    tuning: str,
+    place: Place,
+    key: str,
+) -> tuple[str | None, Sequence[Series], str]:
+    """Return what it is compared with: its name, its series, and why there is none."""
+    if rule.like is not None:
+        if why := others[rule.like].why_not(tuning, place.workload):
+            return rule.like, (), why
+        other = others[rule.like].cells.get(tuning, place, key)
+        if other is None:
+            return rule.like, (), f"{rule.like} has no such value"
+        return rule.like, (other,), ""
+    if rule.against is None:
+        return None, (), ""
+    against = design.twins.get(tuning) if rule.against == TWIN else rule.against
+    if against is None:
+        return TWIN, (), f"{tuning} has no native twin"
+    if against == tuning:
+        return against, (), f"{tuning} can't be held against itself"
+    # An arm is none of its own references: the control would be held against half of itself.
+    both = against == design.baseline and tuning != design.control
+    names = (against, design.control) if both else (against,)
+    found = [s for name in names if (s := cells.get(name, place, key)) is not None]
+    if cells.get(against, place, key) is None:
+        return against, (), f"{against} has no such value"
+    return against, found, ""
+
+
+def _of_itself(series: Series) -> _Values:
+    logs = min(series.values.values()) > 0
+    return _of_spread(alone(series, logs=logs), None, logs)
+
+
+def _of_spread(of: Spread, kind: EffectKind | None, logs: bool) -> _Values:
+    return _Values(
+        kind=kind, logs=logs, mean=of.mean, n=of.n, interval=lambda alpha: t_interval(of, alpha)
+    )
+
+
+def _between_runs(other: Series, series: Series) -> _Values:
+    logs = by_ratio([other, series])
+    theirs, ours = (alone(side, logs=logs) for side in (other, series))
+    return _Values(
+        kind=EffectKind.RATIO if logs else EffectKind.DIFFERENCE,
+        logs=logs,
+        mean=ours.mean - theirs.mean,
+        n=min(ours.n, theirs.n),
+        interval=lambda alpha: welch_interval(theirs, ours, alpha),
+    )
+
+
+def _mismatch(rule: Rule, values: _Values, series: Series) -> str:
+    """Return why the rule's limit says nothing of these values."""
+    if values.kind is EffectKind.DIFFERENCE and rule.is_share:
+        return (
+            f"{series.sample.metric} is compared by difference, as 0 is a usual value of it: "
+            f"the limit must be a number in {series.sample.unit}"
+        )
+    if values.kind is EffectKind.RATIO and not rule.is_share:
+        return f"{series.sample.metric} is compared by ratio: the limit must be a share ('5 %')"
+    if series.is_maximum and rule.limit != "below":
+        return "a maximum can only be held against 'below'"
+    if series.sample.better is Better.NEITHER and rule.limit.startswith(("worse", "better")):
+        return f"{series.sample.metric} has no better direction"
+    return ""
+
+
+def _promise(
+    design: Design, other: _Other | None, tuning: str, place: Place, against: str | None
+) -> str:
+    """Return why a comparison says nothing because a completed write means something else on its
+    other side (METHOD 10)."""
+    ours = design.promises.get(tuning)
+    theirs = other.design.promises.get(tuning) if other else design.promises.get(against or "")
+    if design.may_compare(ours, theirs, place):
+        return ""
+    return (
+        f"the disk of {tuning} promises something else of a completed write ({ours}) than "
+        f"{against}'s ({theirs})"
+    )
+
+
+def _finding(test: _Test, counts_as: Undecided, decidable: int) -> Finding:
+    """`decidable`: the tests of the gate, which share the error of calling a rule violated."""
+    rule, spot, values, series = test.rule, test.spot, test.values, test.spot.series
+    outcome, why, interval = Outcome.UNDECIDED, test.why, None
+    if values is not None and series is not None:
+        interval = values.interval(2 * test.level)
+        if series.is_maximum:
+            outcome, why = _of_maximum(rule, series)
+            interval = None
+        elif values.n < FEWEST_BLOCKS:
+            why = f"{values.n} of the {FEWEST_BLOCKS} blocks that it takes"
+        elif test.before_look:
+            why = "before the first look that the plan declares"
+        elif test.leave.refused:
+            why = test.leave.refused
+        elif interval is None:
+            why = "the same number in every block, too coarse to judge by"
+        else:
+            sure = values.interval(2 * test.level / decidable)
+            claim = decide(
+                rule,
+                values.mean,
+                values.kind,
+                series.sample.better,
+                interval,
+                sure or interval,
+                logs=values.logs,
+            )
+            why = "the interval holds both" if claim.kept is None else test.leave.why_not(claim)
+            if not why:
+                outcome = Outcome.HOLDS if claim.kept else Outcome.VIOLATED
+    return Finding(
+        rule=rule.title,
+        limit=rule.demand,
+        against=test.against,
+        tuning=spot.cell.tuning if spot.cell else "",
+        workload=spot.cell.place.workload if spot.cell else "",
+        condition=spot.cell.place.condition if spot.cell else "",
+        metric=spot.key or rule.metric or "",
+        unit=series.sample.unit if series else None,
+        kind=values.kind if values else None,
+        estimate=values.shown(values.mean) if values else None,
+        low=values.shown(interval.low) if values and interval else None,
+        high=values.shown(interval.high) if values and interval else None,
+        blocks=values.n if values else 0,
+        outcome=outcome,
+        why=why,
+        # What is wrong with a rule, maybe by a typing error, must not pass in silence.
+        counts_as=Undecided.OPEN if test.faulty and counts_as is Undecided.PASS else counts_as,
+    )
+
+
+def _of_maximum(rule: Rule, series: Series) -> tuple[Outcome, str]:
+    """A maximum grows with the number of samples: it can break a limit, and never prove one."""
+    if series.typical >= rule.amount:
+        return Outcome.VIOLATED, ""
+    return Outcome.UNDECIDED, "no maximum reached it, which doesn't prove that none will"

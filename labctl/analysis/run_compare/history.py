@@ -1,0 +1,267 @@
+"""A metric over the runs of a host, and where it changed.
+
+The run is the unit: a value is a cell's typical one, and blocks of one run have more in common
+with each other than with those of another day. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.analysis.cells import Cell, Series, read_cells
+from labctl.analysis.design import ALPHA
+from labctl.analysis.run_compare.changepoints import ChangePoint, change_points
+from labctl.analysis.run_compare.run_facts import FactDifference, fact_differences
+from labctl.analysis.run_compare.two_runs import MADE_BY, accelerator_title, builds
+from labctl.base.units import Better, Unit
+from labctl.store.jsonfile import canonical
+from labctl.store.run_folder import LoadedRun
+
+FEWEST = 8
+"""Runs of a series in which a change is looked for: fewer tell too little of their noise."""
+
+_HARDWARE = ("cpu_model", "topology", "hypervisor_vendor")
+"""What makes runs those of one host. Facts have no serial number, so equal hosts look alike; all
+else (kernel, microcode, settings) may change on a host and stands beside its changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One run's value: `blocks` blocks make it."""
+
+    run: str
+    at: str
+    value: float
+    blocks: int
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A level that ends before `run`. `before` and `after`: typical values of the runs between
+    this change and its neighbours, and `p` how often chance alone makes as large a change."""
+
+    run: str
+    index: int
+    p: float
+    before: float
+    after: float
+    facts: tuple[FactDifference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeries:
+    """A metric of one cell over runs that can be compared, oldest first. `apart`: what tells it
+    from series of the same cell; `unmarked`: why no change was looked for."""
+
+    tuning: str
+    workload: str
+    condition: str
+    metric: str
+    unit: Unit
+    better: Better
+    accelerator: str
+    host: str
+    apart: str
+    points: tuple[Point, ...]
+    changes: tuple[Change, ...]
+    unmarked: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """`metrics`: what there would have been, where no run has what was asked for."""
+
+    metric: str
+    series: tuple[RunSeries, ...]
+    runs: int
+    alpha: float
+    metrics: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Hold what to look at; None is everything. `metric` may leave out its labels."""
+
+    metric: str
+    tuning: str | None = None
+    workload: str | None = None
+    condition: str | None = None
+    study: str | None = None
+
+    def has(self, cell: Cell) -> bool:
+        wanted = (self.tuning, self.workload, self.condition)
+        return all(
+            want is None or want == found
+            for want, found in zip(wanted, (cell.tuning, *cell.place), strict=True)
+        )
+
+
+def history(runs: Iterable[LoadedRun], choice: Choice) -> History:
+    """The series of a metric over runs, each run looked at once; nothing raises."""
+    found: dict[str, list[tuple[_Kept, Point]]] = {}
+    ranks: dict[str, int] = {}
+    metrics: set[str] = set()
+    left_out: list[str] = []
+    count = 0
+    for run in runs:
+        if choice.study is not None and run.run.get("study") != choice.study:
+            continue
+        count += 1
+        for name in run.plan.get("tunings") or {}:
+            ranks.setdefault(name, len(ranks))
+        kept = list(_kept(run, choice, metrics))
+        if not kept:
+            left_out.append(f"{run.name} has no valid value of it.")
+        for one in kept:
+            found.setdefault(one.identity, []).append((one, _point(run, one.series)))
+    ordered = [sorted(group, key=lambda kept: kept[1].at) for group in found.values()]
+    ordered.sort(key=lambda group: group[0][0].order(ranks))
+    alpha = ALPHA / max(1, sum(len(group) >= FEWEST for group in ordered))
+    twins = _apart([group[0][0] for group in ordered])
+    series = [_run_series(group, alpha, apart) for group, apart in zip(ordered, twins, strict=True)]
+    return History(
+        metric=choice.metric,
+        series=tuple(series),
+        runs=count,
+        alpha=alpha,
+        metrics=tuple(sorted(metrics)) if not series else (),
+        left_out=tuple(left_out),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A cell's series in one run, with all that must agree for two runs to be compared."""
+
+    cell: Cell
+    key: str
+    series: Series
+    traits: Mapping[str, str]
+
+    @property
+    def shown_as(self) -> tuple[Any, ...]:
+        return self.cell, self.key, self.traits["accelerator"]
+
+    @property
+    def identity(self) -> str:
+        return canonical([self.cell.tuning, *self.cell.place, self.key, dict(self.traits)])
+
+    def order(self, ranks: Mapping[str, int]) -> tuple[Any, ...]:
+        """By workload and condition, then tunings as the plans have them."""
+        tuning = self.cell.tuning
+        return *self.cell.place, ranks.get(tuning, len(ranks)), tuning, self.key
+
+
+def _kept(run: LoadedRun, choice: Choice, metrics: set[str]) -> Iterator[_Kept]:
+    tunings: Mapping[str, Any] = run.plan.get("tunings") or {}
+    workloads: Mapping[str, Any] = run.plan.get("workloads") or {}
+    for cell, by_key in read_cells(run).series.items():
+        if not choice.has(cell):
+            continue
+        metrics.update(by_key)
+        entry = workloads.get(cell.place.workload) or {}
+        for key, series in by_key.items():
+            if choice.metric in (key, series.sample.metric):
+                programs = [str(entry.get("program"))]
+                traits = {
+                    "accelerator": accelerator_title(run.run.get("accelerator")),
+                    "host": _host(run.run.get("host") or {}),
+                    "definition": str((tunings.get(cell.tuning) or {}).get("digest"))[:12],
+                    "workload": canonical([entry.get(name) for name in MADE_BY]),
+                    "build": canonical(builds(run.run, programs)),
+                    "unit": f"{series.sample.unit} {series.sample.better}",
+                }
+                yield _Kept(cell, key, series, traits)
+
+
+def _host(facts: Mapping[str, Any]) -> str:
+    known = {name: facts[name] for name in _HARDWARE if name in facts}
+    parts = [str(known.get("cpu_model", "unknown CPU"))]
+    topology = known.get("topology")
+    if isinstance(topology, Mapping):
+        parts.append(", ".join(f"{count} {name}" for name, count in topology.items()))
+    if (vendor := known.get("hypervisor_vendor")) not in (None, "none"):
+        parts.append(f"under {vendor}")
+    return ", ".join(parts)
+
+
+def _point(run: LoadedRun, series: Series) -> Point:
+    return Point(
+        run=run.name,
+        at=str(run.run.get("started_at") or run.name),
+        value=series.typical,
+        blocks=len(series.values),
+        record=run.run,
+    )
+
+
+def _apart(kept: Sequence[_Kept]) -> list[str]:
+    """For each, what it has otherwise than the others of its cell and accelerator, in words."""
+    words = {
+        "host": "on {}",
+        "definition": "definition {}",
+        "workload": "workload as {}",
+        "build": "programs {}",
+        "unit": "in {}",
+    }
+    found = []
+    for one in kept:
+        alike = [other for other in kept if other.shown_as == one.shown_as]
+        differing = [name for name in words if len({other.traits[name] for other in alike}) > 1]
+        found.append("; ".join(words[name].format(one.traits[name]) for name in differing))
+    return found
+
+
+def _run_series(group: Sequence[tuple[_Kept, Point]], alpha: float, apart: str) -> RunSeries:
+    kept, points = group[0][0], [point for _, point in group]
+    values = [point.value for point in points]
+    logs = min(values) > 0
+    unmarked, changes = None, []
+    if len(points) >= FEWEST:
+        scaled = [math.log(value) for value in values] if logs else values
+        changes = change_points(scaled, alpha)
+    else:
+        unmarked = f"{len(points)} of the {FEWEST} runs that a change takes"
+    sample = kept.series.sample
+    return RunSeries(
+        tuning=kept.cell.tuning,
+        workload=kept.cell.place.workload,
+        condition=kept.cell.place.condition,
+        metric=kept.key,
+        unit=sample.unit,
+        better=sample.better,
+        accelerator=kept.traits["accelerator"],
+        host=kept.traits["host"],
+        apart=apart,
+        points=tuple(points),
+        changes=tuple(_changes(points, changes, logs)),
+        unmarked=unmarked,
+    )
+
+
+def _changes(
+    points: Sequence[Point], changes: Sequence[ChangePoint], logs: bool
+) -> Iterator[Change]:
+    ends = [0, *(change.index for change in changes), len(points)]
+    for start, change, end in zip(ends, changes, ends[2:], strict=False):
+        here = change.index
+        yield Change(
+            run=points[here].run,
+            index=here,
+            p=change.p,
+            before=_typical(points[start:here], logs),
+            after=_typical(points[here:end], logs),
+            facts=tuple(fact_differences(points[here - 1].record, points[here].record)),
+        )
+
+
+def _typical(points: Sequence[Point], logs: bool) -> float:
+    values = [point.value for point in points]
+    if logs:
+        return math.exp(math.fsum(map(math.log, values)) / len(values))
+    return math.fsum(values) / len(values)

@@ -1,0 +1,414 @@
+"""Two runs against each other: two hosts, two kernels, two days.
+
+    facts ── what differs, first ─▶ what can't be compared at all ─▶ refused
+    tunings that mean the same in both ─▶ levels (B / A) ─▶ effects on baseline (B's / A's)
+
+Blocks of two runs have nothing in common, so nothing is paired here: intervals are Welch's
+(B. L. Welch, Biometrika 34, 1947), which pools no variances. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from labctl.analysis.added import confirmatory
+from labctl.analysis.cells import Cells, Place, Series, read_cells
+from labctl.analysis.checks import Checked, check
+from labctl.analysis.design import Design, joint_level, read_design
+from labctl.analysis.effects import (
+    Effects,
+    alone,
+    by_ratio,
+    effects_of,
+    natural,
+    on_scale,
+    ratio_of,
+)
+from labctl.analysis.intervals import Spread, welch_interval
+from labctl.analysis.model import EffectKind
+from labctl.analysis.pairing import is_interleaved
+from labctl.analysis.run_compare.run_facts import FactDifference, fact_differences
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
+from labctl.base.units import Better, Unit
+from labctl.base.wording import counted
+from labctl.store.run_folder import LoadedRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One number of run B against the same of run A.
+
+    `of_effect`: it is the tuning's effect on its baseline that is compared, else the value itself.
+    `estimate`, `low`, `high`: B / A for ratios, else B - A in `unit`; `low` and `high` None where
+    there is no interval. `confidence`: such that the rows of effects and of values all hold with
+    95 % together. `margin`: the practical threshold of A's study, as Comparison has it.
+    """
+
+    tuning: str
+    workload: str
+    condition: str
+    metric: str
+    unit: Unit
+    better: Better
+    of_effect: bool
+    kind: EffectKind
+    in_a: float
+    in_b: float
+    estimate: float
+    low: float | None
+    high: float | None
+    confidence: float
+    margin: float | None
+    """None where it is a share, and no ratio can be taken."""
+    blocks_a: int
+    blocks_b: int
+    before_look: bool
+    """One of the runs reached none of the looks that its plan declares."""
+    judges: bool = True
+    """Of an effect: whether the controls of both runs let them judge it (METHOD 18)."""
+    sees: bool = True
+    """Of an effect: whether both runs have shown that they see a loss as small as `margin`
+    (METHOD 5)."""
+
+    @property
+    def finding(self) -> str:
+        """Return what the interval says: "differs", "the same" (within the threshold) or "not
+        shown"; or why it may say nothing yet: "too few blocks" (METHOD 21), "before the first
+        look"."""
+        if self.low is None or self.high is None:
+            return "not shown"
+        if min(self.blocks_a, self.blocks_b) < FEWEST_BLOCKS:
+            return "too few blocks"
+        if self.before_look:
+            return "before the first look"
+        if not self.judges:
+            return "not shown"
+        nothing = 1.0 if self.kind is EffectKind.RATIO else 0.0
+        if not self.low <= nothing <= self.high:
+            return "differs"
+        if self.margin is None or not self.sees:
+            return "not shown"
+        if self.kind is EffectKind.RATIO:
+            within = self.low > 1 / (1 + self.margin) and self.high < 1 + self.margin
+        else:
+            within = -self.margin < self.low and self.high < self.margin
+        return "the same" if within else "not shown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """`refusals`: why the runs can't be compared; with any, the rest is an answer to another
+    question than it seems. `left_out`: what only one run has, or means otherwise."""
+
+    a: str
+    b: str
+    facts: tuple[FactDifference, ...]
+    refusals: tuple[str, ...]
+    left_out: tuple[str, ...]
+    levels: tuple[Difference, ...]
+    effects: tuple[Difference, ...]
+    cautions: tuple[str, ...]
+
+
+def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
+    """Everything that run `b` says otherwise than run `a`; nothing raises.
+
+    Compared are the primary metrics of workloads that both ran in the same way, for the tunings
+    and conditions that both have.
+    """
+    ours, theirs = _Side.of(a), _Side.of(b)
+    left_out = [
+        f"{run.name} has no plan: nothing tells its arms." for run in (a, b) if not run.plan
+    ]
+    spots = [] if left_out else _spots(ours, theirs, left_out)
+    measured = [spot for spot in spots if ours.has(spot) and theirs.has(spot)]
+    if spots and not measured:
+        left_out.append("No tuning has a primary metric measured in both runs.")
+    judged = [spot for spot in measured if spot.tuning in ours.design.candidates]
+    # Effects and values get half each: runs that are alike must not differ in any row of either.
+    level = joint_level(ours.design, theirs.design) / (2 if judged else 1)
+    effects = (_effect(ours, theirs, spot, level / len(judged)) for spot in judged)
+    return RunComparison(
+        a=a.name,
+        b=b.name,
+        facts=() if _either_imported(a, b) else tuple(fact_differences(a.run, b.run)),
+        refusals=tuple(refusals(a, b)),
+        left_out=tuple(left_out),
+        levels=tuple(_level(ours, theirs, spot, level / len(measured)) for spot in measured),
+        effects=tuple(found for found in effects if found is not None),
+        cautions=(*_cautions(ours, theirs), *_unchecked(ours, theirs, judged)),
+    )
+
+
+def _spots(a: _Side, b: _Side, left_out: list[str]) -> list[_Spot]:
+    places = _matched_places(a, b, left_out)
+    left_out += _unmatched_tunings(a, b)
+    return [
+        _Spot(tuning, place, a.design.primaries[place.workload].metric)
+        for place in places
+        for tuning in _matched_tunings(a, b)
+    ]
+
+
+class _Spot(NamedTuple):
+    """Hold what is compared: the primary metric of one tuning under one workload and condition."""
+
+    tuning: str
+    place: Place
+    metric: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    run: LoadedRun
+    design: Design
+    cells: Cells
+
+    @classmethod
+    def of(cls, run: LoadedRun) -> _Side:
+        run = confirmatory(run)
+        return cls(run, read_design(run), read_cells(run))
+
+    def has(self, spot: _Spot) -> bool:
+        return self.cells.get(spot.tuning, spot.place, spot.metric) is not None
+
+    def checked(self, place: Place) -> Checked:
+        """Control and handicap of the run at a place whose workload has a primary metric."""
+        return check(self.design, self.cells, place, self.design.primaries[place.workload])
+
+    def licence(self, place: Place) -> Licence:
+        return self.checked(place).licence
+
+    def series(self, spot: _Spot) -> Series:
+        return self.cells.at(spot.tuning, spot.place)[spot.metric]
+
+
+def _either_imported(a: LoadedRun, b: LoadedRun) -> bool:
+    return bool(a.run.get("imported") or b.run.get("imported"))
+
+
+def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
+    """Yield why two runs can't be compared, as ends of sentences."""
+    if bool(a.run.get("imported")) is not bool(b.run.get("imported")):
+        imported, other = (a, b) if a.run.get("imported") else (b, a)
+        yield (
+            f"{imported.name} was imported and {other.name} was measured by labctl: that they mean "
+            "the same by the same names is not known"
+        )
+        return
+    ours, theirs = a.run.get("accelerator"), b.run.get("accelerator")
+    if ours != theirs:
+        known = {ours, theirs} == {"tcg", "kvm"}
+        yield (
+            f"the guests of {a.name} ran under {accelerator_title(ours)} and those of "
+            f"{b.name} under {accelerator_title(theirs)}: "
+            + ("one is emulated, so their difference is that" if known else "one may be emulated")
+        )
+    programs = {str(entry.get("program")) for entry in (a.plan.get("workloads") or {}).values()}
+    built, otherwise = builds(a.run, programs), builds(b.run, programs)
+    for binary in sorted(set(built) & set(otherwise)):
+        if built[binary] != otherwise[binary]:
+            yield (
+                f"the guests ran different builds of {binary}, so a difference may be the program's"
+            )
+
+
+def builds(record: Mapping[str, Any], programs: Collection[str]) -> dict[str, str | None]:
+    """The digests of what the guest ran of these programs, by the binary's name."""
+    return {
+        binary: digests.get("guest")
+        for binary, digests in (record.get("binaries") or {}).items()
+        if any(name == binary or name.startswith(f"{binary}-") for name in programs)
+        and isinstance(digests, Mapping)
+    }
+
+
+def accelerator_title(name: Any) -> str:
+    """As people read it; of what a run.json may say."""
+    return {"tcg": "TCG", "kvm": "KVM"}.get(str(name), "an unknown accelerator")
+
+
+def _matched_tunings(a: _Side, b: _Side) -> list[str]:
+    """Tunings of the same name and definition, in A's order."""
+    ours, theirs = (side.run.plan.get("tunings") or {} for side in (a, b))
+    return [name for name in ours if name in theirs and same_tuning(a.run, b.run, name)]
+
+
+def same_tuning(a: LoadedRun, b: LoadedRun, name: str) -> bool:
+    """Return whether a tuning that both have is the same; of what was imported its name must do."""
+    ours, theirs = (run.plan["tunings"][name].get("digest") for run in (a, b))
+    return _either_imported(a, b) or ours == theirs
+
+
+def _unmatched_tunings(a: _Side, b: _Side) -> Iterator[str]:
+    ours, theirs = (side.run.plan.get("tunings") or {} for side in (a, b))
+    for name in dict.fromkeys([*ours, *theirs]):
+        if name not in ours or name not in theirs:
+            run = a.run.name if name in ours else b.run.name
+            yield f"Tuning '{name}' is in {run} only."
+        elif not same_tuning(a.run, b.run, name):
+            yield f"Tuning '{name}' is defined otherwise in {b.run.name}."
+
+
+def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Place]:
+    ours, theirs = (side.run.plan.get("workloads") or {} for side in (a, b))
+    same = set()
+    for name in [*ours, *(name for name in theirs if name not in ours)]:
+        if name not in ours or name not in theirs:
+            run = a.run.name if name in ours else b.run.name
+            left_out.append(f"Workload '{name}' is in {run} only.")
+        elif differing := workload_differences(a.run, b.run, name):
+            left_out.append(
+                f"Workload '{name}' ran otherwise in {b.run.name} ({', '.join(differing)})."
+            )
+        elif name in a.design.primaries and name in b.design.primaries:
+            same.add(name)
+    return [
+        place
+        for place in a.design.places
+        if place in set(b.design.places) and place.workload in same
+    ]
+
+
+def workload_differences(a: LoadedRun, b: LoadedRun, name: str) -> list[str]:
+    """Return what a workload that both have was run otherwise by."""
+    ours, theirs = (run.plan["workloads"][name] for run in (a, b))
+    known = ("primary",) if _either_imported(a, b) else MADE_BY
+    return [key for key in known if ours.get(key) != theirs.get(key)]
+
+
+MADE_BY = ("program", "parameters", "duration_s", "primary")
+
+
+def _level(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference:
+    ours, theirs = a.series(spot), b.series(spot)
+    logs = by_ratio([ours, theirs])
+    return _difference(
+        a,
+        b,
+        spot,
+        EffectKind.RATIO if logs else EffectKind.DIFFERENCE,
+        (alone(ours, logs=logs), alone(theirs, logs=logs)),
+        shown=(ours.typical, theirs.typical),
+        alpha=alpha,
+        of_effect=False,
+        licences=(),
+    )
+
+
+def _effect(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference | None:
+    ours, theirs = _effects(a, spot), _effects(b, spot)
+    if ours is None or theirs is None or ours.kind is not theirs.kind:
+        return None
+    return _difference(
+        a,
+        b,
+        spot,
+        ours.kind,
+        (ours.spread, theirs.spread),
+        shown=(ours.shown(ours.spread.mean), theirs.shown(theirs.spread.mean)),
+        alpha=alpha,
+        of_effect=True,
+        licences=(a.licence(spot.place), b.licence(spot.place)),
+    )
+
+
+def _effects(side: _Side, spot: _Spot) -> Effects | None:
+    """The tuning against its own run's baseline and control, as the run itself judges it."""
+    references = (
+        side.cells.get(name, spot.place, spot.metric)
+        for name in (side.design.baseline, side.design.control)
+    )
+    if side.cells.get(side.design.baseline, spot.place, spot.metric) is None:
+        return None
+    return effects_of(
+        side.series(spot), [one for one in references if one is not None], against_native=False
+    )
+
+
+def _difference(
+    a: _Side,
+    b: _Side,
+    spot: _Spot,
+    kind: EffectKind,
+    spreads: tuple[Spread, Spread],
+    *,
+    shown: tuple[float, float],
+    alpha: float,
+    of_effect: bool,
+    licences: Sequence[Licence],
+) -> Difference:
+    interval = welch_interval(*spreads, alpha)
+
+    def scaled(value: float) -> float:
+        return ratio_of(value) if kind is EffectKind.RATIO else value
+
+    sample = a.series(spot).sample
+    # A margin that is a share says nothing of a difference.
+    usual = kind is EffectKind.RATIO or natural(sample.metric, sample.unit, against_native=False)
+    margin = a.design.primaries[spot.place.workload].margin
+    return Difference(
+        tuning=spot.tuning,
+        workload=spot.place.workload,
+        condition=spot.place.condition,
+        metric=spot.metric,
+        unit=sample.unit,
+        better=sample.better,
+        of_effect=of_effect,
+        kind=kind,
+        in_a=shown[0],
+        in_b=shown[1],
+        estimate=scaled(spreads[1].mean - spreads[0].mean),
+        low=None if interval is None else scaled(interval.low),
+        high=None if interval is None else scaled(interval.high),
+        confidence=1 - alpha,
+        margin=margin if usual else None,
+        blocks_a=spreads[0].n,
+        blocks_b=spreads[1].n,
+        before_look=a.design.before_look or b.design.before_look,
+        judges=all(licence.judges for licence in licences),
+        sees=all(licence.sees(on_scale(margin, kind)) for licence in licences),
+    )
+
+
+def _unchecked(a: _Side, b: _Side, judged: Collection[_Spot]) -> Iterator[str]:
+    """Yield what control and handicap of either run hold back of its tunings' effects."""
+    for place in dict.fromkeys(spot.place for spot in judged):
+        for side in (a, b):
+            checked = side.checked(place)
+            if side.cells.blocks < FEWEST_BLOCKS:
+                continue  # said already, and then nothing can be checked
+            if not checked.licence.judges:
+                yield f"{side.run.name}: {checked.control.sentence}"
+            elif checked.handicap.passed is not True:
+                yield f"{side.run.name}: {checked.handicap.sentence}"
+
+
+def _cautions(a: _Side, b: _Side) -> Iterator[str]:
+    for side in (a, b):
+        if side.run.run.get("imported"):
+            yield (
+                f"{side.run.name} was imported, not measured by labctl: nothing is known of its "
+                "host, and what its tunings and workloads are from their names alone."
+            )
+        if not is_interleaved(side.run):
+            yield (
+                f"{side.run.name}: its effects are unpaired, as nothing says that its trials were "
+                "interleaved."
+            )
+        if 0 < side.cells.blocks < FEWEST_BLOCKS:
+            yield (
+                f"{side.run.name} has {counted(side.cells.blocks, 'block')} where a finding takes "
+                f"{FEWEST_BLOCKS}: a demonstration."
+            )
+        if side.cells.boots == 1 < side.cells.blocks:
+            yield (
+                f"{side.run.name}: {side.cells.blocks} blocks share one boot, so its intervals "
+                "lack what differs from boot to boot, and two runs differ by that as well."
+            )
+        status = side.run.run.get("status")
+        if status != "done":
+            yield f"{side.run.name} is not finished (status: {status or 'unknown'})."
+        yield from (f"{side.run.name}: {text}" for text in side.run.problems)

@@ -1,0 +1,58 @@
+"""Show who pays for a tuning: the guest, its neighbour, the host's CPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labctl.analysis.cells import Place
+from labctl.analysis.view import Column, View, primary_column
+from labctl.analysis.words import effect_text, interval_text
+from labctl.base.wording import change
+from labctl.store.samples import base_name, labels_of
+from labctl.trace.threads import HELPERS, VCPU
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Hold what one tuning did to one party: `text` is its change against baseline, `interval` ""
+    where there is none."""
+
+    who: str
+    text: str
+    interval: str = ""
+
+
+def bill(view: View, tuning: str, place: Place) -> list[Price]:
+    """Return who pays for a tuning: the guest, its neighbour, the host's CPUs, per CPU-second.
+
+    Without this a FIFO guest looks free. [] unless there is more to say than the guest's own
+    change.
+    """
+    prices = []
+    primary = view.primary(place.workload)
+    parties = [Column("neighbour", ("neighbour_ops_per_s",))]
+    if primary is not None:
+        parties.insert(0, Column("guest", primary_column(primary).names))
+    for party in parties:
+        found = view.comparison(tuning, view.baseline, place, party)
+        if found is not None:
+            prices.append(Price(party.title, effect_text(found), interval_text(found)))
+    host = _host_cpu(view, tuning, place), _host_cpu(view, view.baseline, place)
+    if host[0] and host[1]:
+        prices.append(Price("host CPU", change(host[0] / host[1])))
+    per_cpu = Column("", ("ops_per_cpu_s",))
+    found = view.comparison(tuning, view.baseline, place, per_cpu)
+    if found is not None:
+        prices.append(Price("work per host CPU-second", effect_text(found), interval_text(found)))
+    return prices if len(prices) > 1 else []
+
+
+def _host_cpu(view: View, tuning: str, place: Place) -> float:
+    """CPU seconds per second of all the guest's threads together."""
+    return sum(
+        level.typical
+        for level in view.levels(place)
+        if level.tuning == tuning
+        and base_name(level.metric) == "host_cpu"
+        and labels_of(level.metric).get("thread") in (VCPU, *HELPERS)
+    )

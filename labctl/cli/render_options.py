@@ -1,0 +1,69 @@
+"""A tuning's domain without a run: the options that shape it, and the request for its XML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from labctl.base.tuning import Tuning
+    from labctl.domain.render import DomainRequest
+    from labctl.host.topology import Topology
+
+_PLACE = Path("/var/lib/labctl")
+_UUID = "00000000-0000-4000-8000-000000000000"
+
+
+def host_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option(
+            "--accel",
+            type=click.Choice(["kvm", "tcg"]),
+            help="Accelerator. Default: what the tuning needs, else kvm where /dev/kvm exists, "
+            "else tcg. That is a guess, which a sweep checks by booting a kernel.",
+        ),
+        click.option("--vcpus", type=click.IntRange(1), help="vCPUs. Default: from the topology."),
+        click.option(
+            "--memory-mib", type=click.IntRange(64), default=1024, show_default=True, help="Memory."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def stand_in(
+    tuning: Tuning, topology: Topology, accel: str | None, vcpus: int, memory_mib: int
+) -> DomainRequest:
+    """A tuning's domain for this host, with paths that stand for those of a run."""
+    from labctl.domain.pinning.pin_plan import pin_plan
+    from labctl.domain.render import DomainRequest
+
+    running = _PLACE / "running"
+    return DomainRequest(
+        name="labctl-guest",
+        uuid=_UUID,
+        tuning=tuning,
+        plan=pin_plan(topology, vcpus, tuning.iothreads, tuning.pin.strategy),
+        accelerator=accel or tuning.requires.accelerator or likely_accelerator(),
+        vcpus=vcpus,
+        memory_mib=memory_mib,
+        kernel=_PLACE / "images/vmlinuz",
+        initrd=_PLACE / "images/initrd.img",
+        cmdline=" ".join(["root=/dev/vda console=ttyS0", *tuning.guest.command_line]),
+        root_disk=running / "root.qcow2",
+        data_disk=running / f"data.{tuning.disk.format}",
+        seed_disk=None,
+        console_log=running / "console.log",
+        runner_socket=running / "runner.sock",
+        agent_socket=running / "agent.sock",
+    )
+
+
+def likely_accelerator() -> str:
+    """A guess: a sweep boots a kernel to know."""
+    return "kvm" if Path("/dev/kvm").exists() else "tcg"

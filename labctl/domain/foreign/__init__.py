@@ -1,0 +1,1 @@
+"""The administrator's own domain: read, and rebuilt from what is known."""

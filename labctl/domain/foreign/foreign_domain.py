@@ -1,0 +1,394 @@
+"""The administrator's own domain: read, and refused where no copy of it could run. Pure.
+
+What the copy keeps and changes is in `foreign_copy`, how a tuning gets into it in `foreign_graft`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lxml import etree
+
+from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
+from labctl.base.errors import UsageError
+from labctl.base.xmldiff import parse, tag_of, text_of
+from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread
+from labctl.domain.foreign.allowed import DOMAIN
+from labctl.domain.foreign.rebuilt import path as is_no_path
+from labctl.domain.foreign.rebuilt import rebuilt
+from labctl.domain.foreign.vocabulary import MOST_IOTHREADS, MOST_MEMORY, MOST_VCPUS
+from labctl.domain.xmlfacts import UNITS
+
+FORMATS = ("raw", "qcow2")
+MOST_BYTES: Final = 1 << 20
+MOST_LEVELS: Final = 32
+MOST_ELEMENTS: Final = 4096
+MOST_NAMED_CPUS: Final = 1_000_000
+"""In all sets of CPUs of one domain together: 1024 vCPUs with 900 CPUs each."""
+QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
+
+_REFUSED = {
+    "devices/hostdev": "a device of the host that is passed through can't be saved and restored",
+    "devices/filesystem": "the guest could write to the folder that it shares with the host",
+    "devices/shmem": "it shares memory with other guests",
+    "devices/lease": "it takes a lock that the original needs",
+    "devices/memory[@model='nvdimm']": "the guest would write to the file behind it",
+    "devices/memory[@model='virtio-pmem']": "the guest would write to the file behind it",
+    "os/loader[@readonly='no']": "the guest would write to the firmware's own file",
+    "launchSecurity": "an encrypted guest can't be saved and restored",
+    f"{{{QEMU_NAMESPACE}}}commandline": "labctl can't tell what QEMU options open or write to",
+    "vcpu[@placement='auto']": "numad would place each start of it differently",
+    "numatune/memory[@placement='auto']": "numad would place each start of it differently",
+}
+"""What a copy can't have, with the reason."""
+
+_WITH_CPU_SETS = ("vcpu", "cputune/*", "numatune/*", "cpu/numa/cell", "memoryBacking//page")
+"""Elements with sets of CPUs or nodes."""
+
+_MOST_DIGITS = 20
+
+_GIVE = "Give what 'virsh dumpxml --inactive NAME' prints."
+_REMEDY = "Take that out of a copy of its XML ('virsh dumpxml --inactive'), and give the file."
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDisk:
+    """A disk that the guest writes to. `name`: its target (vda); `format`: one of FORMATS."""
+
+    name: str
+    path: Path
+    format: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDomain:
+    """A domain as its owner has it. `what`: the file or name that it comes from, for errors.
+    `xml`: with CPU sets as labctl writes them. `memory_mib`: rounded up, as libvirt does."""
+
+    name: str
+    what: str
+    xml: str
+    vcpus: int
+    memory_mib: int
+    disks: tuple[OwnDisk, ...]
+    is_uefi: bool
+    nvram: Path | None
+    """The file of its UEFI variables, where it names one; there may be none yet."""
+    read_only: tuple[OwnDisk, ...]
+    """Disks and CD images that the copy opens as they are."""
+    firmware: tuple[Path, ...]
+    """Files that QEMU takes its firmware from."""
+    boot_files: tuple[Path, ...]
+    """Kernel and initrd, where they are booted directly."""
+    networks: frozenset[str]
+    """Types of its network interfaces."""
+    has_command_line: bool
+    """Whether its kernel is booted directly, so that the XML says the kernel's command line."""
+    refused: tuple[str, ...]
+    """Every element that a copy can't have: its line, and why."""
+
+
+def own_domain(xml: str | bytes, what: str) -> OwnDomain:
+    """The domain that `xml` describes; `what` names it in errors. Raises UsageError for what is
+    no domain of QEMU."""
+    root = _parsed(xml, what)
+    if root.tag != "domain" or root.get("type") not in ("kvm", "qemu"):
+        kind = root.get("type")
+        found = f"<{tag_of(root)}{f' type={kind!r}' if kind is not None else ''}>"
+        raise UsageError(f"{what} is no domain of QEMU's: its root is {found}", hint=_GIVE)
+    refused = (*_refused(root), *_refused_disks(root), *rebuilt(root, DOMAIN).refused)
+    _rewrite_cpu_sets(root, what)
+    for graphics in root.iterfind("devices/graphics"):
+        graphics.attrib.pop("passwd", None)  # run folders are passed on
+    nvram, loader = root.find("os/nvram"), root.find("os/loader")
+    is_flash = loader is not None and loader.get("type") == "pflash"
+    is_efi = root.find("os[@firmware='efi']") is not None
+    return OwnDomain(
+        name=root.findtext("name", "").strip() or what,
+        what=what,
+        xml=etree.tostring(root, encoding="unicode"),
+        vcpus=_vcpus(root, what),
+        memory_mib=-(-memory_kib(_needed(root, "memory", what), what) // 1024),
+        disks=tuple(_own_disk(disk) for disk in _written_disks(root)),
+        is_uefi=nvram is not None or is_flash or is_efi,
+        nvram=_nvram_path(nvram) if nvram is not None else None,
+        read_only=tuple(map(_own_disk, filter(_is_opened, _unwritten_disks(root)))),
+        firmware=tuple(Path(name) for name in _texts(root, "os/loader", "os/nvram/@template")),
+        boot_files=tuple(Path(name) for name in _texts(root, "os/kernel", "os/initrd")),
+        networks=frozenset(str(i.get("type")) for i in root.iterfind("devices/interface")),
+        has_command_line=root.find("os/kernel") is not None,
+        refused=refused,
+    )
+
+
+def _parsed(xml: str | bytes, what: str) -> etree._Element:
+    """The root element of a domain within the limits. Raises UsageError."""
+    size = len(xml.encode()) if isinstance(xml, str) else len(xml)
+    if size > MOST_BYTES:
+        raise UsageError(f"{what} is larger than {MOST_BYTES} bytes", hint=_GIVE)
+    try:
+        root = parse(xml, what)
+    except UsageError as error:
+        raise UsageError(error.message, hint=_GIVE) from error
+    if root.getroottree().docinfo.doctype:
+        raise UsageError(f"{what} has a document type, which libvirt never writes", hint=_GIVE)
+    level = 0
+    for count, (event, _) in enumerate(etree.iterwalk(root, events=("start", "end"))):
+        level += 1 if event == "start" else -1
+        if level > MOST_LEVELS:
+            raise UsageError(f"{what} has elements in more than {MOST_LEVELS} levels", hint=_GIVE)
+        if count > 2 * MOST_ELEMENTS:
+            raise UsageError(f"{what} has more than {MOST_ELEMENTS} elements", hint=_GIVE)
+    return root
+
+
+def check_copyable(own: OwnDomain) -> None:
+    """Raises UsageError naming every element that a copy can't have, its line, and why."""
+    if own.refused:
+        raise UsageError(f"labctl can't copy {own.what}: {'; '.join(own.refused)}", hint=_REMEDY)
+    if not own.disks and not own.has_command_line:
+        raise UsageError(
+            f"{own.what} has no disk of its own to boot from",
+            hint="Give a domain that is installed, with its <disk device='disk'>.",
+        )
+
+
+def memory_kib(element: etree._Element, what: str, attribute: str | None = None) -> int:
+    """A size of memory in KiB: the element's text, or an attribute of it. libvirt's unit is KiB
+    where none is said. `what` names the XML in errors."""
+    text = text_of(element) if attribute is None else element.get(attribute, "")
+    try:
+        size = int(text[:_MOST_DIGITS]) * UNITS[element.get("unit", "KiB")]
+        if size <= MOST_MEMORY and len(text) <= _MOST_DIGITS:
+            return size // 1024
+    except (ValueError, KeyError) as error:
+        unit = element.get("unit", "")
+        raise UsageError(
+            f"{what}: {_named(element)}: '{f'{text} {unit}'.strip()}' is no size of memory",
+            hint="Say it as 'virsh dumpxml' does: <memory unit='KiB'>1048576</memory>.",
+        ) from error
+    raise UsageError(
+        f"{what}: {_named(element)}: {text[:_MOST_DIGITS]} is more than {MOST_MEMORY >> 40} TiB",
+        hint="No host has as much: mend it in a copy of its XML.",
+    )
+
+
+def is_written(disk: etree._Element) -> bool:
+    """Return whether the guest writes to this <disk>."""
+    return disk.get("device", "disk") in ("disk", "lun") and disk.find("readonly") is None
+
+
+def named_places(own: OwnDomain) -> tuple[CpuSet, CpuSet]:
+    """CPUs and NUMA nodes of the host that its XML names."""
+    root = parse(own.xml)
+    sets = [e.get("cpuset", "") for path in ("vcpu", "cputune/*") for e in root.iterfind(path)]
+    nodesets = [e.get("nodeset", "") for e in root.iterfind("numatune/*")]
+    return (
+        frozenset().union(*map(parse_cpus, sets)),
+        frozenset().union(*map(parse_cpus, nodesets)),
+    )
+
+
+def expected_threads(xml: str, vcpus: int, allowed: CpuSet) -> list[ExpectedThread]:
+    """Return what each thread of a guest with this XML must show: its <cputune> says it all,
+    whoever wrote it. `allowed`: where threads that nothing is said about may run.
+
+    A <vcpu cpuset=…> holds for every thread without a pin of its own
+    (https://libvirt.org/formatdomain.html#cpu-allocation).
+    """
+    root = parse(xml)
+    common = root.find("vcpu")
+    cpuset = common.get("cpuset") if common is not None else None
+    free = parse_cpus(cpuset) if cpuset else allowed
+    tune = root.find("cputune")
+    tune = etree.Element("cputune") if tune is None else tune
+    iothreads = range(1, int(root.findtext("iothreads", "0")) + 1)
+
+    def expected(role: str, index: int) -> ExpectedThread:
+        pins = [e for e in tune.iterfind(f"{role}pin") if e.get(role, str(index)) == str(index)]
+        scheds = [e for e in tune.iterfind(f"{role}sched") if _holds_for(e, index)]
+        return ExpectedThread(
+            role=role,
+            index=index,
+            cpus=parse_cpus(pins[0].get("cpuset", "")) if pins else free,
+            policy=scheds[0].get("scheduler", "other") if scheds else "other",
+            priority=int(scheds[0].get("priority", "0")) if scheds else 0,
+        )
+
+    return [
+        *(expected(VCPU, number) for number in range(vcpus)),
+        expected(EMULATOR, 0),
+        *(expected(IOTHREAD, number) for number in iothreads),
+    ]
+
+
+def _rewrite_cpu_sets(root: etree._Element, what: str) -> None:
+    """libvirt's sets may take numbers out again ("0-3,^2"); the kernel's can't."""
+    named = 0
+    for element in (e for path in _WITH_CPU_SETS for e in root.iterfind(path)):
+        for key in ("cpuset", "vcpus", "iothreads", "nodeset", "cpus"):
+            if (text := element.get(key)) is None:
+                continue
+            parts = text.replace(" ", "").split(",")
+            try:
+                kept = parse_cpus(",".join(part for part in parts if part[:1] != "^"))
+                out = parse_cpus(",".join(part[1:] for part in parts if part[:1] == "^"))
+            except ValueError as error:
+                raise UsageError(
+                    f"{what}: {_named(element)}: {key}: {error}",
+                    hint="Write it as in 0-3,8 or 0-7,^2.",
+                ) from error
+            named += len(kept)
+            if named > MOST_NAMED_CPUS:
+                raise UsageError(
+                    f"{what} names more than {MOST_NAMED_CPUS} CPUs in its sets", hint=_GIVE
+                )
+            element.set(key, format_cpus(kept - out))
+
+
+def _holds_for(sched: etree._Element, index: int) -> bool:
+    numbers = sched.get("vcpus") or sched.get("iothreads")
+    return numbers is None or index in parse_cpus(numbers)
+
+
+def _refused(root: etree._Element) -> Iterator[str]:
+    for path, reason in _REFUSED.items():
+        for element in root.iterfind(path):
+            yield f"{_named(element)}: {reason}"
+    kind = root.find("os/type")
+    arch = kind.get("arch", "x86_64") if kind is not None else None
+    if root.findtext("os/type", "").strip() != "hvm" or arch not in ("x86_64", "i686"):
+        of = f"'{root.findtext('os/type', '').strip()}' on '{arch}'"
+        yield f"<os><type> says {of}: labctl's tunings are for 'hvm' on 'x86_64'"
+    iothreads = root.findtext("iothreads", "0").strip()
+    if not _is_number(iothreads, MOST_IOTHREADS):
+        yield f"<iothreads> says '{iothreads[:_MOST_DIGITS]}', and may say up to {MOST_IOTHREADS}"
+    variables = root.find("os/nvram")
+    if variables is not None and (file := _nvram_path(variables)) and is_no_path(str(file)):
+        yield f"{_named(variables)}: it names no file by an absolute path"
+    ids = [iothread.get("id") for iothread in root.iterfind("iothreadids/iothread")]
+    if ids != [str(number) for number in range(1, len(ids) + 1)]:
+        yield "<iothreadids>: tunings number iothreads from 1"
+
+
+def _refused_disks(root: etree._Element) -> Iterator[str]:
+    for disk in root.iterfind("devices/disk"):
+        if reason := _why_refused(disk):
+            yield f"{_named(disk)}: {reason}"
+
+
+def _why_refused(disk: etree._Element) -> str | None:
+    kind, driver = disk.get("type", "file"), disk.find("driver")
+    if disk.get("device") in ("cdrom", "floppy"):  # it is kept or emptied, but never written to
+        return None if not _is_opened(disk) else _why_format_refused(driver)
+    if disk.get("device", "disk") not in ("disk", "lun"):
+        return f"labctl knows no disks of the kind '{disk.get('device')}'"
+    if disk.get("device") == "lun":
+        return "a LUN takes SCSI commands, which no overlay can hold back"
+    if kind not in ("file", "block"):
+        return f"an overlay needs a file or a block device, and this is of type '{kind}'"
+    for path in ("encryption", "source/encryption", "auth", "source/auth"):
+        if disk.find(path) is not None:
+            return "labctl has no secrets"
+    if disk.find("mirror") is not None:
+        return "a block job is at work on it"
+    if disk.find("source/slices") is not None:
+        return "only a part of its file is the disk"
+    if _source(disk) is None or not _source_path(disk).is_absolute():
+        return "it names no file"
+    if disk.find("target") is None:
+        return "it has no <target>"
+    return _why_format_refused(driver)
+
+
+def _why_format_refused(driver: etree._Element | None) -> str | None:
+    if _format(driver) in FORMATS:
+        return None
+    # Other formats name files of the host in ways of their own.
+    return f"labctl opens {' and '.join(FORMATS)}, and it is '{_format(driver)}'"
+
+
+def _named(element: etree._Element) -> str:
+    target = element.find("target")
+    dev = target.get("dev") if target is not None else None
+    name = tag_of(element)
+    said = {"type": element.get("type"), "placement": element.get("placement"), "dev": dev}
+    words = [name, *(f"{key}='{value}'" for key, value in said.items() if value)]
+    return f"<{' '.join(words)}> (line {element.sourceline})"
+
+
+def _written_disks(root: etree._Element) -> list[etree._Element]:
+    return [disk for disk in root.iterfind("devices/disk") if is_written(disk)]
+
+
+def _unwritten_disks(root: etree._Element) -> list[etree._Element]:
+    return [disk for disk in root.iterfind("devices/disk") if not is_written(disk)]
+
+
+def _is_opened(disk: etree._Element) -> bool:
+    """Return whether the copy opens the file of a disk that the guest doesn't write to: drives of
+    the host's and floppies are emptied."""
+    kind = disk.get("type", "file")
+    is_kept = kind == "file" or (kind == "block" and disk.get("device", "disk") == "disk")
+    return is_kept and disk.get("device") != "floppy" and _source(disk) is not None
+
+
+def _own_disk(disk: etree._Element) -> OwnDisk:
+    target = disk.find("target")
+    name = target.get("dev", "") if target is not None else ""
+    return OwnDisk(name, _source_path(disk), _format(disk.find("driver")))
+
+
+def _format(driver: etree._Element | None) -> str:
+    # libvirt takes a disk whose format nobody says for raw: a guest could write a qcow2 header
+    # into one, and name any file of the host as its backing file.
+    return driver.get("type", "raw") if driver is not None else "raw"
+
+
+def _source(disk: etree._Element) -> str | None:
+    source = disk.find("source")
+    return None if source is None else source.get("file") or source.get("dev")
+
+
+def _source_path(disk: etree._Element) -> Path:
+    return Path(_source(disk) or "")
+
+
+def _nvram_path(nvram: etree._Element) -> Path | None:
+    source = nvram.find("source")
+    path = text_of(nvram) or (source.get("file", "") if source is not None else "")
+    return Path(path) if path else None
+
+
+def _vcpus(root: etree._Element, what: str) -> int:
+    vcpu = _needed(root, "vcpu", what)
+    text = vcpu.get("current") or text_of(vcpu)
+    if not _is_number(text, MOST_VCPUS) or int(text) == 0:
+        raise UsageError(
+            f"{what}: {_named(vcpu)}: '{text[:_MOST_DIGITS]}' is no number of vCPUs from "
+            f"1 to {MOST_VCPUS}",
+            hint="Write it as in <vcpu>2</vcpu>.",
+        )
+    return int(text)
+
+
+def _needed(root: etree._Element, tag: str, what: str) -> etree._Element:
+    if (element := root.find(tag)) is None:
+        raise UsageError(f"{what} has no <{tag}>", hint=_GIVE)
+    return element
+
+
+def _is_number(text: str, most: int) -> bool:
+    return text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most
+
+
+def _texts(root: etree._Element, *paths: str) -> Iterator[str]:
+    """Texts of elements, and values of attributes, where they are said."""
+    for path in paths:
+        tag, _, key = path.partition("/@")
+        for element in root.iterfind(tag):
+            if text := element.get(key) if key else text_of(element):
+                yield text

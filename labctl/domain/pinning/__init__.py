@@ -1,0 +1,1 @@
+"""Which CPU each thread of a guest gets."""

@@ -1,0 +1,1 @@
+"""The host's settings: read, changed through the journal, undone."""

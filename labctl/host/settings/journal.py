@@ -1,0 +1,296 @@
+"""The undo journal: what labctl changed on the host, written down before it is changed.
+
+What a run changes it undoes itself; what a dead run left is undone by the next one. What
+`labctl host tune` changed stays until `labctl host restore`. See docs/decisions/undo-journal.md.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from labctl.base.errors import BrokenError, HostError
+from labctl.base.signals import cleaning_up
+from labctl.host.processes import boot_id, start_time
+from labctl.host.settings.journal_file import (
+    Entry,
+    JournalFile,
+    Outcome,
+    Restored,
+    change_record,
+    changed_record,
+    kept_record,
+    locked,
+)
+from labctl.host.settings.kinds import rebuild
+from labctl.host.settings.tunables import Tunable
+from labctl.host.settings.undo import (
+    Standing,
+    State,
+    outlives_boot,
+    read_until,
+    settled,
+    standings,
+    undone,
+)
+
+__all__ = ["Change", "Changes", "Entry", "Journal", "Outcome", "Restored", "Standing", "State"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A knob and the value that it shall have.
+
+    `value` None: what becomes of it is seen afterwards, because a tool changes it, or (`follows`)
+    the kernel does, when the others are changed or put back. A change that comes before another
+    is put back after it. `optional`: where the kernel refuses, it is left as it was.
+    """
+
+    tunable: Tunable
+    value: str | None = None
+    follows: bool = False
+    optional: bool = False
+
+
+class Journal:
+    """The journal at `path`; the file is made with the first change."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def changed(self, tunable: Tunable, value: str) -> Iterator[None]:
+        """`tunable` has `value` inside the block and its old value after it.
+
+        Raises HostError when it can't be read or changed (then nothing is changed), BrokenError
+        when it can't be put back (then the entry stays for `restore_all`).
+        """
+        with self.changing() as changes:
+            changes.make([Change(tunable=tunable, value=value)])
+            yield
+
+    @contextmanager
+    def changing(self) -> Iterator[Changes]:
+        """Changes that are made in the block and undone after it, unless they are kept.
+
+        Raises BrokenError when one can't be put back, or was changed by someone else meanwhile:
+        its entry stays for `restore_all`.
+        """
+        changes = Changes(self)
+        try:
+            yield changes
+        finally:
+            with cleaning_up():
+                results = [] if changes.kept else self._undo(changes)
+            _raise_unless_settled(results)
+
+    def pending(self) -> list[Entry]:
+        """The changes that are not undone, oldest first; raises BrokenError naming a bad line."""
+        try:
+            with locked(self.path, reading=True) as file:
+                return file.pending()
+        except FileNotFoundError:
+            return []
+
+    def standing(self) -> list[Standing]:
+        """Return how each pending change stands now, oldest first. Only reads."""
+        return standings(self.pending())
+
+    def restore_all(
+        self, *, kept: bool = False, force: bool = False, accept: bool = False
+    ) -> list[Restored]:
+        """Undo what owners that are dead left behind, the newest change first.
+
+        `kept`: and what `host tune` changed. Changes of a living labctl are left alone: it undoes
+        them itself. What someone else changed since is left as it is: with `force` it is put back
+        as well, with `accept` it is forgotten. What can't be undone stays in the journal.
+        """
+        if not self.path.exists():
+            return []
+        with locked(self.path, undoing=True) as file:
+            pending = file.pending()
+            due = [
+                entry
+                for entry in reversed(pending)
+                if entry.left_behind() or (entry.kept and (kept or not outlives_boot(entry)))
+            ]
+            ours = [(entry, rebuild(entry.kind, entry.arguments)) for entry in due]
+            results = undone(ours, pending, force=force, accept=accept)
+            file.settle(results)
+            if results and not file.writable:
+                raise HostError(
+                    f"the host's settings are put back as far as they could be, but the undo "
+                    f"journal {self.path} can't be written",
+                    hint="Make its file system writable, then run 'labctl host restore' again.",
+                )
+        return [result for _, result in results]
+
+    def _append_changes(self, entries: Sequence[Entry]) -> None:
+        with locked(self.path) as file:
+            file.append(map(change_record, entries))
+
+    def _append_changed(self, entries: Sequence[Entry]) -> None:
+        with locked(self.path) as file:
+            file.append(map(changed_record, entries))
+
+    def _append_kept(self, entries: Sequence[Entry], asked: str) -> None:
+        with locked(self.path) as file:
+            file.append([kept_record(entries, asked)])
+
+    def _settle(self, results: Sequence[tuple[Entry, Restored]]) -> None:
+        with locked(self.path) as file:
+            file.settle(results)
+
+    def _undo(self, changes: Changes) -> list[tuple[Entry, Restored]]:
+        """Undo our own, the newest first, even where the journal can't be opened any more."""
+        if not changes.entries:
+            return []
+        with ExitStack() as stack:
+            file: JournalFile | None
+            try:
+                file = stack.enter_context(locked(self.path, undoing=True))
+            except OSError:
+                file = None
+            ours = [(entry, changes.tunables[entry.id]) for entry in reversed(changes.entries)]
+            results = undone(ours, changes.entries)
+            if file is not None:
+                file.settle(results)
+        return results
+
+
+class Changes:
+    """Changes of the host that belong together (`Journal.changing`)."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.entries: list[Entry] = []
+        """Those made so far that there is something to undo of, oldest first."""
+        self.tunables: dict[str, Tunable] = {}
+        """By the entry's id."""
+        self.kept = False
+
+    def make(self, changes: Sequence[Change], act: Callable[[], object] | None = None) -> list[str]:
+        """Make the changes in order, then `act`, all of them written down before the first.
+
+        Returns what the kernel refused of the optional ones: sentences. Raises HostError when one
+        can't be read or changed.
+        """
+        refused: list[str] = []
+        todo: list[tuple[Change, Entry]] = []
+        for change in changes:
+            try:
+                old = change.tunable.read()
+            except OSError as error:
+                if not change.optional:
+                    raise HostError(
+                        f"cannot read {change.tunable.name}: {error.strerror}"
+                    ) from error
+                refused.append(_refusal(change, error.strerror))
+                continue
+            if old != change.value:
+                todo.append((change, _entry(change, old)))
+        if act is None and all(change.value is None for change, _ in todo):
+            return refused  # nothing to do, so nothing follows either
+        if todo:
+            self._journal._append_changes([entry for _, entry in todo])
+            self.tunables |= {entry.id: change.tunable for change, entry in todo}
+            self.entries += [entry for _, entry in todo]
+        for change, _ in todo:
+            if change.value is not None and (problem := _change(change)):
+                refused.append(_refusal(change, problem))
+        if act is not None:
+            act()
+        self._read_back(todo)
+        return refused
+
+    def keep(self, asked: str) -> None:
+        """From now on these changes are in force until `labctl host restore`.
+
+        All of them or, where we die before, none: then they are undone as a dead run's are.
+        """
+        if self.entries:
+            self._journal._append_kept(self.entries, asked)
+        self.kept = True
+
+    def _read_back(self, todo: Sequence[tuple[Change, Entry]]) -> None:
+        """Note what became of each change, and forget those that nothing became of."""
+        done: list[Entry] = []
+        nothing: list[tuple[Entry, Restored]] = []
+        for change, entry in todo:
+            try:
+                found = change.tunable.read()
+            except OSError:
+                continue  # it is not done, and restoring says what is wrong with it
+            if found == entry.old and not change.follows:
+                nothing.append((entry, settled(entry, Outcome.RESTORED, "was never changed")))
+            elif change.value in (None, found):
+                done.append(replace(entry, done=True, new=found))
+        if done:
+            self._journal._append_changed(done)
+        if nothing:
+            self._journal._settle(nothing)
+        now = {entry.id: entry for entry in done}
+        gone = {entry.id for entry, _ in nothing}
+        self.entries = [now.get(e.id, e) for e in self.entries if e.id not in gone]
+
+
+def _entry(change: Change, old: str) -> Entry:
+    return Entry(
+        id=uuid.uuid4().hex,
+        name=change.tunable.name,
+        kind=change.tunable.kind,
+        arguments=change.tunable.arguments(),
+        old=old,
+        new=change.value,
+        pid=os.getpid(),
+        pid_start=start_time(os.getpid()) or 0,
+        boot_id=boot_id(),
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _change(change: Change) -> str:
+    """Write and read back. Returns why an optional one was refused, "" when it was done."""
+    tunable, value = change.tunable, change.value
+    assert value is not None
+    try:
+        tunable.write(value)
+        # Refused ones are many (interrupts), so there is no waiting for them.
+        found = tunable.read() if change.optional else read_until(tunable, value)
+    except OSError as error:
+        if change.optional:
+            return error.strerror or str(error)
+        raise HostError(
+            f"cannot set {tunable.name} to '{value}': {error.strerror}",
+            hint="Run labctl as root." if isinstance(error, PermissionError) else None,
+        ) from error
+    if found == value:
+        return ""
+    if change.optional:
+        return f"it reads '{found}'"
+    raise HostError(f"{tunable.name} was set to '{value}' but reads '{found}'")
+
+
+def _refusal(change: Change, why: str | None) -> str:
+    return f"{change.tunable.name} is left as it is: {why}"
+
+
+def _raise_unless_settled(results: Sequence[tuple[Entry, Restored]]) -> None:
+    for entry, result in results:
+        if result.outcome is Outcome.FAILED:
+            raise BrokenError(
+                f"cannot put {entry.name} back to '{entry.old}': {result.note}",
+                hint="Run 'labctl host restore' once the cause is gone.",
+            )
+        if result.outcome is Outcome.FOREIGN:
+            raise BrokenError(
+                f"{entry.name} was '{entry.old}' and labctl set it to '{entry.new}', but "
+                f"{result.note}",
+                hint="It is left so. 'labctl host restore --force' puts the old value back, "
+                "'--accept' leaves it for good.",
+            )

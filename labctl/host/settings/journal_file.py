@@ -1,0 +1,308 @@
+"""The file behind the undo journal: JSON lines that only grow until nothing is left to undo.
+
+{"op": "change", …}             fsynced before the first side effect
+{"op": "changed", "id": …}      it was read back; "new": what was found, where nobody knew before
+{"op": "kept", "ids": …}        the changes of one `host tune`, which is complete with this line
+{"op": "restored", "id": …}     or "dropped": nothing is left to undo of it
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+from labctl.base.errors import BrokenError, HostError
+from labctl.host.lock import flock_within
+from labctl.host.processes import boot_id, is_alive
+from labctl.host.settings.journal_lines import DamagedError, Lines, decoded, encoded
+
+_BUSY_S = 60.0
+"""A holder writes a few lines and lets go."""
+
+_LARGE_BYTES = 64 * 1024
+"""Past this the lines that are settled are taken out: what `host tune` keeps may stay for weeks."""
+
+
+class Outcome(StrEnum):
+    RESTORED = "restored"
+    DROPPED = "dropped"
+    FAILED = "failed"
+    FOREIGN = "left"
+    """Someone else has changed it since: shown, and left as it is."""
+
+    @property
+    def settles(self) -> bool:
+        return self in (Outcome.RESTORED, Outcome.DROPPED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One change that is not undone yet. `pid` with `pid_start` names its owner beyond doubt.
+
+    `new` None: it was to be seen afterwards what becomes of it. `done`: `new` was read back.
+    `kept`: what was asked of the `labctl host tune` that made it stay in force; "" else.
+    """
+
+    id: str
+    name: str
+    kind: str
+    arguments: Mapping[str, str]
+    old: str
+    new: str | None
+    pid: int
+    pid_start: int
+    boot_id: str
+    time: str
+    done: bool = False
+    kept: str = ""
+
+    def owner_lives(self) -> bool:
+        return self.of_this_boot() and is_alive(self.pid, self.pid_start)
+
+    def of_this_boot(self) -> bool:
+        return self.boot_id == boot_id()
+
+    def left_behind(self) -> bool:
+        """Return whether nobody wants it any more: its owner died before it could undo it."""
+        return not self.kept and not self.owner_lives()
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, "arguments": dict(self.arguments)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Entry:
+        """Raises KeyError and TypeError for what is no entry: a line of version 1 has no
+        checksum."""
+        fields = {name: data[name] for name in cls.__slots__ if name not in ("done", "kept")}
+        arguments = fields["arguments"]
+        if not isinstance(arguments, dict):
+            raise TypeError("arguments")
+        for name, value in (*fields.items(), *arguments.items()):
+            wanted: type | UnionType = int if name in ("pid", "pid_start") else str
+            if name == "new":
+                wanted = str | None
+            if name != "arguments" and not isinstance(value, wanted):
+                raise TypeError(name)
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """Hold what became of one entry. One that isn't restored or dropped stays in the journal."""
+
+    name: str
+    old: str
+    outcome: Outcome
+    note: str
+
+    def to_json(self) -> dict[str, str]:
+        return {name: str(getattr(self, name)) for name in self.__slots__}
+
+
+class JournalFile:
+    """The journal while we hold its lock. `writable`: False on a file system that is read-only."""
+
+    def __init__(self, path: Path, descriptor: int, *, writable: bool) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self.writable = writable
+
+    def pending(self) -> list[Entry]:
+        """The changes that are not undone, oldest first; raises BrokenError naming a bad line."""
+        entries: dict[str, Entry] = {}
+        for number, record in self._read().records:
+            try:
+                _follow(entries, record)
+            except (KeyError, TypeError) as error:
+                raise self._bad_line(number) from error
+        return list(entries.values())
+
+    def append(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write lines and have them on disk; raises HostError, and then none of them counts."""
+        size = self._whole_size()
+        try:
+            # What a crash left of a line must not become the head of the next.
+            os.ftruncate(self._descriptor, size)
+            data = encoded(records)
+            if os.write(self._descriptor, data) != len(data):
+                raise OSError(0, "only a part could be written")
+            os.fsync(self._descriptor)
+        except OSError as error:
+            os.ftruncate(self._descriptor, size)
+            raise HostError(
+                f"cannot write the undo journal {self._path}: {error.strerror}",
+                hint="Nothing is changed without it. Free some space there.",
+            ) from error
+
+    def settle(self, results: Sequence[tuple[Entry, Restored]]) -> None:
+        """Note what is undone; with nothing left to undo the file is emptied. The last that is
+        done with the file: a large one is written anew, without what is settled."""
+        settled = [(entry, result) for entry, result in results if result.outcome.settles]
+        if not settled or not self.writable:
+            return
+        ids = {entry.id for entry, _ in settled}
+        left = [entry for entry in self.pending() if entry.id not in ids]
+        if not left:
+            os.ftruncate(self._descriptor, 0)
+            os.fsync(self._descriptor)
+        elif self._whole_size() > _LARGE_BYTES:
+            self._replace(left)
+        else:
+            self.append(
+                {"op": str(result.outcome), "id": entry.id, "note": result.note}
+                for entry, result in settled
+            )
+
+    def _replace(self, entries: Sequence[Entry]) -> None:
+        new = self._path.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(descriptor, encoded(record for e in entries for record in _history(e)))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        new.rename(self._path)
+        _sync_folder(self._path.parent)
+
+    def _bytes(self) -> bytes:
+        return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
+
+    def _whole_size(self) -> int:
+        """The size without a last line that a crash cut off."""
+        return self._read().size
+
+    def _read(self) -> Lines:
+        try:
+            return decoded(self._bytes())
+        except DamagedError as error:
+            raise self._bad_line(error.number) from error
+
+    def _bad_line(self, number: int) -> BrokenError:
+        return BrokenError(
+            f"{self._path}:{number}: this line of the undo journal can't be read",
+            hint="Look at the file, put back by hand what that line changed, and delete the line. "
+            "Then run 'labctl host restore'.",
+        )
+
+
+@contextmanager
+def locked(path: Path, *, reading: bool = False, undoing: bool = False) -> Iterator[JournalFile]:
+    """The journal for us alone: an image build and a run may both write to it.
+
+    `reading`: it is not written to. `undoing`: on a file system that has become read-only the
+    host's settings can still be put back, so the journal is opened for reading then.
+    Raises HostError when it can't be opened, FileNotFoundError when it is only to be read and
+    isn't there.
+    """
+    descriptor, writable = -1, not reading
+    try:
+        while True:
+            is_new = not path.exists()
+            descriptor, writable = _open(path, reading=reading, undoing=undoing)
+            if not flock_within(descriptor, _BUSY_S):
+                raise HostError(
+                    f"another labctl has held the undo journal {path} for {_BUSY_S:.0f} s",
+                    hint=f"'fuser {path}' shows its process.",
+                )
+            # While we waited, its holder may have written it anew.
+            if _is_at(path, descriptor):
+                break
+            os.close(descriptor)
+            descriptor = -1
+        if is_new:
+            _sync_folder(path.parent)
+        yield JournalFile(path, descriptor, writable=writable)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _open(path: Path, *, reading: bool, undoing: bool) -> tuple[int, bool]:
+    try:
+        if reading:
+            return os.open(path, os.O_RDONLY), False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), True
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if undoing:
+            return os.open(path, os.O_RDONLY), False
+        raise HostError(
+            f"cannot open the undo journal {path}: {error.strerror}",
+            hint="Run labctl as root, or give a folder that you may write with --state-dir.",
+        ) from error
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    ours = os.fstat(descriptor)
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _follow(entries: dict[str, Entry], record: Mapping[str, Any]) -> None:
+    """One line's meaning. Lines of a change that is settled already are nothing."""
+    match record["op"]:
+        case "change":
+            entry = Entry.from_json(record)
+            entries[entry.id] = entry
+        case "changed" if record["id"] in entries:
+            entry = entries[record["id"]]
+            entries[entry.id] = replace(
+                entry, done=True, new=_perhaps(record.get("new", entry.new))
+            )
+        case "kept":
+            for id_ in record["ids"]:
+                if id_ in entries:
+                    entries[id_] = replace(entries[id_], kept=_perhaps(record["asked"]) or "")
+        case Outcome.RESTORED | Outcome.DROPPED:
+            entries.pop(record["id"], None)
+
+
+def _perhaps(value: object) -> str | None:
+    """A text or None; raises TypeError for anything else."""
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(value)
+
+
+def change_record(entry: Entry) -> dict[str, Any]:
+    fields = entry.to_json()
+    del fields["done"], fields["kept"]
+    return {"op": "change", **fields}
+
+
+def changed_record(entry: Entry) -> dict[str, Any]:
+    return {"op": "changed", "id": entry.id, "new": entry.new}
+
+
+def kept_record(entries: Iterable[Entry], asked: str) -> dict[str, Any]:
+    return {"op": "kept", "ids": [entry.id for entry in entries], "asked": asked}
+
+
+def _history(entry: Entry) -> Iterator[dict[str, Any]]:
+    """The lines that make a pending entry what it is."""
+    yield change_record(entry)
+    if entry.done:
+        yield changed_record(entry)
+    if entry.kept:
+        yield kept_record([entry], entry.kept)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

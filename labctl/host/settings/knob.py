@@ -1,0 +1,109 @@
+"""A knob of the host as tunings name it, and the place where it is turned."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.cpus import CpuSet
+from labctl.base.knob_values import KNOB_VALUES, Values
+from labctl.base.latency_qos import Held
+from labctl.host.settings.journal import Change, Changes
+from labctl.host.settings.tunables import FileValue
+
+
+class Impossible(Exception):
+    """Say why a knob can't be set on this host: a sentence without its full stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Name where knobs are turned. `root`: of the host's files. `isolated`: the CPUs that are the
+    guests' vCPUs', `housekeeping`: those that stay the host's."""
+
+    root: Path = Path("/")
+    housekeeping: CpuSet = frozenset()
+    isolated: CpuSet = frozenset()
+
+    def files(self, pattern: str) -> list[Path]:
+        """Return what matches below the root, numbers in their order."""
+        return sorted(self.root.glob(pattern), key=_natural)
+
+    def text(self, path: str) -> str | None:
+        try:
+            return (self.root / path).read_text(encoding="utf-8").strip()
+        except OSError:
+            return None
+
+    def value(self, path: str) -> str | None:
+        """A setting's value; None where it can't be read."""
+        try:
+            return FileValue(str(self.root / path)).read()
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """`takes`: its values, where more is asked of them than `KNOB_VALUES` says.
+
+    `changes`: what has to be changed for a value; raises Impossible where this host can't have it.
+    `now`: its value in a word or a few; None where this host doesn't have it. `turned`: gives it a
+    value where a tool does that, and returns what is left as it was; else `changes` are made.
+    `held`: of a setting that the kernel keeps for as long as a descriptor is open, its value inside
+    the block.
+    """
+
+    name: str
+    what: str
+    changes: Callable[[str, Place], Sequence[Change]]
+    now: Callable[[Place], str | None]
+    turned: Callable[[str, Place, Changes], list[str]] | None = None
+    held: Callable[[str, Place], AbstractContextManager[Held]] | None = None
+    takes: Values | None = None
+
+    @property
+    def values(self) -> Values:
+        return self.takes or KNOB_VALUES[self.name]
+
+
+def file_change(path: Path, value: str, *, optional: bool = False) -> Change:
+    """Raises Impossible when the file isn't there, or nobody may write to it."""
+    check_writable(path)
+    return Change(tunable=FileValue(str(path)), value=value, optional=optional)
+
+
+def follower(path: Path) -> list[Change]:
+    """A file that the kernel changes along with others; [] where it isn't there."""
+    return [Change(tunable=FileValue(str(path)), follows=True)] if path.exists() else []
+
+
+def check_writable(path: Path) -> None:
+    """Raises Impossible when the file isn't there, or nobody may write to it."""
+    try:
+        mode, mount = path.stat().st_mode, os.statvfs(path)
+    except OSError:
+        raise Impossible(f"this kernel has no {path}") from None
+    if not mode & 0o222:
+        raise Impossible(f"this kernel lets nobody change {path}")
+    if mount.f_flag & os.ST_RDONLY:  # in a container
+        raise Impossible(f"{path} is on a file system that is mounted read-only")
+
+
+def one_file(name: str, what: str, path: str) -> Knob:
+    """A knob that is one file."""
+    return Knob(
+        name=name,
+        what=what,
+        changes=lambda value, place: [file_change(place.root / path, value)],
+        now=lambda place: place.value(path),
+    )
+
+
+def _natural(path: Path) -> list[tuple[bool, int, str]]:
+    parts = re.findall(r"\d+|\D+", str(path))
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

@@ -1,0 +1,317 @@
+"""The knobs of a host by name: what each does, its values, and what has to be changed for one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from labctl.base.cpus import format_cpus, parse_cpus
+from labctl.base.latency_qos import DEVICE, in_words, limit_us, limited
+from labctl.host.settings import tuned
+from labctl.host.settings.journal import Change
+from labctl.host.settings.knob import (
+    Impossible,
+    Knob,
+    Place,
+    check_writable,
+    file_change,
+    follower,
+    one_file,
+)
+from labctl.host.settings.tunables import CpuMask, FileValue
+
+RT_RUNTIME = "rt-runtime-us"
+
+
+_CPU = "sys/devices/system/cpu"
+_SMT = f"{_CPU}/smt/control"
+_GOVERNOR = f"{_CPU}/cpu[0-9]*/cpufreq/scaling_governor"
+_STATES = f"{_CPU}/cpu[0-9]*/cpuidle/state[0-9]*/disable"
+_INTERRUPTS = "proc/irq/[0-9]*/smp_affinity_list"
+_THP = "sys/kernel/mm/transparent_hugepage/enabled"
+
+
+def _smt(value: str, place: Place) -> list[Change]:
+    control = place.root / _SMT
+    found = place.text(_SMT)
+    if found not in ("on", "off"):
+        # forceoff: by the command line; notsupported, notimplemented (ABI/testing/sysfs-devices-
+        # system-cpu).
+        raise Impossible(f"{control} says '{found or 'nothing'}'")
+    if value == "off" and found == "on" and _cpuset_v1(place):
+        # cgroup-v1/cpusets.rst: what is taken away by hotplug does not come back.
+        raise Impossible(
+            "CPUs that go offline are lost to the cpusets of cgroup v1, which this host has, "
+            "until it reboots"
+        )
+    # An interrupt whose last CPU goes offline is given to all others, and stays with them.
+    return [
+        *(change for path in place.files(_INTERRUPTS) for change in follower(path)),
+        file_change(control, value),
+    ]
+
+
+def _cpuset_v1(place: Place) -> bool:
+    for line in (place.text("proc/mounts") or "").splitlines():
+        fields = line.split()
+        if fields[2] == "cgroup":
+            options = fields[3].split(",")
+            if "cpuset" in options and "cpuset_v2_mode" not in options:
+                return True
+    return False
+
+
+def _pool(size_kib: int) -> str:
+    return f"sys/kernel/mm/hugepages/hugepages-{size_kib}kB/nr_hugepages"
+
+
+def _hugepages(size_kib: int) -> Callable[[str, Place], list[Change]]:
+    def changes(value: str, place: Place) -> list[Change]:
+        change = file_change(place.root / _pool(size_kib), value)
+        more = int(value) - int(place.text(_pool(size_kib)) or 0)
+        free = re.search(r"^MemAvailable:\s+(\d+) kB", place.text("proc/meminfo") or "", re.M)
+        if free and more * size_kib > int(free.group(1)):
+            raise Impossible(
+                f"{value} pages of {size_kib // 1024} MiB are more than the memory that is free"
+            )
+        return [change]
+
+    return changes
+
+
+def _governor(value: str, place: Place) -> list[Change]:
+    changes: list[Change] = []
+    for path in place.files(_GOVERNOR):
+        available = place.text(f"{path.relative_to(place.root).parent}/scaling_available_governors")
+        if available is not None and value not in available.split():
+            raise Impossible(f"{path.parent} offers only the governors {available}")
+        # With hardware-managed P-states the governor sets the preference as well
+        # (Documentation/admin-guide/pm/intel_pstate.rst).
+        changes += follower(path.with_name("energy_performance_preference"))
+        changes.append(file_change(path, value))
+    if not changes:
+        raise Impossible("the kernel doesn't govern the frequency of this host's CPUs (no cpufreq)")
+    return changes
+
+
+def _governors(place: Place) -> str | None:
+    found = {place.text(str(path.relative_to(place.root))) for path in place.files(_GOVERNOR)}
+    return ", ".join(sorted(filter(None, found))) or None
+
+
+def _c_states(value: str, place: Place) -> list[Change]:
+    states = place.files(_STATES)
+    if not states:
+        raise Impossible("the kernel has no idle states to choose from (no cpuidle)")
+    changes = []
+    for path in states:
+        if value == "all":
+            changes.append(file_change(path, "0"))
+        elif _latency_us(path, place) > int(value):
+            changes.append(file_change(path, "1"))
+    return changes
+
+
+def _c_states_now(place: Place) -> str | None:
+    """The longest latency of a state that is allowed, or "all"."""
+    states = place.files(_STATES)
+    allowed = [path for path in states if place.text(str(path.relative_to(place.root))) == "0"]
+    if len(allowed) == len(states):
+        return "all" if states else None
+    return str(max((_latency_us(path, place) for path in allowed), default=0))
+
+
+def _latency_us(disable: Path, place: Place) -> int:
+    return int(place.text(f"{disable.relative_to(place.root).parent}/latency") or 0)
+
+
+def _latency(value: str, place: Place) -> list[Change]:
+    """Nothing that could be put back; raises Impossible where it can't be held."""
+    try:
+        limit_us(place.root)
+    except FileNotFoundError:
+        raise Impossible(f"this kernel has no {place.root / DEVICE} (CONFIG_CPU_IDLE)") from None
+    except OSError as error:
+        raise Impossible(f"{place.root / DEVICE} can't be opened: {error.strerror}") from error
+    return []
+
+
+def _latency_now(place: Place) -> str | None:
+    try:
+        return in_words(limit_us(place.root))
+    except OSError:
+        return None
+
+
+def _thp(value: str, place: Place) -> list[Change]:
+    # Switching khugepaged on or off sets the memory that the kernel keeps free (mm/khugepaged.c,
+    # set_recommended_min_free_kbytes); seen: 67584 kB with "madvise", 19832 kB with "never".
+    return [
+        *follower(place.root / "proc/sys/vm/min_free_kbytes"),
+        file_change(place.root / _THP, value),
+    ]
+
+
+def _irq_affinity(value: str, place: Place) -> list[Change]:
+    if _process_runs(place, "irqbalance"):
+        raise Impossible("irqbalance runs, and moves interrupts back ('systemctl stop irqbalance')")
+    default = CpuMask(str(place.root / "proc/irq/default_smp_affinity"))
+    check_writable(Path(default.path))
+    # New interrupts first, so that none is missed.
+    changes = [Change(tunable=default, value=_off_isolated(default.read(), place))]
+    for tunable, present in _interrupts(place):
+        # Timers, and queues that the driver has spread itself, can't be moved: EIO or EPERM.
+        changes.append(Change(tunable=tunable, value=_off_isolated(present, place), optional=True))
+    return changes
+
+
+def _interrupts(place: Place) -> Iterator[tuple[FileValue, str]]:
+    """Each interrupt's CPUs; without those that have ended meanwhile, or tell nobody."""
+    for path in place.files(_INTERRUPTS):
+        tunable = FileValue(str(path))
+        try:
+            yield tunable, tunable.read()
+        except OSError:
+            continue
+
+
+def _workqueues(value: str, place: Place) -> list[Change]:
+    changes = []
+    for tunable, present in _masks(place):
+        check_writable(Path(tunable.path))
+        changes.append(Change(tunable=tunable, value=_off_isolated(present, place)))
+    if not changes:
+        raise Impossible("this kernel has no mask for its work queues")
+    return changes
+
+
+def _masks(place: Place) -> Iterator[tuple[CpuMask, str]]:
+    folder = "sys/devices/virtual/workqueue"
+    for path in [*place.files(f"{folder}/cpumask"), *place.files(f"{folder}/*/cpumask")]:
+        tunable = CpuMask(str(path))
+        yield tunable, tunable.read()
+
+
+def _together(found: Iterable[tuple[object, str]]) -> str | None:
+    return format_cpus(cpu for _, cpus in found for cpu in parse_cpus(cpus)) or None
+
+
+def _off_isolated(cpus: str, place: Place) -> str:
+    left = parse_cpus(cpus) - place.isolated or place.housekeeping - place.isolated
+    return format_cpus(left) or cpus
+
+
+def _process_runs(place: Place, name: str) -> bool:
+    return any(
+        place.text(str(path.relative_to(place.root))) == name
+        for path in place.files("proc/[0-9]*/comm")
+    )
+
+
+TABLE: tuple[Knob, ...] = (
+    # In the order in which they are turned, and undone in reverse.
+    # SMT first: files of its CPUs go and come with it.
+    Knob(
+        name="smt",
+        what="the second hardware thread of each core",
+        changes=_smt,
+        now=lambda place: place.text(_SMT),
+    ),
+    # Then memory in one piece, the larger first, before anything else takes it apart.
+    Knob(
+        name="hugepages-1G",
+        what="how many huge pages of 1 GiB are set aside",
+        changes=_hugepages(1024 * 1024),
+        now=lambda place: place.text(_pool(1024 * 1024)),
+    ),
+    Knob(
+        name="hugepages-2M",
+        what="how many huge pages of 2 MiB are set aside",
+        changes=_hugepages(2048),
+        now=lambda place: place.text(_pool(2048)),
+    ),
+    # Single knobs have the last word over tuned's profiles.
+    tuned.knob(),
+    Knob(
+        name="governor",
+        what="how the kernel chooses a CPU's frequency",
+        changes=_governor,
+        now=_governors,
+    ),
+    Knob(
+        name="c-states",
+        what="how long a CPU may take to leave an idle state, in microseconds",
+        changes=_c_states,
+        now=_c_states_now,
+    ),
+    Knob(
+        name="thp",
+        what="who gets transparent huge pages",
+        changes=_thp,
+        now=lambda place: place.value(_THP),
+    ),
+    one_file(
+        "thp-defrag",
+        "how far the kernel goes to make a transparent huge page",
+        "sys/kernel/mm/transparent_hugepage/defrag",
+    ),
+    one_file(
+        "ksm",
+        "whether equal pages are merged (2: stop, and take merged ones apart)",
+        "sys/kernel/mm/ksm/run",
+    ),
+    one_file("swappiness", "how readily memory is swapped out", "proc/sys/vm/swappiness"),
+    one_file(
+        "numa-balancing",
+        "whether memory follows its tasks between NUMA nodes (2: between tiers of memory)",
+        "proc/sys/kernel/numa_balancing",
+    ),
+    one_file(
+        "halt-poll-ns",
+        "how long KVM waits for a halted vCPU before it lets its CPU go, in nanoseconds",
+        "sys/module/kvm/parameters/halt_poll_ns",
+    ),
+    one_file(
+        RT_RUNTIME,
+        "how much of each second real-time tasks may take, in microseconds (-1: all)",
+        "proc/sys/kernel/sched_rt_runtime_us",
+    ),
+    one_file(
+        "sched-autogroup",
+        "whether a session's tasks weigh as one",
+        "proc/sys/kernel/sched_autogroup_enabled",
+    ),
+    one_file(
+        "timer-migration",
+        "whether timers move from idle CPUs to busy ones",
+        "proc/sys/kernel/timer_migration",
+    ),
+    one_file(
+        "watchdog",
+        "whether the kernel watches for CPUs that hang (soft and hard lockups)",
+        # The master switch: it leaves soft_watchdog's and nmi_watchdog's own settings alone.
+        "proc/sys/kernel/watchdog",
+    ),
+    # Last, when everything that brings CPUs, interrupts and work queues is done.
+    Knob(
+        name="workqueues",
+        what="the CPUs that the kernel's own unbound work runs on",
+        changes=_workqueues,
+        now=lambda place: _together(_masks(place)),
+    ),
+    Knob(
+        name="irq-affinity",
+        what="the CPUs that take interrupts",
+        changes=_irq_affinity,
+        now=lambda place: _together(_interrupts(place)),
+    ),
+    # Held: nothing of it may outlast what is turned and turned back.
+    Knob(
+        name="cpu-dma-latency",
+        what="how long an idle CPU may take to wake up, in microseconds, while labctl holds it",
+        changes=_latency,
+        now=_latency_now,
+        held=lambda value, place: limited(int(value), place.root),
+    ),
+)

@@ -1,0 +1,140 @@
+"""The host as a tuning asks for it: its knobs checked, turned, and turned back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from labctl.base.cpus import CpuSet
+from labctl.base.errors import HostError, UsageError
+from labctl.base.knob_values import HOUSEKEEPING
+from labctl.base.latency_qos import Held
+from labctl.base.yamlfile import nearest
+from labctl.host.settings.journal import Changes, Journal
+from labctl.host.settings.knob import Impossible, Knob, Place
+from labctl.host.settings.knob_table import TABLE
+
+_KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in TABLE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobState:
+    """A knob as it is. `now` None: this host doesn't have it. `problem`: why it can't be set."""
+
+    name: str
+    what: str
+    values: str
+    now: str | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turned:
+    """`refused`: what the kernel left as it was, as sentences. `held`: what is in force for as long
+    as we hold it, and is in no journal."""
+
+    refused: list[str]
+    held: list[Held]
+
+
+def knob_names() -> list[str]:
+    """The knobs that a tuning's `host:` may name, in the order in which they are turned."""
+    return list(_KNOBS)
+
+
+def check_knobs(host: Mapping[str, str]) -> None:
+    """Raises UsageError for a knob that doesn't exist, or a value that it doesn't take."""
+    for name, value in host.items():
+        if name not in _KNOBS:
+            raise UsageError(f"'host.{name}' is no knob of a host", hint=nearest(name, _KNOBS))
+        if not _KNOBS[name].values.accepts(value):
+            raise UsageError(
+                f"'host.{name}' is '{value}'", hint=f"It takes {_KNOBS[name].values.text}."
+            )
+
+
+def problems(host: Mapping[str, str], place: Place | None = None) -> list[str]:
+    """Return why this host can't have these values, as sentences' parts; [] when it can. Only
+    reads."""
+    place = place or Place()
+    found = []
+    for knob, value in _in_order(host):
+        try:
+            knob.changes(value, place)
+        except Impossible as reason:
+            found.append(f"'{knob.name}' can't be '{value}': {reason}")
+    return found
+
+
+def held_by(host: Mapping[str, str]) -> list[str]:
+    """Those of the knobs that end with the process that turned them."""
+    return [knob.name for knob, _ in _in_order(host) if knob.held is not None]
+
+
+def states(place: Place | None = None) -> list[KnobState]:
+    """Every knob as it is now. Only reads."""
+    return [_state(knob, place or Place()) for knob in TABLE]
+
+
+def turn(host: Mapping[str, str], place: Place, changes: Changes) -> list[str]:
+    """Give the knobs these values; returns what the kernel refused of it: sentences.
+
+    Raises HostError for one that can't be turned. What was turned is undone with `changes`.
+    """
+    refused = []
+    for knob, value in _in_order(host):
+        try:
+            # Each after those before it: its files may come and go with them.
+            if knob.turned is not None:
+                refused += knob.turned(value, place, changes)
+            else:
+                refused += changes.make(knob.changes(value, place))
+        except Impossible as reason:
+            raise HostError(f"'{knob.name}' can't be '{value}': {reason}") from reason
+    return refused
+
+
+@contextmanager
+def host_changed(
+    host: Mapping[str, str], journal: Journal, housekeeping: CpuSet, isolated: CpuSet
+) -> Iterator[Turned]:
+    """The knobs have these values inside the block, and their old ones after it, in reverse.
+
+    `isolated`: the CPUs of the guest's vCPUs, `housekeeping`: the host's own. Raises HostError when
+    a knob can't be turned (then none is), BrokenError when one can't be turned back.
+    """
+    place = Place(housekeeping=housekeeping, isolated=isolated)
+    with journal.changing() as changes, ExitStack() as stack:
+        refused = turn(host, place, changes)
+        held = [
+            stack.enter_context(knob.held(value, place))
+            for knob, value in _in_order(host)
+            if knob.held is not None
+        ]
+        yield Turned(refused=refused, held=held)
+
+
+def _in_order(host: Mapping[str, str]) -> list[tuple[Knob, str]]:
+    check_knobs(host)
+    return [(knob, host[knob.name]) for knob in TABLE if knob.name in host]
+
+
+def _state(knob: Knob, place: Place) -> KnobState:
+    now = knob.now(place)
+    tried = HOUSEKEEPING if knob.values.accepts(HOUSEKEEPING) else now
+    problem = None
+    try:
+        # Whether it could be turned, asked for a value that changes nothing.
+        knob.changes(tried if tried and knob.values.accepts(tried) else _any(knob), place)
+    except Impossible as reason:
+        problem = str(reason)
+    return KnobState(
+        name=knob.name, what=knob.what, values=knob.values.text, now=now, problem=problem
+    )
+
+
+def _any(knob: Knob) -> str:
+    """A value that the knob takes, of a host that has it set to none of them."""
+    values = ("0", "on", "performance", "all", "never", "virtual-host")
+    return next(value for value in values if knob.values.accepts(value))

@@ -1,0 +1,79 @@
+"""Every sample of a run as a Parquet file, in the schema of `labctl.report.export.samples`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from labctl import __version__
+from labctl.report.export.samples import (
+    COLUMNS,
+    OF_KIND,
+    OF_TRIAL,
+    SCHEMA,
+    WHOLE_NUMBERS,
+    of_kind,
+    of_trial,
+    packed,
+)
+from labctl.store.readings import Kind
+from labctl.store.run_folder import LoadedRun
+from labctl.store.samples import Unavailable
+
+VERSION_KEY = "labctl.samples.schema"
+"""In the file's own metadata, beside `labctl.version` and `labctl.run`."""
+
+_Codes = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+def write_samples(run: LoadedRun, file: IO[bytes]) -> None:
+    """Write all attempts, invalid ones too. A metric that can't be had has a null as value."""
+    table = _table(run)
+    # Without Arrow's own schema beside Parquet's, texts are texts to every reader; with it, what
+    # is a reference into a list here would be a category there.
+    with pq.ParquetWriter(file, table.schema, compression="zstd", store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(
+            {VERSION_KEY: str(SCHEMA), "labctl.version": __version__, "labctl.run": run.name}
+        )
+
+
+def _table(run: LoadedRun) -> Any:
+    kinds: dict[Kind | Unavailable, int] = {}
+    patterns: dict[int, _Codes] = {}
+    about, lengths, coded, values = [], [], [], []
+    for trial, readings in packed(run):
+        # Trials alike share one tuple of kinds, which outlives this loop.
+        pattern = patterns.get(id(readings.kinds))
+        if pattern is None:
+            numbers = [kinds.setdefault(kind, len(kinds)) for kind in readings.kinds]
+            pattern = patterns[id(readings.kinds)] = np.array(numbers, dtype=np.int32)
+        about.append(of_trial(run, trial))
+        lengths.append(len(readings))
+        coded.append(pattern)
+        values.append(np.frombuffer(readings.values))
+    trial_of = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    kind_of = np.concatenate([np.zeros(0, dtype=np.int32), *coded])
+    absent = np.array([isinstance(kind, Unavailable) for kind in kinds], dtype=bool)
+    columns = {
+        "value": pa.array(np.concatenate([np.zeros(0), *values]), mask=absent[kind_of]),
+        "schema": pa.array(np.full(len(kind_of), SCHEMA, dtype=np.int64)),
+    }
+    of_kinds = [of_kind(kind) for kind in kinds]
+    for place, name in enumerate(OF_TRIAL):
+        columns[name] = _column(name, [row[place] for row in about], trial_of)
+    for place, name in enumerate(OF_KIND):
+        columns[name] = _column(name, [row[place] for row in of_kinds], kind_of)
+    return pa.table({name: columns[name] for name in COLUMNS})
+
+
+def _column(name: str, distinct: Sequence[Any], codes: _Codes) -> Any:
+    """`distinct` by `codes`: numbers as they are, texts as references into one list of them."""
+    if name in WHOLE_NUMBERS:
+        return pa.array(np.array(distinct, dtype=np.int64)[codes])
+    texts = pa.array(distinct, type=pa.string()).dictionary_encode()
+    return texts.take(pa.array(codes))

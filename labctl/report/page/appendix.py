@@ -1,0 +1,294 @@
+"""Show what a run says of itself, beside its numbers: facts, XML differences, invalid trials."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.analysis.collecting import costs_said, level_of
+from labctl.analysis.model import MissingMetric
+from labctl.analysis.pairing import is_interleaved
+from labctl.analysis.spares import spares_that_ran
+from labctl.analysis.view import mapping, sequence
+from labctl.base.errors import BrokenError
+from labctl.base.levels import Level
+from labctl.base.wording import without_logs
+from labctl.store.run_folder import LoadedRun
+from labctl.store.stored_xml import stored_xml
+from labctl.store.trial import TrialStatus
+
+# A guest is hostile and facts come from it: without limits it could make the page any size.
+_LONGEST_VALUE = 500
+_LONGEST_LOGS = 3000
+"""Letters of a reason's logs: all that labctl stores of a guest that died."""
+_MOST_FACTS = 400
+_LONGEST_DIFFERENCE = 400
+_LARGEST_DIFFERENCES = 200_000
+"""Letters of all XML differences together."""
+_MOST_KINDS = 200
+_NUMBER = re.compile(r"[0-9]+")
+_MOST_ORDERED = 100
+
+
+NO_REASON = "no reason given"
+MOST_INVALID = 200
+"""Invalid trials that are listed one by one; all are counted by arm and reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    key: str
+    host: str
+    guest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """In which order a block's arms came."""
+
+    block: int
+    boot: str
+    arms: tuple[str, ...]
+    spare: bool
+
+
+def orders(run: LoadedRun) -> list[Order]:
+    """Return the planned order of arms, block by block, as far as the plan tells."""
+    if not is_interleaved(run):
+        return []
+    arms: dict[int, dict[str, None]] = {}
+    boots: dict[int, str] = {}
+    for trial in sequence(run.plan.get("trials")):
+        block, tuning = trial.get("block"), mapping(trial.get("cell")).get("tuning")
+        if isinstance(block, int) and tuning is not None:
+            arms.setdefault(block, {})[str(tuning)] = None
+            boots[block] = str(trial.get("boot", ""))
+    blocks = sorted(arms)[:_MOST_ORDERED]
+    spares = spares_that_ran(run)
+    return [Order(b, boots[b], tuple(arms[b]), b in spares) for b in blocks]
+
+
+def versions(run: LoadedRun) -> list[tuple[str, str]]:
+    """Return what the run was made with, as far as it is recorded."""
+    host, guest = mapping(run.run.get("host")), mapping(run.run.get("guest"))
+    image = mapping(run.run.get("image"))
+    named = (
+        ("started", run.run.get("started_at")),
+        ("ended", run.run.get("ended_at")),
+        ("labctl", run.run.get("labctl")),
+        ("QEMU", host.get("qemu")),
+        ("libvirt", host.get("libvirt")),
+        ("perf", host.get("perf")),
+        ("host kernel", host.get("kernel_release")),
+        ("guest kernel", guest.get("kernel_release")),
+        ("host system", host.get("os")),
+        ("guest system", guest.get("os")),
+        ("CPU", host.get("cpu_model")),
+        ("microcode", host.get("microcode")),
+        ("image", image.get("name")),
+        ("image, SHA-256", image.get("digest")),
+        ("collectors", costs_said(run) if "collect" in run.plan else None),
+        (
+            "each trial's time line",
+            f"labctl timeline {run.name}" if level_of(run) == Level.TRACE else None,
+        ),
+    )
+    return [(name, _short(str(value))) for name, value in named if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class XmlDifference:
+    """`lines` of a unified diff without its header; `problem` where there can't be one."""
+
+    tuning: str
+    lines: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A metric that could not be had in some trials; `reason` with the reach of its numbers, where
+    trials differ in them alone."""
+
+    metric: str
+    reason: str
+    trials: int
+    tunings: tuple[str, ...]
+    workloads: tuple[str, ...]
+
+
+def missing(metrics: Iterable[MissingMetric]) -> list[Missing]:
+    """Return what could not be had, and why, once for each metric and kind of reason."""
+    kinds: dict[tuple[str, str], list[MissingMetric]] = {}
+    for item in metrics:
+        kinds.setdefault((item.metric, _NUMBER.sub("#", item.reason)), []).append(item)
+    return [
+        Missing(
+            metric,
+            _short(_with_reach([item.reason for item in items])),
+            sum(item.trials for item in items),
+            tuple(dict.fromkeys(name for item in items for name in item.tunings)),
+            tuple(dict.fromkeys(name for item in items for name in item.workloads)),
+        )
+        for (metric, _), items in list(kinds.items())[:_MOST_KINDS]
+    ]
+
+
+def _with_reach(reasons: list[str]) -> str:
+    """ "the trial has 1545 to 1980 samples", of texts that differ in numbers alone."""
+    numbers = zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True)
+    reaches = iter([sorted(set(found), key=_size) for found in numbers])
+
+    def reach(_: re.Match[str]) -> str:
+        found = next(reaches)
+        return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+    return _NUMBER.sub(reach, reasons[0])
+
+
+def _size(number: str) -> tuple[int, str]:
+    """Whole numbers in their order, of any length: a guest may print what int() refuses."""
+    return len(number.lstrip("0")), number.lstrip("0")
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidTrial:
+    """`reasons`: with the logs below them, where there are any. `later`: whether a later attempt at
+    the same trial was valid."""
+
+    name: str
+    block: int
+    arm: str
+    reasons: tuple[str, ...]
+    later: bool
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The reasons without their logs."""
+        return tuple(without_logs(reason)[0] for reason in self.reasons)
+
+
+def facts(run: LoadedRun) -> list[Fact]:
+    """Facts of host and guest side by side; nested ones as `cpu.model`."""
+    host = dict(_flat(mapping(run.run.get("host"))))
+    guest = dict(_flat(mapping(run.run.get("guest"))))
+    keys = list(dict.fromkeys([*host, *guest]))[:_MOST_FACTS]
+    return [Fact(key, host.get(key, ""), guest.get(key, "")) for key in keys]
+
+
+def flat(value: Any) -> list[tuple[str, str]]:
+    """Nested data as (dotted key, text) pairs."""
+    return list(_flat(mapping(value)))[:_MOST_FACTS]
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _short(_plain(value))
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(_plain(item) for item in value)
+    return str(value)
+
+
+def _short(text: str, longest: int = _LONGEST_VALUE) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[:longest]} ({len(text) - longest} more characters)"
+
+
+def _short_reason(reason: str) -> str:
+    sentence, logs = without_logs(reason)
+    return f"{_short(sentence)}\n{_short(logs, _LONGEST_LOGS)}" if logs else _short(sentence)
+
+
+def xml_differences(run: LoadedRun, folder: Path, baseline: str) -> list[XmlDifference]:
+    """Return how each tuning's domain XML differs from the baseline's; [] when no XML was
+    stored."""
+    files = {str(name): str(place) for name, place in mapping(run.run.get("xml")).items()}
+    if baseline not in files:
+        return []
+    try:
+        before = _xml_lines(folder, files.pop(baseline))
+    except BrokenError as error:
+        return [XmlDifference(baseline, problem=error.message)]
+    found, room = [], _LARGEST_DIFFERENCES
+    for name, place in files.items():
+        difference = _xml_difference(name, before, folder, place)
+        room -= sum(map(len, difference.lines))
+        if room < 0:
+            difference = XmlDifference(name, problem=f"Too long for this page: see {place}.")
+        found.append(difference)
+    return found
+
+
+def _xml_difference(name: str, before: list[str], folder: Path, place: str) -> XmlDifference:
+    try:
+        after = _xml_lines(folder, place)
+    except BrokenError as error:
+        return XmlDifference(name, problem=error.message)
+    lines = list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]
+    if len(lines) > _LONGEST_DIFFERENCE:
+        left = len(lines) - _LONGEST_DIFFERENCE
+        lines = [*lines[:_LONGEST_DIFFERENCE], f" ({left} more lines)"]
+    return XmlDifference(name, lines=tuple(lines))
+
+
+def _xml_lines(folder: Path, place: str) -> list[str]:
+    return [line.rstrip() for line in stored_xml(folder, place).splitlines()]
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidKind:
+    """Say why trials of one arm were thrown out, and how often. `logs`: of the first that left
+    some."""
+
+    arm: str
+    reason: str
+    count: int
+    logs: str = ""
+
+
+def invalid_kinds(trials: Iterable[InvalidTrial]) -> list[InvalidKind]:
+    """Arms and reasons, the most frequent first: whether validity depends on the tuning."""
+    counted: Counter[tuple[str, str]] = Counter()
+    left: dict[tuple[str, str], str] = {}
+    for trial in trials:
+        for reason in trial.reasons or (NO_REASON,):
+            sentence, logs = without_logs(reason)
+            kind = trial.arm, sentence
+            counted[kind] += 1
+            left[kind] = left.get(kind) or logs
+    return [
+        InvalidKind(*kind, count, left[kind]) for kind, count in counted.most_common(_MOST_KINDS)
+    ]
+
+
+def invalid_trials(run: LoadedRun) -> list[InvalidTrial]:
+    """Every attempt that was thrown out, in plan order, with its reasons."""
+    valid = {trial.record.number for trial in run.trials if trial.record.status is TrialStatus.DONE}
+    records = [t.record for t in run.trials if t.record.status is TrialStatus.INVALID]
+    records.sort(key=lambda record: (record.number, record.attempt))
+    return [
+        InvalidTrial(
+            name=f"{record.number}, attempt {record.attempt}",
+            block=record.block,
+            arm=", ".join(str(level) for level in record.cell.values()),
+            reasons=tuple(_short_reason(str(reason)) for reason in record.reasons),
+            later=record.number in valid,
+        )
+        for record in records
+    ]

@@ -1,0 +1,76 @@
+"""The files that ran, as a page shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.analysis.view import mapping
+from labctl.base.wording import counted
+from labctl.store.run_folder import LoadedRun
+from labctl.store.shapes import HASHED
+
+_SIDES = {"native": "natively", "guest": "in the guest"}
+_AS_RUN = (
+    "Programs and the libraries that their loader found for them, hashed as they were about to "
+    "run: {times}."
+)
+_AS_BUILT = (
+    "An older labctl hashed the guest's programs in its first boot, and the native ones when the "
+    "image was built; libraries it did not hash."
+)
+_MOST = 1000
+_LONGEST = 500
+"""A guest is hostile, and both come from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HashedFile:
+    """`where`: on which sides a file ran that had this SHA-256."""
+
+    name: str
+    where: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """`proof`: when the files were hashed, in a sentence."""
+
+    proof: str
+    files: tuple[HashedFile, ...]
+
+
+def hashed(run: LoadedRun) -> Hashed:
+    """Return what run.json says of the files that ran; of an older labctl's, its programs alone."""
+    told = mapping(run.run.get(HASHED))
+    if not told:
+        return Hashed(_AS_BUILT, _files(_of_programs(mapping(run.run.get("binaries")))))
+    sides = {words: mapping(told.get(side)) for side, words in _SIDES.items()}
+    times = [f"{words} {counted(s['checks'], 'time')}" for words, s in sides.items() if s]
+    proof = _AS_RUN.format(times=" and ".join(times))
+    return Hashed(
+        proof,
+        _files(
+            (name, words, digest)
+            for words, side in sides.items()
+            for name, digest in mapping(side.get("files")).items()
+        ),
+    )
+
+
+def _of_programs(binaries: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name, digests in binaries.items():
+        for side, digest in mapping(digests).items():
+            yield name, _SIDES.get(str(side), str(side)), str(digest)
+
+
+def _files(found: Iterator[tuple[str, str, str]]) -> tuple[HashedFile, ...]:
+    where: dict[tuple[str, str], list[str]] = {}
+    for name, words, digest in found:
+        where.setdefault((name, digest), []).append(words)
+    return tuple(
+        HashedFile(name[:_LONGEST], " and ".join(sides)[:_LONGEST], digest[:_LONGEST])
+        for (name, digest), sides in sorted(where.items())[:_MOST]
+    )

@@ -1,0 +1,243 @@
+"""All that the page shows of one workload and condition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from labctl.analysis.cells import Place, place_of
+from labctl.analysis.model import Comparison, Diagnostic, Level
+from labctl.analysis.side_costs import Price, bill
+from labctl.analysis.view import SYMBOLS, View, verdict_text
+from labctl.analysis.words import effect_text, interval_text
+from labctl.base.wording import quantity, share
+from labctl.report import sentences
+from labctl.report.exit_prices import Predictions, predictions
+from labctl.report.page.curves import Curves, curves
+from labctl.report.page.dots import Dots, Invalid, dots
+from labctl.report.page.forest import Forest, forest, native_reference
+from labctl.report.page.stacks import Stack, exits, host_cpu, no_exits
+from labctl.store.samples import labels_of
+
+_ALWAYS = (
+    *("open_latency_mean", "open_latency_p95", "latency_p95", "ipc", "exits", "exits_per_op"),
+    *("ops_per_cpu_s", "neighbour_ops_per_s"),
+)
+_MOSTLY = (
+    *_ALWAYS,
+    *("open_latency_", "latency_", "late_periods", "stall_time"),
+    *("host_cpu", "run_delay", "events_per_s", "iops"),
+)
+DETAIL: tuple[tuple[str, ...], ...] = (("",), _MOSTLY, _ALWAYS, ())
+"""How metrics begin that a place's table of all numbers has, from all of them to none but the
+primary one."""
+
+
+_FEWEST_ARMS = 6
+_MOST_NUMBERS = 2000
+_MOST_PANELS = 192
+"""Of the whole page: it must stay below 2 MB for runs of ten thousand trials too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Hold what fits into a page: arms in each picture (the tables have all), and, as one of
+    DETAIL, how the metrics begin that the tables of all numbers have."""
+
+    arms: int
+    detail: tuple[str, ...]
+
+    @property
+    def whole(self) -> bool:
+        return self.detail == DETAIL[0]
+
+
+def room_for(view: View) -> Room:
+    """As much as keeps the page below 2 MB."""
+    levels = view.judgement.levels
+    fitting = (
+        detail
+        for detail in DETAIL
+        if sum(_wanted(view, level, detail) for level in levels) <= _MOST_NUMBERS
+    )
+    arms = max(_FEWEST_ARMS, _MOST_PANELS // max(1, len(view.places)))
+    return Room(arms, next(fitting, DETAIL[-1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A comparison as text."""
+
+    tuning: str
+    against: str
+    effect: str
+    interval: str
+    confidence: str
+    symbol: str
+    verdict: str
+    verdict_class: str
+    holm: bool
+    blocks: int
+    boots: int
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One metric of one arm: what it typically was, and its changes. "" where there is none."""
+
+    arm: str
+    typical: str
+    against_baseline: str
+    against_native: str
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    title: str
+    source: str
+    numbers: tuple[Number, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Hold what a tuning did to each party of the header; None where it isn't known."""
+
+    tuning: str
+    prices: tuple[Price | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Buys:
+    """Say where the variance comes from, as (level, standard deviation), and what would lower
+    it."""
+
+    sentence: str
+    levels: tuple[tuple[str, str], ...]
+    proposal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    number: int
+    title: str
+    direction: str
+    forest: Forest | None
+    pictured: tuple[Change, ...]
+    sentences: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    buys: tuple[Buys, ...]
+    bill_header: tuple[str, ...]
+    bills: tuple[Bill, ...]
+    dots: Dots | None
+    curves: tuple[Curves, ...]
+    exits: tuple[Stack, ...]
+    no_exits: str
+    predicted: Predictions
+    drawn: int
+    """Arms in its pictures, where there isn't room for all of them; else 0."""
+    host_cpu: Stack | None
+    metrics: tuple[Metric, ...]
+
+
+def section(view: View, place: Place, number: int, invalid: Invalid, room: Room) -> Section:
+    """Everything of one place, as far as there is room."""
+    shown = view.spotlight(place, room.arms)
+    said = [*sentences.calibrated(view, place), *sentences.inconclusive(view, place)]
+    said += [*sentences.harmless(view, place), *sentences.holm(view, place)]
+    said += sentences.left_out(view, place)
+    said += [check.sentence for check in view.checks(place)]
+    native = native_reference(view, place)
+    pictured = [*view.pictured(place), *([native] if native is not None else [])]
+    bills = [(tuning, bill(view, tuning, place)) for tuning in view.candidates]
+    header = tuple(dict.fromkeys(price.who for _, prices in bills for price in prices))
+    return Section(
+        number=number,
+        title=place.title,
+        direction=sentences.direction(view, place),
+        forest=forest(view, place),
+        pictured=tuple(map(change, pictured)),
+        sentences=tuple(said),
+        diagnostics=tuple(view.diagnostics(place)),
+        buys=tuple(
+            Buys(item.sentence, *sentences.spreads(view, place, item))
+            for item in view.judgement.precision
+            if place_of(item) == place
+        ),
+        bill_header=header,
+        bills=tuple(
+            Bill(tuning, tuple({price.who: price for price in prices}.get(who) for who in header))
+            for tuning, prices in bills
+            if prices
+        ),
+        dots=dots(view, place, invalid, shown),
+        curves=tuple(curves(view, place, shown)),
+        exits=exits(view, place, shown),
+        no_exits=no_exits(view, place),
+        predicted=predictions(view, place),
+        drawn=len(shown) if len(shown) < len(view.tunings) else 0,
+        host_cpu=host_cpu(view, place, shown),
+        metrics=tuple(_metrics(view, place, room.detail)),
+    )
+
+
+def change(item: Comparison) -> Change:
+    return Change(
+        tuning=item.tuning,
+        against=item.against,
+        effect=effect_text(item),
+        interval=interval_text(item) or "no interval",
+        confidence=share(item.confidence),
+        symbol=SYMBOLS[item.verdict] if item.verdict is not None else "",
+        verdict=verdict_text(item.verdict),
+        verdict_class=item.verdict.name.lower() if item.verdict is not None else "",
+        holm=item.by_holm,
+        blocks=len(item.blocks),
+        boots=item.boots,
+        left_out=", ".join(map(str, item.left_out)),
+    )
+
+
+def _wanted(view: View, level: Level, detail: tuple[str, ...]) -> bool:
+    if {"reason", "vcpu"} <= labels_of(level.metric).keys():
+        return False  # a number for each reason of each vCPU: the JSON has them
+    return level.metric == view.primary(level.workload) or level.metric.startswith(detail)
+
+
+def _metrics(view: View, place: Place, detail: tuple[str, ...]) -> Iterable[Metric]:
+    by_metric: dict[str, dict[str, Level]] = {}
+    primary = view.primary(place.workload)
+    here = (level for level in view.levels(place) if _wanted(view, level, detail))
+    for level in sorted(here, key=lambda level: (level.metric != primary, level.metric)):
+        by_metric.setdefault(level.metric, {})[level.tuning] = level
+    changes: dict[tuple[str, str], list[Comparison]] = {}
+    for item in view.comparisons(place):
+        changes.setdefault((item.metric, item.tuning), []).append(item)
+    for metric, levels in by_metric.items():
+        numbers = tuple(
+            _number(view, levels[arm], changes.get((metric, arm), ()))
+            for arm in view.tunings
+            if arm in levels
+        )
+        sources = sorted({level.source for level in levels.values()})
+        yield Metric(view.title(place.workload, metric), ", ".join(sources), numbers)
+
+
+def _number(view: View, level: Level, changes: Sequence[Comparison]) -> Number:
+    found = {item.against: item for item in changes}
+    baseline = found.pop(view.baseline, None)
+    return Number(
+        arm=level.tuning,
+        typical=quantity(level.typical, level.unit),
+        against_baseline=_with_interval(baseline) if baseline is not None else "",
+        against_native=", ".join(
+            f"{_with_interval(item)} vs {against}" for against, item in found.items()
+        ),
+        blocks=len(level.values),
+    )
+
+
+def _with_interval(item: Comparison) -> str:
+    interval = interval_text(item)
+    return f"{effect_text(item)} ({interval})" if interval else effect_text(item)

@@ -1,0 +1,143 @@
+"""The report as one page that needs nothing else: no network, no script, no other file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.analysis.model import Judgement
+from labctl.analysis.side_costs import Price, bill
+from labctl.analysis.skipped import skipped
+from labctl.analysis.view import View, sequence
+from labctl.report import sentences
+from labctl.report.page import appendix, curves, dots
+from labctl.report.page.hashed import hashed
+from labctl.report.page.pinmap import WIDTH as PIN_WIDTH
+from labctl.report.page.pinmap import pin_maps
+from labctl.report.page.place_page import Change, Section, change, room_for, section
+from labctl.report.published import published_part
+from labctl.report.templating import template
+from labctl.store.run_folder import LoadedRun
+
+# All that the template may ask for: a key that an old or broken run lacks is None there.
+_PLAN_KEYS = ("title", "study", "study_digest", "digest", "host_digest", "seed", "quick")
+_RECORD_KEYS = (
+    "accelerator",
+    "accelerator_reason",
+    "command",
+    "connection",
+    "ended_at",
+    "kernel_sentence",
+    "labctl",
+    "memory_mib",
+    "quick",
+    "seed",
+    "started_at",
+    "status",
+    "study",
+    "vcpus",
+)
+
+_OPEN_WARNINGS = 6
+"""The gravest come first; the others are folded, so that they don't hide the verdicts."""
+_COLUMNS = 4
+"""Places that stand side by side: what fits on paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A tuning in a place: its verdict, and who else pays."""
+
+    change: Change
+    bill: tuple[Price, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _MatrixRow:
+    tuning: str
+    description: str
+    cells: tuple[_Cell | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """Places that stand side by side, with the tunings below and the checks under them."""
+
+    sections: tuple[Section, ...]
+    rows: tuple[_MatrixRow, ...]
+    checks: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+
+
+def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
+    """The page's HTML. `folder` is the run's: the domain XML is read from there."""
+    view = View(run, judgement)
+    room, attempts = room_for(view), dots.invalid_attempts(view)
+    sections = [
+        section(view, place, number, attempts, room)
+        for number, place in enumerate(view.places, start=1)
+    ]
+    invalid = appendix.invalid_trials(run)
+    more = judgement.added
+    lead, rest = _lead(judgement.answer)
+    warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
+    return template("page.html.j2").render(
+        run=run,
+        record={key: run.run.get(key) for key in _RECORD_KEYS},
+        plan={key: run.plan.get(key) for key in _PLAN_KEYS},
+        judgement=judgement,
+        view=view,
+        lead=lead,
+        rest=rest,
+        warnings=warnings[:_OPEN_WARNINGS],
+        more_warnings=warnings[_OPEN_WARNINGS:],
+        native_gap=sentences.native_gap(view),
+        matrices=[
+            _matrix(view, sections[at : at + _COLUMNS]) for at in range(0, len(sections), _COLUMNS)
+        ],
+        sections=sections,
+        published=published_part(run),
+        whole=room.whole,
+        added=[(item, change(item)) for item in more.comparisons] if more else [],
+        maximum_x=curves.MAXIMUM_X,
+        dots_height=dots.HEIGHT,
+        curves_height=curves.HEIGHT,
+        pin_width=PIN_WIDTH,
+        no_reason=appendix.NO_REASON,
+        missing=appendix.missing(judgement.unavailable),
+        invalid=invalid[: appendix.MOST_INVALID],
+        invalid_left=len(invalid) - appendix.MOST_INVALID,
+        invalid_kinds=appendix.invalid_kinds(invalid),
+        orders=appendix.orders(run),
+        versions=appendix.versions(run),
+        facts=appendix.facts(run),
+        hashed=hashed(run),
+        skipped=list(skipped(run.plan, run.run).items()),
+        xml=appendix.xml_differences(run, folder, view.baseline),
+        pins=pin_maps(run.run),
+        notes=[str(note) for note in sequence(run.run.get("notes"))],
+    )
+
+
+def _lead(answer: str) -> tuple[str, str]:
+    """The answer's beginning, up to what it says first of all, and the rest of it."""
+    ends = [at + 1 for mark in (": ", ". ") if (at := answer.find(mark)) >= 0]
+    end = min(ends, default=len(answer))
+    return answer[:end], answer[end:].strip()
+
+
+def _matrix(view: View, sections: Sequence[Section]) -> _Matrix:
+    places = [view.places[section.number - 1] for section in sections]
+    rows = []
+    for tuning in view.candidates:
+        cells = []
+        for place in places:
+            judged = next(iter(view.judged(place, tuning)), None)
+            prices = tuple(price for price in bill(view, tuning, place) if price.who != "guest")
+            cells.append(_Cell(change(judged), prices) if judged is not None else None)
+        rows.append(_MatrixRow(tuning, view.description(tuning), tuple(cells)))
+    checks = tuple(
+        (name, tuple(sentences.check_words(view, place, name) for place in places))
+        for name in ("control", "handicap")
+    )
+    return _Matrix(tuple(sections), tuple(rows), checks)

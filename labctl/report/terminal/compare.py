@@ -1,0 +1,155 @@
+"""Two runs side by side: what differs of their facts, then of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from labctl.analysis.model import EffectKind
+from labctl.analysis.run_compare.two_runs import Difference, RunComparison
+from labctl.base.wording import (
+    change,
+    change_interval,
+    difference,
+    difference_interval,
+    metric_title,
+    quantity,
+    share,
+)
+from labctl.report.parts import bare_table, marked, small, text
+
+SCHEMA = 1
+
+_MOST_WORDS = 60
+"""Of a fact in a table: CPU flags are hundreds."""
+
+
+def comparison_table(found: RunComparison) -> RenderableType:
+    """Fits 80 columns: facts, what isn't compared, then the numbers."""
+    parts: list[RenderableType] = [text(f"A: {found.a}\nB: {found.b}\n")]
+    parts += marked("Not comparable", (f"{reason}." for reason in found.refusals))
+    parts.append(_facts(found))
+    parts += marked("Left out", found.left_out)
+    parts += marked("Warning", found.cautions)
+    for title, rows in (
+        ("The tunings' effects on their baselines", found.effects),
+        ("Values", found.levels),
+    ):
+        if rows:
+            several = len(found.effects) + len(found.levels) > 1
+            parts += [Text(), _numbers(title, rows), small(_confidence(rows[0], several=several))]
+    if not found.levels:
+        parts.append(text("\nNothing can be compared.", style="bold"))
+    return Group(*parts)
+
+
+def _facts(found: RunComparison) -> RenderableType:
+    if not found.facts:
+        return text("No fact of host or guest that was recorded differs.")
+    table = bare_table("Facts that differ")
+    for column, width in (("fact", 22), ("A", 28), ("B", 28)):
+        table.add_column(column, max_width=width, overflow="fold")
+    for fact in found.facts:
+        ours, theirs = differing_words(fact.a, fact.b)
+        table.add_row(text(fact.name), text(ours), text(theirs))
+    return table
+
+
+def differing_words(a: str | None, b: str | None) -> tuple[str, str]:
+    """Both values as a table shows them; of long lists of words only those that one side lacks."""
+    if a is None or b is None or max(len(a), len(b)) <= _MOST_WORDS:
+        return a or "not recorded", b or "not recorded"
+    ours, theirs = a.split(), b.split()
+    lacking = [word for word in ours if word not in set(theirs)]
+    added = [word for word in theirs if word not in set(ours)]
+    return _some(lacking), _some(added)
+
+
+def _some(words: Sequence[str]) -> str:
+    if not words:
+        return "(nothing more)"
+    few = " ".join(words[:8])
+    return f"… {few}" + (f" and {len(words) - 8} more" if len(words) > 8 else "")
+
+
+def _numbers(title: str, rows: Iterable[Difference]) -> RenderableType:
+    table = bare_table(title)
+    for column, width in (("what", 30), ("A", 11), ("B", 11), ("B against A", 14), ("", 10)):
+        table.add_column(column, max_width=width, overflow="fold")
+    for row in rows:
+        table.add_row(
+            text(f"{row.tuning}, {row.workload}, {row.condition}: {metric_title(row.metric)}"),
+            text(_value(row, row.in_a)),
+            text(_value(row, row.in_b)),
+            text("\n".join(filter(None, (estimate(row), interval(row))))),
+            text(row.finding),
+        )
+    return table
+
+
+def _value(row: Difference, value: float) -> str:
+    if not row.of_effect:
+        return quantity(value, row.unit)
+    return change(value) if row.kind is EffectKind.RATIO else difference(value, row.unit)
+
+
+def estimate(row: Difference) -> str:
+    if row.kind is EffectKind.RATIO:
+        return change(row.estimate)
+    return difference(row.estimate, row.unit)
+
+
+def interval(row: Difference) -> str:
+    if row.kind is EffectKind.RATIO:
+        return change_interval(row.low, row.high)
+    return difference_interval(row.low, row.high, row.unit)
+
+
+def _confidence(first: Difference, *, several: bool) -> str:
+    told = f"Intervals of {share(first.confidence)} (Welch)"
+    if several:
+        told += ", so that all rows hold together with at least 95 %"
+    return (
+        f'{told}. "differs": it excludes no difference; "the same": all of it lies within '
+        'the study\'s threshold; "not shown": neither.'
+    )
+
+
+def comparison_json(found: RunComparison) -> dict[str, Any]:
+    """docs/compare.md has the keys."""
+    return {
+        "schema": SCHEMA,
+        "a": found.a,
+        "b": found.b,
+        "refusals": list(found.refusals),
+        "facts": [{"name": fact.name, "a": fact.a, "b": fact.b} for fact in found.facts],
+        "left_out": list(found.left_out),
+        "cautions": list(found.cautions),
+        "effects": [_json(row) for row in found.effects],
+        "levels": [_json(row) for row in found.levels],
+    }
+
+
+def _json(row: Difference) -> dict[str, Any]:
+    return {
+        "tuning": row.tuning,
+        "workload": row.workload,
+        "condition": row.condition,
+        "metric": row.metric,
+        "unit": str(row.unit),
+        "better": str(row.better),
+        "kind": str(row.kind),
+        "a": row.in_a,
+        "b": row.in_b,
+        "estimate": row.estimate,
+        "low": row.low,
+        "high": row.high,
+        "confidence": row.confidence,
+        "margin": row.margin,
+        "blocks_a": row.blocks_a,
+        "blocks_b": row.blocks_b,
+        "finding": row.finding,
+    }

@@ -1,0 +1,213 @@
+"""Show what a gate found: as a table, as Markdown for a merge request, as JSON, as JUnit's XML."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from lxml import etree
+from rich.console import Group, RenderableType
+
+from labctl.analysis.gate.policy import Undecided
+from labctl.analysis.gate.rules import Finding, GateResult, Outcome
+from labctl.analysis.model import EffectKind
+from labctl.base.units import Unit
+from labctl.base.wording import (
+    change,
+    change_interval,
+    counted,
+    difference,
+    difference_interval,
+    metric_title,
+    printable,
+    quantity,
+)
+from labctl.report.parts import bare_table, text
+
+SCHEMA = 1
+
+_STYLES = {Outcome.HOLDS: "green", Outcome.VIOLATED: "bold red", Outcome.UNDECIDED: "yellow"}
+_COUNTED_AS = {
+    Undecided.FAIL: "counts as violated",
+    Undecided.PASS: "counts as kept",
+    Undecided.OPEN: "left open",
+}
+
+
+def gate_table(result: GateResult) -> RenderableType:
+    """Fits 80 columns. A rule that speaks of many cells has a row for each."""
+    table = bare_table(f"Gate of {result.run}")
+    table.add_column("rule", max_width=26, overflow="fold")
+    table.add_column("where", max_width=22, overflow="fold")
+    table.add_column("found", max_width=16, overflow="fold")
+    table.add_column("", overflow="fold")
+    shown = ""
+    for finding in result.findings:
+        title = "" if finding.rule == shown else finding.rule
+        shown = finding.rule
+        table.add_row(
+            text(title),
+            text(where(finding)),
+            text(found(finding)),
+            text(outcome(finding), style=_STYLES[finding.outcome]),
+        )
+    cautions = [text(f"Warning: {caution}") for caution in result.cautions]
+    return Group(*cautions, table, text(f"\n{verdict(result)}", style="bold"))
+
+
+def where(finding: Finding) -> str:
+    if finding.of_facts:
+        return f"the run : {finding.against}"
+    if not finding.tuning:
+        return "no value in the run"
+    arms = finding.tuning if finding.against is None else f"{finding.tuning} : {finding.against}"
+    return f"{arms}, {finding.workload}, {finding.condition}"
+
+
+def found(finding: Finding) -> str:
+    """The estimate with its interval; "" where there is none."""
+    if finding.estimate is None or finding.unit is None:
+        return ""
+    unit, low, high = finding.unit, finding.low, finding.high
+    if finding.kind is EffectKind.RATIO:
+        parts = [change(finding.estimate), change_interval(low, high)]
+    elif finding.kind is EffectKind.DIFFERENCE:
+        parts = [difference(finding.estimate, unit), difference_interval(low, high, unit)]
+    else:
+        parts = [quantity(finding.estimate, unit), _values(low, high, unit)]
+    return "\n".join(filter(None, parts))
+
+
+def _values(low: float | None, high: float | None, unit: Unit) -> str:
+    if low is None or high is None:
+        return ""
+    return f"{quantity(low, unit)} to {quantity(high, unit)}"
+
+
+def outcome(finding: Finding) -> str:
+    """The outcome, and why where there is more to say; of an undecided one what the policy makes
+    of it."""
+    if finding.outcome is not Outcome.UNDECIDED:
+        return f"{finding.outcome}: {finding.why}" if finding.why else str(finding.outcome)
+    return f"undecided, {_COUNTED_AS[finding.counts_as]}: {finding.why}"
+
+
+def verdict(result: GateResult) -> str:
+    """The gate's answer in a sentence."""
+    counts = Counter(finding.outcome for finding in result.findings)
+    told = ", ".join(f"{counts[kind]} {kind}" for kind in Outcome if counts[kind])
+    state = {True: "passed", False: "failed", None: "not enough data to say"}[result.passed]
+    return f"{state.capitalize()}: {counted(len(result.findings), 'check')}, {told}."
+
+
+def gate_markdown(result: GateResult) -> str:
+    """A table for a merge request, with its answer first."""
+    lines = [
+        f"**{_cell(verdict(result))}** Run {_cell(result.run)}.",
+        "",
+        *(f"- Warning: {_cell(caution)}" for caution in result.cautions),
+        *([""] if result.cautions else []),
+        "| rule | where | found | outcome |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        "| " + " | ".join(map(_cell, (f.rule, where(f), found(f), outcome(f)))) + " |"
+        for f in result.findings
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: str) -> str:
+    """Text that Markdown takes for nothing else: names come from files of others. A backslash
+    keeps no forge from calling people or linking, a joiner of no width within does."""
+    plain = printable(value).replace("\n", " ").replace("\t", " ")
+    plain = re.sub(r"@(?=\w)|:(?=//)|\bwww(?=\.)", lambda found: f"{found[0]}{_JOINER}", plain)
+    return re.sub(r"[\\|`*_\[\]<>&~#!$]", r"\\\g<0>", plain)
+
+
+_JOINER = "\N{WORD JOINER}"
+
+
+def gate_json(result: GateResult) -> dict[str, Any]:
+    """docs/gate.md has the keys."""
+    return {
+        "schema": SCHEMA,
+        "run": result.run,
+        "passed": result.passed,
+        "cautions": list(result.cautions),
+        "checks": [
+            {
+                "rule": finding.rule,
+                "limit": finding.limit,
+                "tuning": finding.tuning or None,
+                "against": finding.against,
+                "workload": finding.workload or None,
+                "condition": finding.condition or None,
+                "metric": finding.metric or None,
+                "unit": None if finding.unit is None else str(finding.unit),
+                "kind": _kind(finding),
+                "estimate": finding.estimate,
+                "low": finding.low,
+                "high": finding.high,
+                "blocks": finding.blocks,
+                "outcome": str(finding.outcome),
+                "why": finding.why or None,
+                "undecided_counts_as": str(finding.counts_as),
+            }
+            for finding in result.findings
+        ],
+    }
+
+
+def _kind(finding: Finding) -> str:
+    if finding.of_facts:
+        return "facts"
+    return str(finding.kind) if finding.kind else "value"
+
+
+def gate_junit(result: GateResult) -> bytes:
+    """The format that continuous integration reads: a test case for each check. What is undecided
+    is skipped, unless it counts as violated or as kept.
+
+    There is no one schema. This keeps Jenkins' (xunit plugin, junit-10.xsd) and Surefire's
+    (surefire-test-report-3.0.xsd), which asks for all counts, for `time` and a failure's `type`.
+    """
+    suite = etree.Element("testsuite", name=f"labctl gate {_xml(result.run)}")
+    failures = skipped = 0
+    for finding in result.findings:
+        case = etree.SubElement(
+            suite, "testcase", classname=_xml(where(finding)), name=_xml(finding.rule), time="0"
+        )
+        said = _xml(f"{_subject(finding)}: {found(finding) or 'nothing'} ({finding.limit})")
+        message = _xml(outcome(finding))
+        if finding.outcome is Outcome.VIOLATED or (
+            finding.outcome is Outcome.UNDECIDED and finding.counts_as is Undecided.FAIL
+        ):
+            failures += 1
+            failure = etree.SubElement(case, "failure", message=message, type=str(finding.outcome))
+            failure.text = said
+        elif finding.outcome is Outcome.UNDECIDED and finding.counts_as is Undecided.OPEN:
+            skipped += 1
+            etree.SubElement(case, "skipped", message=message)
+        else:
+            etree.SubElement(case, "system-out").text = f"{message}: {said}"
+    if result.cautions:
+        etree.SubElement(suite, "system-out").text = _xml("\n".join(result.cautions))
+    suite.set("tests", str(len(result.findings)))
+    suite.set("failures", str(failures))
+    suite.set("errors", "0")
+    suite.set("skipped", str(skipped))
+    suite.set("time", "0")
+    document: bytes = etree.tostring(
+        suite, encoding="utf-8", xml_declaration=True, pretty_print=True
+    )
+    return document
+
+
+def _subject(finding: Finding) -> str:
+    return "facts" if finding.of_facts else metric_title(finding.metric)
+
+
+def _xml(value: str) -> str:
+    return printable(value).replace("\n", " ")

@@ -1,0 +1,204 @@
+"""A metric over runs: a line of marks per series, where it changed, and what else did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from labctl.analysis.run_compare.history import Change, History, RunSeries
+from labctl.base.units import Better
+from labctl.base.wording import change as ratio_text
+from labctl.base.wording import counted, difference, metric_title, quantity
+from labctl.report.parts import bare_table, marked, small, text
+from labctl.report.terminal.compare import differing_words
+
+SCHEMA = 1
+
+WIDTH = 76
+"""Marks in a line; of more runs than that, neighbours share one."""
+
+_BARS = "▁▂▃▄▅▆▇█"
+CHANGE = "▲"
+_MOST_FACTS = 6
+
+NO_FACT = "no recorded fact of host, guest or run differs"
+LEGEND = (
+    f"{CHANGE}: a new level begins (over all series together, the chance of any mark where "
+    "nothing changed is about 5 %, also where runs resemble those before them). Beside it stands "
+    "what else differs from the run before; what differs need not be the cause."
+)
+
+
+def history_table(found: History) -> RenderableType:
+    """Fits 80 columns."""
+    parts: list[RenderableType] = []
+    for series in found.series:
+        parts += [*_series(series, alone=len(found.series) == 1), Text()]
+    if found.series:
+        parts.append(small(LEGEND))
+    else:
+        parts.append(text(nothing(found), style="bold"))
+    parts += marked("Left out", found.left_out)
+    return Group(*parts)
+
+
+def nothing(found: History) -> str:
+    """Return why there is nothing to draw."""
+    if not found.runs:
+        return "No run is there to look at."
+    if not found.metrics:
+        return f"None of {counted(found.runs, 'run')} has a valid value of what was asked for."
+    return f"No run has '{found.metric}' there. Measured were {', '.join(found.metrics)}."
+
+
+def _series(series: RunSeries, *, alone: bool) -> Iterator[RenderableType]:
+    yield text(title(series), style="bold")
+    if series.apart:
+        yield small(series.apart)
+    values = [point.value for point in series.points]
+    if len(values) > 1:
+        bars, marks = _picture(values, [change.index for change in series.changes])
+        yield small(bars)
+        if marks.strip():
+            yield small(marks)
+    yield small(ends(series))
+    for change in series.changes:
+        yield small(f"{CHANGE} {change_words(series, change)}")
+        for fact in change.facts[:_MOST_FACTS]:
+            before, after = differing_words(fact.a, fact.b)
+            yield small(f"  {fact.name}: {before} → {after}")
+        if len(change.facts) > _MOST_FACTS:
+            yield small(f"  and {len(change.facts) - _MOST_FACTS} more facts (--json has them)")
+        if not change.facts:
+            yield small(f"  {NO_FACT}")
+    if series.unmarked:
+        yield small(unmarked(series))
+    if alone:
+        yield _points(series)
+
+
+def title(series: RunSeries) -> str:
+    return (
+        f"{metric_title(series.metric)} of '{series.tuning}', {series.workload} under "
+        f"{series.condition}, {series.accelerator}"
+    )
+
+
+def _picture(values: Sequence[float], changes: Sequence[int]) -> tuple[str, str]:
+    """A bar per run, the lowest value the lowest bar; below them a mark at each new level."""
+    per_bar = math.ceil(len(values) / WIDTH)
+    groups = [values[start : start + per_bar] for start in range(0, len(values), per_bar)]
+    means = [math.fsum(group) / len(group) for group in groups]
+    low, high = min(means), max(means)
+    steps = len(_BARS) - 1
+    bars = "".join(
+        _BARS[round(steps * (mean - low) / (high - low)) if high > low else steps // 2]
+        for mean in means
+    )
+    places = {index // per_bar for index in changes}
+    return bars, "".join(CHANGE if place in places else " " for place in range(len(groups)))
+
+
+def ends(series: RunSeries) -> str:
+    """Return where a series begins and ends, and how far it reaches, in words."""
+    first, last = series.points[0], series.points[-1]
+    if first is last:
+        return f"{quantity(first.value, series.unit)}, one run ({day(first.at)})"
+    values = [point.value for point in series.points]
+    return (
+        f"{quantity(first.value, series.unit)} ({day(first.at)}) to "
+        f"{quantity(last.value, series.unit)} ({day(last.at)}), {len(values)} runs, "
+        f"lowest {quantity(min(values), series.unit)}, highest {quantity(max(values), series.unit)}"
+    )
+
+
+def change_words(series: RunSeries, change: Change) -> str:
+    """Return when a level changed, from what to what, and how sure that is."""
+    point = series.points[change.index]
+    size = (
+        ratio_text(change.after / change.before)
+        if change.before > 0 and change.after > 0
+        else difference(change.after - change.before, series.unit)
+    )
+    return (
+        f"{day(point.at)}, from {change.run} on: "
+        f"{quantity(change.before, series.unit)} → {quantity(change.after, series.unit)} "
+        f"({size}{_direction(series.better, change)}, p = {change.p:.2g})"
+    )
+
+
+def _direction(better: Better, change: Change) -> str:
+    if better is Better.NEITHER:
+        return ""
+    is_better = (change.after > change.before) == (better is Better.HIGHER)
+    return ", better" if is_better else ", worse"
+
+
+def unmarked(series: RunSeries) -> str:
+    return f"no change looked for: {series.unmarked}"
+
+
+def day(moment: str) -> str:
+    return moment[:10]
+
+
+def _points(series: RunSeries) -> RenderableType:
+    table = bare_table("Runs")
+    for column, width in (("run", 34), ("started", 16), ("value", 12), ("blocks", 6), ("", 1)):
+        table.add_column(column, max_width=width, overflow="fold")
+    new = {change.index for change in series.changes}
+    for index, point in enumerate(series.points):
+        table.add_row(
+            text(point.run),
+            text(point.at[:16].replace("T", " ")),
+            text(quantity(point.value, series.unit)),
+            text(str(point.blocks)),
+            text(CHANGE if index in new else ""),
+        )
+    return table
+
+
+def history_json(found: History) -> dict[str, Any]:
+    """docs/history.md has the keys."""
+    return {
+        "schema": SCHEMA,
+        "metric": found.metric,
+        "runs": found.runs,
+        "alpha": found.alpha,
+        "metrics": list(found.metrics),
+        "left_out": list(found.left_out),
+        "series": [_series_json(series) for series in found.series],
+    }
+
+
+def _series_json(series: RunSeries) -> dict[str, Any]:
+    return {
+        "tuning": series.tuning,
+        "workload": series.workload,
+        "condition": series.condition,
+        "metric": series.metric,
+        "unit": str(series.unit),
+        "better": str(series.better),
+        "accelerator": series.accelerator,
+        "host": series.host,
+        "apart": series.apart,
+        "unmarked": series.unmarked,
+        "points": [
+            {"run": point.run, "at": point.at, "value": point.value, "blocks": point.blocks}
+            for point in series.points
+        ],
+        "changes": [
+            {
+                "run": change.run,
+                "p": change.p,
+                "before": change.before,
+                "after": change.after,
+                "facts": [{"name": f.name, "before": f.a, "after": f.b} for f in change.facts],
+            }
+            for change in series.changes
+        ],
+    }

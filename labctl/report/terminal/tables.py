@@ -1,0 +1,309 @@
+"""The report in a terminal: 80 columns, readable without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from textwrap import fill
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from labctl.analysis.cells import Place
+from labctl.analysis.collecting import level_of
+from labctl.analysis.model import Added, Attempts, Comparison, Judgement, Verdict
+from labctl.analysis.side_costs import bill
+from labctl.analysis.skipped import skipped
+from labctl.analysis.view import SYMBOLS, Column, View, verdict_text
+from labctl.analysis.words import effect_text, few, interval_text
+from labctl.base.levels import Level
+from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
+from labctl.report import sentences
+from labctl.report.exit_prices import prediction_table, predictions
+from labctl.report.parts import bare_table, marked, skipped_table, small, text
+from labctl.report.published import published_table
+from labctl.store.run_folder import LoadedRun
+from labctl.trace import files
+
+_VERDICT_STYLES = {
+    Verdict.IMPROVES: "bold green",
+    Verdict.REGRESSES: "bold red",
+    Verdict.SUSPENDED: "yellow",
+    Verdict.OTHER_PROMISE: "yellow",
+}
+
+
+_VERDICT = "verdict"
+_WIDEST = 12
+"""Letters of an interval, or of a verdict's longest word, that fit into any table's column."""
+
+
+class _Footnotes:
+    """Numbered reasons, each said once per report."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def mark(self, reason: str) -> str:
+        number = self._numbers.setdefault(reason, len(self._numbers) + 1)
+        return f"{NOT_AVAILABLE} [{number}]"
+
+    def lines(self) -> Iterable[str]:
+        return (f"[{number}] {reason}" for reason, number in self._numbers.items())
+
+
+def print_report(
+    console: Console, run: LoadedRun, judgement: Judgement, *, html: Path | None = None
+) -> None:
+    """Print the report; `html` is where the page lies, if there is one."""
+    console.print(report(run, judgement, html=html))
+
+
+def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) -> RenderableType:
+    """The report as something that rich can print."""
+    view = View(run, judgement)
+    notes = _Footnotes()
+    parts: list[RenderableType] = [_head(view), text(f"{judgement.answer}\n", style="bold")]
+    parts += marked("Warning", judgement.warnings)
+    parts += marked("Not whole", view.other_problems)
+    parts += _verdicts(view)
+    for place in view.places:
+        parts += _place(view, place, notes)
+    parts += _added(judgement.added)
+    parts += published_table(run)
+    parts += _invalid(judgement.attempts)
+    parts += _skipped(skipped(run.plan, run.run))
+    parts.append(Text())
+    parts += [text(line, style="dim") for line in notes.lines()]
+    if level_of(run) == Level.TRACE and any(files.has_trace(trial.folder) for trial in run.trials):
+        parts.append(text(f"\nEach trial's time line: labctl timeline {run.name}"))
+    if html is not None:
+        parts.append(Text(f"\nEverything in pictures: {printable(str(html))}", overflow="fold"))
+    else:
+        parts.append(text("\nEverything in pictures: say --html FILE."))
+    return Group(*parts)
+
+
+def _head(view: View) -> Text:
+    run, judgement = view.run, view.judgement
+    study = run.plan.get("study") or run.run.get("study") or "unknown study"
+    kind = "quick run" if run.run.get("quick") else "run"
+    lines = [
+        f"{study}, {kind} {run.name} ({run.run.get('status') or 'state unknown'})",
+        f"{counted(judgement.blocks, 'block')}, {counted(judgement.boots, 'boot')}, "
+        f"{judgement.done} of {counted(judgement.planned, 'trial')} done, "
+        f"{judgement.invalid} invalid, {run.run.get('accelerator') or 'unknown accelerator'}",
+    ]
+    if judgement.ending:
+        lines.append(judgement.ending)
+    if judgement.spares and judgement.spares.sentence:
+        lines.append(judgement.spares.sentence)
+    return text("\n".join(lines) + "\n")
+
+
+def _verdicts(view: View) -> list[RenderableType]:
+    """Every judged tuning with its verdict and who else pays for it; [] when none was judged."""
+    table = bare_table(f"Verdicts: change of the primary metric against {view.baseline}")
+    table.add_column("tuning", min_width=9, max_width=16, overflow="fold")
+    table.add_column("workload", min_width=9, max_width=17, overflow="fold")
+    table.add_column("verdict", min_width=9, max_width=14, overflow="fold")
+    table.add_column("change", min_width=9, max_width=12, overflow="fold")
+    table.add_column("who else pays", overflow="fold")
+    for tuning in view.candidates:
+        for place in view.places:
+            for item in view.judged(place, tuning):
+                prices = [p for p in bill(view, tuning, place) if p.who != "guest"]
+                table.add_row(
+                    text(tuning),
+                    text(place.title.replace(" under ", "\nunder ")),
+                    _verdict_cell(item),
+                    _change_cell(item),
+                    text("\n".join(f"{price.who} {price.text}" for price in prices)),
+                )
+    return [Text(), table] if table.row_count else []
+
+
+def _verdict_cell(item: Comparison, widest: int = 80) -> Text:
+    if item.verdict is None:
+        return text("")
+    words = fill(f"{SYMBOLS[item.verdict]} {verdict_text(item.verdict)}", widest)
+    holm = "\n(by Holm)" if item.by_holm else ""
+    return text(words + holm, style=_VERDICT_STYLES.get(item.verdict, ""))
+
+
+def _place(view: View, place: Place, notes: _Footnotes) -> list[RenderableType]:
+    columns = view.columns(place.workload)
+    parts: list[RenderableType] = [_rule(place.title)]
+    if how := sentences.direction(view, place):
+        parts.append(text(how))
+    parts += [Text(), _levels(view, place, columns, notes)]
+    guests = [t for t in view.tunings if not view.is_native(t)]
+    against_baseline = [(t, view.baseline) for t in guests]
+    against_twin = [
+        (t, twin) for t in (view.baseline, *view.candidates) if (twin := view.twin(t)) is not None
+    ]
+    baseline_title = f"Change against {view.baseline}"
+    for title, pairs in (
+        (baseline_title, against_baseline),
+        (f"Change against native ({sentences.native_gap(view)})", against_twin),
+    ):
+        table = _changes(view, place, columns, pairs, notes, title)
+        if table is not None:
+            parts += [Text(), table]
+    parts += _bill(view, place)
+    if (found := predictions(view, place)).rows:
+        parts += [Text(), prediction_table(found)]
+    parts += [Text(), *(small(line) for line in _legend(view, place))]
+    return parts
+
+
+def _levels(view: View, place: Place, columns: list[Column], notes: _Footnotes) -> Table:
+    table = _table("Typical values", view.column_titles(place, columns))
+    for tuning in view.tunings:
+        levels = [view.level(tuning, place, column) for column in columns]
+        if not any(levels):
+            continue
+        cells = [
+            quantity(level.typical, level.unit)
+            if level is not None
+            else notes.mark(view.reason(tuning, place, column))
+            for level, column in zip(levels, columns, strict=True)
+        ]
+        table.add_row(text(tuning), *map(text, cells))
+    return table
+
+
+def _changes(
+    view: View,
+    place: Place,
+    columns: list[Column],
+    pairs: list[tuple[str, str]],
+    notes: _Footnotes,
+    title: str,
+) -> Table | None:
+    """Per arm the change of each metric with its interval below; None without any."""
+    rows = []
+    for tuning, against in pairs:
+        found = [view.comparison(tuning, against, place, column) for column in columns]
+        if tuning == view.control and against == view.baseline:
+            found = [view.control_as_comparison(place) if c.primary else None for c in columns]
+        if any(found):
+            rows.append((tuning, against, found))
+    if not rows:
+        return None
+    judged = any(item is not None and item.verdict for _, _, found in rows for item in found)
+    titles = view.column_titles(place, columns)
+    if judged:
+        titles.insert(1, _VERDICT)
+    table = _table(title, titles)
+    for tuning, against, found in rows:
+        cells = [
+            _change_cell(item)
+            if item is not None
+            else text(_gap(view, tuning, against, place, column, notes))
+            for item, column in zip(found, columns, strict=True)
+        ]
+        if judged:
+            first = next((item for item in found if item and item.verdict), None)
+            cells.insert(1, _verdict_cell(first, _WIDEST) if first is not None else text(""))
+        arm = tuning if against == view.baseline else f"{tuning}\nvs {against}"
+        table.add_row(text(arm), *cells)
+    return table
+
+
+def _gap(
+    view: View, tuning: str, against: str, place: Place, column: Column, notes: _Footnotes
+) -> str:
+    """Return what stands where no comparison is: the control is only checked by the primary
+    metric."""
+    if tuning == view.control:
+        return ""
+    return notes.mark(view.why_not_compared(tuning, against, place, column))
+
+
+def _change_cell(item: Comparison) -> Text:
+    return text(f"{effect_text(item)}\n{_folded(interval_text(item))}".rstrip())
+
+
+def _folded(interval: str) -> str:
+    """An interval too wide for a column breaks between its ends, never inside a number."""
+    return interval if len(interval) <= _WIDEST else interval.replace(TO, f"{TO}\n", 1)
+
+
+def _bill(view: View, place: Place) -> list[RenderableType]:
+    """Return what each tuning does to guest, neighbour and host; [] when nobody was measured."""
+    bills = {tuning: bill(view, tuning, place) for tuning in view.candidates}
+    header = dict.fromkeys(price.who for prices in bills.values() for price in prices)
+    if not header:
+        return []
+    table = _table(f"Who pays: change against {view.baseline}", [*header])
+    for tuning, prices in bills.items():
+        if prices:
+            found = {
+                price.who: f"{price.text}\n{_folded(price.interval)}".rstrip() for price in prices
+            }
+            cells = (text(found.get(who, NOT_AVAILABLE)) for who in header)
+            table.add_row(text(tuning), *cells)
+    return [Text(), table]
+
+
+def _legend(view: View, place: Place) -> Iterable[str]:
+    yield sentences.intervals(view, place)
+    yield from sentences.calibrated(view, place)
+    yield from sentences.inconclusive(view, place)
+    yield from sentences.harmless(view, place)
+    yield from sentences.left_out(view, place)
+    for check in view.checks(place):
+        yield check.sentence
+    yield from sentences.holm(view, place)
+    yield from sentences.diagnostics(view, place)
+    yield from sentences.precision(view, place)
+
+
+def _added(more: Added | None) -> list[RenderableType]:
+    """The estimates over all blocks of a run of which some are in no verdict; [] in most runs."""
+    if more is None:
+        return []
+    table = _table(f"Over all {more.last} blocks ({more.label})", ["workload", "condition", "all"])
+    for item in more.comparisons:
+        cells = (text(item.tuning), text(item.workload), text(item.condition))
+        table.add_row(*cells, _change_cell(item))
+    return [Text(), table]
+
+
+def _invalid(attempts: Attempts) -> list[RenderableType]:
+    """Return how many attempts each arm lost, and why; [] when none did."""
+    if not any(arm.invalid for arm in attempts.arms):
+        return []
+    table = bare_table("Invalid attempts by arm")
+    table.add_column("arm", min_width=9, max_width=24, overflow="fold")
+    table.add_column("invalid", min_width=9)
+    table.add_column("why", overflow="fold")
+    for arm in attempts.arms:
+        why = "; ".join(few([f"{reason} ({count}×)" for reason, count in arm.reasons], 2))
+        table.add_row(text(arm.tuning), text(f"{arm.invalid} of {arm.attempts}"), text(why))
+    return [Text(), table]
+
+
+def _skipped(left_out: Mapping[str, str]) -> list[RenderableType]:
+    """Return what this host can't have; [] when it can have all of the study."""
+    return [Text(), skipped_table(left_out)] if left_out else []
+
+
+def _table(title: str, columns: list[str]) -> Table:
+    table = bare_table(title)
+    table.add_column("arm", min_width=9, overflow="fold")
+    for name in columns:
+        if name == _VERDICT:
+            table.add_column(name, no_wrap=True)
+            continue
+        # The narrowest that "−31…−14 %" needs; a line can't break at a hyphen.
+        heading = text(name.replace("-loop ", " loop "))
+        table.add_column(heading, min_width=9, max_width=14, overflow="fold")
+    return table
+
+
+def _rule(title: str) -> Text:
+    line = printable(f"== {title} ")
+    return Text(f"\n{line}{'=' * max(0, 78 - len(line))}", style="bold", no_wrap=True)

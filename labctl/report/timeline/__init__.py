@@ -1,0 +1,1 @@
+"""A trial's time line: page, JSON, Perfetto, trace-cmd."""

@@ -1,0 +1,379 @@
+"""Say what a time line amounts to, in sentences and rows of tables."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from labctl.base.units import Unit
+from labctl.base.wording import counted, quantity
+from labctl.trace.coverage import Bounds
+from labctl.trace.model import Gap
+from labctl.trace.timeline.lanes import Late, State, Suspect, Timeline
+
+PARTS = (
+    ("host", "waiting for a host CPU"),
+    ("exit", "in VM exits"),
+    ("queue", "behind other tasks of the guest"),
+    ("other", "for other reasons"),
+)
+"""Of a late wake-up's time: `Late`'s fields without `_ns`, and their words."""
+NATIVE_PARTS = (*PARTS[:2], ("queue", "behind other tasks"), PARTS[3])
+
+_NAMED = 2
+"""Of those who had a CPU that was waited for, and each with this share of the time or more."""
+_NAMED_SHARE = 0.1
+_OF_VCPU = re.compile(r"vcpu(\d+)_(\w+)_share")
+_SMALL_ERROR = 0.1
+"""Share of a late wake-up that the clock error may be without a word about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateRow:
+    """A late wake-up as text. `split`: the CSS class, where it begins and its width (percent)."""
+
+    number: int
+    at: str
+    vcpu: int
+    task: str
+    latency: str
+    split: tuple[tuple[str, float, float], ...]
+    parts: str
+    culprit: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectRow:
+    number: int
+    kind: str
+    at: str
+    vcpu: int
+    length: str
+    text: str
+
+
+def is_native(timeline: Timeline) -> bool:
+    """Return whether its lanes show tasks, and no guest's."""
+    task = list(State).index(State.TASK)
+    return all(lane.side == "host" for lane in timeline.lanes) and any(
+        bool((lane.state == task).any()) for lane in timeline.lanes
+    )
+
+
+def is_blind(timeline: Timeline) -> bool:
+    """Return whether the guest's side alone is known: what its tasks waited for isn't, then."""
+    return bool(timeline.lanes) and all(lane.side == "guest" for lane in timeline.lanes)
+
+
+def shows_guest(timeline: Timeline) -> bool:
+    return any(lane.side == "guest" for lane in timeline.lanes)
+
+
+def part_words(timeline: Timeline) -> tuple[tuple[str, str], ...]:
+    return NATIVE_PARTS if is_native(timeline) else PARTS
+
+
+def nanoseconds(value: float) -> str:
+    return quantity(value / 1e9, Unit.SECONDS)
+
+
+def moment(timeline: Timeline, at_ns: int) -> str:
+    """In milliseconds from the window's start."""
+    return f"{(at_ns - timeline.start_ns) / 1e6:,.3f} ms"
+
+
+def parts_of(late: Late) -> tuple[int, ...]:
+    """In the order of PARTS, in nanoseconds."""
+    return late.host_ns, late.exit_ns, late.queue_ns, late.other_ns
+
+
+def lost(timeline: Timeline) -> list[tuple[str, Gap]]:
+    """Return what recorders lost, and on which side: the host's first."""
+    return [
+        *(("host", gap) for gap in timeline.gaps),
+        *(("guest", gap) for gap in timeline.guest_gaps),
+    ]
+
+
+def lost_words(timeline: Timeline) -> str:
+    """Return how many events; without the host's side nobody knows what is missing of it."""
+    count = sum(gap.count for _, gap in lost(timeline))
+    if is_blind(timeline):
+        return f"guest {count:,}, host unknown"
+    return f"{count:,}"
+
+
+def late_shares(timeline: Timeline) -> dict[str, float]:
+    """Return, of all the time that late wake-ups waited, the share of each of PARTS that is known;
+    {} when they didn't wait, or when only the guest's side is known, which can't tell.
+
+    Of all of them, also where the longest alone are listed. A part that can't be told of (exits
+    under emulation, say) is among the others, and 0 itself.
+    """
+    if is_blind(timeline):
+        return {}
+    told = {name: timeline.figures.get(f"late_{name}_share") for name, _ in PARTS}
+    if timeline.coverage is None and told["other"] is None:
+        return _shares(timeline.late)
+    if all(share is None for share in told.values()):
+        return {}
+    return {
+        name: share or 0.0
+        for name, share in told.items()
+        if share is not None or name not in timeline.late_bounds
+    }
+
+
+def _late_bounds(timeline: Timeline) -> dict[str, Bounds]:
+    """The same of all of PARTS, each between what it is at least and at most."""
+    return {name: (0.0, 0.0) for name, _ in PARTS} | (
+        dict(timeline.late_bounds) or _exactly(late_shares(timeline))
+    )
+
+
+def _exactly(shares: Mapping[str, float]) -> dict[str, Bounds]:
+    return {name: (share, share) for name, share in shares.items()}
+
+
+def _shares(lates: Sequence[Late]) -> dict[str, float]:
+    waited = sum(late.latency_ns for late in lates)
+    if waited <= 0:
+        return {}
+    sums = [sum(column) for column in zip(*map(parts_of, lates), strict=True)]
+    return {name: part / waited for (name, _), part in zip(PARTS, sums, strict=True)}
+
+
+def worst_first(lates: Sequence[Late]) -> list[Late]:
+    return sorted(lates, key=lambda late: (-late.latency_ns, late.at_ns, late.vcpu))
+
+
+def answer(timeline: Timeline) -> tuple[str, ...]:
+    """The trial in some sentences: where late wake-ups waited, the worst of them, and of how many
+    of all wake-ups that is."""
+    coverage = timeline.coverage
+    if not timeline.late and not is_native(timeline) and not shows_guest(timeline):
+        told = "Late wake-ups can't be told without the guest's side of the trace."
+        return (f"{told}{_waited(timeline)}",)
+    said: tuple[str, ...]
+    if not timeline.late and (coverage is None or coverage.is_enough):
+        said = (f"This trace names no late wake-up.{_waited(timeline)}",)
+    elif is_blind(timeline):
+        said = (
+            "What late wake-ups waited for can't be told without the host's side of the trace.",
+            *_of_the_worst(timeline),
+        )
+    elif coverage is not None and not coverage.is_enough:
+        said = (
+            f"What the slowest 5 % of wake-ups waited for is unknown: {coverage.why_unknown}.",
+            *_of_the_worst(timeline),
+        )
+    else:
+        said = (_lead(timeline), *_of_the_worst(timeline))
+    return (*said, *_coverage_words(timeline))
+
+
+def _lead(timeline: Timeline) -> str:
+    if not any(late.latency_ns for late in timeline.late):
+        return f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late."
+    if not late_shares(timeline):
+        return (
+            "What the slowest 5 % of wake-ups waited for is unknown: those that were not seen may "
+            "have waited for most of it."
+        )
+    told = _share_words(_late_bounds(timeline), part_words(timeline), _behind(timeline.late))
+    return f"Of the time that the slowest 5 % of wake-ups waited, {told}."
+
+
+def _of_the_worst(timeline: Timeline) -> tuple[str, ...]:
+    """Return how late the late ones were, with the worst of them; nothing where there are none, or
+    none that came late."""
+    if not timeline.late or not any(late.latency_ns for late in timeline.late):
+        return ()
+    worst = worst_first(timeline.late)[0]
+    which = "The worst" if sees_all(timeline) else "The worst that was seen"
+    words = f"{which} came {nanoseconds(worst.latency_ns)} late, {moment(timeline, worst.at_ns)} "
+    if is_blind(timeline):
+        return (f"{_late_words(timeline)} {words}into the trace.",)
+    told = _share_words(_exactly(_shares([worst])), part_words(timeline), _behind([worst]))
+    return (f"{_late_words(timeline)} {words}into the trace: {told}.",)
+
+
+def sees_all(timeline: Timeline) -> bool:
+    """Return whether the worst wake-up that was seen is the worst that there was."""
+    coverage = timeline.coverage
+    return coverage is None or (not coverage.unseen and not coverage.lacks_worst)
+
+
+def _coverage_words(timeline: Timeline) -> tuple[str, ...]:
+    """Say how many of all wake-ups the trace shows, and what the program says that had them."""
+    coverage = timeline.coverage
+    if coverage is None or not coverage.total:
+        return ()
+    said = f"The trace tells of {coverage.text}."
+    own = coverage.own
+    if own is not None and coverage.lacks_worst:
+        said += (
+            f" {own.program} itself had a latency of {nanoseconds(own.worst_ns)}, and no wake-up "
+            "that was seen can have given it."
+        )
+    return (said,)
+
+
+def _waited(timeline: Timeline) -> str:
+    """Return how long vCPUs waited for a host CPU, as the rest of an answer; "" where there are
+    none. What is unknown of them may have been such time."""
+    vcpus: dict[str, dict[str, float]] = {}
+    for name, value in timeline.figures.items():
+        if match := _OF_VCPU.fullmatch(name):
+            vcpus.setdefault(match[1], {})[match[2]] = value
+    least = [shares["preempted"] for shares in vcpus.values() if "preempted" in shares]
+    if not least:
+        return ""
+    most = [s["preempted"] + s.get("unknown", 0.0) for s in vcpus.values() if "preempted" in s]
+    ends = dict.fromkeys(quantity(share, Unit.FRACTION) for share in (min(least), max(most)))
+    return f" Its vCPUs waited for a host CPU for {' to '.join(ends)} of the time."
+
+
+def late_count(timeline: Timeline) -> int:
+    """Count all late wake-ups, listed or not."""
+    return int(timeline.figures.get("late_wakeups", len(timeline.late)))
+
+
+def _late_words(timeline: Timeline) -> str:
+    late, figures = late_count(timeline), timeline.figures
+    seen = "" if sees_all(timeline) else " that were seen"
+    whole = f" of {int(figures['wakeups']):,}" if "wakeups" in figures else ""
+    least = figures.get("late_threshold_s")
+    waited = f", each {quantity(least, Unit.SECONDS)} late or more" if least is not None else ""
+    return f"These are {late:,}{whole} wake-ups{seen}{waited}."
+
+
+def _share_words(
+    found: Mapping[str, Bounds], parts: tuple[tuple[str, str], ...], behind: str
+) -> str:
+    words: list[str] = []
+    for name, text in sorted(parts, key=lambda part: -sum(found[part[0]])):
+        least, most = (f"{100 * end:.0f}" for end in found[name])
+        if most != "0":
+            verb = " was" if not words else ""
+            who = behind if name == "host" else ""
+            share = most if least == most else f"{least} to {most}"
+            words.append(f"{share} %{verb} {text}{who}")
+    return ", ".join(words)
+
+
+def _behind(lates: Sequence[Late]) -> str:
+    """Return who on the host had the CPU that these waited for, and for how much of that time; ""
+    when that isn't known."""
+    whole = sum(late.host_ns for late in lates)
+    had: Counter[str] = Counter()
+    for late in lates:
+        had.update(late.behind_ns)
+    named = [
+        f"{100 * length / whole:.0f} % behind {name}"
+        for name, length in had.most_common(_NAMED)
+        if length >= _NAMED_SHARE * whole > 0
+    ]
+    return f" ({', '.join(named)})".replace("%", "% of that", 1) if named else ""
+
+
+def clock_words(timeline: Timeline) -> str:
+    """Return how far the guest's side may be off, and what that means for the reader."""
+    if timeline.clock_error_ns is None:
+        return ""
+    error = nanoseconds(timeline.clock_error_ns)
+    text = (
+        f"The guest's times come from the guest's clock and are right to ± {error}: what host and "
+        "guest did closer together than that can't be put in order."
+    )
+    typical = sorted(late.latency_ns for late in timeline.late)[len(timeline.late) // 2 :][:1]
+    if typical and timeline.clock_error_ns > _SMALL_ERROR * typical[0]:
+        text += (
+            f" That is much beside a typical late wake-up of {nanoseconds(typical[0])}: read the "
+            "split of single ones with care."
+        )
+    return text
+
+
+def late_rows(timeline: Timeline, most: int) -> list[LateRow]:
+    return [
+        LateRow(
+            number=number,
+            at=moment(timeline, late.at_ns),
+            vcpu=late.vcpu,
+            task=late.task,
+            latency=nanoseconds(late.latency_ns),
+            split=() if is_blind(timeline) else _split(late),
+            parts="unknown" if is_blind(timeline) else _parts_text(late),
+            culprit=late.culprit,
+        )
+        for number, late in enumerate(worst_first(timeline.late)[:most])
+    ]
+
+
+def _split(late: Late) -> tuple[tuple[str, float, float], ...]:
+    found = []
+    at = 0.0
+    for (name, _), part in zip(PARTS, parts_of(late), strict=True):
+        width = 100 * part / max(1, late.latency_ns)
+        if part > 0:
+            found.append((name, round(at, 2), round(width, 2)))
+        at += width
+    return tuple(found)
+
+
+def _parts_text(late: Late) -> str:
+    return ", ".join(
+        f"{name} {nanoseconds(part)}"
+        for (name, _), part in zip(PARTS, parts_of(late), strict=True)
+        if part > 0
+    )
+
+
+def longest_first(suspects: Sequence[Suspect]) -> list[Suspect]:
+    return sorted(suspects, key=lambda one: (one.start_ns - one.end_ns, one.start_ns, one.vcpu))
+
+
+def suspect_rows(timeline: Timeline, most: int) -> list[SuspectRow]:
+    return [
+        SuspectRow(
+            number=number,
+            kind=one.kind,
+            at=moment(timeline, one.start_ns),
+            vcpu=one.vcpu,
+            length=nanoseconds(one.end_ns - one.start_ns),
+            text=one.text,
+        )
+        for number, one in enumerate(longest_first(timeline.suspects)[:most])
+    ]
+
+
+def vcpu_rows(timeline: Timeline) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return what each vCPU's time went to: the columns' heads, then per vCPU the shares."""
+    found: dict[str, dict[str, float]] = {}
+    for name, value in timeline.figures.items():
+        if match := _OF_VCPU.fullmatch(name):
+            found.setdefault(match[1], {})[match[2]] = value
+    heads = list(dict.fromkeys(state for shares in found.values() for state in shares))
+    return heads, [
+        (f"vCPU {number}", [quantity(shares.get(state), Unit.FRACTION) for state in heads])
+        for number, shares in found.items()
+    ]
+
+
+def figure_rows(timeline: Timeline) -> list[tuple[str, str]]:
+    """Name and value of the other figures: names that end in `_s` are seconds, in `_share` shares,
+    others counts."""
+    return [
+        (name.removesuffix("_s").replace("_", " "), _figure(name, value))
+        for name, value in timeline.figures.items()
+        if not _OF_VCPU.fullmatch(name)
+    ]
+
+
+def _figure(name: str, value: float) -> str:
+    if name.endswith("_s"):
+        return quantity(value, Unit.SECONDS)
+    return quantity(value, Unit.FRACTION) if name.endswith("_share") else f"{value:,.0f}"

@@ -1,0 +1,1 @@
+"""What to roll out and how: steps, files, rollout card."""

@@ -1,0 +1,168 @@
+"""Advice: what to roll out and what to leave, in order of effect, with price and means.
+
+Advised is what the run's answer recommends (`analysis/standing.py`). Everything else is left, with
+the reason. Tunings are judged one by one, each against baseline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.analysis.cells import place_of
+from labctl.analysis.model import AnswerCode, Comparison, Judgement, Standing, Unshown, Verdict
+from labctl.analysis.view import View
+from labctl.analysis.words import effect_text
+from labctl.base.errors import UsageError
+from labctl.base.wording import metric_title, size
+from labctl.rollout.card import Card, card
+from labctl.rollout.cost import Cost, cost
+from labctl.rollout.rollout_steps import Means, means
+from labctl.store.run_folder import LoadedRun
+
+RULE = (
+    "Advised is what improves at least one primary metric and is shown to lose no more than the "
+    "study allows in every other, each tuning by itself against baseline."
+)
+
+_NOT_TOGETHER = (
+    "The advised tunings were measured one by one, never together: apply one of them, or measure "
+    "them together (tunings: [a+b]) before applying both."
+)
+_EMULATED = (
+    "The guests were emulated (TCG): this says what host scheduling does to a guest's threads. "
+    "Before it is rolled out to guests under KVM, measure it on a host with KVM."
+)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
+
+_REASONS = {
+    Verdict.SMALL: "changes less than matters",
+    Verdict.EQUIVALENT: "equals baseline within the threshold",
+    Verdict.INCONCLUSIVE: "no clear answer: noise hides whatever it does",
+    Verdict.OTHER_PROMISE: "no verdict: its disk promises something else of a completed write",
+    Verdict.SUSPENDED: "no verdict: this run did not show that baseline equals itself",
+    Verdict.BEFORE_LOOK: "no verdict: the run reached no look that its plan declares",
+    Verdict.DEMONSTRATION: "no verdict: too few blocks",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """A tuning to roll out. `judged`: its primary comparisons; `unjudged`: where it has none."""
+
+    tuning: str
+    description: str
+    judged: tuple[Comparison, ...]
+    unjudged: tuple[str, ...]
+    cost: Cost
+    means: Means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A tuning that is not advised, and why in a few words. `unshown`: where it was not shown to do
+    no harm."""
+
+    tuning: str
+    code: AnswerCode
+    why: str
+    judged: tuple[Comparison, ...]
+    unshown: tuple[Unshown, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """`headline`: what to do, in a sentence. `cautions`: what it does not say; `warnings`: the
+    run's own, that could change it. `card`: of the tuning advised first; None when none is."""
+
+    run: str
+    headline: str
+    cautions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    advised: tuple[Advised, ...]
+    left: tuple[Left, ...]
+    card: Card | None
+
+
+def advise(run: LoadedRun, judgement: Judgement, folder: Path) -> Advice:
+    """Return what a run's verdicts say to do. `folder` is the run's: domain XML is read from there.
+
+    Raises UsageError for a tuning whose name can't be one.
+    """
+    view = View(run, judgement)
+    ranked = judgement.standings
+    advised = tuple(
+        _advised(view, of, folder) for of in ranked if of.code is AnswerCode.RECOMMENDED
+    )
+    left = tuple(
+        Left(tuning=of.tuning, code=of.code, why=_why_not(of), judged=of.judged, unshown=of.unshown)
+        for of in ranked
+        if of.code is not AnswerCode.RECOMMENDED
+    )
+    return Advice(
+        run=run.name,
+        headline=_headline(view, advised),
+        cautions=tuple(_cautions(view, advised)),
+        warnings=(*judgement.warnings, *view.other_problems),
+        advised=advised,
+        left=left,
+        card=card(view, advised[0].tuning, advised[0].judged, advised[0].cost) if advised else None,
+    )
+
+
+def _advised(view: View, of: Standing, folder: Path) -> Advised:
+    tuning = of.tuning
+    if not _NAME.fullmatch(tuning):
+        # It becomes a part of file names and scripts; a run folder may come from anywhere.
+        raise UsageError(f"{tuning!r} in run {view.run.name} cannot be the name of a tuning")
+    there = {place_of(item) for item in of.judged}
+    return Advised(
+        tuning=tuning,
+        description=view.description(tuning),
+        judged=of.judged,
+        unjudged=tuple(place.title for place in view.places if place not in there),
+        cost=cost(view, tuning, folder),
+        means=means(view, tuning, folder),
+    )
+
+
+def _headline(view: View, advised: Sequence[Advised]) -> str:
+    """One sentence; of a run that advises nothing, what analysis says of it."""
+    if not advised:
+        return view.judgement.answer
+    first = advised[0]
+    gains = [
+        f"{metric_title(item.metric)} {effect_text(item)} in {place_of(item).title}"
+        for item in first.judged
+        if item.verdict is Verdict.IMPROVES
+    ]
+    where = ", under emulation" if _emulated(view) else ""
+    loss = first.cost.neighbour_loss
+    most = "up to " if len(first.cost.bill) > 1 else ""
+    bill = f"; costs the neighbour {most}{size(loss)}" if loss else ""
+    return f"Roll out '{first.tuning}'{where}: {'; '.join(gains)}{bill}."
+
+
+def _cautions(view: View, advised: Sequence[Advised]) -> Iterator[str]:
+    if _emulated(view) and advised:
+        yield _EMULATED
+    if len(advised) > 1:
+        yield _NOT_TOGETHER
+
+
+def _emulated(view: View) -> bool:
+    return view.run.run.get("accelerator") == "tcg"
+
+
+def _why_not(of: Standing) -> str:
+    if of.code is AnswerCode.PRICED:
+        return f"only {of.price}"
+    verdicts = {item.verdict for item in of.judged}
+    if Verdict.REGRESSES in verdicts:
+        gains = Verdict.IMPROVES in verdicts
+        return "a trade-off: it also regresses something" if gains else "it makes things worse"
+    found = [text for verdict, text in _REASONS.items() if verdict in verdicts]
+    return "; ".join(found) or "nothing was measured that could be judged"

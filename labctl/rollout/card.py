@@ -1,0 +1,143 @@
+"""The rollout card: what was found, while what stays as it is, and how to check that it does."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.analysis.cells import place_of
+from labctl.analysis.model import Comparison, Verdict
+from labctl.analysis.run_compare.run_facts import fact_words
+from labctl.analysis.view import View, mapping, sequence
+from labctl.analysis.words import effect_text, interval_text, size_text
+from labctl.base.hostfacts import FACT_NAMES
+from labctl.base.wording import metric_title, share
+from labctl.rollout.cost import Cost, bill_lines, worse_text
+
+NOT_RECORDED = "not recorded"
+
+_CONDITIONS = {
+    "quiet": "quiet: nothing else to do on the host",
+    "neighbour": "neighbour: a CPU hog per CPU beside the guest",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that must stay as it was; `value` "not recorded" can't be checked."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """`found` and `costs`: sentences. `check`: the command that tells what changed since."""
+
+    tuning: str
+    run: str
+    measured: str
+    found: tuple[str, ...]
+    costs: tuple[str, ...]
+    holds_while: tuple[Fact, ...]
+    check: str
+
+
+def card(view: View, tuning: str, judged: tuple[Comparison, ...], cost: Cost) -> Card:
+    """The card of an advised tuning, from what its run has recorded."""
+    risks = (NOT_RECORDED,) if cost.risks is None else cost.risks
+    return Card(
+        tuning=tuning,
+        run=view.run.name,
+        measured=_measured(view),
+        found=tuple(found_text(item) for item in judged),
+        costs=(
+            *cost.takes,
+            *bill_lines(cost),
+            *(f"Also worse, without a verdict: {worse_text(item)}." for item in cost.worse),
+            *(f"Risk: {risk}" for risk in risks),
+        ),
+        holds_while=holds_while(view.run.run, view.run.plan),
+        check=f"labctl doctor --since {shlex.quote(view.run.name)}",
+    )
+
+
+def found_text(item: Comparison) -> str:
+    """A finding in a sentence: what, where, by how much, how sure."""
+    verdict = str(item.verdict or "no verdict")
+    interval = interval_text(item)
+    sure = f", {share(item.confidence)} interval {interval}" if interval else ""
+    if item.no_worse and item.verdict is not Verdict.IMPROVES and item.no_worse_than is not None:
+        verdict += f", a loss of {size_text(item.no_worse_than, item.kind, item.unit)} is excluded"
+    return (
+        f"{metric_title(item.metric)} of {place_of(item).title}: {effect_text(item)} against "
+        f"{item.against}{sure}, {len(item.blocks)} blocks: {verdict}."
+    )
+
+
+def _measured(view: View) -> str:
+    run = view.run.run
+    boots = view.judgement.boots
+    return (
+        f"run {view.run.name} of study {run.get('study') or 'unknown'}, begun "
+        f"{run.get('started_at') or 'at an unknown time'}, {view.judgement.blocks} blocks over "
+        f"{boots} boot{'' if boots == 1 else 's'}, guests under "
+        f"{'emulation (TCG)' if run.get('accelerator') == 'tcg' else run.get('accelerator')}"
+    )
+
+
+def holds_while(run: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[Fact, ...]:
+    """The facts of a run that its findings rest on, in words."""
+    host = mapping(run.get("host"))
+    facts = [Fact(FACT_NAMES[key], _words(host.get(key))) for key in HOST_FACTS]
+    facts += [Fact(name, text(run, plan)) for name, text in _OTHER_FACTS]
+    return tuple(facts)
+
+
+HOST_FACTS = (
+    *("kernel_release", "kernel_options", "cpu_model", "microcode", "qemu", "libvirt"),
+    *("topology", "cpus_online", "cpus_isolated", "numa_nodes", "smt", "governor", "turbo"),
+    *("thp", "sched_rt_runtime_us", "sched_autogroup"),
+)
+"""Keys of run.json's host facts that the card lists: what a person recognizes. `labctl doctor
+--since`, which the card names, compares these and more."""
+
+
+def _words(value: Any) -> str:
+    return fact_words(value) or NOT_RECORDED
+
+
+def _accelerator(run: Mapping[str, Any], _: Mapping[str, Any]) -> str:
+    return _words(run.get("accelerator"))
+
+
+def _neighbours(_: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    named = [str(name) for name in sequence(plan.get("conditions"))]
+    return "; ".join(_CONDITIONS.get(name, name) for name in named) or NOT_RECORDED
+
+
+def _guest(run: Mapping[str, Any], _: Mapping[str, Any]) -> str:
+    parts = list(_guest_parts(run))
+    return ", ".join(parts) or NOT_RECORDED
+
+
+def _guest_parts(run: Mapping[str, Any]) -> Iterator[str]:
+    for key, unit in (("vcpus", "vCPU(s)"), ("memory_mib", "MiB")):
+        if run.get(key) is not None:
+            yield f"{run[key]} {unit}"
+    image = mapping(run.get("image"))
+    if image:
+        yield f"image {image.get('name')} ({str(image.get('digest'))[:12]})"
+    kernel = mapping(run.get("guest")).get("kernel_release")
+    if kernel:
+        yield f"kernel {kernel}"
+
+
+_Text = Callable[[Mapping[str, Any], Mapping[str, Any]], str]
+_OTHER_FACTS: tuple[tuple[str, _Text], ...] = (
+    (FACT_NAMES["accelerator"], _accelerator),
+    ("neighbours", _neighbours),
+    ("guest", _guest),
+)

@@ -1,0 +1,135 @@
+"""Add up what a tuning costs: CPUs, memory, the host's time, the neighbour, and what else got
+worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.analysis.cells import Place, place_of
+from labctl.analysis.model import Comparison, EffectKind, Role
+from labctl.analysis.side_costs import bill
+from labctl.analysis.view import Column, View, mapping, sequence
+from labctl.analysis.words import effect_text, interval_text
+from labctl.base.units import Better
+from labctl.base.wording import metric_title
+from labctl.base.xmldiff import parse
+from labctl.rollout.domain_edits import domain_text
+
+_NEIGHBOUR = Column("neighbour", ("neighbour_ops_per_s",))
+_BILLED = ("host CPU", "work per host CPU-second")
+_FELT = ("latency", "stall_time", "events_per_s", "iops", "bandwidth")
+"""How metrics begin that a guest's user feels; what others do is a cause, or in the bill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Hold what one party pays in one place, against baseline. `interval` is "" where there is
+    none."""
+
+    place: str
+    who: str
+    change: str
+    interval: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """`takes`: CPUs and memory, in sentences. `neighbour_loss`: the largest share of its
+    throughput that the neighbour lost, 0 if none was measured. `worse`: other metrics whose 95 %
+    interval lies on the worse side, without a verdict. `risks`: None where the run has none
+    recorded."""
+
+    takes: tuple[str, ...]
+    bill: tuple[Bill, ...]
+    neighbour_loss: float
+    worse: tuple[Comparison, ...]
+    risks: tuple[str, ...] | None
+
+
+def cost(view: View, tuning: str, folder: Path) -> Cost:
+    """Return what `tuning` costs, as far as the run has measured or recorded it."""
+    record = mapping(mapping(view.run.run.get("tunings")).get(tuning))
+    losses = [1 - item.estimate for item in _neighbours(view, tuning)]
+    return Cost(
+        takes=tuple(_takes(view, domain_text(view.run, tuning, folder))),
+        bill=tuple(entry for place in view.places for entry in _bill(view, tuning, place)),
+        neighbour_loss=max([0.0, *losses]),
+        worse=tuple(_worse(view, tuning)),
+        risks=tuple(map(str, sequence(record.get("risks")))) if record else None,
+    )
+
+
+def _neighbours(view: View, tuning: str) -> Iterator[Comparison]:
+    """Yield where the neighbour surely lost: its interval excludes no loss."""
+    for place in view.places:
+        item = view.comparison(tuning, view.baseline, place, _NEIGHBOUR)
+        if item is not None and item.kind is EffectKind.RATIO and (item.high or 1.0) < 1:
+            yield item
+
+
+def _bill(view: View, tuning: str, place: Place) -> Iterator[Bill]:
+    neighbour = view.comparison(tuning, view.baseline, place, _NEIGHBOUR)
+    if neighbour is not None:
+        yield Bill(place.title, "neighbour", effect_text(neighbour), interval_text(neighbour))
+    for price in bill(view, tuning, place):
+        if price.who in _BILLED:
+            yield Bill(place.title, price.who, price.text, "")
+
+
+def _worse(view: View, tuning: str) -> Iterator[Comparison]:
+    """Exploratory metrics of the guest that surely got worse."""
+    for item in view.judgement.comparisons:
+        if (
+            (item.tuning, item.against) == (tuning, view.baseline)
+            and item.role is Role.EXPLORATORY
+            and item.metric.startswith(_FELT)
+            and item.low is not None
+            and item.high is not None
+        ):
+            none = 1.0 if item.kind is EffectKind.RATIO else 0.0
+            if (item.better is Better.HIGHER and item.high < none) or (
+                item.better is Better.LOWER and item.low > none
+            ):
+                yield item
+
+
+def bill_lines(cost: Cost) -> Iterator[str]:
+    """A line per place: 'sysbench-cpu under quiet: neighbour −25 % (−31…−18 %), host CPU +4 %.'"""
+    for place in dict.fromkeys(entry.place for entry in cost.bill):
+        parts = [
+            f"{entry.who} {entry.change}" + (f" ({entry.interval})" if entry.interval else "")
+            for entry in cost.bill
+            if entry.place == place
+        ]
+        yield f"{place}: {', '.join(parts)}."
+
+
+def worse_text(item: Comparison) -> str:
+    """'p99 latency +12 % (+3…+20 %) in fio-randread under quiet'."""
+    change = f"{metric_title(item.metric)} {effect_text(item)} ({interval_text(item)})"
+    return f"{change} in {place_of(item).title}"
+
+
+def _takes(view: View, xml: str | None) -> Iterator[str]:
+    if xml is None:
+        yield "CPUs and memory: not recorded, the run has no domain XML of this tuning."
+        return
+    domain = parse(xml)
+    pins = [(pin.get("vcpu", "?"), pin.get("cpuset", "?")) for pin in domain.iter("vcpupin")]
+    if pins:
+        placed = ", ".join(f"vCPU {vcpu} on CPU {cpus}" for vcpu, cpus in pins)
+        yield f"CPUs: {placed}. They are not reserved: keep other guests' pins off them."
+    emulator = domain.find("./cputune/emulatorpin")
+    if emulator is not None:
+        yield f"CPUs: QEMU's own (emulator) threads on CPU {emulator.get('cpuset', '?')}."
+    for pin in domain.iter("iothreadpin"):
+        yield f"CPUs: iothread {pin.get('iothread', '?')} on CPU {pin.get('cpuset', '?')}."
+    mib = view.run.run.get("memory_mib")
+    size = f"all {mib} MiB of the guest" if isinstance(mib, int) else "all of the guest's memory"
+    page = domain.find("./memoryBacking/hugepages")
+    if page is not None:
+        yield f"Memory: {size} in huge pages, which nobody else can use while it runs."
+    if domain.find("./memoryBacking/locked") is not None:
+        yield f"Memory: {size} locked: never swapped, never given back."

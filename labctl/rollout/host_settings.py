@@ -1,0 +1,277 @@
+"""Settings outside of the domain's XML, of the host and inside the guest, made to last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2.exceptions import TemplateNotFound
+
+from labctl.analysis.view import mapping, sequence
+from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.kernel_line import in_full
+from labctl.base.templates import lab_template_environment
+from labctl.rollout.steps import Command, Done, InForce, Machine, Step, TextFile
+
+_PREFIX = "90-labctl-"
+"""After what a distribution brings, which mostly is numbered lower."""
+
+_HEAD = "# Of labctl's tuning '{tuning}'. Remove this file to undo it.\n"
+
+
+_SYSCTL = {
+    "swappiness": "vm.swappiness",
+    "numa-balancing": "kernel.numa_balancing",
+    "rt-runtime-us": "kernel.sched_rt_runtime_us",
+    "sched-autogroup": "kernel.sched_autogroup_enabled",
+    "timer-migration": "kernel.timer_migration",
+    "watchdog": "kernel.watchdog",
+}
+_HALT_POLL = "halt-poll-ns"
+_SYSFS = {
+    "smt": "/sys/devices/system/cpu/smt/control",
+    "hugepages-1G": "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages",
+    "hugepages-2M": "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+    "governor": "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+    "thp": "/sys/kernel/mm/transparent_hugepage/enabled",
+    "thp-defrag": "/sys/kernel/mm/transparent_hugepage/defrag",
+    "ksm": "/sys/kernel/mm/ksm/run",
+    _HALT_POLL: "/sys/module/kvm/parameters/halt_poll_ns",
+}
+"""Knob of the host, as tunings name it, to where it is."""
+
+BOOT = ("mitigations", "isolcpus", "nohz_full", "rcu_nocbs")
+"""Knobs that are words of the kernel's command line."""
+
+_LATENCY = "cpu-dma-latency"
+_SPECIAL = ("tuned", "c-states", _LATENCY, "workqueues", "irq-affinity")
+KNOBS = (*_SYSCTL, *_SYSFS, *BOOT, *_SPECIAL)
+"""The knobs that can be made to last; a test holds this list to labctl.host's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cpus:
+    """The CPUs that the run's host had online, and those of the vCPUs."""
+
+    online: CpuSet
+    vcpus: CpuSet
+
+    @property
+    def others(self) -> CpuSet:
+        return self.online - self.vcpus or self.online
+
+
+def host_steps(
+    tuning: str, host: Mapping[str, str], requires: Mapping[str, Any], cpus: Cpus
+) -> Iterator[Step]:
+    """Yield what a tuning needs of the host: knobs to their values, words of its command line.
+
+    Knobs that `not_lasting` names are left out.
+    """
+    host = {name: value for name, value in host.items() if name not in not_lasting(host, cpus)}
+    asked = [str(word) for word in sequence(requires.get("command_line"))]
+    words = in_full(asked, cpus.vcpus) if cpus.vcpus else asked
+    words += [f"{name}={host[name]}" for name in BOOT if name in host]
+    words = list(dict.fromkeys(words))
+    if "irq-affinity" in host:
+        # Interrupts keep no affinity over a reboot, but the kernel's default lasts.
+        words.append(f"irqaffinity={format_cpus(cpus.others)}")
+    if words:
+        yield _command_line(tuning, words, Machine.HOST)
+    if "tuned" in host:
+        # First: a profile sets what single knobs may mean to set differently.
+        yield from _own_profile(host["tuned"], cpus)
+        yield _tuned(host["tuned"], Machine.HOST)
+    if settings := {_SYSCTL[name]: host[name] for name in _SYSCTL if name in host}:
+        yield _sysctl(tuning, settings)
+    files = {_SYSFS[name]: host[name] for name in _SYSFS if name in host}
+    if "workqueues" in host:
+        mask = _mask(cpus.others)
+        files["/sys/devices/virtual/workqueue/cpumask"] = mask
+        files["/sys/devices/virtual/workqueue/*/cpumask"] = mask
+    if files:
+        yield _written_at_boot(tuning, files, Machine.HOST)
+    if _HALT_POLL in host:
+        yield Step(
+            title=f"Load the module kvm with halt_poll_ns={host[_HALT_POLL]}",
+            machine=Machine.HOST,
+            in_force=InForce.HOST_REBOOT,
+            file=TextFile(
+                f"/etc/modprobe.d/{_PREFIX}{tuning}.conf",
+                _HEAD.format(tuning=tuning) + f"options kvm halt_poll_ns={host[_HALT_POLL]}\n",
+            ),
+        )
+    if "c-states" in host:
+        yield _idle_states(tuning, host["c-states"])
+    if _LATENCY in host:
+        yield _held_latency(tuning, host[_LATENCY])
+
+
+def not_lasting(host: Mapping[str, str], cpus: Cpus) -> list[str]:
+    """Knobs that no step is known for, or for which the run has not recorded enough."""
+    unknown = {name for name in host if name not in KNOBS}
+    if not cpus.online:
+        unknown |= {"workqueues", "irq-affinity"}
+    for name, values in (("c-states", r"all|\d+"), (_LATENCY, r"\d+")):
+        if name in host and not re.fullmatch(values, host[name]):
+            unknown.add(name)
+    return [name for name in host if name in unknown]
+
+
+def guest_steps(tuning: str, guest: Mapping[str, Any], words: Sequence[str]) -> Iterator[Step]:
+    """Yield what a tuning sets inside the guest; `words` are those of its kernel's command line."""
+    if words:
+        yield _command_line(tuning, words, Machine.GUEST)
+    if guest.get("tuned"):
+        yield _tuned(str(guest["tuned"]), Machine.GUEST)
+    if guest.get("elevator"):
+        yield Step(
+            title=f"Schedule its disks' requests by '{guest['elevator']}'",
+            machine=Machine.GUEST,
+            in_force=InForce.AT_ONCE,
+            file=TextFile(
+                f"/etc/udev/rules.d/{_PREFIX}{tuning}.rules",
+                _HEAD.format(tuning=tuning)
+                + 'ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", '
+                + f'ATTR{{queue/scheduler}}="{guest["elevator"]}"\n',
+            ),
+            commands=(
+                Command(argv=("udevadm", "control", "--reload")),
+                Command(argv=("udevadm", "trigger", "--subsystem-match=block")),
+            ),
+        )
+    files = {str(path): str(value) for path, value in mapping(guest.get("sysfs")).items()}
+    if files:
+        yield _written_at_boot(tuning, files, Machine.GUEST)
+
+
+def _command_line(tuning: str, words: Sequence[str], machine: Machine) -> Step:
+    """Through GRUB as Debian and Ubuntu set it up; elsewhere a note names grubby."""
+    line = " ".join(words)
+    return Step(
+        title=f"Boot the {machine}'s kernel with '{line}'",
+        machine=machine,
+        in_force=InForce.HOST_REBOOT if machine is Machine.HOST else InForce.GUEST_REBOOT,
+        file=TextFile(
+            f"/etc/default/grub.d/{_PREFIX}{tuning}.cfg",
+            _HEAD.format(tuning=tuning)
+            + f'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT {line}"\n',
+        ),
+        commands=(Command(argv=("update-grub",)),),
+    )
+
+
+def _sysctl(tuning: str, settings: Mapping[str, str]) -> Step:
+    path = f"/etc/sysctl.d/{_PREFIX}{tuning}.conf"
+    lines = [f"{name} = {value}\n" for name, value in settings.items()]
+    return Step(
+        title="Set " + ", ".join(f"{name} = {value}" for name, value in settings.items()),
+        machine=Machine.HOST,
+        in_force=InForce.AT_ONCE,
+        file=TextFile(path, _HEAD.format(tuning=tuning) + "".join(lines)),
+        commands=(Command(argv=("sysctl", "--load", path)),),
+    )
+
+
+def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
+    """A profile that labctl brings has to be where tuned looks for it."""
+    try:
+        # Of a name that leads elsewhere Jinja says as well that there is none.
+        template = lab_template_environment("tuned", escapes=False).get_template(
+            f"{profile}/tuned.conf.j2"
+        )
+    except TemplateNotFound:
+        return
+    text = template.render(not_isolated_mask=_mask(cpus.others))
+    yield Step(
+        title=f"Bring labctl's profile '{profile}' to tuned",
+        machine=Machine.HOST,
+        in_force=InForce.AT_ONCE,
+        file=TextFile(f"/etc/tuned/{profile}/tuned.conf", text.rstrip() + "\n"),
+    )
+
+
+def _idle_states(tuning: str, value: str) -> Step:
+    """cpupower-idle-set(1): -D switches off what takes its number of microseconds or more."""
+    action = "--enable-all" if value == "all" else f"--disable-by-latency {int(value) + 1}"
+    return _service(
+        title="Allow all idle states" if value == "all" else f"Allow idle states up to {value} µs",
+        tuning=tuning,
+        unit=f"labctl-{tuning}.service",
+        service="Type=oneshot\nRemainAfterExit=yes\n"
+        f"ExecStart=/usr/bin/cpupower idle-set {action}\n",
+    )
+
+
+def _held_latency(tuning: str, value: str) -> Step:
+    """The kernel keeps it for as long as a program has the device open, so one stays. As text it is
+    hexadecimal, and longer than the four bytes that are taken for a number (kernel/power/qos.c)."""
+    hold = f"exec 3>/dev/cpu_dma_latency && echo 0x{int(value):08x} >&3 && exec sleep infinity"
+    return _service(
+        title=f"Let idle CPUs take {value} µs at most to wake up",
+        tuning=tuning,
+        # Beside the idle states': one tuning may set both.
+        unit=f"labctl-{tuning}-latency.service",
+        service=f"ExecStart=/bin/sh -c '{hold}'\n",
+    )
+
+
+def _service(*, title: str, tuning: str, unit: str, service: str) -> Step:
+    return Step(
+        title=title,
+        machine=Machine.HOST,
+        in_force=InForce.AT_ONCE,
+        file=TextFile(
+            f"/etc/systemd/system/{unit}",
+            _HEAD.format(tuning=tuning)
+            + f"[Service]\n{service}[Install]\nWantedBy=multi-user.target\n",
+        ),
+        commands=(
+            Command(argv=("systemctl", "daemon-reload")),
+            Command(argv=("systemctl", "enable", unit)),
+            Command(argv=("systemctl", "restart", unit)),
+        ),
+    )
+
+
+def _mask(cpus: CpuSet) -> str:
+    """As the kernel has masks: hexadecimal, a comma before each 32 bits."""
+    bits = sum(1 << cpu for cpu in cpus)
+    words: list[int] = []
+    while bits or not words:
+        words.append(bits & 0xFFFFFFFF)
+        bits >>= 32
+    first, *rest = reversed(words)
+    return ",".join([f"{first:x}", *(f"{word:08x}" for word in rest)])
+
+
+def _tuned(profile: str, machine: Machine) -> Step:
+    return Step(
+        title=f"Switch tuned to the profile '{profile}'",
+        machine=machine,
+        in_force=InForce.AT_ONCE,
+        commands=(
+            Command(
+                argv=("tuned-adm", "profile", profile),
+                unless=Done(
+                    ("tuned-adm", "active"), f"Current active profile: {profile}", whole_line=True
+                ),
+            ),
+        ),
+    )
+
+
+def _written_at_boot(tuning: str, files: Mapping[str, str], machine: Machine) -> Step:
+    """Files of /sys, which systemd-tmpfiles(8) writes at each boot (`w-`: what can't be written,
+    because a kernel lacks it or has it so anyway, stops nothing else)."""
+    path = f"/etc/tmpfiles.d/{_PREFIX}{tuning}.conf"
+    lines = [f"w- {name} - - - - {value}\n" for name, value in files.items()]
+    return Step(
+        title="Write to files of /sys, now and at each boot",
+        machine=machine,
+        in_force=InForce.AT_ONCE,
+        file=TextFile(path, _HEAD.format(tuning=tuning) + "".join(lines)),
+        commands=(Command(argv=("systemd-tmpfiles", "--create", path)),),
+    )

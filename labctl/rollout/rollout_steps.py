@@ -1,0 +1,173 @@
+"""The means: everything that it takes to give a tuning to a domain of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.analysis.view import View, mapping
+from labctl.base.cpus import parse_cpus
+from labctl.base.xmldiff import Change
+from labctl.rollout.checked import check_domains, check_settings
+from labctl.rollout.domain_edits import (
+    added_words,
+    changed_devices,
+    domain_changes,
+    domain_text,
+    edits,
+    fragment,
+    live_pins,
+    new_format,
+)
+from labctl.rollout.host_settings import Cpus, guest_steps, host_steps, not_lasting
+from labctl.rollout.steps import Command, Machine, Step
+
+DEFAULT_DISK = "vda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """`fragment`: the domain's changed elements. `live`: commands that pin a running domain's
+    threads without a restart, in part. `vcpus`: what the domain must have; None: any number.
+    `disk`: the measured guest's name of the disk that is changed. `notes`: what to mind."""
+
+    steps: tuple[Step, ...]
+    live: tuple[Command, ...]
+    fragment: str
+    changes: tuple[Change, ...]
+    vcpus: int | None
+    disk: str
+    notes: tuple[str, ...]
+
+    def at(self, machine: Machine) -> list[Step]:
+        return [step for step in self.steps if step.machine is machine]
+
+
+def means(view: View, tuning: str, folder: Path) -> Means:
+    """Return how to apply `tuning`, as far as the run in `folder` has recorded what it is.
+
+    Raises UsageError where the run says of it what no tuning can be.
+    """
+    before, after = (domain_text(view.run, name, folder) for name in (view.baseline, tuning))
+    recorded = mapping(view.run.run.get("tunings"))
+    settings, former = mapping(recorded.get(tuning)), mapping(recorded.get(view.baseline))
+    check_settings(view.run.name, tuning, settings)
+    host = _added(mapping(settings.get("host")), mapping(former.get("host")))
+    requires = mapping(settings.get("requires"))
+    cpus = _cpus(view, settings)
+    steps = list(host_steps(tuning, host, requires, cpus))
+    notes = list(_not_recorded(before, after, settings))
+    notes += [
+        f"How to make '{name}: {host[name]}' of the host last is not known here; 'labctl host tune "
+        f"{tuning}' sets it until it is restored."
+        for name in not_lasting(host, cpus)
+    ]
+    changed: list[Change] = []
+    disk = DEFAULT_DISK
+    if before is not None and after is not None:
+        check_domains(view.run.name, tuning, before, after)
+        steps += edits(before, after)
+        changed = domain_changes(before, after)
+        devices = changed_devices(before, after)
+        disks = [device.target for device in devices if device.tag == "disk"]
+        disk = disks[-1] if disks else DEFAULT_DISK
+        notes += _notes(view, changed, disks, any(d.tag == "interface" for d in devices))
+        if image := new_format(before, after):
+            notes.append(
+                f"Its disk's image is in the format {image}, which no command here makes: "
+                f"'qemu-img convert -O {image}', then 'virt-xml --edit --disk driver.type={image}'."
+            )
+        steps += guest_steps(tuning, mapping(settings.get("guest")), added_words(before, after))
+    if any(step.file is not None and "/grub.d/" in step.file.path for step in steps):
+        notes.append(
+            "The kernel's command line is set as Debian and Ubuntu do it; with Fedora and RHEL "
+            "'grubby --update-kernel=ALL --args=…' does it."
+        )
+    return Means(
+        steps=tuple(steps),
+        live=tuple(live_pins(before, after)) if before and after else (),
+        fragment=fragment(before, after) if before and after else "",
+        changes=tuple(changed),
+        vcpus=_vcpus(view) if any(_by_vcpu(change.path) for change in changed) else None,
+        disk=disk,
+        notes=tuple(notes),
+    )
+
+
+def _added(host: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, str]:
+    """Knobs that the tuning sets otherwise than baseline."""
+    return {
+        name: str(value)
+        for name, value in host.items()
+        if value is not None and former.get(name) != value
+    }
+
+
+def _cpus(view: View, settings: Mapping[str, Any]) -> Cpus:
+    """By the pin plan that the tuning used, or by the only one that the run has."""
+    strategy = str(mapping(settings.get("pin")).get("strategy"))
+    plans = mapping(view.run.run.get("pin_plans"))
+    plan = mapping(plans.get(strategy)) or mapping(view.run.run.get("pin_plan"))
+    data = mapping(plan.get("data"))
+    vcpus = {cpu for cpu in mapping(data.get("vcpus")).values() if isinstance(cpu, int)}
+    try:
+        online = parse_cpus(str(data.get("online") or ""))
+    except ValueError:
+        online = frozenset()
+    return Cpus(online, frozenset(vcpus))
+
+
+def _by_vcpu(path: str) -> bool:
+    return path.startswith(("cputune/vcpu", "cpu/topology", "cpu/numa"))
+
+
+def _vcpus(view: View) -> int | None:
+    vcpus = view.run.run.get("vcpus")
+    return vcpus if isinstance(vcpus, int) else None
+
+
+def _not_recorded(
+    before: str | None, after: str | None, settings: Mapping[str, Any]
+) -> Iterator[str]:
+    if before is None or after is None:
+        yield (
+            "The run's domain XML of this tuning and of baseline is not there: what it changes in "
+            "the domain is not recorded."
+        )
+    if not settings:
+        yield (
+            "What it sets on the host and inside the guest is not recorded: the run was imported, "
+            "or made by a labctl that did not keep it."
+        )
+
+
+def _notes(view: View, changed: list[Change], disks: list[str], network: bool) -> Iterator[str]:
+    host = mapping(view.run.run.get("host"))
+    vcpus, mib = view.run.run.get("vcpus"), view.run.run.get("memory_mib")
+    if any("cpuset" in change.path or "nodeset" in change.path for change in changed):
+        yield (
+            "CPU and node numbers come from the run's pin plan and hold for its host "
+            f"({host.get('cpu_model', 'CPU not recorded')}, CPUs "
+            f"{host.get('cpus_online', 'not recorded')}). For another host or another guest: "
+            "'labctl pin plan', and measure there."
+        )
+    if any(_by_vcpu(change.path) for change in changed):
+        yield f"It fits a domain of {vcpus} vCPU(s), as was measured."
+    if any(change.path.startswith("cpu/numa") for change in changed):
+        yield f"The cells have the measured guest's {mib} MiB together: give them your domain's."
+    if any(change.path.startswith("memoryBacking/hugepages") for change in changed):
+        yield (
+            f"Huge pages for all of the guest's memory ({mib} MiB as measured) must be free before "
+            "it starts: 'grep -i huge /proc/meminfo', and vm.nr_hugepages to have more."
+        )
+    if disks:
+        yield (
+            f"In the measured guest {disks[-1]} is the disk that workloads use; 'virsh domblklist' "
+            "lists those of your domain, and --disk names the one to change."
+        )
+    if others := disks[:-1]:
+        yield f"Its {' and '.join(others)} was changed as well: see the XML."
+    if network:
+        yield "The first network card is changed; vhost serves only a card on a tap device."

@@ -1,0 +1,158 @@
+"""The advice in a terminal: what to do in the first line, then why, what it costs, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from labctl.analysis.cells import place_of
+from labctl.analysis.model import Comparison
+from labctl.analysis.view import verdict_text
+from labctl.analysis.words import effect_text, interval_text
+from labctl.base.wording import counted, metric_title, printable
+from labctl.rollout.advice import RULE, Advice, Advised
+from labctl.rollout.advice_files import UNNAMED, Names
+from labctl.rollout.card import NOT_RECORDED
+from labctl.rollout.cost import Cost, bill_lines, worse_text
+from labctl.rollout.steps import Command, Machine, Step, backup_path
+
+_MOST_WORSE = 4
+
+
+def print_advice(console: Console, advice: Advice, names: Names) -> None:
+    """Print the advice; `names`: of the domain and the disk that commands are for."""
+    console.print(_text(advice.headline, style="bold"))
+    for caution in advice.cautions:
+        console.print(_indented(f"Mind: {caution}", style="yellow"))
+    if advice.warnings:
+        count = counted(len(advice.warnings), "warning")
+        console.print(_indented(f"Mind: the run has {count}, at the end.", style="yellow"))
+    for advised in advice.advised:
+        console.print(_rule(f"Roll out: {advised.tuning}"))
+        _print_found(console, advised)
+    if advice.advised:
+        _print_means(console, advice, advice.advised[0], names)
+    if advice.left:
+        console.print(_rule("Leave"))
+        for left in advice.left:
+            console.print(_text(f"{left.tuning}: {left.why}."))
+            console.print(_findings(left.judged))
+    if advice.warnings:
+        console.print(_rule("Warnings of the run, the gravest first"))
+        for warning in advice.warnings:
+            console.print(_indented(warning))
+    console.print(_text(f"\n{RULE}", style="dim"))
+
+
+def _print_found(console: Console, advised: Advised) -> None:
+    if advised.description:
+        console.print(_text(f"{advised.description}\n"))
+    console.print(_findings(advised.judged))
+    for place in advised.unjudged:
+        console.print(_indented(f"Not measured in {place}."))
+    console.print(_text("\nWhat it costs"))
+    for line in _cost_lines(advised.cost):
+        console.print(_indented(line))
+
+
+def _cost_lines(cost: Cost) -> Iterator[str]:
+    yield from cost.takes
+    yield from bill_lines(cost)
+    for item in cost.worse[:_MOST_WORSE]:
+        yield f"Also worse, without a verdict: {worse_text(item)}."
+    if len(cost.worse) > _MOST_WORSE:
+        yield f"And {len(cost.worse) - _MOST_WORSE} more metrics that got worse: see the report."
+    if cost.risks is None:
+        yield f"Risks: {NOT_RECORDED}."
+    else:
+        yield from (f"Risk: {risk}." for risk in cost.risks)
+
+
+def _print_means(console: Console, advice: Advice, advised: Advised, names: Names) -> None:
+    means = advised.means
+    domain, disk = names.domain or UNNAMED, names.disk or means.disk
+    console.print(_rule(f"How to apply {advised.tuning}"))
+    if names.domain is None and means.fragment:
+        console.print(_text(f"{UNNAMED} stands for your domain; --domain fills it in.\n"))
+    if means.fragment:
+        backup = backup_path(domain, advised.tuning)
+        console.print(_text("Keep the domain as it is ('virsh define' of that file undoes it):"))
+        _print_code(console, f"virsh dumpxml --inactive --security-info {domain} > {backup}")
+    for machine in Machine:
+        for step in means.at(machine):
+            _print_step(console, step, domain, disk)
+    if means.live:
+        console.print(_text("\nOn the running domain, without a restart: the pins alone"))
+        _print_commands(console, means.live, domain, disk)
+    if means.fragment:
+        console.print(_text("\nThe same as XML, for 'virsh edit'"))
+        _print_code(console, means.fragment.rstrip())
+    console.print()
+    for note in means.notes:
+        console.print(_indented(note))
+    if advice.card is not None:
+        console.print(
+            _text(
+                "\nThis holds while kernel, microcode, QEMU, libvirt, topology and neighbours stay "
+                "as they were (--card FILE has them). Check it with"
+            )
+        )
+        _print_code(console, advice.card.check)
+    console.print(
+        _text("\nAs scripts and Ansible tasks: --out FOLDER. Measured once more: --verify.")
+    )
+
+
+def _print_step(console: Console, step: Step, domain: str, disk: str) -> None:
+    inside = " inside the guest" if step.machine is Machine.GUEST else ""
+    console.print(_text(f"\n{step.title}{inside}; in force {step.in_force}"))
+    if step.file is not None:
+        console.print(_indented(f"{step.file.path}:"))
+        _print_code(console, step.file.text.rstrip(), indent=4)
+    _print_commands(console, step.commands, domain, disk)
+
+
+def _print_commands(console: Console, commands: Sequence[Command], domain: str, disk: str) -> None:
+    for command in commands:
+        _print_code(console, command.shell(domain, disk))
+
+
+def _print_code(console: Console, code: str, indent: int = 2) -> None:
+    """Never folded: it is there to be copied."""
+    for line in printable(code).splitlines():
+        console.print(Text(" " * indent + line), soft_wrap=True)
+
+
+def _findings(judged: Sequence[Comparison]) -> Padding:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("in", overflow="fold", min_width=28)
+    for title in ("metric", "change", "interval", "verdict"):
+        table.add_column(title, overflow="fold")
+    for item in judged:
+        table.add_row(
+            _text(place_of(item).title),
+            _text(metric_title(item.metric)),
+            _text(effect_text(item)),
+            _text(interval_text(item)),
+            _text(verdict_text(item.verdict)),
+        )
+    return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _rule(title: str) -> Text:
+    line = printable(f"== {title} ")
+    return Text(f"\n{line}{'=' * max(0, 78 - len(line))}", style="bold", no_wrap=True)
+
+
+def _indented(line: str, style: str = "") -> Padding:
+    return Padding(_text(line, style=style), (0, 0, 0, 2), expand=False)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Never markup: what a run folder holds might look like it."""
+    return Text(printable(text), style=style)

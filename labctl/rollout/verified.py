@@ -1,0 +1,186 @@
+"""Advice beside a fresh measurement of it. The two are never pooled (METHOD 22): the first
+estimate chose the tuning, so it is likely too large; the fresh one alone says what to expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from labctl.analysis.cells import place_of
+from labctl.analysis.comparison_json import comparison_json
+from labctl.analysis.model import Comparison, Judgement, Verdict
+from labctl.analysis.view import View, verdict_text
+from labctl.analysis.words import effect_text, interval_text
+from labctl.base.wording import metric_title, printable
+from labctl.rollout.advice import Advised
+from labctl.rollout.card import NOT_RECORDED, Fact, holds_while
+from labctl.store.run_folder import LoadedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One primary comparison: as it was advised, and as it was found again (None: it was not).
+    `unshown`: what the fresh run leaves open there of the claim that it does no harm."""
+
+    advised: Comparison
+    fresh: Comparison | None
+    unshown: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A fact that the advice rests on and that is another now."""
+
+    name: str
+    then: str
+    now: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """`confirmed`: the fresh run improves wherever the first one did, and shows anew that no other
+    place loses more than the study allows."""
+
+    run: str
+    fresh_run: str
+    tuning: str
+    confirmed: bool
+    sentence: str
+    pairs: tuple[Pair, ...]
+    moved: tuple[Moved, ...]
+    warnings: tuple[str, ...]
+
+
+def verified(
+    first: LoadedRun, advised: Advised, fresh: LoadedRun, judgement: Judgement
+) -> Verified:
+    """Return what a fresh run says of advice that came from another."""
+    view = View(fresh, judgement)
+    left_open = {
+        place_of(one): one.why
+        for of in judgement.standings
+        if of.tuning == advised.tuning
+        for one in of.unshown
+    }
+    pairs = tuple(
+        Pair(item, _again(view, item), left_open.get(place_of(item))) for item in advised.judged
+    )
+    confirmed = all(_stands(pair) for pair in pairs)
+    moved = tuple(
+        Moved(then.name, then.value, now.value)
+        for then, now in _both(first, fresh)
+        if then.value != now.value and NOT_RECORDED not in (then.value, now.value)
+    )
+    return Verified(
+        run=first.name,
+        fresh_run=fresh.name,
+        tuning=advised.tuning,
+        confirmed=confirmed,
+        sentence=_sentence(advised.tuning, confirmed, pairs),
+        pairs=pairs,
+        moved=moved,
+        warnings=tuple(judgement.warnings),
+    )
+
+
+def _both(first: LoadedRun, fresh: LoadedRun) -> Iterator[tuple[Fact, Fact]]:
+    yield from zip(
+        holds_while(first.run, first.plan), holds_while(fresh.run, fresh.plan), strict=True
+    )
+
+
+def _again(view: View, item: Comparison) -> Comparison | None:
+    found = view.judged(place_of(item), item.tuning)
+    return next((other for other in found if other.metric == item.metric), None)
+
+
+def _stands(pair: Pair) -> bool:
+    if pair.fresh is None or pair.unshown is not None:
+        return False
+    if pair.advised.verdict is Verdict.IMPROVES:
+        return pair.fresh.verdict is Verdict.IMPROVES
+    return pair.fresh.verdict is not Verdict.REGRESSES
+
+
+def _why_not(pair: Pair) -> str:
+    if pair.fresh is None:
+        return "not measured"
+    verdict = verdict_text(pair.fresh.verdict)
+    return verdict if pair.unshown is None else f"{verdict}, not excluded: {pair.unshown}"
+
+
+def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
+    if confirmed:
+        gains = [
+            f"{metric_title(pair.fresh.metric)} {effect_text(pair.fresh)} in "
+            f"{place_of(pair.fresh).title}"
+            for pair in pairs
+            if pair.fresh is not None and pair.fresh.verdict is Verdict.IMPROVES
+        ]
+        return f"Confirmed: '{tuning}' improves again what it improved: {'; '.join(gains)}."
+    failed = [
+        f"{place_of(pair.advised).title} ({_why_not(pair)})" for pair in pairs if not _stands(pair)
+    ]
+    return f"Not confirmed: '{tuning}' does not do it again in {', '.join(failed)}."
+
+
+def verified_json(result: Verified) -> dict[str, Any]:
+    """As plain JSON values; docs/advice.md has the keys."""
+    return {
+        "schema": 2,
+        "run": result.run,
+        "fresh_run": result.fresh_run,
+        "tuning": result.tuning,
+        "confirmed": result.confirmed,
+        "sentence": result.sentence,
+        "pairs": [
+            {
+                "advised": comparison_json(pair.advised),
+                "fresh": None if pair.fresh is None else comparison_json(pair.fresh),
+            }
+            for pair in result.pairs
+        ],
+        "moved": [{"name": item.name, "then": item.then, "now": item.now} for item in result.moved],
+        "warnings": list(result.warnings),
+    }
+
+
+def print_verified(console: Console, result: Verified) -> None:
+    console.print(_text(result.sentence, style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in ("in", "metric", "advised from", "measured again", "verdict"):
+        table.add_column(title, overflow="fold")
+    for pair in result.pairs:
+        table.add_row(
+            _text(place_of(pair.advised).title),
+            _text(metric_title(pair.advised.metric)),
+            _text(_both_lines(pair.advised)),
+            _text(_both_lines(pair.fresh) if pair.fresh is not None else "not measured"),
+            _text(verdict_text(pair.fresh.verdict) if pair.fresh is not None else ""),
+        )
+    console.print(table)
+    console.print(
+        _text(
+            f"What to expect is what run {result.fresh_run} found. The figures of run {result.run} "
+            "chose the tuning, which makes them likely too large; the two are not pooled."
+        )
+    )
+    for item in result.moved:
+        console.print(_text(f"Mind: {item.name} was {item.then} then and is {item.now} now."))
+    for warning in result.warnings:
+        console.print(_text(f"Mind: {warning}"))
+    console.print(_text(f"The whole of it: labctl report {result.fresh_run}"))
+
+
+def _both_lines(item: Comparison) -> str:
+    return f"{effect_text(item)}\n{interval_text(item)}".rstrip()
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style)

@@ -1,0 +1,1 @@
+"""What records around a trial's measured window."""

@@ -1,0 +1,220 @@
+"""Instructions per operation, counted on each side once per image and kept (METHOD rule 13).
+
+Natively they are counted a second time, by the CPU itself where it has a PMU, else by another
+tool: by how much the counts differ bounds the error of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labctl.base.channel import Channel
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.events import Note, Warned
+from labctl.base.tuning import Kind
+from labctl.collect import calibrated, perf_stat
+from labctl.collect.perf_stat_text import counts, read_counters, totals
+from labctl.run.collectors.counting import countable, perf_attached
+from labctl.run.guests.bench import Bench, tree_channel
+from labctl.run.guests.lab import Lab
+from labctl.store.jsonfile import canonical, read_json, write_json
+from labctl.store.trial import TrialFolder
+from labctl.study.plan import Plan
+from labctl.study.study import StudyWorkload
+from labctl.workloads.model import Setting
+from labctl.workloads.registry import workload
+
+_COUNTING_S = 180.0
+"""For one run under callgrind, which is some fifty times slower, in an emulated guest."""
+
+_PMU, _LACKEY = "perf", "lackey"
+_PER_OPERATION = "instructions_per_operation"
+
+
+class Calibrations:
+    """The counts of a run's workloads; nothing for those whose operations are no constant."""
+
+    def __init__(self, lab: Lab, plan: Plan) -> None:
+        self._lab = lab
+        self._declared = {
+            name: declared
+            for name, declared in plan.workloads.items()
+            if workload(declared.program).calibratable and lab.source.has_native_side
+        }
+        self._tsc_hz = calibrated.tsc_hz(
+            Path("/proc/cpuinfo").read_text(),
+            _text(Path("/sys/devices/system/cpu/cpu0/tsc_freq_khz")),
+        )
+
+    def count_natively(self) -> None:
+        """Count in the image's tree what isn't counted yet."""
+        if self._all_counted(Kind.NATIVE):
+            return
+        with tree_channel(self._lab) as channel:
+            self._count(channel, Kind.NATIVE)
+
+    def count_in_guest(self, channel: Channel) -> None:
+        """Count in a booted guest what isn't counted yet."""
+        if self._all_counted(Kind.GUEST):
+            return
+        self._lab.listener(
+            Note(text="Counting instructions per operation in the guest with callgrind (once).")
+        )
+        self._count(channel, Kind.GUEST)
+
+    def summary(self) -> list[dict[str, Any]]:
+        """The counts of each workload: both sides', the second one and who made it, by how much
+        the guest's differs from native's (a share of it), and the bound on the error of any."""
+        rows = []
+        for name, declared in self._declared.items():
+            native, guest = (self._read(declared, kind) for kind in (Kind.NATIVE, Kind.GUEST))
+            rows.append(
+                {
+                    "workload": name,
+                    "program": declared.program,
+                    "native": native[_PER_OPERATION],
+                    "guest": guest[_PER_OPERATION],
+                    "difference": guest[_PER_OPERATION] / native[_PER_OPERATION] - 1,
+                    "second": native["second"][_PER_OPERATION],
+                    "second_method": native["second"]["method"],
+                    "bound": self._bound(declared),
+                }
+            )
+        return rows
+
+    def store(self, folder: TrialFolder, bench: Bench, declared: StudyWorkload) -> None:
+        """Put the count that holds for this side beside the trial's raw files."""
+        if declared in self._declared.values():
+            counts = self._read(declared, bench.kind)
+            bound = self._bound(declared)
+            folder.write_raw_json(
+                calibrated.RAW, {**counts, "bound": bound, "tsc_hz": self._tsc_hz}
+            )
+
+    def _read(self, declared: StudyWorkload, kind: Kind) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(self._path(declared, kind))
+        return found
+
+    def _bound(self, declared: StudyWorkload) -> float:
+        """Also the guest's count bounds it: the same binary should execute the same there."""
+        native, guest = (self._read(declared, kind) for kind in (Kind.NATIVE, Kind.GUEST))
+        others = (native["second"][_PER_OPERATION], guest[_PER_OPERATION])
+        return calibrated.error_bound(native[_PER_OPERATION], *others)
+
+    def _all_counted(self, kind: Kind) -> bool:
+        return all(self._path(declared, kind).is_file() for declared in self._declared.values())
+
+    def _count(self, channel: Channel, kind: Kind) -> None:
+        for declared in self._declared.values():
+            path = self._path(declared, kind)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, self._counted(channel, declared, kind))
+
+    def _counted(self, channel: Channel, declared: StudyWorkload, kind: Kind) -> dict[str, Any]:
+        exact = [self._exact(declared, operations) for operations in calibrated.COUNTED_OPERATIONS]
+        counted = _count_of(
+            "callgrind",
+            [
+                calibrated.collected_instructions(
+                    _stderr_of(channel, calibrated.callgrind_command(command))
+                )
+                for command in exact
+            ],
+        )
+        if kind is Kind.NATIVE:
+            counted["second"] = self._second(channel, exact)
+        return {**counted, "counted_on": str(kind)}
+
+    def _second(self, channel: Channel, exact: Sequence[Command]) -> dict[str, Any]:
+        if _second_method() == _PMU:
+            try:
+                return _count_of(_PMU, [_counted_by_pmu(channel, command) for command in exact])
+            except BrokenError as error:
+                # Somebody else's perf took the counters: a bound is no reason to end a run.
+                self._lab.listener(Warned(text=f"{error.message} Lackey counts instead."))
+        return _count_of(
+            _LACKEY,
+            [
+                calibrated.lackey_instructions(
+                    _stderr_of(channel, calibrated.lackey_command(command))
+                )
+                for command in exact
+            ],
+        )
+
+    def _exact(self, declared: StudyWorkload, operations: int) -> Command:
+        program = workload(declared.program)
+        setting = Setting(
+            parameters=program.check_parameters(declared.parameters),
+            vcpus=self._lab.vcpus,
+            duration_s=declared.duration_s,
+        )
+        command = program.exact_command(setting, operations)
+        if command is None:
+            raise BrokenError(f"{declared.program} has no command for counting")
+        return command
+
+    def _path(self, declared: StudyWorkload, kind: Kind) -> Path:
+        """One file per image, side, accelerator and the workload with its parameters."""
+        key = {
+            "image": self._lab.image.digest,
+            "kind": str(kind),
+            "accelerator": self._lab.accelerator.name if kind is Kind.GUEST else None,
+            "program": declared.program,
+            "parameters": dict(declared.parameters),
+            "operations": list(calibrated.COUNTED_OPERATIONS),
+            # A libc picks its routines by CPU.
+            "cpu": _cpu_model(),
+            "second": _second_method() if kind is Kind.NATIVE else None,
+        }
+        digest = hashlib.sha256(canonical(key).encode()).hexdigest()[:16]
+        return self._lab.places.cache / f"calibration-{digest}.json"
+
+
+def _second_method() -> str:
+    return _LACKEY if countable(str(Kind.NATIVE)).problem else _PMU
+
+
+def _count_of(method: str, instructions: Sequence[int]) -> dict[str, Any]:
+    pairs = list(zip(calibrated.COUNTED_OPERATIONS, instructions, strict=True))
+    return {
+        _PER_OPERATION: calibrated.instructions_per_operation(pairs),
+        "method": method,
+        "counts": [list(pair) for pair in pairs],
+    }
+
+
+def _stderr_of(channel: Channel, command: Command) -> str:
+    return channel.run(command, seconds=_COUNTING_S).stderr.decode(errors="replace")
+
+
+def _counted_by_pmu(channel: Channel, command: Command) -> int:
+    """User instructions of a native command; raises BrokenError where perf can't tell."""
+    kind = str(Kind.NATIVE)
+    _, event = perf_stat.user_events(kind)
+    with channel.prepared(command, seconds=_COUNTING_S) as execution:
+        asked = perf_stat.command(kind, (execution.pid,), (event,), countable(kind).output)
+        with perf_attached(asked) as printed:
+            execution.go()
+            execution.wait_exited()
+        execution.result()
+    found = counts(totals(read_counters(printed.text, "perf stat")), (event,))
+    if isinstance(found, str):
+        raise BrokenError(f"counting instructions a second time: {found}")
+    return round(found[0])
+
+
+def _cpu_model() -> list[str]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return sorted({line for line in lines if line.startswith(("model name", "flags", "CPU part"))})
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None

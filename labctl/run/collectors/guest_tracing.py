@@ -1,0 +1,160 @@
+"""The guest's own scheduler, recorded by the guest's own perf around a trial's measured command.
+
+The recorder runs beside the command, in a session of its own, started and ended by commands of the
+runner before and after it: the runner needs to know nothing of it, and where nothing is traced
+nothing is different. Both clocks are read before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+from labctl.base.channel import Channel, ChannelClosed, ClockReading
+from labctl.base.command import Command, CommandResult
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, DeadlineError
+from labctl.base.levels import Level
+from labctl.base.steering import steering
+from labctl.base.tracefs import TRACEFS
+from labctl.base.tuning import Kind
+from labctl.collect import guest_trace
+from labctl.run.collectors.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
+from labctl.run.guests.bench import Bench
+from labctl.store.trial import TrialFolder
+from labctl.trace import clocks, files
+from labctl.trace.problems import GUEST_TRACE, note_problem
+
+READINGS = 20
+"""Of the clocks, at either end: the quickest of them count."""
+
+FOLDER = "/run/labctl-trace"
+"""In the guest: always in memory, so that what is recorded is written to no disk."""
+
+LIMIT_MIB = 64
+"""Of the guest's memory. A cyclictest of 1000 wake-ups a second fills it in a minute and a half."""
+
+_PIECE_MIB = 8
+_START_S = 120.0
+_STOP_S = 60.0
+
+_PERF = perf_record(
+    "perf.data",
+    [f"--event={','.join(guest_trace.EVENTS)}"],
+    control="fifo:control,ack",
+    # Half full it wakes perf, which then runs in the measured window: the larger the rarer.
+    buffer_mib=4,
+    limit_mib=LIMIT_MIB,
+)
+
+# sh -c ... sh FOLDER TRACEFS SECONDS PERF...: the mount ends with its namespace. However the
+# recorder ends, somebody says so: nothing waits for an answer that doesn't come.
+_START = """
+test -s "$1/pid" && kill "$(cat "$1/pid")"
+rm -rf "$1" && mkdir -m 700 "$1" && cd "$1" && mkfifo control ack || exit
+shift
+exec 3<>control 4<>ack
+setsid sh -c '
+    unshare --mount --propagation private sh -c "
+        test -d \\"\\$1/events\\" || mount -t tracefs nodev \\"\\$1\\"
+        test -d \\"\\$1/events\\" || { echo no tracepoints in \\"\\$1\\"; exit; }
+        shift
+        timeout \\"\\$@\\" & echo \\$! >pid
+        wait \\$!
+    " sh "$@"
+    rm -f pid
+    echo ended >&4
+' sh "$@" >log 2>&1 &
+echo enable >&3
+read -r answer <&4
+test "$answer" = ack || { cat log >&2; exit 1; }
+"""
+
+# Its own end is an end too early. The ends of FIFOs are held before it is asked: what nobody
+# holds is lost.
+_STOP = """
+cd "$1" && exec 4<>ack || exit
+if test -s pid && kill "$(cat pid)"; then read -r answer <&4; else cat log >&2; exit 1; fi
+"""
+
+
+@contextmanager
+def guest_tracing(
+    bench: Bench, folder: TrialFolder, level: Level, seconds: float, *, has_room: bool = True
+) -> Iterator[None]:
+    """The guest's trace and readings of both clocks in the trial's folder, or the reason why not.
+
+    For a guest at level `trace`; nothing else happens anywhere else. `seconds`: what the block
+    may take at most. `has_room`: whether the trace may be stored. Raises ChannelClosed when the
+    guest ends; what it can't do is stored.
+    """
+    if bench.kind is not Kind.GUEST or not level.holds(Level.TRACE):
+        yield
+        return
+    channel = bench.channel
+    first = steering()
+    before = _read_clocks(channel)
+    problem = _start(channel, seconds) if has_room else NO_ROOM
+    # When the block raises, the trial is invalid: the next start ends what is left of this one.
+    yield
+    if problem is None:
+        problem = _stop(channel, folder)
+    if problem is not None:
+        note_problem(folder, GUEST_TRACE, problem)
+    readings = [*before, *_read_clocks(channel)]
+    folder.write_raw_json(files.CLOCKS, [clocks.to_json(reading) for reading in readings])
+    last = steering()
+    if first and last:
+        folder.write_raw_json(files.STEERING, [asdict(first), asdict(last)])
+
+
+def _read_clocks(channel: Channel) -> list[ClockReading]:
+    deadline = Deadline.after(30, f"{channel.name}: reading its clock")
+    return [channel.wait_ready(deadline) for _ in range(READINGS)]
+
+
+def _start(channel: Channel, seconds: float) -> str | None:
+    """Start the recorder and wait until it records; or why it doesn't."""
+    lives_s = seconds + _START_S + _STOP_S
+    arguments = (FOLDER, TRACEFS, f"{lives_s:.0f}", *_PERF)
+    found = _run(channel, _START_S, "sh", "-c", _START, "sh", *arguments)
+    if isinstance(found, str):
+        return f"perf can't record in the guest: {found}"
+    return None
+
+
+def _stop(channel: Channel, folder: TrialFolder) -> str | None:
+    """End the recorder and store what it recorded; or why that isn't the whole."""
+    ended = _run(channel, _STOP_S, "sh", "-c", _STOP, "sh", FOLDER)
+    pieces: list[bytes] = []
+    while not pieces or len(pieces[-1]) == _PIECE_MIB * MIB:
+        if len(pieces) * _PIECE_MIB > 2 * LIMIT_MIB:
+            return f"the guest's trace has no end within {2 * LIMIT_MIB} MiB"
+        source = (f"if={FOLDER}/perf.data", f"bs={_PIECE_MIB}M", f"skip={len(pieces)}", "count=1")
+        piece = _run(channel, _STOP_S, "dd", *source)
+        if isinstance(piece, str):
+            return f"the guest's trace can't be fetched: {piece}"
+        pieces.append(piece.stdout)
+    folder.write_raw(files.GUEST, b"".join(pieces))
+    _run(channel, _STOP_S, "rm", "-r", FOLDER)
+    if isinstance(ended, str):
+        return f"perf in the guest ended before the trial: {ended}"
+    return None
+
+
+def _run(channel: Channel, seconds: float, *argv: str) -> CommandResult | str:
+    """Return what came of a command; what it says when it fails, can't be started or takes too
+    long."""
+    try:
+        result = channel.run(Command(argv=argv), seconds=seconds)
+    except (ChannelClosed, DeadlineError):
+        raise
+    except BrokenError as error:
+        return error.message
+    if result.returncode == 0:
+        return result
+    return (
+        " / ".join(complaints(result.stderr)[:2])[:WORDS]
+        or f"{argv[0]} ended with status {result.returncode}"
+    )

@@ -1,0 +1,178 @@
+"""perf record around a block: told when to begin and to end, and asked whether it did."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.process import DIES_WITH_LABCTL, running
+from labctl.base.tracefs import with_tracefs
+
+MIB = 1024 * 1024
+
+LIMIT_MIB = 2048
+"""Of a file. A host whose CPUs do nothing but switch fills it in some twenty seconds."""
+
+NO_ROOM = "there was no room for a trace on the disk that holds the run."
+
+_NOT_INSTALLED = "perf is not installed (Debian's package linux-perf has it)."
+
+_BUFFERS_MIB = 256
+_BUFFER_MIB = (1, 16)
+"""All buffers together, and the least and the most of one CPU's."""
+
+_START_S = 20.0
+_ANSWER_S = 10.0
+_END_S = 60.0
+WORDS = 300
+"""Letters of what perf says that are passed on."""
+
+_SAID_ANYWAY = ("Events ", "[ perf record: Woken up", "[ perf record: Captured and wrote")
+
+
+@dataclass(slots=True)
+class Recorded:
+    """`problem`: why the block wasn't recorded, or not to its end; known once it is over."""
+
+    problem: str | None = None
+
+
+@contextmanager
+def recording(
+    output: Path, events: Sequence[str], *, cpus: CpuSet, limit_mib: int | None = None
+) -> Iterator[Recorded]:
+    """Every one of these events on any CPU, with times of CLOCK_MONOTONIC, from before the block
+    to after it: how long before and after is perf's matter. Never raises for what perf can't do.
+
+    `events`: perf's own arguments, `-e` and `--filter`. `cpus`: where perf itself runs.
+    `limit_mib`: what the disk has room for, 0 for nothing at all; None: LIMIT_MIB.
+    """
+    recorded = Recorded()
+    if limit_mib == 0 or shutil.which("perf") is None:
+        recorded.problem = NO_ROOM if limit_mib == 0 else _NOT_INSTALLED
+        yield recorded
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    asked, asking = os.pipe()
+    answers, answering = os.pipe()
+    try:
+        with running(
+            _command(output, events, cpus, f"fd:{asked},{answering}", limit_mib or LIMIT_MIB),
+            stderr=subprocess.PIPE,
+            pass_fds=(asked, answering),
+        ) as perf:
+            # Its own ends only: when it ends, so do the answers.
+            asked, answering = _closed(asked), _closed(answering)
+            # It looks at its control once it is ready, however long that takes.
+            is_ready = _ask(asking, answers, "disable", _START_S)  # which they are anyway
+            if not is_ready or not _ask(asking, answers, "enable", _ANSWER_S):
+                recorded.problem = _why(perf, "perf can't record")
+            yield recorded
+            if recorded.problem is None:
+                recorded.problem = _end(perf, asking, answers)
+    finally:
+        for end in (asked, asking, answers, answering):
+            if end >= 0:
+                os.close(end)
+
+
+def perf_record(
+    output: Path | str, events: Sequence[str], *, control: str, buffer_mib: int, limit_mib: int
+) -> tuple[str, ...]:
+    """Return perf's arguments for a trace that `trace.perf.perfdata` reads, on host and in guest.
+
+    `buffer_mib`: of each CPU.
+    """
+    return (
+        *("perf", "record", "--all-cpus", "--clockid=CLOCK_MONOTONIC", "--count=1"),
+        # Events are off until it is told otherwise, and it says when they are on.
+        *("--delay=-1", f"--control={control}"),
+        f"--mmap-pages={buffer_mib}M",
+        # What it would look up at its end, in all of the trace: for stacks, and there are none.
+        *("--no-buildid", "--no-buildid-cache", "--no-bpf-event"),
+        f"--max-size={limit_mib}M",
+        f"--output={output}",
+        *events,
+    )
+
+
+def complaints(said: bytes) -> list[str]:
+    """The lines that perf printed, without those that it prints however it goes."""
+    lines = (line.strip() for line in said.decode(errors="replace").splitlines())
+    return [line for line in lines if line and not line.startswith(_SAID_ANYWAY)]
+
+
+def _command(
+    output: Path, events: Sequence[str], cpus: CpuSet, control: str, limit_mib: int
+) -> list[str]:
+    perf = perf_record(
+        output,
+        events,
+        control=control,
+        buffer_mib=buffer_mib(os.cpu_count() or 1),
+        limit_mib=limit_mib,
+    )
+    return [
+        *DIES_WITH_LABCTL,
+        *("taskset", "--cpu-list", format_cpus(cpus)),
+        *with_tracefs(perf),
+    ]
+
+
+def buffer_mib(cpu_count: int) -> int:
+    """A power of two, as perf asks for. 16 MiB hold some 100,000 events, a tenth of a second of
+    nothing but switches, for which perf may be kept from its CPU."""
+    least, most = _BUFFER_MIB
+    share: int = 1 << (max(1, _BUFFERS_MIB // cpu_count).bit_length() - 1)
+    return min(most, max(least, share))
+
+
+def _ask(asking: int, answers: int, what: str, seconds: float) -> bool:
+    """Return whether perf says within that time that it has done it."""
+    try:
+        os.write(asking, f"{what}\n".encode())
+    except BrokenPipeError:
+        return False
+    ready, _, _ = select.select([answers], [], [], seconds)
+    return bool(ready) and os.read(answers, 64).startswith(b"ack")
+
+
+def _end(perf: subprocess.Popen[bytes], asking: int, answers: int) -> str | None:
+    if not _ask(asking, answers, "disable", _ANSWER_S):
+        return _why(perf, "perf ended before the trial did")
+    perf.send_signal(signal.SIGINT)
+    try:
+        _, said = perf.communicate(timeout=_END_S)
+    except subprocess.TimeoutExpired:
+        return f"perf did not end within {_END_S:g} s."
+    # Having stored everything it ends by the signal that it was sent.
+    if perf.returncode not in (0, -signal.SIGINT):
+        return f"perf ended with status {perf.returncode}: {_words(said)}"
+    return None
+
+
+def _why(perf: subprocess.Popen[bytes], what: str) -> str:
+    """For one that should have answered; ends it."""
+    perf.send_signal(signal.SIGTERM)
+    try:
+        _, said = perf.communicate(timeout=_ANSWER_S)
+    except subprocess.TimeoutExpired:
+        return f"{what}: it did not answer."
+    return f"{what}: {_words(said)}"
+
+
+def _words(said: bytes) -> str:
+    return " / ".join(complaints(said))[:WORDS] or "it said nothing."
+
+
+def _closed(end: int) -> int:
+    os.close(end)
+    return -1

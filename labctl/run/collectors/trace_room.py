@@ -1,0 +1,196 @@
+"""Room for traces on the disk that holds a run: asked about before a run, a block and a trial.
+
+How much a trial's trace takes is up to the host's load. So perf is held to what there is, and a
+block is traced if there is room for all of it by what trials took so far: its arms are compared,
+so either all of them are traced or none. Something is always left for the rest of the run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.errors import HostError
+from labctl.base.tuning import Kind
+from labctl.base.wording import counted
+from labctl.host.doctor.model import MIB, size
+from labctl.run.collectors.guest_tracing import LIMIT_MIB as GUEST_MIB
+from labctl.run.collectors.perf_record import LIMIT_MIB as HOST_MIB
+from labctl.store.run_folder import RunFolder
+from labctl.trace import files
+
+KEPT_MIB = 1024
+"""What is left free for all else that a run writes."""
+_LEAST_MIB = 256
+"""With less a trace is not begun."""
+
+_MIB_PER_CPU_S = 64
+"""Of a CPU that does nothing but switch: `perf bench sched pipe` on each of two made 59. Ordinary
+workloads make a tenth of that, or less."""
+_AROUND_S = 2.0
+"""What is recorded beside the window: the snapshots around it, and the command's beginning."""
+
+MORE_ROOM = (
+    "Free some there, and the next block is traced again. Traces of trials that are done may go "
+    "('rm -r RUN/trials/*/trace'), and their time lines with them."
+)
+
+_TRACES = (files.HOST, files.GUEST)
+
+
+def limit_mib(folder: Path) -> int:
+    """Return what the host's trace of a trial may take there; 0: there is no room for one."""
+    room = _room_mib(folder) - GUEST_MIB
+    return min(HOST_MIB, room) if room >= _LEAST_MIB else 0
+
+
+def traced_bytes(folder: RunFolder) -> list[int]:
+    """Return what each traced trial of a run took."""
+    sizes = (
+        sum((trial.path / name).stat().st_size for name in _TRACES if trial.has(name))
+        for trial in folder.trial_folders()
+    )
+    return [taken for taken in sizes if taken]
+
+
+def holds_block(folder: RunFolder, windows_s: Sequence[float]) -> bool:
+    """Return whether there is room for the traces of a block whose trials measure so long, by the
+    largest so far; as long as there is none, by the most that one may take."""
+    largest = max(traced_bytes(folder), default=0)
+    expected = len(windows_s) * largest / MIB if largest else most_mib(max(windows_s))
+    return _room_mib(folder.path) >= max(expected, _LEAST_MIB + GUEST_MIB)
+
+
+def most_mib(window_s: float) -> int:
+    """Return what both traces of a trial may take that measures so long: all of this host's CPUs do
+    nothing but switch."""
+    return _most_on_host_mib(window_s) + GUEST_MIB
+
+
+def _most_on_host_mib(window_s: float) -> int:
+    grows_by = (os.cpu_count() or 1) * _MIB_PER_CPU_S
+    return max(_LEAST_MIB, min(HOST_MIB, math.ceil((window_s + _AROUND_S) * grows_by)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Describe the window of a trial that is to be traced."""
+
+    side: Kind
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Hold what traces of `trials` may take at `folder`, and what they are likely to: None as long
+    as the run has recorded none. `longest_s`: the longest window. `kept_mib`: of what is free, for
+    all else that the run writes."""
+
+    folder: Path
+    trials: int
+    longest_s: float
+    free_mib: int
+    kept_mib: int
+    most_mib: int
+    likely_mib: int | None
+
+    @property
+    def room_mib(self) -> int:
+        """Return what they can have."""
+        return max(0, self.free_mib - self.kept_mib)
+
+    @property
+    def trial_mib(self) -> int:
+        """Return what one trial may take."""
+        return most_mib(self.longest_s)
+
+    @property
+    def is_refused(self) -> bool:
+        return self.room_mib < self.trial_mib
+
+    @property
+    def fitting_s(self) -> int:
+        """Whole seconds that a trial may measure here; 0: not even one."""
+        grows_by = (os.cpu_count() or 1) * _MIB_PER_CPU_S
+        return max(0, math.floor((self.room_mib - GUEST_MIB) / grows_by - _AROUND_S))
+
+    @property
+    def is_enough(self) -> bool:
+        return self.room_mib >= (self.most_mib if self.likely_mib is None else self.likely_mib)
+
+    def words(self) -> str:
+        likely = "" if self.likely_mib is None else f", likely {size(self.likely_mib * MIB)}"
+        return (
+            f"traces of {counted(self.trials, 'trial')} may take up to "
+            f"{size(self.most_mib * MIB)}{likely} ({size(self.trial_mib * MIB)} for one of "
+            f"{self.longest_s:g} s), and {self.folder} has room for {size(self.room_mib * MIB)} "
+            f"(of {size(self.free_mib * MIB)}; {size(self.kept_mib * MIB)} are for all else)"
+        )
+
+
+def forecast(
+    folder: Path,
+    windows: Sequence[Window],
+    recorded: Collection[int] = (),
+    besides_bytes: int = 0,
+) -> Forecast:
+    """`recorded`: bytes of trials that were traced already. `besides_bytes`: what the run is yet to
+    write on the same disk."""
+    mean = sum(recorded) / len(recorded) if recorded else None
+    return Forecast(
+        folder=folder,
+        trials=len(windows),
+        longest_s=max((window.seconds for window in windows), default=0.0),
+        free_mib=_free_mib(folder),
+        kept_mib=KEPT_MIB + besides_bytes // MIB,
+        most_mib=sum(
+            _most_on_host_mib(window.seconds) + (GUEST_MIB if window.side is Kind.GUEST else 0)
+            for window in windows
+        ),
+        likely_mib=None if mean is None else round(len(windows) * mean / MIB),
+    )
+
+
+def refusal(found: Forecast) -> HostError | None:
+    """Return why a run does not begin to trace there; None when it may."""
+    if not found.is_refused:
+        return None
+    lacking_mib = found.trial_mib + found.kept_mib - found.free_mib
+    shorter = f"measure {found.fitting_s} s at most (--duration), " if found.fitting_s else ""
+    return HostError(
+        f"{found.words()}: too little for one trial",
+        hint=f"Free {size(lacking_mib * MIB)} there, name a folder on a larger disk with "
+        f"--results, {shorter}or collect less (--collect counters).",
+    )
+
+
+def warning(found: Forecast) -> str | None:
+    """That traces may take more than there is; None when they can't."""
+    if found.is_enough:
+        return None
+    return (
+        f"{found.words()}: a block that finds too little room is not traced. Fewer trials "
+        "(--blocks, --tuning, --workload) take less, and --results names another folder."
+    )
+
+
+def on_one_disk(one: Path, other: Path) -> bool:
+    return _nearest(one).stat().st_dev == _nearest(other).stat().st_dev
+
+
+def _room_mib(folder: Path) -> int:
+    return max(0, _free_mib(folder) - KEPT_MIB)
+
+
+def _free_mib(folder: Path) -> int:
+    return shutil.disk_usage(_nearest(folder)).free // MIB
+
+
+def _nearest(folder: Path) -> Path:
+    while not folder.exists():
+        folder = folder.parent
+    return folder

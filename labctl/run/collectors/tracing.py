@@ -1,0 +1,142 @@
+"""The host's scheduler, and KVM, recorded around a trial at level `trace`.
+
+What is recorded is chosen by CPU and not by thread: everything on the CPUs that the trial's machine
+may run on. Only so is it known who had the CPU that a vCPU waited for, do threads count that QEMU
+starts meanwhile, and is a native workload found, whose processes nobody knows beforehand. Wake-ups
+are chosen by the CPU that they are for, since they happen on the one that wakes. The filters are
+the kernel's own, so that nothing else reaches a buffer.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from labctl.base.cpus import CpuSet
+from labctl.base.tuning import Kind
+from labctl.collect.host_threads import ThreadRef
+from labctl.run.collectors.perf_record import recording
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.lab import Lab
+from labctl.run.guests.threads import process_threads
+from labctl.store.trial import TrialFolder
+from labctl.trace import files
+from labctl.trace.problems import HOST_TRACE, note_problem
+from labctl.trace.tracepoints import (
+    ENTRY,
+    EXIT,
+    FORK,
+    HALT_POLL,
+    MIGRATE,
+    SWITCH,
+    TIMER_START,
+    TO_QEMU,
+    WAKEUPS,
+    WAKING,
+)
+
+_HARDIRQ, _SOFTIRQ = 0x08, 0x10
+"""Of an event's flags: in which context it happened (include/linux/trace_events.h)."""
+_WHOLE = (6, 1)
+"""The newest Linux that was seen to keep no switch back; 6.18 does."""
+
+
+@contextmanager
+def host_tracing(
+    lab: Lab, bench: Bench, pid: int, folder: TrialFolder, limit_mib: int
+) -> Iterator[None]:
+    """perf's file of the trial, with whose threads its events are of; or the reason why not.
+
+    perf runs on the housekeeping CPUs of the tuning's pin plan, pinned guest or not: then it takes
+    the same from each of them. `limit_mib`: how large its file may become, 0 for none at all.
+    """
+    is_kvm = bench.kind is Kind.GUEST and lab.accelerator.name == "kvm"
+    events = sched_events(bench.trial_cpus)
+    if bench.kind is Kind.NATIVE:
+        events += timer_events(bench.trial_cpus)
+    if is_kvm:
+        events += kvm_events(bench.vcpu_tids)
+    before = _threads(bench, pid)
+    housekeeping = lab.pin_plan_for(bench.tuning).housekeeping
+    with recording(
+        folder.path / files.HOST, events, cpus=housekeeping, limit_mib=limit_mib
+    ) as recorded:
+        yield
+        after = _threads(bench, pid)
+    if recorded.problem is not None:
+        note_problem(folder, HOST_TRACE, recorded.problem)
+    # Those that have ended, and those that came. A number that was given anew is the last's.
+    folder.write_raw_json(files.THREADS, list((before | after).values()))
+
+
+def sched_events(cpus: CpuSet) -> list[str]:
+    """perf's arguments for all that concerns these CPUs."""
+    filters = {
+        SWITCH: among("CPU", cpus),
+        **dict.fromkeys((WAKING, *WAKEUPS), among("target_cpu", cpus)),
+        MIGRATE: f"{among('orig_cpu', cpus)}||{among('dest_cpu', cpus)}",
+    }
+    # Rare, and what tells whose children a workload's processes are.
+    return [*_chosen(filters), "-e", FORK, *switch_records(platform.release())]
+
+
+def timer_events(cpus: CpuSet) -> list[str]:
+    """perf's arguments for the timers that tasks start on these CPUs, to sleep or to wait until
+    they expire. Ticks and other timers of interrupts' and of the idle task are left out."""
+    in_interrupt = f"common_flags&{_HARDIRQ | _SOFTIRQ}"
+    tasks_own = f"({among('CPU', cpus)})&&common_pid!=0&&!({in_interrupt})"
+    return _chosen({TIMER_START: tasks_own})
+
+
+def switch_records(release: str) -> list[str]:
+    """perf's arguments for records of its own of every switch, where this release of Linux may keep
+    some back (`perfdata_switches`). They can't be filtered: they come of all of the host's CPUs."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+    return ["--switch-events"] if numbers > _WHOLE else []
+
+
+def kvm_events(vcpu_tids: Sequence[int]) -> list[str]:
+    """perf's arguments for what KVM does in these threads; other guests may be on the same CPUs."""
+    own = among("common_pid", vcpu_tids)
+    return _chosen(dict.fromkeys((ENTRY, EXIT, TO_QEMU, HALT_POLL), own))
+
+
+def _chosen(filters: dict[str, str]) -> list[str]:
+    return [word for name, text in filters.items() for word in ("-e", name, "--filter", text)]
+
+
+def among(field: str, numbers: Sequence[int] | CpuSet) -> str:
+    """A filter for these values of a field (Documentation/trace/events.rst, "Event filtering"),
+    ranges as ranges: a filter must fit into a page."""
+    parts: list[str] = []
+    for first, last in _ranges(numbers):
+        parts.append(
+            f"{field}=={first}" if first == last else f"({field}>={first}&&{field}<={last})"
+        )
+    return "||".join(parts)
+
+
+def _ranges(numbers: Sequence[int] | CpuSet) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+def _threads(bench: Bench, pid: int) -> dict[int, dict[str, object]]:
+    refs = bench.threads() if bench.kind is Kind.GUEST else process_threads(pid, "workload")
+    return {ref.tid: _told(ref) for ref in refs}
+
+
+def _told(ref: ThreadRef) -> dict[str, object]:
+    try:
+        name = Path(f"/proc/{ref.pid}/task/{ref.tid}/comm").read_text().strip()
+    except OSError:
+        name = ""
+    return {"tid": ref.tid, "pid": ref.pid, "role": ref.role, "index": ref.index, "name": name}

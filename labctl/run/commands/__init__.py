@@ -1,0 +1,1 @@
+"""Commands that run something: sweep, self-test, overhead, exit prices, host tune."""

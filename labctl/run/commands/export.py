@@ -1,0 +1,92 @@
+"""A run's folder copied to be passed on: as it is, or without what identifies its host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+from labctl.base.errors import HostError, UsageError
+from labctl.base.held import open_regular
+from labctl.base.places import StatePlaces, lab, shipped_data
+from labctl.host.identity import read_identity, read_users
+from labctl.run.commands.redact import Identity, Redacted, redact, run_files
+from labctl.store.jsonfile import output_file
+from labctl.store.run_folder import RunFolder
+
+PACKED = (".tar.gz", ".tgz")
+
+
+def export(folder: RunFolder, target: Path, places: StatePlaces, *, redacting: bool) -> Redacted:
+    """Write a copy of the run: a packed file where the name of `target` ends so, else a folder,
+    which must not be there yet. Nothing is left behind where it fails.
+
+    Raises UsageError, HostError, and BrokenError where a redacted copy would not be one.
+    """
+    is_packed = target.name.endswith(PACKED)
+    if not is_packed and os.path.lexists(target):
+        raise UsageError(f"{target} is there already", hint="Give another --out.")
+    beside = target.absolute().parent
+    if not beside.is_dir():
+        raise UsageError(f"{beside} is no folder", hint="Make it, or give another --out.")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".labctl-export-", dir=beside) as made:
+            copy = Path(made, "run")
+            if redacting:
+                done = redact(folder, copy, host_identity(folder, places))
+            else:
+                done = _copied(folder, copy)
+            if is_packed:
+                _pack(copy, target, done.name)
+            else:
+                os.rename(copy, target)
+    except OSError as error:
+        raise HostError(f"cannot write {target}: {error.strerror or error}") from error
+    return done
+
+
+def host_identity(folder: RunFolder, places: StatePlaces) -> Identity:
+    """Return what is known of this host, of the run's owner and of the folders that runs name."""
+    users = read_users(folder.path.stat().st_uid)
+    own = {
+        str(folder.path): "/var/lib/labctl/results/run",
+        str(folder.path.parent): "/var/lib/labctl/results",
+        str(places.root): "/var/lib/labctl",
+        str(shipped_data()): "/usr/share/labctl",
+        str(Path(__file__).parents[1]): "/usr/share/labctl/labctl",
+        **({str(found): "/redacted/lab"} if (found := lab().folder) else {}),
+        str(Path.home()): "/root",
+    }
+    paths = {old: new for old, new in own.items() if old not in ("/", "/var/lib/labctl")}
+    return Identity({**users, **read_identity()}, paths)
+
+
+def _copied(folder: RunFolder, target: Path) -> Redacted:
+    """Regular files alone: a link would lead elsewhere on another host."""
+    done = Redacted(name=folder.name)
+    target.mkdir(mode=0o700)
+    for name, path in run_files(folder.path).items():
+        if path.is_symlink() or not path.is_file():
+            done.left_out[name] = "it is a link or no regular file"
+            continue
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        with open(open_regular(path), "rb") as source, open(target / name, "xb") as copy:
+            shutil.copyfileobj(source, copy)
+        done.files += 1
+    return done
+
+
+def _pack(copy: Path, target: Path, name: str) -> None:
+    """Without owners and times: who made it and when is nobody's business."""
+    with output_file(target) as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
+        for path in sorted(copy.rglob("*")):
+            entry = tarfile.TarInfo(f"{name}/{path.relative_to(copy)}")
+            if path.is_dir():
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(entry)
+                continue
+            entry.size, entry.mode = path.stat().st_size, 0o644
+            with path.open("rb") as data:
+                tar.addfile(entry, data)

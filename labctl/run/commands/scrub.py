@@ -1,0 +1,334 @@
+"""Takes out of texts what identifies a host, and keeps their form: parsers must still read them.
+
+Pure. The same text gets the same stand-in everywhere, so that what belongs together still does.
+"""
+
+from __future__ import annotations
+
+import html
+import ipaddress
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+from urllib.parse import quote
+
+from labctl.base.jsontext import parse_json
+from labctl.run.commands.scrub_paths import PATH_FORM, QUOTED_PATH, is_commonplace, suffix
+
+UUID, MAC, PATH, ADDRESS, KEY, SERIAL = "uuid", "mac", "path", "address", "key", "serial"
+BOOT_VALUE, NAME = "boot-value", "name"
+_IN_PLACE = frozenset({BOOT_VALUE, NAME})
+"""Of values that may be words elsewhere, such as 'dhcp' and 'vm': taken out where they are said."""
+
+_UUID = re.compile(
+    rb"(?<![0-9A-Fa-f-])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![0-9A-Fa-f-])"
+)
+_MAC = re.compile(
+    rb"(?<![0-9A-Za-z])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5,19}(?![0-9A-Za-z]|:[0-9A-Fa-f])"
+)
+_IPV4 = re.compile(rb"(?<![0-9A-Za-z.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z]|\.[0-9])")
+_IPV6 = re.compile(
+    rb"(?<![0-9A-Za-z.])(?<!::)(?:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){7}"
+    rb"|[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,6}::(?:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,5})?)"
+    rb"(?![0-9A-Za-z]|:[0-9A-Fa-f:]|\.[0-9])"
+)
+_KEY = re.compile(
+    rb"-----BEGIN [A-Z0-9 ]{3,40}-----.{0,20000}?-----END [A-Z0-9 ]{3,40}-----"
+    rb"|(?:ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]{3,40} AAAA[0-9A-Za-z+/=]{20,2000}"
+    rb"(?: [^\s\"'\\<]{1,100})?"
+    rb"|SHA256:[0-9A-Za-z+/]{43}",
+    re.DOTALL,
+)
+_MACHINE_ID = re.compile(rb"(?<![0-9A-Za-z])(?=[0-9]{0,31}[a-f])[0-9a-f]{32}(?![0-9A-Za-z])")
+_SERIAL = re.compile(rb"(?<![0-9A-Za-z])(?:eui|naa|wwn|nvme)[.-](?:0x)?[0-9A-Fa-f]{10,64}")
+KERNEL_VALUE: Final = re.compile(
+    rb"(?<![0-9A-Za-z._-])(?:PARTUUID|PARTLABEL|LABEL|(?:systemd\.)?hostname|nfsroot|netroot|ip"
+    rb"|ifname|rd\.[a-z]+\.(?:lv|vg|uuid|name)|cryptdevice|nameserver)=([^\s\"'<>\\&,;]{2,200})"
+)
+"""Values of a kernel's command line (bootparam(7), dracut.cmdline(7)) that name a host or disk."""
+
+_ASKED = rb"(?:host_?name|nodename|run-by|user_?name|logname|machine[-_]?id|serial(?:[-_]number)?)"
+_SAID = (
+    re.compile(
+        rb"^(?P<head>[ \t\"'#-]*" + _ASKED + rb"[\"']?[ \t]*[:=][ \t]*[\"']?)"
+        rb"(?P<value>[^\s\"',\\<>{}\[\]]{1,100})",
+        re.IGNORECASE | re.MULTILINE,
+    ),
+    re.compile(rb"(?P<head>\bLinux )(?P<value>[\w.-]{1,100})(?= [0-9]+\.[0-9]+\.[0-9]\S* #[0-9])"),
+    re.compile(rb"^(?P<head>)(?P<value>[\w.-]{1,100})(?= login: )", re.MULTILINE),
+)
+"""Names of hosts and users as tools print them (uname(1), stress-ng, perf, getty(8))."""
+_SAID_IN_JSON = re.compile(
+    rb'(?P<head>"' + _ASKED + rb'"\s*:\s*")(?P<value>[^"\\]{1,200})(?=")', re.IGNORECASE
+)
+
+_EDGE = rb"[0-9A-Za-z]"
+_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_WHOLE_WORDS_BELOW = 6
+"""Shorter texts would be found within other words."""
+
+
+class Scrubber:
+    """`known`: text to what it is, as `host.identity.read_identity` says. `paths`: folder of this
+    host to what stands for it; it may hold a user's name. `vocabulary`: words that mean something
+    where the texts are read, so that no name is taken out of their middle.
+
+    `thorough`: also what its form alone shows: every path but those that every system has,
+    addresses, keys, serial numbers.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, str],
+        paths: Mapping[str, str],
+        *,
+        thorough: bool = False,
+        vocabulary: Collection[str] = (),
+    ) -> None:
+        self._paths = {
+            form: new.encode()
+            for old, new in paths.items()
+            if old != new
+            for form in _forms_of(old)
+        }
+        self._kinds = {
+            form.lower(): kind for text, kind in known.items() for form in _forms_of(text)
+        }
+        self._vocabulary = [word.lower().encode() for word in vocabulary]
+        self._known = _any_of(self._kinds, self._vocabulary)
+        self._folders = _folders(self._paths)
+        self._thorough = thorough
+        self._stand_ins: dict[tuple[str, bytes], bytes] = {}
+        self._made: set[bytes] = set()
+        self.taken_out: Counter[str] = Counter()
+        """How often each kind was found."""
+
+    @property
+    def originals(self) -> dict[bytes, str]:
+        """Every text that nothing may hold any more, to its kind: not those that are taken out in
+        their place alone."""
+        found = {text: kind for kind, text in self._stand_ins if kind not in _IN_PLACE}
+        return {**found, **self._kinds, **dict.fromkeys(self._paths, PATH)}
+
+    @property
+    def stand_ins(self) -> frozenset[bytes]:
+        return frozenset(self._made)
+
+    def scrubbed(self, data: bytes, *, is_json: bool = False) -> bytes:
+        """The same without what identifies the host. `is_json`: only within strings, with their
+        escapes read, and numbers stay numbers."""
+        if not is_json:
+            return self._text(data)
+        data = _STRING.sub(self._string, data)
+        return _SAID_IN_JSON.sub(self._said, data) if self._thorough else data
+
+    def _string(self, found: re.Match[bytes]) -> bytes:
+        token = found.group()
+        text = token[1:-1]
+        if b"\\" in text:
+            try:
+                text = json.loads(token).encode(errors="surrogatepass")
+            except ValueError:
+                return self._text(token)
+        is_path = text.startswith(b"/") and not re.search(rb"\n|: ", text)
+        scrubbed = self._foreign_path(text) if self._thorough and is_path else text
+        scrubbed = self._text(scrubbed)
+        if scrubbed == text:
+            return token
+        return json.dumps(scrubbed.decode(errors="surrogatepass"), ensure_ascii=False).encode(
+            errors="surrogatepass"
+        )
+
+    def _text(self, data: bytes) -> bytes:
+        if self._folders is not None:
+            data = self._folders.sub(lambda found: self._path(found.group()), data)
+        if self._thorough:
+            data = _KEY.sub(lambda found: self._numbered(KEY, found.group()), data)
+            data = QUOTED_PATH.sub(self._quoted, data)
+            data = PATH_FORM.sub(lambda found: self._foreign_path(found.group()), data)
+        if self._known is not None:
+            data = self._known.sub(lambda found: self._named(found.group()), data)
+        data = _UUID.sub(lambda found: self._numbered(UUID, found.group()), data)
+        data = _MAC.sub(lambda found: self._numbered(MAC, found.group()), data)
+        return self._by_form(data) if self._thorough else data
+
+    def _by_form(self, data: bytes) -> bytes:
+        for said in _SAID:
+            data = said.sub(self._said, data)
+        for form, kind in ((_MACHINE_ID, "machine-id"), (_SERIAL, SERIAL)):
+            data = form.sub(self._numberer(kind), data)
+        data = KERNEL_VALUE.sub(self._kernel_value, data)
+        for form in (_IPV4, _IPV6):
+            data = form.sub(lambda found: self._address(found.group()), data)
+        return data
+
+    def _numberer(self, kind: str) -> Callable[[re.Match[bytes]], bytes]:
+        return lambda found: self._numbered(kind, found.group())
+
+    def _quoted(self, found: re.Match[bytes]) -> bytes:
+        mark, path = found.group(1), found.group(2)
+        return mark + self._foreign_path(path) + mark
+
+    def _foreign_path(self, text: bytes) -> bytes:
+        if is_commonplace(text) or text in self._made:
+            return text
+        return self._numbered(PATH, text)
+
+    def _said(self, found: re.Match[bytes]) -> bytes:
+        value = found["value"]
+        is_made = any(made in value for made in self._made) or value.startswith(b"labctl")
+        return found.group() if is_made else found["head"] + self._numbered(NAME, value)
+
+    def _kernel_value(self, found: re.Match[bytes]) -> bytes:
+        value = found.group(1)
+        if value in self._made or value.startswith((b"/redacted/", b"UUID=")):
+            return found.group()
+        name = found.group()[: found.start(1) - found.start()]
+        return name + self._numbered(BOOT_VALUE, value)
+
+    def _address(self, text: bytes) -> bytes:
+        try:
+            address = ipaddress.ip_address(text.decode())
+        except ValueError:
+            return text
+        if address.is_loopback or address.is_unspecified:
+            return text
+        return self._numbered(ADDRESS, text)
+
+    def _path(self, text: bytes) -> bytes:
+        self.taken_out[PATH] += 1
+        return self._paths[text]
+
+    def _named(self, text: bytes) -> bytes:
+        if text in self._made:
+            return text
+        return self._numbered(self._kinds[text.lower()], text)
+
+    def _numbered(self, kind: str, text: bytes) -> bytes:
+        if text in self._made:
+            return text  # in a text that was looked through before
+        self.taken_out[kind] += 1
+        key = (kind, text if kind in (PATH, KEY) else text.lower())
+        if key not in self._stand_ins:
+            number = 1 + sum(other == kind for other, _ in self._stand_ins)
+            made = _stand_in(kind, number, text)
+            self._stand_ins[key] = made
+            self._made.add(made)
+        return self._stand_ins[key]
+
+    def left_in(self, data: bytes, *, is_json: bool = False) -> Iterator[tuple[str, bytes]]:
+        """Kind and text of each original that is in `data` in any of its forms: not by the
+        patterns that took them out."""
+        looked = _readings_of(data, is_json=is_json)
+        for text, kind in self.originals.items():
+            if text in self._made:
+                continue
+            wanted = text.lower()
+            for one in looked:
+                if wanted in one and self._stands_alone(wanted, kind, one):
+                    yield kind, text
+                    break
+
+    def _stands_alone(self, text: bytes, kind: str, data: bytes) -> bool:
+        """Return whether it is there as itself, where it could be a part of something else."""
+        if kind == PATH:
+            alone = rb"(?<![\w./~<-])" + re.escape(text) + rb"(?![\w-])"
+        elif kind == KEY or not _is_word(text, self._vocabulary):
+            return True
+        else:
+            alone = _as_word(text)
+        return re.search(alone, data) is not None
+
+
+def is_json(name: str, data: bytes) -> bool:
+    """Return whether a file's strings are those of JSON."""
+    if name.endswith(".jsonl"):
+        return True
+    if not name.endswith(".json"):
+        return False
+    try:
+        parse_json(data)
+    except ValueError:
+        return False
+    return True
+
+
+def _forms_of(text: str) -> Iterator[bytes]:
+    """A text as it may be written in XML, in a URL and by itself."""
+    yield from {
+        form.encode(errors="surrogateescape")
+        for form in (text, html.escape(text), html.escape(text).replace("&#x27;", "&apos;"))
+    } | {quote(text).encode()}
+
+
+def _readings_of(data: bytes, *, is_json: bool) -> list[bytes]:
+    """Return what a reader may make of the bytes, in small letters."""
+    if is_json:
+        strings = (_decoded(found.group()) for found in _STRING.finditer(data))
+        return [b"\n".join(strings).lower()]
+    text = data.decode(errors="surrogateescape")
+    unescaped = html.unescape(text).encode(errors="surrogateescape") if "&" in text else data
+    return [unescaped.lower()] if unescaped == data else [data.lower(), unescaped.lower()]
+
+
+def _decoded(token: bytes) -> bytes:
+    if b"\\" not in token:
+        return token[1:-1]
+    try:
+        return str(json.loads(token)).encode(errors="surrogatepass")
+    except ValueError:
+        return token
+
+
+def _is_of_digits(text: bytes) -> bool:
+    return re.fullmatch(rb"[0-9A-Fa-f.:-]+", text) is not None
+
+
+def _as_word(text: bytes) -> bytes:
+    return b"(?<!" + _EDGE + b")" + re.escape(text) + b"(?!" + _EDGE + b")"
+
+
+def _stand_in(kind: str, number: int, text: bytes) -> bytes:
+    if kind == UUID:
+        return f"00000000-0000-4000-8000-{number:012x}".encode()
+    if kind == MAC:
+        return f"52:54:00:00:{number >> 8 & 255:02x}:{number & 255:02x}".encode()
+    if kind == PATH:
+        return f"/redacted/path-{number}".encode() + suffix(text)
+    if kind == ADDRESS and _IPV4.fullmatch(text):
+        # The block for benchmarks (RFC 2544) has more of them than those for documentation.
+        return f"198.18.{number >> 8 & 255}.{number & 255}".encode()
+    if kind == ADDRESS and _IPV6.fullmatch(text):
+        return f"2001:db8::{number:x}".encode()
+    return f"{kind}-{number}".encode()
+
+
+def _any_of(
+    texts: Mapping[bytes, object], vocabulary: Collection[bytes]
+) -> re.Pattern[bytes] | None:
+    """Any of the texts: as a word of its own, a longer one within a word as well."""
+    if not texts:
+        return None
+    longest_first = sorted(texts, key=len, reverse=True)
+    either = b"|".join(_pattern(text, vocabulary) for text in longest_first)
+    return re.compile(b"(?:" + either + b")", re.IGNORECASE)
+
+
+def _pattern(text: bytes, vocabulary: Collection[bytes]) -> bytes:
+    return _as_word(text) if _is_word(text, vocabulary) else re.escape(text)
+
+
+def _is_word(text: bytes, vocabulary: Collection[bytes]) -> bool:
+    """Return whether it may only be looked for as a word of its own."""
+    is_common = len(text) < _WHOLE_WORDS_BELOW or _is_of_digits(text)
+    return is_common or any(text in word for word in vocabulary)
+
+
+def _folders(paths: Mapping[bytes, object]) -> re.Pattern[bytes] | None:
+    if not paths:
+        return None
+    longest_first = sorted(paths, key=len, reverse=True)
+    either = b"|".join(re.escape(text) for text in longest_first)
+    return re.compile(b"(?<!" + _EDGE + b")(?:" + either + b")(?!" + _EDGE + b")")

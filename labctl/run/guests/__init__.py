@@ -1,0 +1,1 @@
+"""Guests and machines with a tuning in force, ready for trials."""

@@ -1,0 +1,312 @@
+"""Boots, saved once and restored for each tuning (METHOD rules 6 and 7)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from labctl.base.channel import Channel
+from labctl.base.command import Command
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, HostError
+from labctl.base.events import Note, Warned
+from labctl.base.tuning import Tuning
+from labctl.domain.render import guest_data_path
+from labctl.domain.session import RunningGuest
+from labctl.host.cgroups import libvirt_controllers, placement, placement_problems
+from labctl.host.preflight import HEADROOM_BYTES, memory_available
+from labctl.run.contained import foreseen
+from labctl.run.guests import guest_nic
+from labctl.run.guests.lab import Lab
+from labctl.run.guests.started import RESTORE_S, answering, guest_xml, hand_over
+from labctl.run.resources.disks import DataDisk, Disks, make_empty, make_overlays, remove_disks
+from labctl.run.resources.huge_pages import huge_pages, pages_of
+
+MIB = 1024 * 1024
+
+
+class BootError(BrokenError):
+    """A boot that every tuning of its blocks would have been restored from has failed."""
+
+
+class _NoSecondError(BrokenError):
+    """A second guest didn't start beside the first."""
+
+
+Settle = Callable[[Channel, str], None]
+"""What is done in a booted guest before it is saved; it is told the guest's data disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedBoot:
+    """A booted guest's memory, and its disks as they were then. `lab`: with the seat that it
+    booted in."""
+
+    planned: int
+    number: int
+    memory: Path
+    disks: Disks
+    lab: Lab
+
+
+@dataclass(frozen=True, slots=True)
+class _Booting:
+    """A guest that was started at that moment and has not answered yet."""
+
+    planned: int
+    number: int
+    lab: Lab
+    disks: Disks
+    running: RunningGuest
+    started: float
+
+
+class Boots:
+    """The boots of a run, made when a block first needs one: two at once where the host has room,
+    since a guest that boots uses one CPU (docs/decisions/boots-and-blocks.md).
+
+    `to_come`: the plan's boots that have something left to do, in order."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        disks: Disks,
+        baseline: Tuning,
+        settle: Settle,
+        *,
+        boots_before: int = 0,
+        to_come: Sequence[int] = (),
+    ) -> None:
+        self._lab = lab
+        self._disks = disks
+        self._baseline = baseline
+        self._settle = settle
+        self._to_come = to_come
+        self._saved: dict[int, SavedBoot] = {}
+        self.last = boots_before
+        """Number of the last boot that was made, those of an interrupted run included: a plan's
+        boot that a resumed run makes anew is another one."""
+        self.seconds: dict[int, float] = {}
+        """Boot number to the seconds from its start to the first answer; of two that booted at
+        once, to each its half of what they took together."""
+
+    def saved(self, planned: int) -> SavedBoot:
+        """The plan's boot `planned`, saved; booted now unless it was beside the one before."""
+        if planned not in self._saved:
+            self.drop()
+            self._saved = {boot.planned: boot for boot in self._boot_and_save(planned)}
+        for past in [number for number in self._saved if number < planned]:
+            self._drop(self._saved.pop(past))
+        return self._saved[planned]
+
+    def drop(self) -> None:
+        """Remove what is saved: it holds guests' memory."""
+        for boot in self._saved.values():
+            self._drop(boot)
+        self._saved = {}
+
+    def _drop(self, boot: SavedBoot) -> None:
+        boot.memory.unlink(missing_ok=True)
+        remove_disks(boot.disks)
+
+    @contextmanager
+    def restored(self, planned: int, tuning: Tuning) -> Iterator[PausedGuest]:
+        """The boot that the plan calls `planned`, restored with the tuning's XML, paused."""
+        saved = self.saved(planned)
+        lab = saved.lab
+        disks = self._overlays(saved.disks, "restored")
+        xml = guest_xml(lab, tuning, disks)
+        with self._memory_for(xml), guest_nic.cabled(lab, tuning) as plug:
+            running = lab.session.restore(saved.memory, xml, lab.domain_name)
+            plug(running)
+            paused = PausedGuest(lab, running, xml, RESTORE_S, is_booting=False, boot=saved.number)
+            yield from self._paused(paused, disks)
+
+    @contextmanager
+    def booted(self, tuning: Tuning) -> Iterator[PausedGuest]:
+        """A boot of the tuning's own, paused before its first instruction."""
+        self.last += 1
+        disks = self._overlays(self._disks, "booted")
+        xml = guest_xml(self._lab, tuning, disks)
+        with self._memory_for(xml), guest_nic.cabled(self._lab, tuning) as plug:
+            running = self._lab.session.start(xml)
+            plug(running)
+            paused = PausedGuest(
+                self._lab, running, xml, self._lab.boot_s, is_booting=True, boot=self.last
+            )
+            yield from self._paused(paused, disks)
+
+    def _memory_for(self, xml: str) -> AbstractContextManager[None]:
+        return huge_pages(pages_of(xml), self._lab.journal)
+
+    def _overlays(self, disks: Disks, stem: str) -> Disks:
+        self._lab.source.check()
+        made = make_overlays(disks, self._lab.work, stem)
+        for disk in made.values():
+            if disk.path.exists():  # libvirt makes a file of UEFI variables that isn't there
+                hand_over(self._lab, disk.path)
+        return made
+
+    def _paused(self, guest: PausedGuest, disks: Disks) -> Iterator[PausedGuest]:
+        try:
+            yield guest
+        finally:
+            guest.running.end()
+            remove_disks(disks)
+
+    def settle(self, channel: Channel, tuning: Tuning) -> None:
+        """Bring a guest that booted with that tuning to where a saved one is."""
+        settle_boot(channel, self._lab.boot_s)
+        self._lab.source.quieten(channel)
+        guest_nic.configure(self._lab, channel)
+        self._settle(channel, guest_data_path(tuning.disk))
+
+    def _boot_and_save(self, planned: int) -> list[SavedBoot]:
+        """That boot of the plan, and the one after it where two may boot at once."""
+        try:
+            try:
+                return self._booted_and_saved(planned, self._beside(planned))
+            except _NoSecondError as error:
+                self._to_come = ()
+                text = f"two guests can't start at once, so one boots at a time: {error.message}"
+                self._lab.listener(Warned(text=text))
+                return self._booted_and_saved(planned, None)
+        except BrokenError as error:
+            raise BootError(error.message, hint=error.hint) from error
+
+    def _beside(self, planned: int) -> int | None:
+        """The plan's boot that may boot beside this one."""
+        after = next((boot for boot in self._to_come if boot > planned), None)
+        if after is None or not may_boot_two(self._lab):
+            return None
+        # What there is of huge pages is set aside for one guest.
+        return None if pages_of(guest_xml(self._lab, self._baseline, self._disks)) else after
+
+    def _booted_and_saved(self, planned: int, beside: int | None) -> list[SavedBoot]:
+        which = f"Boot {self.last + 1}: the guest starts and settles."
+        if beside is not None:
+            which = f"Boots {self.last + 1} and {self.last + 2}: two guests start and settle."
+        self._lab.listener(Note(text=which))
+        with ExitStack() as stack:
+            first = stack.enter_context(self._booting(planned, self._lab))
+            if beside is None:
+                return [self._settled_and_saved(first)]
+            lab = replace(self._lab, seat=1, data=_data_stand_in(self._lab, self._baseline))
+            try:
+                second = stack.enter_context(self._booting(beside, lab))
+            except BrokenError as error:  # libvirt's refusal has ended the first one, too
+                raise _NoSecondError(error.message) from error
+            saved = [self._settled_and_saved(first)]
+            try:
+                saved.append(self._settled_and_saved(second))
+            except BrokenError as error:
+                # It is made anew when a block needs it.
+                text = f"boot {second.number} failed beside boot {first.number}: {error.message}"
+                self._lab.listener(Warned(text=text))
+            else:
+                taken = self.seconds[second.number] / 2
+                self.seconds |= {first.number: taken, second.number: taken}
+            return saved
+
+    @contextmanager
+    def _booting(self, planned: int, lab: Lab) -> Iterator[_Booting]:
+        """A guest that boots; ended at the end, where it wasn't saved."""
+        self.last += 1
+        number = self.last
+        disks = self._overlays(self._disks, f"boot-{number}")
+        started = time.monotonic()
+        xml = guest_xml(lab, self._baseline, disks)
+        with self._memory_for(xml), guest_nic.cabled(lab, self._baseline) as plug:
+            running = lab.session.start(xml)
+            try:
+                _check_place(lab, running)
+                plug(running)
+                running.resume()
+                yield _Booting(planned, number, lab, disks, running, started)
+            finally:
+                running.end()
+
+    def _settled_and_saved(self, boot: _Booting) -> SavedBoot:
+        lab, number = boot.lab, boot.number
+        memory = lab.work / f"boot-{number}.save"
+        with (
+            foreseen(f"the guest of boot {number} settled"),
+            answering(lab, boot.running, lab.boot_s, is_booting=True, is_paused=False) as channel,
+        ):
+            self.seconds[number] = time.monotonic() - boot.started
+            self.settle(channel, self._baseline)
+            boot.running.save(memory)
+        restored_in = replace(lab, data=self._lab.data)
+        return SavedBoot(boot.planned, number, memory, boot.disks, restored_in)
+
+
+def may_boot_two(lab: Lab) -> bool:
+    """Return whether a second guest may boot beside the first: there is one cable, and each takes a
+    CPU and its memory. A daemon's guests boot one at a time: its files have owners of their own."""
+    needed = 2 * (lab.memory_mib * MIB + HEADROOM_BYTES)
+    return (
+        lab.source.may_boot_two
+        and lab.session.is_embedded
+        and lab.link is None
+        and len(lab.topology.usable) > 1
+        and (memory_available() or 0) >= needed
+    )
+
+
+def _data_stand_in(lab: Lab, baseline: Tuning) -> DataDisk:
+    """A data disk for a guest that boots while another has the real one open, whose place that
+    takes when it is restored: empty, and of the same size and format."""
+    disk = DataDisk(lab.work / "stand-in")
+    disk.folder.mkdir(exist_ok=True)
+    make_empty(disk.path_in(baseline.disk.format), baseline.disk.format)
+    return disk
+
+
+def _check_place(lab: Lab, running: RunningGuest) -> None:
+    """Raises HostError where a daemon puts guests in cgroups in which each of their trials would
+    be invalid: its qemu.conf is the administrator's."""
+    problems = placement_problems(lab.layout, placement(running.pid))
+    if problems and not lab.session.is_embedded:
+        named = ", ".join(f'"{name}"' for name in libvirt_controllers(lab.layout))
+        raise HostError(
+            f"the guests of {lab.session.uri} would not weigh what others do: "
+            f"{'; '.join(problems)}",
+            hint=f"Add 'cgroup_controllers = [{named}]' to /etc/libvirt/qemu.conf and restart the "
+            "daemon, or leave out --connect.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PausedGuest:
+    """A guest whose threads exist and are placed, and that has not run yet."""
+
+    lab: Lab
+    running: RunningGuest
+    asked_xml: str
+    answer_s: float
+    is_booting: bool
+    boot: int
+    """Number of the boot that it comes from."""
+
+    @contextmanager
+    def answering(self) -> Iterator[Channel]:
+        with answering(
+            self.lab, self.running, self.answer_s, is_booting=self.is_booting
+        ) as channel:
+            yield channel
+
+
+def settle_boot(channel: Channel, seconds: float) -> None:
+    """Wait until systemd has nothing left to start, and the disk has what was written."""
+    wait = Command(argv=("systemctl", "is-system-running", "--wait"))
+    waited = channel.run(wait, seconds=seconds)
+    state = waited.stdout.decode(errors="replace").strip()
+    if state not in ("running", "degraded"):
+        raise BrokenError(f"the guest's systemd says '{state}' after the boot")
+    result = channel.run(Command(argv=("sync",)), seconds=60)
+    if result.returncode != 0:
+        raise BrokenError("'sync' failed in the guest")
+    channel.wait_ready(Deadline.after(10, "the settled guest's answer"))

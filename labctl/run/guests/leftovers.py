@@ -1,0 +1,111 @@
+"""Find what a labctl that was killed left on the host: guests, settings, working files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from itertools import product
+from pathlib import Path
+
+from labctl.base.deadline import Deadline
+from labctl.base.events import Listener, Note, Warned
+from labctl.base.places import StatePlaces
+from labctl.host import guest_cgroups
+from labctl.host.settings.journal import Journal
+from labctl.run.guests.lab import DOMAIN_NAMES
+
+_EMBEDDED = Path("run/qemu")
+"""Where libvirt's QEMU driver keeps the pids of its guests, below an embedded driver's root."""
+
+_DAEMON = Path("/run/libvirt/qemu")
+"""Where the host's daemon keeps them."""
+
+
+def clean_up(places: StatePlaces, listener: Listener) -> None:
+    """End labctl's own guests without an owner with all that is left of them, and put changed
+    settings back.
+
+    The caller holds the host's lock, so no labctl that lives owns any of it. Guests go first and
+    before libvirt is opened: one that was stopped (SIGSTOP) would not answer libvirt's monitor.
+    """
+    end_guests(places, listener)
+    for restored in Journal(places.journal).restore_all():
+        text = f"{restored.name}: {restored.outcome} ({restored.note})."
+        if restored.outcome.settles:
+            listener(Note(text=f"Undone: {text}"))
+        else:
+            listener(Warned(text=f"Not undone: {text} 'labctl host restore' tells what to do."))
+    remove_work(places)
+
+
+def end_guests(places: StatePlaces, listener: Listener) -> None:
+    """End labctl's own guests without an owner, and take away what libvirt, which would have done
+    that, kept for them. The caller holds the host's lock."""
+    for name, pid in leftover_guests(places).items():
+        _kill(pid)
+        listener(Note(text=f"Ended the guest '{name}', which an interrupted labctl had left."))
+    for group in leftover_cgroups(places):
+        try:
+            guest_cgroups.remove(group)
+        except OSError as error:
+            listener(
+                Warned(
+                    text=f"Not removed: the cgroup {group} of a guest that labctl left: "
+                    f"{error.strerror}."
+                )
+            )
+    guest_cgroups.remove_empty_partitions()
+
+
+def remove_work(places: StatePlaces) -> None:
+    """Remove what a run needed while it ran; save files among it hold all that a guest knew."""
+    if places.work.exists():
+        shutil.rmtree(places.work)
+
+
+def _kill(pid: int) -> None:
+    """Kill a process; returns when its memory is free again, which a new run may need."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    deadline = Deadline.after(30, f"ending process {pid}")
+    while _arguments(pid):
+        deadline.remaining()
+        time.sleep(0.01)
+
+
+def _arguments(pid: int) -> bytes:
+    """A process's argv as /proc shows it; b"" for one that has ended, a zombie included."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def leftover_cgroups(places: StatePlaces) -> list[Path]:
+    """Those of guests that labctl started from this state folder."""
+    return [
+        group
+        for name in DOMAIN_NAMES
+        for group in guest_cgroups.of_guests(places.libvirt_root, name)
+    ]
+
+
+def leftover_guests(places: StatePlaces) -> dict[str, int]:
+    """Name to pid of the guests that labctl started with files in this state folder."""
+    found = {}
+    folders = (places.libvirt_root / _EMBEDDED, _DAEMON)
+    for folder, name in product(folders, DOMAIN_NAMES):
+        try:
+            pid = int((folder / f"{name}.pid").read_text())
+        except (OSError, ValueError):
+            continue
+        arguments = _arguments(pid)
+        # A recycled pid is somebody else's process.
+        ours = f"guest={name},".encode() in arguments
+        if ours and str(places.work).encode() in arguments:
+            found[name] = pid
+    return found

@@ -1,0 +1,98 @@
+"""Guests that answer: started, connected, ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labctl.base.channel import Channel
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, DeadlineError
+from labctl.base.tuning import Tuning
+from labctl.domain.render import DomainRequest, render
+from labctl.domain.schema import validate
+from labctl.domain.session import RunningGuest
+from labctl.run.guests import guest_logs
+from labctl.run.guests.lab import Lab
+from labctl.run.resources.disks import Disks
+
+RESTORE_S = 60.0
+
+
+def guest_xml(lab: Lab, tuning: Tuning, disks: Disks) -> str:
+    """The validated domain XML of a tuning over a guest's disks."""
+    return lab.source.xml(lab, tuning, disks)
+
+
+def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None = None) -> str:
+    """The same for a guest of labctl's own image."""
+    xml = render(
+        DomainRequest(
+            name=lab.domain_name,
+            uuid=lab.domain_uuid,
+            tuning=tuning,
+            plan=lab.pin_plan_for(tuning),
+            accelerator=lab.accelerator.name,
+            disabled_features=lab.accelerator.disabled_features,
+            vcpus=lab.vcpus,
+            memory_mib=lab.memory_mib,
+            kernel=lab.image.kernel,
+            initrd=lab.image.initrd,
+            cmdline=" ".join([lab.image.command_line, *tuning.guest.command_line]),
+            root_disk=root_disk,
+            data_disk=lab.data.path_in(tuning.disk.format),
+            seed_disk=seed_disk,
+            console_log=lab.console_log,
+            runner_socket=lab.runner_socket,
+            agent_socket=lab.agent_socket,
+            # The first boot, which has a seed, is for cloud-init alone.
+            tap=lab.link.tap if lab.link and seed_disk is None else None,
+            keeps_owners=not lab.session.is_embedded,
+        )
+    )
+    validate(xml)
+    return xml
+
+
+def hand_over(lab: Lab, overlay: Path) -> None:
+    """Let QEMU write to an overlay, and to nothing that it is based on: a daemon's QEMU has a user
+    of its own, and libvirt is told to leave the owners of root disks alone."""
+    if not lab.session.is_embedded:
+        os.chown(overlay, *lab.session.qemu_user())
+
+
+@contextmanager
+def answering(
+    lab: Lab, running: RunningGuest, seconds: float, *, is_booting: bool, is_paused: bool = True
+) -> Iterator[Channel]:
+    """Resume a guest where it is paused, and talk to its runner; the guest is ended at the end.
+
+    `is_booting`: it has no runner from before, as a restored guest has. Raises BrokenError with
+    the console's last lines when it doesn't answer within `seconds`.
+    """
+
+    def how_ended() -> str:
+        return guest_logs.how_it_ended(lab.qemu_log, lab.console_log)
+
+    try:
+        deadline = Deadline.after(seconds, "the guest's first answer")
+        with Channel.connected(lab.runner_socket, "the guest", deadline, how_ended) as channel:
+            if is_paused:
+                running.resume()
+            try:
+                if is_booting:
+                    lab.source.greet(lab, running, deadline)
+                channel.wait_ready(deadline)
+            except DeadlineError as error:
+                said = guest_logs.console_end(lab.console_log)
+                raise BrokenError(
+                    f"the guest did not answer within {seconds:g} s{said}",
+                    hint=lab.source.hint(lab),
+                ) from error
+            channel.set_time(Deadline.after(10, "setting the guest's clock"))
+            yield channel
+    finally:
+        running.end()
+        guest_logs.bound(lab.console_log)

@@ -1,0 +1,107 @@
+"""Workloads that need a tracer of the kernel, against the kernels that they would run under."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base.errors import HostError
+from labctl.base.tuning import Kind
+from labctl.guest.images import Image
+from labctl.guest.recipe import Recipe
+from labctl.host.tracers import OPTIONS, has_tracer, is_built_with
+from labctl.run.planning.requirements import Unmet
+from labctl.study.study import Study
+from labctl.workloads.registry import workload
+
+_OF_DEBIAN = "of Debian's, linux-image-rt-amd64 has it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Hold what a study would run under: the host's kernel natively, in guests that of an image, or
+    of somebody's own domain. `image`: None where it isn't built."""
+
+    recipe: Recipe
+    image: Image | None
+    is_own_domain: bool = False
+
+    @property
+    def guests_are_unknown(self) -> bool:
+        """Return whether building the image would tell more."""
+        return self.image is None and self.recipe.kernel is None and not self.is_own_domain
+
+    def have(self, side: Kind, tracer: str) -> bool | None:
+        """None where nothing tells."""
+        if side is Kind.NATIVE:
+            return has_tracer(tracer)
+        config = self._guest_config()
+        return None if config is None else is_built_with(config, tracer)
+
+    def _guest_config(self) -> str | None:
+        if self.is_own_domain:
+            return None
+        files: list[Path] = []
+        if self.recipe.kernel is not None:
+            files += [self.recipe.kernel.config] if self.recipe.kernel.config else []
+        elif self.image is not None:
+            files += (self.image.tree / "boot").glob("config-*")
+        return files[0].read_text(encoding="utf-8") if len(files) == 1 else None
+
+    def unmet(self, side: Kind, tracer: str) -> Unmet:
+        needs = f"it needs the kernel's {tracer} tracer ({OPTIONS[tracer]}), which "
+        if side is Kind.NATIVE:
+            return Unmet(
+                text=f"{needs}this host's kernel doesn't have",
+                remedy=f"Boot the host with a kernel that has it ({_OF_DEBIAN}).",
+            )
+        if self.recipe.kernel is not None:
+            return Unmet(
+                text=f"{needs}{self.recipe.kernel.file} doesn't have",
+                remedy=f"Give another kernel with --kernel ({_OF_DEBIAN}).",
+            )
+        return Unmet(
+            text=f"{needs}the kernel of the image '{self.recipe.name}' doesn't have",
+            remedy="Let the study say 'image: debian-12-rt', or give a kernel that has it with "
+            "--kernel.",
+        )
+
+
+def tracers_of(study: Study) -> dict[str, tuple[str, ...]]:
+    """The tracers that workloads of a study need, by the names of those that need any."""
+    needed = {name: workload(item.program).tracers for name, item in study.workloads.items()}
+    return {name: tracers for name, tracers in needed.items() if tracers}
+
+
+def lacking(
+    study: Study, sides: Collection[Kind], kernels: Kernels
+) -> dict[str, dict[Kind, Unmet]]:
+    """By workload and side, why it can't run there. A kernel of which nothing is known is left to
+    the trial."""
+    found: dict[str, dict[Kind, Unmet]] = {}
+    for name, tracers in tracers_of(study).items():
+        for side in (side for side in Kind if side in sides):
+            missing = [tracer for tracer in tracers if kernels.have(side, tracer) is False]
+            if missing:
+                found.setdefault(name, {})[side] = kernels.unmet(side, missing[0])
+    return found
+
+
+def untraceable(
+    study: Study, sides: Collection[Kind], kernels: Kernels, asked_for: Collection[str]
+) -> dict[str, dict[str, str]]:
+    """Return what `lacking` says, as a plan has it. Raises HostError for a workload that is asked
+    for by name and can run on none of the sides."""
+    found = lacking(study, sides, kernels)
+    for name in asked_for:
+        reasons = found.get(name, {})
+        if reasons and len(reasons) == len(set(sides)):
+            raise HostError(
+                f"workload '{name}' can't run here: {'; '.join(u.text for u in reasons.values())}",
+                hint=" ".join(dict.fromkeys(u.remedy for u in reasons.values())),
+            )
+    return {
+        name: {str(side): reason.text for side, reason in reasons.items()}
+        for name, reasons in found.items()
+    }

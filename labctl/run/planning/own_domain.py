@@ -1,0 +1,271 @@
+"""The administrator's own domain as a run takes it: found, looked at, fitted into a study."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labctl.base import xmldiff
+from labctl.base.cpus import format_cpus
+from labctl.base.errors import HostError, UsageError
+from labctl.base.tuning import Kind, Strategy, Tuning
+from labctl.domain.foreign.foreign_domain import (
+    MOST_BYTES,
+    OwnDomain,
+    check_copyable,
+    named_places,
+    own_domain,
+)
+from labctl.domain.foreign.graft import promise, tuned
+from labctl.domain.pinning.pin_plan import PinPlan
+from labctl.domain.session import Session
+from labctl.host.topology import Topology
+from labctl.run.planning.own_files import check_files
+from labctl.run.planning.requirements import Unmet
+from labctl.store.jsonfile import canonical
+from labctl.store.run_folder import RunFolder
+from labctl.study.changes import changes, dotted, word
+from labctl.study.study import Overrides, Study
+
+XML = "domain.xml"
+"""The owner's XML in the run's folder: a resumed run takes the domain from there."""
+
+_OF_XML = frozenset(
+    ("pin", "vcpu_sched", "emulator_sched", "iothread_sched", "iothreads")
+    + ("cpu", "kvm", "timers", "memory", "disk", "network")
+)
+"""Keys of a tuning that are said in the domain's XML."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnGuest:
+    """A domain that a run copies. `asked`: the name or file that was given."""
+
+    asked: str
+    domain: OwnDomain
+    keep_network: bool
+    disks_as_found: Mapping[str, tuple[int, int]]
+    """Disk to its size and time of last change in ns (0 for block devices, which have none)."""
+
+    def check(self) -> None:
+        """Raises HostError when somebody has changed a disk since: what a copy's guest reads then
+        is no longer one disk."""
+        now = _looks(self.domain)
+        changed = [name for name, look in self.disks_as_found.items() if now.get(name) != look]
+        if changed:
+            raise HostError(
+                f"disk {', '.join(changed)} of '{self.domain.name}' changed during the run",
+                hint="Leave the domain shut off while labctl measures its copy; start a new run.",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what run.json says of it."""
+        content = {"xml": self.domain.xml, "disks": dict(self.disks_as_found)}
+        return {
+            "name": self.domain.name,
+            "asked": self.asked,
+            "keep_network": self.keep_network,
+            "digest": hashlib.sha256(canonical(content).encode()).hexdigest(),
+        }
+
+
+def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
+    """The domain in a file, or of that name at the connection `connect`; raises UsageError."""
+    if is_file(asked):
+        try:
+            return own_domain(_content(Path(asked)), f"the file '{asked}'")
+        except OSError as error:
+            raise UsageError(
+                f"cannot read {asked}: {error.strerror}",
+                hint="Make it with: virsh dumpxml --inactive NAME > NAME.xml",
+            ) from error
+    if connect is None:
+        raise UsageError(
+            f"labctl's embedded libvirt knows no domain '{asked}'",
+            hint="Give '--connect qemu:///system' as well, or a file whose name ends in .xml.",
+        )
+    with Session.connected(connect) as session:
+        return own_domain(session.domain_xml(asked), f"domain '{asked}'")
+
+
+def _content(path: Path) -> bytes:
+    """As much of the file as shows whether it is too large."""
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def is_file(asked: str) -> bool:
+    """Return whether a user means a file, and no name of a domain."""
+    return asked.endswith(".xml") or "/" in asked
+
+
+def read_own(asked: str, *, connect: str | None, keep_network: bool) -> OwnGuest:
+    """The domain to copy. Only reads.
+
+    Raises UsageError where there is none, or where it can't be copied; HostError when it isn't
+    shut off or a disk of it is in use.
+    """
+    domain = domain_asked_for(asked, connect)
+    if keep_network and connect is None and "network" in domain.networks:
+        raise UsageError(
+            f"'{domain.name}' is on a network of libvirt's, and the embedded driver has none",
+            hint="Give '--connect qemu:///system', or leave out --keep-network.",
+        )
+    if connect is not None and not is_file(asked):
+        with Session.connected(connect) as session:
+            session.check_shut_off(asked)
+    return _own_guest(asked, domain, keep_network)
+
+
+def own_of_run(folder: RunFolder) -> OwnGuest | None:
+    """The domain that a run began with; None where it measures an image."""
+    recorded = folder.read_run().get("domain")
+    if recorded is None:
+        return None
+    asked = str(recorded["asked"])
+    domain = own_domain(_content(folder.path / XML), f"domain '{asked}'")
+    return _own_guest(asked, domain, bool(recorded.get("keep_network")))
+
+
+def check_room(domain: OwnDomain, topology: Topology) -> None:
+    """Raises UsageError when the domain has more vCPUs than labctl may pin to CPUs of its own."""
+    if domain.vcpus > len(topology.pinnable):
+        raise UsageError(
+            f"'{domain.name}' has {domain.vcpus} vCPUs, and labctl may use CPUs "
+            f"{format_cpus(topology.pinnable)} here: no plan can give each of them its own",
+            hint="Take a host with as many CPUs, or give a copy of its XML with fewer in <vcpu>.",
+        )
+
+
+def check_places(domain: OwnDomain, topology: Topology) -> None:
+    """Raises UsageError when the domain's own pins name what labctl can't use here: libvirt would
+    start no guest."""
+    cpus, nodes = named_places(domain)
+    for what, absent, here in (
+        ("CPU", cpus - topology.pinnable, topology.pinnable),
+        ("NUMA node", nodes - topology.memory_nodes, topology.memory_nodes),
+    ):
+        if absent:
+            raise UsageError(
+                f"'{domain.name}' is bound to {what} {format_cpus(absent)}, and labctl may use "
+                f"{format_cpus(here)} here",
+                hint="Take its host, or a copy of its XML with other sets in <vcpu>, <cputune> and "
+                "<numatune>.",
+            )
+
+
+def own_study(study: Study, own: OwnGuest, overrides: Overrides) -> Study:
+    """The study for the domain: with its vCPUs and its memory, and without the native role."""
+    if overrides.vcpus is not None or overrides.memory_mib is not None:
+        raise UsageError(
+            f"'{own.domain.name}' has vCPUs and memory of its own ({own.domain.vcpus} vCPUs, "
+            f"{own.domain.memory_mib} MiB)",
+            hint="Leave out --vcpus and --memory, or change a copy of its XML.",
+        )
+    shape = replace(study.guest, vcpus=own.domain.vcpus, memory_mib=own.domain.memory_mib)
+    return replace(study, guest=shape, roles=replace(study.roles, native=None))
+
+
+def misfits(
+    domain: OwnDomain,
+    tunings: Mapping[str, Tuning],
+    baseline: Tuning,
+    pin_plans: Mapping[Strategy, PinPlan],
+    accelerator: str,
+) -> dict[str, list[Unmet]]:
+    """Tunings that the domain can't be measured with, and why."""
+    found = {}
+    for name, tuning in tunings.items():
+        if reasons := list(_misfit(domain, tuning, baseline, pin_plans, accelerator)):
+            found[name] = reasons
+    return found
+
+
+def refuse_misfit(domain: OwnDomain, tuning: Tuning, reasons: Sequence[Unmet]) -> None:
+    """Raises UsageError for a tuning that was asked for by name and doesn't fit; nothing when
+    `reasons` is empty."""
+    if reasons:
+        raise UsageError(
+            f"'{domain.name}' can't be measured with '{tuning.name}': "
+            + "; ".join(reason.text for reason in reasons),
+            hint=" ".join(dict.fromkeys(reason.remedy for reason in reasons)),
+        )
+
+
+def _misfit(
+    domain: OwnDomain,
+    tuning: Tuning,
+    baseline: Tuning,
+    pin_plans: Mapping[Strategy, PinPlan],
+    accelerator: str,
+) -> Iterator[Unmet]:
+    if tuning.kind is Kind.NATIVE:
+        yield Unmet(
+            text=f"the file system of '{domain.name}' is not at hand natively",
+            remedy="Compare with its own baseline.",
+        )
+        return
+    if tuning.guest.command_line and not domain.has_command_line:
+        words = " ".join(tuning.guest.command_line)
+        yield Unmet(
+            text=f"the boot loader of '{domain.name}' says its kernel's command line",
+            remedy=f"Add '{words}' in the guest, and measure it as one more domain.",
+        )
+    plan = pin_plans.get(tuning.pin.strategy)
+    heads = {key[0] for key in changes(tuning, baseline)}
+    if plan is None or not heads or heads - _OF_XML:
+        return  # what it does to host or guest, or by being booted, needs nothing of the XML
+    plain, changed = (tuned(domain, t, plan, baseline, accelerator) for t in (baseline, tuning))
+    if not xmldiff.changes(plain, changed):
+        yield Unmet(
+            text=f"'{domain.name}' has all of it already, or nothing that it would change",
+            remedy=f"'labctl domain diff {baseline.name} {tuning.name}' shows what it is about.",
+        )
+
+
+def promises(
+    domain: OwnDomain,
+    tunings: Mapping[str, Tuning],
+    baseline: Tuning,
+    pin_plans: Mapping[Strategy, PinPlan],
+    accelerator: str,
+) -> dict[str, str]:
+    """Return what the domain's disks promise of a write under each tuning that fits it (METHOD 10):
+    its own XML says the cache mode wherever the tuning does not."""
+    return {
+        name: promise(tuned(domain, tuning, pin_plans[tuning.pin.strategy], baseline, accelerator))
+        for name, tuning in tunings.items()
+        if tuning.kind is Kind.GUEST
+    }
+
+
+def outside_xml(tuning: Tuning, baseline: Tuning) -> list[str]:
+    """Return what a tuning changes on the host or in the guest rather than in the domain's XML, one
+    `key: value` each."""
+    changed = changes(tuning, baseline).items()
+    return [f"{dotted(key)}: {word(value)}" for key, value in changed if key[0] not in _OF_XML]
+
+
+def _own_guest(asked: str, domain: OwnDomain, keep_network: bool) -> OwnGuest:
+    check_copyable(domain)
+    check_files(domain)
+    return OwnGuest(
+        asked=asked, domain=domain, keep_network=keep_network, disks_as_found=_looks(domain)
+    )
+
+
+def _looks(domain: OwnDomain) -> dict[str, tuple[int, int]]:
+    found = {}
+    for disk in domain.disks:
+        try:
+            seen = disk.path.stat()
+        except OSError:
+            continue  # gone: that is a change
+        found[disk.name] = (
+            (0, 0) if stat.S_ISBLK(seen.st_mode) else (seen.st_size, seen.st_mtime_ns)
+        )
+    return found

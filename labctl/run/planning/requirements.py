@@ -1,0 +1,303 @@
+"""Compare what a tuning needs with what this host has: checked before anything starts."""
+
+from __future__ import annotations
+
+import re
+import resource
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labctl.base.errors import HostError, UsageError
+from labctl.base.kernel_line import booted_with, is_booted_with
+from labctl.base.tuning import Requires, Tuning
+from labctl.base.versions import is_older
+from labctl.domain.guestcpu import PAGE_KIB
+from labctl.host.facts import QEMU, libvirt_version, read_host_files, tool_version
+from labctl.host.preflight import HEADROOM_BYTES, memory_available
+from labctl.host.settings import knobs
+from labctl.host.topology import Topology
+from labctl.run.resources.huge_pages import KIB, MIB, free_pages
+
+_CPUINFO = "/proc/cpuinfo"
+_RELEASE = "/proc/sys/kernel/osrelease"
+_STATUS = "/proc/self/status"
+_CAP_SYS_RESOURCE = 24
+"""Its bit in a capability set (linux/capability.h)."""
+
+_ISOLATING = ("isolcpus", "nohz_full")
+"""Words of a guest's command line that take CPUs away from its own housekeeping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmet:
+    """One thing that a host lacks for a tuning, as a sentence's part, and what to do about it.
+    `text` holds nothing that changes from minute to minute: it is part of the plan."""
+
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """Hold what this host has, as far as the tunings at hand ask for it.
+
+    `accelerator` None: not known before a kernel is booted. `huge_pages`: free ones by size; a
+    size that the kernel doesn't have is not in it. `knob_problems`: by tuning, why what it sets on
+    the host can't be set.
+    """
+
+    accelerator: str | None = None
+    cpus: int
+    nodes: int
+    smt: bool
+    vcpus: int
+    guest_memory_bytes: int
+    memory_bytes: int | None = None
+    """What new work can have without swapping."""
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    cpu_flags: frozenset[str] = frozenset()
+    huge_pages: Mapping[str, int] = field(default_factory=dict)
+    command_line: tuple[str, ...] = ()
+    paths: frozenset[str] = frozenset()
+    programs: frozenset[str] = frozenset()
+    locks_memory: bool = True
+    """Whether QEMU may lock all of its memory."""
+    knob_problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def read_offers(
+    tunings: Iterable[Tuning],
+    topology: Topology,
+    *,
+    vcpus: int,
+    memory_mib: int,
+    accelerator: str | None,
+) -> Offers:
+    """Return what this host has of what `tunings` ask for. Only reads, and only what is asked for:
+    the versions of libvirt and QEMU cost a library and a process.
+
+    Raises UsageError naming the tuning for a knob of the host, or a value, that doesn't exist.
+    """
+    tunings = list(tunings)
+    requires = [tuning.requires for tuning in tunings]
+    wanted_paths = {path for need in requires for path in need.paths}
+    wanted_programs = {program for need in requires for program in need.programs}
+    texts = read_host_files([_CPUINFO] if any(need.cpu_flags for need in requires) else [])
+    flags = re.search(r"^(?:flags|Features)\s*:(.*)$", texts.get(_CPUINFO) or "", re.MULTILINE)
+    nodes = {topology.cpu(number).node for number in topology.pinnable} & topology.memory_nodes
+    return Offers(
+        accelerator=accelerator,
+        cpus=len(topology.pinnable),
+        nodes=len(nodes),
+        smt=any(len(core) > 1 for core in topology.cores(topology.pinnable)),
+        vcpus=vcpus,
+        guest_memory_bytes=memory_mib * MIB,
+        memory_bytes=memory_available(),
+        versions={
+            name: read()
+            for name, read in _VERSIONS.items()
+            if any(getattr(need, name) for need in requires)
+        },
+        cpu_flags=frozenset(flags.group(1).split() if flags else ()),
+        huge_pages={s: free for s in PAGE_KIB if (free := free_pages(s)) is not None},
+        command_line=tuple(booted_with()) if any(n.command_line for n in requires) else (),
+        paths=frozenset(path for path in wanted_paths if Path(path).exists()),
+        programs=frozenset(name for name in wanted_programs if shutil.which(name)),
+        locks_memory=_may_lock_memory(),
+        knob_problems={tuning.name: _knob_problems(tuning) for tuning in tunings if tuning.host},
+    )
+
+
+def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
+    """Everything that this host lacks for the tuning; [] when it can have it. Pure."""
+    need = tuning.requires
+    return [
+        *_accelerator(need, offers),
+        *_versions(need, offers),
+        *_counts(need, offers),
+        *_missing(need, offers, tuning.name),
+        *_huge_pages(need, offers),
+        *_isolation(tuning, offers),
+        *_locking(tuning, offers),
+        *(
+            Unmet(text=problem, remedy="'labctl host status' shows what can be set here.")
+            for problem in offers.knob_problems.get(tuning.name, ())
+        ),
+    ]
+
+
+def refuse(tuning: Tuning, problems: Iterable[Unmet]) -> None:
+    """Raise HostError with all of `problems` and their remedies; nothing when there is none."""
+    problems = list(problems)
+    if problems:
+        raise HostError(
+            f"this host can't have '{tuning.name}': " + "; ".join(p.text for p in problems),
+            hint=" ".join(dict.fromkeys(problem.remedy for problem in problems)),
+        )
+
+
+def _accelerator(need: Requires, offers: Offers) -> Iterator[Unmet]:
+    if need.accelerator is None or offers.accelerator in (None, need.accelerator):
+        return
+    if need.accelerator == "kvm":
+        yield Unmet(
+            text="it needs KVM, and guests are emulated (TCG) here",
+            remedy="'labctl host accel' tells why guests are emulated.",
+        )
+    else:
+        yield Unmet(
+            text="it needs emulated guests (TCG), and they run under KVM here",
+            remedy="Give '--accel tcg'.",
+        )
+
+
+def _versions(need: Requires, offers: Offers) -> Iterator[Unmet]:
+    for name, words in (("libvirt", "libvirt"), ("qemu", "QEMU"), ("kernel", "Linux")):
+        wanted = getattr(need, name)
+        if wanted is None:
+            continue
+        found = offers.versions.get(name)
+        if found is None:
+            text = f"it needs {words} {wanted}, and this host's version is not known"
+        elif is_older(found, wanted):
+            text = f"it needs {words} {wanted}, this host has {found}"
+        else:
+            continue
+        yield Unmet(text=text, remedy=f"Install {words} {wanted} or newer.")
+
+
+def _counts(need: Requires, offers: Offers) -> Iterator[Unmet]:
+    if need.cpus is not None and offers.cpus < need.cpus:
+        yield Unmet(
+            text=f"it needs {need.cpus} usable CPUs, this host has {offers.cpus}",
+            remedy="Widen labctl's affinity or cpuset, or take a larger host.",
+        )
+    if need.nodes is not None and offers.nodes < need.nodes:
+        yield Unmet(
+            text=f"it needs {need.nodes} NUMA nodes with memory and usable CPUs, this host has "
+            f"{offers.nodes}",
+            remedy="Take a host with more nodes ('labctl pin plan' shows them).",
+        )
+    if need.smt and not offers.smt:
+        yield Unmet(
+            text="it needs cores with two usable hardware threads",
+            remedy="Switch SMT on in the firmware, or 'echo on > /sys/devices/system/cpu/smt/"
+            "control'.",
+        )
+
+
+def _missing(need: Requires, offers: Offers, name: str) -> Iterator[Unmet]:
+    if flags := [flag for flag in need.cpu_flags if flag not in offers.cpu_flags]:
+        yield Unmet(
+            text=f"it needs the CPU's {_and(flags)}, which /proc/cpuinfo does not list",
+            remedy="Take a host whose CPU has it, or pass it on to this one if it is a guest.",
+        )
+    if paths := [path for path in need.paths if path not in offers.paths]:
+        yield Unmet(
+            text=f"it needs {_and(paths)}, which this host doesn't have",
+            remedy="Load the kernel module, or boot the kernel, that brings it.",
+        )
+    if programs := [program for program in need.programs if program not in offers.programs]:
+        yield Unmet(
+            text=f"it needs {_and([repr(program) for program in programs])}, not installed here",
+            remedy="Install it.",
+        )
+    words = [word for word in need.command_line if not is_booted_with(word, offers.command_line)]
+    if words:
+        yield Unmet(
+            text=f"it needs a host kernel booted with {_and([repr(word) for word in words])}",
+            remedy=f"'labctl host tune {name}' prints how to boot it so; it changes nothing.",
+        )
+
+
+def _huge_pages(need: Requires, offers: Offers) -> Iterator[Unmet]:
+    if need.hugepages is None:
+        return
+    size = PAGE_KIB[need.hugepages] * KIB
+    count = -(-offers.guest_memory_bytes // size)
+    if need.hugepages not in offers.huge_pages:
+        yield Unmet(
+            text=f"it needs huge pages of {need.hugepages}, which this host's CPU or kernel "
+            "doesn't have",
+            remedy="Take a host that has them.",
+        )
+    elif offers.guest_memory_bytes < size:
+        # QEMU: "memory size must be equal to or larger than page size".
+        yield Unmet(
+            text=f"it needs a guest with at least the {need.hugepages} of one huge page, this one "
+            f"has {offers.guest_memory_bytes // MIB} MiB",
+            remedy=f"Give the guest {size // MIB} MiB or more ('--memory').",
+        )
+    elif offers.huge_pages[need.hugepages] < count and not _room_for(count * size, offers):
+        yield Unmet(
+            text=f"it needs {count} huge pages of {need.hugepages} for the guest's memory: "
+            "neither are so many free, nor is there the memory to make them of",
+            remedy="Give the guest less memory ('--memory'), end what uses the host's, or "
+            f"reserve the pages when it boots: hugepagesz={need.hugepages} hugepages={count}.",
+        )
+
+
+def _room_for(size_bytes: int, offers: Offers) -> bool:
+    return offers.memory_bytes is None or offers.memory_bytes >= size_bytes + HEADROOM_BYTES
+
+
+def _isolation(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
+    isolating = [w for w in tuning.guest.command_line if w.partition("=")[0] in _ISOLATING]
+    if isolating and offers.vcpus < 2:
+        yield Unmet(
+            text=f"{_and([repr(word) for word in isolating])} leaves the first vCPU to the "
+            "guest's own housekeeping, and there is only one",
+            remedy="Give the guest two vCPUs ('--vcpus 2').",
+        )
+
+
+def _locking(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
+    if tuning.memory.locked and not offers.locks_memory:
+        yield Unmet(
+            text="it needs CAP_SYS_RESOURCE, or no limit on locked memory: labctl has neither here",
+            remedy="Start labctl from a root that may lift the limit ('ulimit -l unlimited').",
+        )
+
+
+def _may_lock_memory() -> bool:
+    """libvirt takes the limit away from a QEMU with <locked/> (virProcessSetMaxMemLock), which a
+    process without CAP_SYS_RESOURCE can't for another value than it has (setrlimit(2))."""
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[1] == resource.RLIM_INFINITY:
+        return True
+    status = Path(_STATUS).read_text(encoding="ascii", errors="replace")
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(found and int(found[1], 16) >> _CAP_SYS_RESOURCE & 1)
+
+
+def _knob_problems(tuning: Tuning) -> tuple[str, ...]:
+    try:
+        return tuple(knobs.problems(tuning.host))
+    except UsageError as error:
+        raise UsageError(f"tuning '{tuning.name}': {error.message}", hint=error.hint) from error
+
+
+def _tool_version(argv: list[str]) -> str | None:
+    version = tool_version(argv)
+    return version if isinstance(version, str) else None
+
+
+def _libvirt_version() -> str | None:
+    version = libvirt_version()
+    return version if isinstance(version, str) else None
+
+
+def _kernel_version() -> str | None:
+    return (read_host_files([_RELEASE])[_RELEASE] or "").strip() or None
+
+
+_VERSIONS: Mapping[str, Callable[[], str | None]] = {
+    "libvirt": _libvirt_version,
+    "qemu": lambda: _tool_version([QEMU, "--version"]),
+    "kernel": _kernel_version,
+}
+
+
+def _and(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

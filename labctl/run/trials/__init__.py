@@ -1,0 +1,1 @@
+"""One trial after the other: warm-up, window, parsing, validity."""

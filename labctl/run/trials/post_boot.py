@@ -1,0 +1,69 @@
+"""Define what a booted guest goes through before it is saved: facts, hashes, counts, warm files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labctl.base.channel import Channel
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.tuning import Kind
+from labctl.host.machine_facts import machine_facts, same_kernel
+from labctl.run.collectors.calibrate import Calibrations
+from labctl.run.guests.lab import Lab
+from labctl.run.trials.peer import serving
+from labctl.run.trials.proof import Proof
+from labctl.run.trials.trial import WINDOW_S
+from labctl.study.plan import Plan
+from labctl.workloads.failures import last_words
+from labctl.workloads.model import Setting
+from labctl.workloads.registry import workload
+
+
+class Settler:
+    """Settles each boot; keeps what the first one told of the guest."""
+
+    def __init__(self, lab: Lab, plan: Plan, calibrations: Calibrations, proof: Proof) -> None:
+        self._lab = lab
+        self._plan = plan
+        self._calibrations = calibrations
+        self._proof = proof
+        self._facts: dict[str, Any] | None = None
+
+    def settle(self, channel: Channel, data_path: str) -> None:
+        """Done in every boot, so that all are saved in the same state. `data_path`: the data disk
+        in that guest."""
+        if self._facts is None:
+            self._facts = machine_facts(
+                lambda paths: channel.read(paths, Deadline.after(30, "the guest's facts"))
+            )
+            self._calibrations.count_in_guest(channel)
+        self._proof.check(Kind.GUEST, channel)
+        # One window of each workload: its files are in the guest's page cache when it is saved,
+        # so that no restore waits for them.
+        for declared in self._plan.workloads.values():
+            program = workload(declared.program)
+            setting = Setting(
+                parameters=program.check_parameters(declared.parameters),
+                vcpus=self._lab.vcpus,
+                duration_s=declared.duration_s,
+                data_path=data_path,
+                peer=self._lab.link.guest.peer if self._lab.link else None,
+            )
+            with serving(self._lab, program, setting.parameters):
+                result = channel.run(program.warmup_command(setting, WINDOW_S, None), seconds=60)
+            if result.returncode != 0:
+                said = last_words(result.stderr, lines=4)
+                raise BrokenError(f"{declared.program} fails in the guest: {said}")
+
+    def facts(self, host: dict[str, Any]) -> dict[str, Any]:
+        """Return what run.json says of the guest, and of both sides together."""
+        if self._facts is None:
+            raise BrokenError("no boot has told its facts yet")
+        same, sentence = same_kernel(host, self._facts)
+        return {
+            "guest": self._facts,
+            "binaries": self._proof.binaries(),
+            "same_kernel": same,
+            "kernel_sentence": sentence,
+        }

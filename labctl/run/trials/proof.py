@@ -1,0 +1,185 @@
+"""Prove that what runs is what was hashed: files as they are run, on both sides (METHOD rule
+28)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from labctl.base.channel import Channel, HashedProgram
+from labctl.base.deadline import Deadline
+from labctl.base.errors import HostError
+from labctl.base.events import Warned
+from labctl.base.tuning import Kind
+from labctl.base.wording import counted
+from labctl.run.guests.bench import tree_channel
+from labctl.run.guests.lab import Lab
+from labctl.study.plan import Plan
+from labctl.workloads import neighbour
+from labctl.workloads.registry import workload
+
+_HASHING_S = 300.0
+"""For a guest that is emulated on a busy host."""
+_SHOWN = 12
+"""Digits of a SHA-256 in a sentence; run.json has them all."""
+
+_MACHINES = {Kind.NATIVE: "the tree that native runs use", Kind.GUEST: "the guest"}
+_NO_OTHER_SIDE = (
+    "The guest's programs are held to the run's earlier boots alone: there is no native side to "
+    "compare them with."
+)
+
+
+def of_older_trials(done: int) -> str:
+    """Return what a run says that an older labctl began, when it goes on after so many trials."""
+    return (
+        f"The run's first {counted(done, 'trial')} had less proof than the others: an older labctl "
+        "hashed no libraries, and read threads back before trials alone."
+    )
+
+
+class Proof:
+    """The files that a run's programs take, as often as they were hashed.
+
+    `earlier`: what run.json says of them (`to_json`), of a run that goes on.
+    """
+
+    def __init__(self, lab: Lab, plan: Plan, earlier: Mapping[str, Any] | None = None) -> None:
+        self._lab = lab
+        self._is_one = lab.source.has_native_side
+        self._built = {str(r["path"]): str(r["sha256"]) for r in lab.image.binaries.values()}
+        guests = {path for w in plan.workloads.values() for path in workload(w.program).binaries}
+        beside = set(_beside(plan))
+        self._paths = {
+            Kind.GUEST: sorted(guests),
+            Kind.NATIVE: sorted(beside | guests if self._is_one else beside),
+        }
+        self._files: dict[Kind, dict[str, str]] = {}
+        self._checks: dict[Kind, int] = {}
+        for kind in _MACHINES:
+            told = (earlier or {}).get(str(kind)) or {}
+            self._files[kind] = dict(told.get("files") or {})
+            self._checks[kind] = int(told.get("checks") or 0)
+        self._programs: dict[Kind, dict[str, HashedProgram]] = {kind: {} for kind in _MACHINES}
+        self._unproven = [] if self._is_one else [_NO_OTHER_SIDE]
+
+    def check_tree(self) -> None:
+        """Hash all programs of the image in its tree, before any of them runs: neighbours and peers
+        run from there as well. Nothing where none will. Raises HostError as `check` does."""
+        if not self._paths[Kind.NATIVE]:
+            return
+        with tree_channel(self._lab) as channel:
+            self._check(Kind.NATIVE, channel, sorted({*self._paths[Kind.NATIVE], *self._built}))
+
+    def check(self, kind: Kind, channel: Channel) -> None:
+        """Hash what the run's workloads are on this machine, before its first trial.
+
+        Raises HostError where a file is not what the image was built with, what it was earlier in
+        the run, or what it is on the other side.
+        """
+        self._check(kind, channel, self._paths[kind])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what run.json says of it: by side how often its files were hashed, and each file's
+        SHA-256; and what could not be proven, in sentences."""
+        sides = {
+            str(kind): {"checks": checks, "files": dict(sorted(self._files[kind].items()))}
+            for kind, checks in self._checks.items()
+            if checks
+        }
+        return {**sides, "unproven": list(self._unproven)}
+
+    def binaries(self) -> dict[str, dict[str, str]]:
+        """The SHA-256 of each program that guests ran, without its libraries, by name and side."""
+        return {
+            PurePosixPath(path).name: {
+                str(kind): files[path] for kind, files in self._files.items() if path in files
+            }
+            for path in self._programs[Kind.GUEST]
+        }
+
+    def _check(self, kind: Kind, channel: Channel, paths: Sequence[str]) -> None:
+        deadline = Deadline.after(_HASHING_S, f"hashing what runs in {_MACHINES[kind]}")
+        for path, program in channel.hashes(paths, deadline).items():
+            if program.problem is not None:
+                self._cannot_hash(kind, path, program.problem)
+                continue
+            if kind is Kind.NATIVE:
+                self._hold_to_build(path, program.files[path])
+            if path in paths and path not in self._paths[kind]:
+                continue  # the image has it, and this run doesn't run it
+            self._hold_to_earlier(kind, path, program)
+            if program.is_script:
+                self._say(f"{path} is a script in {_MACHINES[kind]}: what it starts isn't hashed.")
+            self._files[kind] |= program.files
+            self._programs[kind][path] = program
+            self._hold_to_other_side(path)
+        self._checks[kind] += 1
+
+    def _cannot_hash(self, kind: Kind, path: str, problem: str) -> None:
+        said = f"what {path} runs in {_MACHINES[kind]} can't be hashed: {problem}"
+        if self._is_one or kind is Kind.NATIVE:
+            raise HostError(said, hint=self._hint)
+        self._say(f"{said[0].upper()}{said[1:]}")
+
+    def _say(self, text: str) -> None:
+        if text not in self._unproven:
+            self._unproven.append(text)
+            self._lab.listener(Warned(text=text))
+
+    def _hold_to_build(self, path: str, found: str) -> None:
+        built = self._built.get(path, found)
+        if found != built:
+            raise HostError(
+                f"{path} in {_MACHINES[Kind.NATIVE]} is not what the image was built with "
+                f"(SHA-256 {found[:_SHOWN]}, built {built[:_SHOWN]})",
+                hint=self._hint,
+            )
+
+    def _hold_to_earlier(self, kind: Kind, path: str, program: HashedProgram) -> None:
+        if path in self._programs[kind]:
+            before = self._programs[kind][path].files
+        else:  # of a run that goes on, the files are known, and not which program took which
+            known = self._files[kind]
+            before = {name: known.get(name, digest) for name, digest in program.files.items()}
+        if differs := _difference((before, "earlier in the run"), (program.files, "now")):
+            raise HostError(
+                f"{path} in {_MACHINES[kind]} is not what it was: {differs}", hint=self._hint
+            )
+
+    def _hold_to_other_side(self, path: str) -> None:
+        native, guest = (self._programs[kind].get(path) for kind in (Kind.NATIVE, Kind.GUEST))
+        if not self._is_one or native is None or guest is None:
+            return
+        if differs := _difference((native.files, "natively"), (guest.files, "in the guest")):
+            raise HostError(f"{path} is not the same on both sides: {differs}", hint=self._hint)
+
+    @property
+    def _hint(self) -> str:
+        if self._is_one:
+            return "Build the image again: 'labctl image rm' and 'labctl image build'."
+        return "Start a new run: what was measured before and after is not one program."
+
+
+def _beside(plan: Plan) -> Iterator[str]:
+    """Yield what runs out of the tree beside any machine."""
+    if "neighbour" in plan.conditions:
+        yield neighbour.BINARY
+    for declared in plan.workloads.values():
+        program = workload(declared.program)
+        if peer := program.peer(program.check_parameters(declared.parameters)):
+            yield peer.command.argv[0]
+
+
+def _difference(one: tuple[Mapping[str, str], str], other: tuple[Mapping[str, str], str]) -> str:
+    """The first file in which two listings differ; empty where they don't."""
+    (ours, here), (theirs, there) = one, other
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            return f"{name} is {_said(ours, name)} {here} and {_said(theirs, name)} {there}"
+    return ""
+
+
+def _said(files: Mapping[str, str], name: str) -> str:
+    return f"SHA-256 {files[name][:_SHOWN]}" if name in files else "not used"

@@ -1,0 +1,193 @@
+"""The records of perf.data, found a few megabytes at a time.
+
+Records follow each other without holes, each with its size in its header (`struct
+perf_event_header` of include/uapi/linux/perf_event.h), so where one begins is known only from the
+one before. Most are samples. What looks like one is found by comparing whole arrays; a stretch of
+them is taken where each ends exactly where the next begins, from a place that is known to be the
+start of a record. Where that fails one record is stepped over, and it is tried again. So no record
+is guessed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.trace.perf.head import Head, broken, refused
+
+CHUNK_BYTES = 1 << 20
+"""Many times the largest record (64 KiB), and no more than a CPU's own cache holds: with four times
+as much, reading takes twice as long."""
+
+SAMPLE = 9
+_SWITCH = 15  # PERF_RECORD_SWITCH_CPU_WIDE
+_COMPRESSED, _COMPRESSED_2, _AUXTRACE = 81, 83, 71
+_TYPES = range(1, 128)
+"""perf_event.h has them from 1 on, perf's own (tools/lib/perf/include/perf/event.h) from 64 on;
+newer ones are stepped over."""
+
+_SIZE_SHIFT = np.uint64(48)
+_NO_EVENT = np.int16(-1)
+
+_Candidates = tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int64]]
+"""Where records begin, their events, where they end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A record that is no sample of the file's events. `at` and `size` in words of the chunk."""
+
+    kind: int
+    misc: int
+    at: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A stretch of whole records. `samples`: where each begins, in `words`; `ends`: where the next
+    record does; `events`: the index of its attr. `switches`: where records of context switches
+    begin. `offset`: the stretch's place in the file, in bytes."""
+
+    offset: int
+    words: NDArray[np.uint64]
+    samples: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    events: NDArray[np.int16]
+    switches: NDArray[np.int64]
+    others: Sequence[Record]
+
+    def byte(self, word: int) -> int:
+        """The place in the file."""
+        return self.offset + 8 * int(word)
+
+
+def read_chunks(
+    file: io.FileIO, head: Head, file_bytes: int, problems: list[str]
+) -> Iterator[Chunk]:
+    """All records, in the file's order; each chunk holds until the next one is asked for.
+
+    Adds a sentence to `problems` where the last record is cut. Raises BrokenError, with the place,
+    where a record isn't one.
+    """
+    buffer = bytearray(CHUNK_BYTES)
+    at, end = head.data_start, min(head.data_end, file_bytes)
+    finder = _Finder(head)
+    while end - at >= 8:
+        file.seek(at)
+        size = file.readinto(memoryview(buffer)[: min(CHUNK_BYTES, end - at)])
+        words = np.frombuffer(buffer, dtype="<u8", count=size // 8)
+        chunk, used = finder.find(words, at)
+        if used == 0:
+            break
+        yield chunk
+        at += 8 * used
+    if at < end:
+        problems.append(
+            f"The last record of '{head.where}', at byte {at:,}, is cut: what came before is whole."
+        )
+
+
+class _Finder:
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.ids, self.events_of_ids = head.ids
+        least = 1 + max(head.cpu_word, head.time_word, head.tid_word, head.id_word or 0)
+        self.least_words = np.array(
+            [max(least, attr.raw_word + 1) for attr in head.attrs], dtype=np.int64
+        )
+        self.shortest = int(self.least_words.min())
+
+    def find(self, words: NDArray[np.uint64], offset: int) -> tuple[Chunk, int]:
+        """The records from the chunk's start on, and how many words they take: whole ones."""
+        starts, events, ends = self._candidates(words)
+        breaks = np.flatnonzero(ends[:-1] != starts[1:]).tolist()
+        breaks.append(len(starts) - 1)
+        taken = np.zeros(len(starts), dtype=bool)
+        others = []
+        at = candidate = next_break = 0
+        while at < len(words):
+            while candidate < len(starts) and starts[candidate] < at:
+                candidate += 1  # looked like a sample within another record
+            if candidate < len(starts) and starts[candidate] == at:
+                while breaks[next_break] < candidate:
+                    next_break += 1
+                last = breaks[next_break]
+                taken[candidate : last + 1] = True
+                at, candidate = int(ends[last]), last + 1
+                continue
+            record = self._record(words, at, offset)
+            if at + record.size > len(words):
+                break
+            others.append(record)
+            at += record.size
+        if not taken.all():
+            starts, events, ends = starts[taken], events[taken], ends[taken]
+        switches = np.zeros(0, dtype=np.int64)
+        if self.head.has_switches:
+            is_switch = events == _NO_EVENT
+            switches = starts[is_switch]
+            starts, events, ends = starts[~is_switch], events[~is_switch], ends[~is_switch]
+        chunk = Chunk(
+            offset=offset,
+            words=words,
+            samples=starts,
+            ends=ends,
+            events=events,
+            switches=switches,
+            others=others,
+        )
+        return chunk, at
+
+    def _candidates(self, words: NDArray[np.uint64]) -> _Candidates:
+        """Return what looks like whole samples, or records of switches, in order."""
+        samples = self._samples(words)
+        if not self.head.has_switches:
+            return samples
+        switches = self._switches(words)
+        order = np.argsort(np.concatenate((samples[0], switches[0])), kind="stable")
+        starts = np.concatenate((samples[0], switches[0]))[order]
+        events = np.concatenate((samples[1], switches[1]))[order]
+        return starts, events, np.concatenate((samples[2], switches[2]))[order]
+
+    def _switches(self, words: NDArray[np.uint64]) -> _Candidates:
+        size = 2 + len(self.head.trailer)
+        kinds, sizes = words.view("<u4")[::2], words >> _SIZE_SHIFT
+        starts = np.flatnonzero((kinds == _SWITCH) & (sizes == 8 * size))
+        starts = starts[: np.searchsorted(starts, len(words) - size, side="right")]
+        return starts, np.full(len(starts), _NO_EVENT), starts + size
+
+    def _samples(self, words: NDArray[np.uint64]) -> _Candidates:
+        starts = np.flatnonzero(words.view("<u4")[::2] == SAMPLE)
+        starts = starts[: np.searchsorted(starts, len(words) - self.shortest, side="right")]
+        sizes = (words[starts] >> _SIZE_SHIFT).view("<i8")
+        ends = starts + (sizes >> 3)
+        if self.head.id_word is None:
+            events = np.zeros(len(starts), dtype=np.int16)
+            whole = np.ones(len(starts), dtype=bool)
+        else:
+            ids = words[self.head.id_word :][starts]
+            places = np.searchsorted(self.ids[1:], ids, side="right")
+            events = self.events_of_ids[places]
+            whole = self.ids[places] == ids
+        whole &= (sizes & 7 == 0) & (ends <= len(words))
+        whole &= ends - starts >= self.least_words[events]
+        if whole.all():
+            return starts, events, ends
+        return starts[whole], events[whole], ends[whole]
+
+    def _record(self, words: NDArray[np.uint64], at: int, offset: int) -> Record:
+        header = int(words[at])
+        kind, misc, size = header & 0xFFFFFFFF, header >> 32 & 0xFFFF, header >> 48
+        where, byte = self.head.where, offset + 8 * at
+        if kind in (_COMPRESSED, _COMPRESSED_2):
+            refused(where, "holds compressed records, which aren't read here")
+        if kind == _AUXTRACE:
+            refused(where, "holds hardware traces, which aren't read here")
+        if kind not in _TYPES or size < 8 or size % 8:
+            broken(where, f"there is no record (type {kind}, {size} bytes)", byte)
+        return Record(kind=kind, misc=misc, at=at, size=size // 8)

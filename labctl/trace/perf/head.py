@@ -1,0 +1,304 @@
+"""The head of a perf.data file: which events it holds, and how their records are laid out.
+
+Sources: tools/perf/Documentation/perf.data-file-format.txt and tools/perf/util/header.c for the
+file, include/uapi/linux/perf_event.h for `struct perf_event_attr` and the records.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.base.errors import BrokenError
+from labctl.trace.perf.formats import Format, read_formats
+
+RECORD = (
+    "Record with 'perf record -a -c 1 -k CLOCK_MONOTONIC -e EVENT... -o FILE', without -g, -z "
+    "and --aux options, and end perf with SIGINT."
+)
+_ANOTHER = "Record the trace anew: " + RECORD[0].lower() + RECORD[1:]
+
+_HEADER = struct.Struct("<8s9Q")  # up to the first word of the feature flags
+_HEADER_BYTES = 104
+_PIPE_BYTES = 16
+_SECTION = struct.Struct("<QQ")
+_ATTR = struct.Struct("<IIQQQQQ")
+_CLOCK = struct.Struct("<i")
+_CLOCK_AT = 92
+_ATTR_BYTES = 96
+"""Of an attr as we need it; what newer kernels have appended doesn't matter here."""
+
+_TRACING_DATA = 1
+_COMPRESSED = 27
+_MAX_ATTRS = 4096
+_MAX_ID_BYTES = 1 << 24
+"""Of all events together: 64 events on 32,768 CPUs. Attrs may share a place in the file, so that
+its size doesn't bound them."""
+
+_TRACEPOINT = 2  # PERF_TYPE_TRACEPOINT
+_FREQUENCY, _ID_ALL, _USE_CLOCK, _SWITCHES = 1 << 10, 1 << 18, 1 << 25, 1 << 26
+_CLOCK_MONOTONIC = 1
+_READ_GROUP = 1 << 3
+
+IP, TID, TIME, ADDR, READ, CALLCHAIN, ID, CPU, PERIOD, STREAM, RAW = (1 << n for n in range(11))
+IDENTIFIER = 1 << 16
+_ALIKE = (IDENTIFIER, IP, TID, TIME, ADDR, ID, STREAM, CPU)
+"""Of `sample_type`: what samples begin with, in this order (perf_event.h, PERF_RECORD_SAMPLE). Each
+takes 8 bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attr:
+    """One event of the file, of a `struct perf_event_attr`; `ids` as its records carry them."""
+
+    kind: int
+    config: int
+    period: int
+    sample_type: int
+    read_format: int
+    flags: int
+    clock: int
+    ids: tuple[int, ...]
+
+    @property
+    def is_tracepoint(self) -> bool:
+        return self.kind == _TRACEPOINT
+
+    @property
+    def counts_each(self) -> bool:
+        return self.period == 1 and not self.flags & _FREQUENCY
+
+    @property
+    def is_monotonic(self) -> bool:
+        return bool(self.flags & _USE_CLOCK) and self.clock == _CLOCK_MONOTONIC
+
+    @property
+    def raw_word(self) -> int:
+        """Return where, in 8-byte words from its start, a sample has the tracepoint's own bytes."""
+        reads = 1 + sum(bool(self.read_format & 1 << bit) for bit in (0, 1, 2, 4))
+        return (
+            1
+            + sum(bool(self.sample_type & bit) for bit in _ALIKE)
+            + bool(self.sample_type & PERIOD)
+            + (reads if self.sample_type & READ else 0)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """`data_start` to `data_end`: the records, in bytes of the file. `formats`: by `config`.
+    `layouts`: the section that they were read from, which lies at `layouts_at`."""
+
+    where: str
+    data_start: int
+    data_end: int
+    attrs: tuple[Attr, ...]
+    formats: Mapping[int, Format]
+    layouts: bytes
+    layouts_at: int
+
+    def name(self, attr: Attr) -> str | None:
+        """`sched:sched_switch`; None for what is no tracepoint, or one without a format."""
+        found = self.formats.get(attr.config) if attr.is_tracepoint else None
+        return found.name if found else None
+
+    @property
+    def tracepoints(self) -> tuple[str, ...]:
+        names = (self.name(attr) for attr in self.attrs)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def has_switches(self) -> bool:
+        """Return whether it was to hold perf's own records of context switches."""
+        return any(attr.flags & _SWITCHES for attr in self.attrs)
+
+    @property
+    def _sample_type(self) -> int:
+        return self.attrs[0].sample_type
+
+    @property
+    def ids(self) -> tuple[NDArray[np.uint64], NDArray[np.int16]]:
+        """The ids of all events, ascending, and of each the index of its attr."""
+        pairs = sorted((id_, index) for index, a in enumerate(self.attrs) for id_ in a.ids)
+        return (
+            np.array([id_ for id_, _ in pairs], dtype=np.uint64),
+            np.array([index for _, index in pairs], dtype=np.int16),
+        )
+
+    def _word(self, bit: int) -> int:
+        before = _ALIKE[: _ALIKE.index(bit)]
+        return 1 + sum(bool(self._sample_type & one) for one in before)
+
+    @property
+    def id_word(self) -> int | None:
+        """Return where a sample has its event's id; None where there is one event only and no
+        id."""
+        for bit in (IDENTIFIER, ID):
+            if self._sample_type & bit:
+                return self._word(bit)
+        return None
+
+    @property
+    def tid_word(self) -> int:
+        return self._word(TID)
+
+    @property
+    def time_word(self) -> int:
+        return self._word(TIME)
+
+    @property
+    def cpu_word(self) -> int:
+        return self._word(CPU)
+
+    @property
+    def trailer(self) -> Mapping[int, int]:
+        """Return what other records end with (`struct sample_id`): the bit of each word to its
+        place, counted from the record's end. perf_event.h, "sample_id_all"."""
+        order = (IDENTIFIER, CPU, STREAM, ID, TIME, TID)
+        present = [bit for bit in order if self._sample_type & bit]
+        return {bit: back for back, bit in enumerate(present, start=1)}
+
+
+def broken(where: str, what: str, at: int | None = None) -> NoReturn:
+    """Raises BrokenError: the file isn't what perf writes."""
+    place = "" if at is None else f" at byte {at:,}"
+    raise BrokenError(f"'{where}' can't be read as perf.data{place}: {what}", hint=_ANOTHER)
+
+
+def refused(where: str, what: str) -> NoReturn:
+    """Raises BrokenError: it was recorded in a way that can't be read here."""
+    raise BrokenError(f"'{where}' {what}", hint=RECORD)
+
+
+def read_head(file: io.FileIO, where: str, file_bytes: int) -> Head:
+    """Return what the file says of its records. Raises BrokenError with the reason and a remedy."""
+    data_start, data_bytes, attrs_at, attrs_bytes, attr_bytes, flags = _header(
+        file, where, file_bytes
+    )
+    attrs = _attrs(file, where, attrs_at, attrs_bytes, attr_bytes)
+    if flags & 1 << _COMPRESSED:
+        refused(where, "holds compressed records, which aren't read here")
+    if data_bytes == 0:
+        broken(where, "perf was ended before it could finish the file", 40)
+    features_at = data_start + data_bytes
+    if features_at + _SECTION.size > file_bytes:
+        broken(where, "it was cut: names and layouts of its events come last", file_bytes)
+    if not flags & 1 << _TRACING_DATA:
+        refused(where, "holds no tracepoints")
+    # The first of the sections that the flags announce: bit 0 is none.
+    at, size = _SECTION.unpack(_read(file, where, features_at, _SECTION.size))
+    layouts = _read(file, where, at, min(size, file_bytes))
+    head = Head(
+        where=where,
+        data_start=data_start,
+        data_end=features_at,
+        attrs=attrs,
+        formats={found.id: found for found in read_formats(layouts, where, at)},
+        layouts=layouts,
+        layouts_at=at,
+    )
+    _check(head)
+    return head
+
+
+def _header(file: io.FileIO, where: str, file_bytes: int) -> tuple[int, int, int, int, int, int]:
+    if file_bytes == 0:
+        broken(where, "it is empty")
+    start = _read(file, where, 0, min(file_bytes, _HEADER_BYTES))
+    if start[:8] == b"2ELIFREP":
+        refused(where, "was recorded on a big-endian machine, which isn't read here")
+    if start[:8] != b"PERFILE2":
+        broken(where, "it doesn't begin with 'PERFILE2'", 0)
+    if len(start) >= _PIPE_BYTES and start[8:16] == _PIPE_BYTES.to_bytes(8, "little"):
+        refused(where, "was written to a pipe, a form that isn't read here")
+    if len(start) < _HEADER_BYTES:
+        broken(where, "it was cut within its header", file_bytes)
+    _, size, attr_bytes, attrs_at, attrs_bytes, data_at, data_bytes, _, _, flags = _HEADER.unpack(
+        start[: _HEADER.size]
+    )
+    if size != _HEADER_BYTES:
+        broken(where, f"its header has {size} bytes instead of {_HEADER_BYTES}", 8)
+    if data_at < _HEADER_BYTES or data_at > file_bytes:
+        broken(where, f"its records begin at byte {data_at:,}, outside of it", 40)
+    return data_at, data_bytes, attrs_at, attrs_bytes, attr_bytes, flags
+
+
+def _attrs(
+    file: io.FileIO, where: str, at: int, total_bytes: int, each_bytes: int
+) -> tuple[Attr, ...]:
+    if each_bytes < _ATTR_BYTES + _SECTION.size or total_bytes % each_bytes:
+        broken(where, f"its {total_bytes} bytes of attrs don't hold attrs of {each_bytes}", at)
+    if not 0 < total_bytes // each_bytes <= _MAX_ATTRS:
+        broken(where, f"it says that it has {total_bytes // each_bytes} events", at)
+    attrs = []
+    left = _MAX_ID_BYTES
+    for start in range(at, at + total_bytes, each_bytes):
+        attr = _read(file, where, start, each_bytes)
+        kind, _, config, period, sample_type, read_format, flags = _ATTR.unpack_from(attr)
+        ids_at, ids_bytes = _SECTION.unpack(attr[-_SECTION.size :])
+        if ids_bytes % 8 or ids_bytes > left:
+            broken(where, f"an event has {ids_bytes} bytes of ids", start)
+        left -= ids_bytes
+        attrs.append(
+            Attr(
+                kind=kind,
+                config=config,
+                period=period,
+                sample_type=sample_type,
+                read_format=read_format,
+                flags=flags,
+                clock=_CLOCK.unpack_from(attr, _CLOCK_AT)[0],
+                ids=tuple(np.frombuffer(_read(file, where, ids_at, ids_bytes), "<u8").tolist()),
+            )
+        )
+    return tuple(attrs)
+
+
+def _check(head: Head) -> None:
+    """Every event must have its id, thread, time and CPU in the same places."""
+    if len({attr.sample_type & sum(_ALIKE) for attr in head.attrs}) > 1:
+        refused(head.where, "holds events whose records are laid out in different ways")
+    for bit, what, option in (
+        (TID, "thread", "no option that leaves it out"),
+        (TIME, "time", "-T"),
+        (CPU, "CPU", "--sample-cpu"),
+    ):
+        if not head._sample_type & bit:
+            refused(head.where, f"has records without their {what} ('perf record' with {option})")
+    if head.id_word is None and len(head.attrs) > 1:
+        refused(head.where, "has records that don't say which event they are of")
+    if head.id_word is not None and not len(head.ids[0]):
+        broken(head.where, "its events have no ids")
+    if not all(attr.flags & _ID_ALL for attr in head.attrs):
+        refused(head.where, "has records without times (recorded with 'sample_id_all' off)")
+
+
+def check_wanted(head: Head, attr: Attr) -> None:
+    """Raises BrokenError where this tracepoint was recorded in a way that tells too little."""
+    name = head.name(attr)
+    if not attr.sample_type & RAW:
+        refused(head.where, f"has no fields of {name}: 'perf record -R' records them")
+    if attr.sample_type & CALLCHAIN or (attr.sample_type & READ and attr.read_format & _READ_GROUP):
+        refused(head.where, f"has call chains or counters of groups with {name}")
+    if not attr.counts_each:
+        refused(head.where, f"has but a part of {name}'s events")
+    if not attr.is_monotonic:
+        refused(head.where, f"has times of {name} that aren't CLOCK_MONOTONIC's")
+
+
+def _read(file: io.FileIO, where: str, at: int, size: int) -> bytes:
+    # An offset of garbage may be beyond what seek(2) takes.
+    if at > os.fstat(file.fileno()).st_size:
+        broken(where, f"it points to byte {at:,}, beyond its end")
+    file.seek(at)
+    found = file.read(size)
+    if len(found) != size:
+        broken(where, f"it was cut: {size} bytes were to be read there", at)
+    return found

@@ -1,0 +1,222 @@
+"""The columns of one tracepoint, gathered from the samples of perf.data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.base.errors import BrokenError
+from labctl.trace.model import Events, Nanoseconds, Numbers
+from labctl.trace.perf.chain import Chunk
+from labctl.trace.perf.formats import Field, Format
+from labctl.trace.perf.head import broken
+from labctl.trace.perf.perf_threads import COMM_BYTES, MAX_TID, Threads
+
+_LEAVES = ("prev_comm", "prev_pid")
+_NAMED = (_LEAVES, ("next_comm", "next_pid"), ("comm", "pid"))
+"""Fields of scheduler events that tell a thread's name, and whose it is. A thread changes its name
+while it runs, so the one that leaves a CPU has its newest."""
+
+_PART = 1 << 18
+
+_RAW_HEAD = 4  # the u32 that says how many bytes follow
+
+
+class Columns:
+    """`raw_words`: where samples of its events have its own bytes; `data_bytes`: all records."""
+
+    def __init__(
+        self,
+        where: str,
+        layout: Format,
+        fields: Sequence[str],
+        *,
+        raw_words: Collection[int],
+        data_bytes: int,
+    ) -> None:
+        self.where = where
+        self.layout = layout
+        self.fields = {name: _integer(where, layout, name) for name in fields}
+        self.named = [
+            (layout.fields[comm], layout.fields[tid], (comm, tid) == _LEAVES)
+            for comm, tid in _NAMED
+            if _is_name(layout.fields.get(comm)) and _is_thread(layout.fields.get(tid))
+        ]
+        used = [*self.fields.values()]
+        used += [field for comm, tid, _ in self.named for field in (comm, tid)]
+        if layout.common_pid is not None:
+            used.append(layout.common_pid)
+        self.least_bytes = max((field.offset + field.size for field in used), default=0)
+        shortest = min(8 * word + _RAW_HEAD for word in raw_words) + self.least_bytes
+        # Of all this only what is written to takes memory.
+        most = data_bytes // shortest
+        self.count = 0
+        self.times = np.empty(most, dtype=np.int64)
+        self.cpus = np.empty(most, dtype=np.int32)
+        self.tids = np.empty(most, dtype=np.int32)
+        self.columns = {
+            name: np.empty(most, dtype=_kind(field)) for name, field in self.fields.items()
+        }
+
+    def take(
+        self,
+        chunk: Chunk,
+        own: NDArray[np.int64],
+        raw_word: int,
+        times: Nanoseconds,
+        cpus: NDArray[np.int32],
+        tids: NDArray[np.int32],
+        threads: Threads,
+    ) -> None:
+        """The chunk's samples `own` are of this tracepoint, and have its own bytes, after their
+        number, at `raw_word`. Raises BrokenError where those are too few, or garbage."""
+        starts = chunk.samples[own]
+        self._check(chunk, starts, chunk.ends[own], raw_word)
+        raw_at = 8 * raw_word + _RAW_HEAD
+        tids = tids[own]
+        if self.layout.common_pid is not None and np.any(tids < 0):
+            # A thread that has died has no number any more, by which perf would know it.
+            tids = np.where(tids < 0, gathered(chunk, starts, raw_at, self.layout.common_pid), tids)
+            self._check_threads(chunk, starts, tids)
+        new = slice(self.count, self.count + len(own))
+        self.count = new.stop
+        self.times[new] = times[own]
+        self.cpus[new] = cpus[own]
+        self.tids[new] = tids
+        read = {
+            field: gathered(chunk, starts, raw_at, field)
+            for field in {*self.fields.values(), *(tid for _, tid, _ in self.named)}
+        }
+        for field, values in read.items():
+            if field.thread:
+                self._check_threads(chunk, starts, values)
+        for name, field in self.fields.items():
+            self.columns[name][new] = read[field]
+        places = chunk.offset + 8 * starts
+        for comm, tid, leaves in self.named:
+            threads.are_called(
+                read[tid],
+                places,
+                chunk.words.view("<u4"),
+                2 * starts + (raw_at + comm.offset) // 4,
+                anew=leaves,
+            )
+
+    def _check(
+        self, chunk: Chunk, starts: NDArray[np.int64], ends: NDArray[np.int64], raw_word: int
+    ) -> None:
+        raw_bytes = chunk.words[raw_word:][starts] & np.uint64(0xFFFFFFFF)
+        room = 8 * (ends - starts) - 8 * raw_word - _RAW_HEAD
+        wrong = np.flatnonzero((raw_bytes < self.least_bytes) | (raw_bytes > room.view("<u8")))
+        if len(wrong):
+            first = wrong[0]
+            broken(
+                self.where,
+                f"{self.layout.name} has {raw_bytes[first]} bytes of fields, "
+                f"of which {self.least_bytes} are needed and {room[first]} recorded",
+                chunk.byte(starts[first]),
+            )
+
+    def _check_threads(self, chunk: Chunk, starts: NDArray[np.int64], tids: Numbers) -> None:
+        # Whoever reads the columns looks threads up by number.
+        wrong = np.flatnonzero((tids < 0) | (tids > MAX_TID))
+        if len(wrong):
+            first = wrong[0]
+            broken(
+                self.where,
+                f"{self.layout.name} tells of a thread {tids[first]}",
+                chunk.byte(starts[first]),
+            )
+
+    def events(self) -> Events:
+        """Return what was taken, in order of time; of equal times, in the file's. To be asked for
+        once."""
+        used = slice(0, self.count)
+        times, cpus, tids = self.times[used], self.cpus[used], self.tids[used]
+        del self.tids
+        fields = {name: self._narrowed(name)[used] for name in [*self.columns]}
+        _sort(times, [cpus, tids, *fields.values()])
+        # A sched_switch tells twice who ran. What is the same is kept once.
+        for field in fields.values():
+            if field.dtype == np.int32 and np.array_equal(field, tids):
+                tids = field.astype(np.int32, copy=False)
+        return Events(time_ns=times, cpu=cpus, tid=tids, fields=fields)
+
+    def _narrowed(self, name: str) -> Numbers:
+        """A signed column of 8 bytes, as a thread's state has, is int32 where every value fits:
+        half the memory."""
+        column = self.columns.pop(name)
+        used, small = column[: self.count], np.iinfo(np.int32)
+        if not self.fields[name].signed or not len(used) or column.dtype == np.int32:
+            return column
+        fits = small.min <= used.min() and used.max() <= small.max
+        return used.astype(np.int32) if fits else column
+
+
+def _sort(times: Nanoseconds, columns: Sequence[NDArray[Any]]) -> None:
+    """Sorts `times`, and the columns with them, in place and stable.
+
+    A file is almost in order: perf flushes one CPU's buffer after the other's. So it is sorted part
+    by part, and what of a part is no later than anything after it is done. No column is in memory
+    twice.
+    """
+    if not len(times):
+        return
+    bounds = [*range(0, len(times), _PART), len(times)]
+    earliest = np.minimum.reduceat(times, bounds[:-1])
+    limits = np.minimum.accumulate(earliest[::-1])[::-1].tolist()
+    done = 0
+    for end, limit in zip(bounds[1:], [*limits[1:], np.iinfo(np.int64).max], strict=True):
+        part = times[done:end]
+        if np.any(part[1:] < part[:-1]):
+            order = np.argsort(part, kind="stable")
+            for column in (times, *columns):
+                column[done:end] = column[done:end][order]
+        done += int(np.searchsorted(part, limit, side="right"))
+
+
+def gathered(chunk: Chunk, starts: NDArray[np.int64], raw_at: int, field: Field) -> Numbers:
+    """A field of all these samples, whose own bytes begin `raw_at` bytes after their start."""
+    at = raw_at + field.offset
+    unit = math.gcd(at, field.size)  # raw bytes begin in the middle of a word
+    parts: NDArray[Any] = chunk.words.view(f"<u{unit}")
+    places = starts * (8 // unit)
+    found: NDArray[Any]
+    if unit == field.size:
+        found = parts[at // unit :][places]
+    else:
+        found = np.zeros(len(starts), dtype=f"<u{field.size}")
+        for index in range(field.size // unit):
+            part = parts[at // unit + index :][places].astype(found.dtype)
+            found |= part << np.array(8 * unit * index, dtype=found.dtype)
+    if field.signed:
+        found = found.view(f"<i{field.size}")
+    return found.astype(_kind(field), copy=False)
+
+
+def _kind(field: Field) -> np.dtype[Any]:
+    return np.dtype(np.int32 if field.size < 4 or (field.size == 4 and field.signed) else np.int64)
+
+
+def _integer(where: str, layout: Format, name: str) -> Field:
+    field = layout.fields.get(name)
+    if field is None or not field.is_integer:
+        integers = [known for known, found in layout.fields.items() if found.is_integer]
+        what = "no field" if field is None else "no integer"
+        raise BrokenError(
+            f"'{where}': '{name}' is {what} of {layout.name}",
+            hint=f"The kernel that recorded it knows the integers {', '.join(integers)}.",
+        )
+    return field
+
+
+def _is_name(field: Field | None) -> bool:
+    return field is not None and field.size == COMM_BYTES and field.offset % 4 == 0
+
+
+def _is_thread(field: Field | None) -> bool:
+    return field is not None and field.thread

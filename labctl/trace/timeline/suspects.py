@@ -1,0 +1,259 @@
+"""Moments in which two schedulers got in each other's way. Pure.
+
+Each says what was seen, and no more: a lock is in no trace, nor is what a task would have done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.trace.exit_names import SPINS
+from labctl.trace.model import Nanoseconds
+from labctl.trace.timeline.host_lanes import HostSide
+from labctl.trace.timeline.lane_spans import Flags, in_states, meter, overlaps
+from labctl.trace.timeline.lanes import Lane, State, Suspect
+from labctl.trace.tracepoints import EXIT, WAKEUPS
+
+DOUBLE = "double scheduling", "double_scheduling"
+LOCK_HOLDER = "lock holder preempted", "lock_holder"
+CHAIN = "wake-up chain", "wake_up_chain"
+"""What suspects are called, and their figures."""
+
+DOUBLE_NS = 1_000_000
+CHAIN_NS = 1_000_000
+"""What is shorter isn't told of."""
+MOST = 2_000
+"""Of each kind those that last the longest."""
+
+_Rows = NDArray[np.int64]
+_Text = Callable[[int, int, int, str, int], str]
+"""A sentence of a vCPU, start, end, the task on it, and what else was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The longest suspects of a kind, in order of time; how many there were, and their time."""
+
+    kind: str
+    name: str
+    """What figures call it."""
+    kept: tuple[Suspect, ...]
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Lanes by vCPU, as the host and as the guest has them, and how far off the guest's may be.
+    `threads`: each vCPU's on the host."""
+
+    host: HostSide
+    hosts: Mapping[int, Lane]
+    guests: Mapping[int, Lane]
+    threads: Mapping[int, Sequence[int]]
+    error_ns: int
+
+    @property
+    def both(self) -> list[int]:
+        return sorted(self.hosts.keys() & self.guests.keys())
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Candidates on one vCPU, as columns. `task`: spans of the guest's lane. `more`: whatever
+    their sentence needs besides."""
+
+    vcpu: int
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    task: _Rows
+    more: _Rows
+
+    def take(self, chosen: Flags | _Rows) -> _Seen:
+        return _Seen(
+            self.vcpu,
+            self.start_ns[chosen],
+            self.end_ns[chosen],
+            self.task[chosen],
+            self.more[chosen],
+        )
+
+
+def double_scheduling(sides: Sides) -> Found:
+    """The guest has a CPU run a task for 1 ms and more in which that vCPU waits for a CPU itself:
+    the task doesn't run, and the guest doesn't know. Nothing shorter than what the clocks may
+    differ by."""
+    least = max(DOUBLE_NS, sides.error_ns)
+    seen = [_waiting_with_task(sides, vcpu) for vcpu in sides.both]
+    long = [one.take(one.end_ns - one.start_ns >= least) for one in seen]
+
+    def text(vcpu: int, start: int, end: int, task: str, _: int) -> str:
+        behind = _behind(sides.hosts[vcpu], start, end)
+        return (
+            f"to the guest '{task}' runs, but vCPU {vcpu} waits {_ms(end - start)} "
+            f"for a CPU{behind}"
+        )
+
+    return _found(DOUBLE, sides, long, text)
+
+
+def lock_holders(sides: Sides) -> Found:
+    """A vCPU that runs a task waits for a CPU, while other vCPUs exit for spinning (PAUSE). Whether
+    they spin for what that task holds is in no trace."""
+    exits = sides.host.trace.events.get(EXIT)
+    seen = []
+    if exits is not None and "exit_reason" in exits.fields:
+        spins = np.isin(exits.fields["exit_reason"], SPINS.get(sides.host.isa, ()))
+        time, tid = exits.time_ns[spins], exits.tid[spins]
+        for vcpu in sides.both:
+            peers = [tid for other, tids in sides.threads.items() if other != vcpu for tid in tids]
+            others = time[np.isin(tid, peers)]
+            one = _waiting_with_task(sides, vcpu)
+            spun = np.searchsorted(others, one.end_ns) - np.searchsorted(others, one.start_ns)
+            seen.append(replace(one, more=spun).take(spun > 0))
+
+    def text(vcpu: int, start: int, end: int, task: str, spun: int) -> str:
+        behind = _behind(sides.hosts[vcpu], start, end)
+        return (
+            f"vCPU {vcpu} waits {_ms(end - start)} for a CPU{behind} with '{task}' on it, while "
+            f"other vCPUs exit {spun} times for spinning"
+        )
+
+    return _found(LOCK_HOLDER, sides, seen, text)
+
+
+def wake_up_chains(sides: Sides) -> Found:
+    """A halted vCPU is woken, waits for a CPU, runs, and its guest, idle until then, switches a
+    task in: 1 ms and more from the wake-up of the one to the switch-in of the other. Nothing
+    shorter than what the clocks may differ by."""
+    least = max(CHAIN_NS, sides.error_ns)
+    seen = []
+    for vcpu in sides.both:
+        host, guest = sides.hosts[vcpu], sides.guests[vcpu]
+        tasks = np.flatnonzero(in_states(guest, State.TASK))
+        if not len(tasks):
+            continue
+        start, in_ns, first = _waits(host)
+        halted = in_states(host, State.HALTED)
+        before = np.maximum(first - 1, 0)
+        woken = (first > 0) & halted[before] & (host.end_ns[before] == start)
+        start, in_ns = start[woken], in_ns[woken]
+        halts = np.append(host.start_ns[halted], sides.host.window_ns[1])
+        again = halts[np.searchsorted(halts[:-1], in_ns)]
+        # The guest can't switch while its vCPU waits: who comes after the wake-up came after it.
+        place = np.searchsorted(guest.start_ns[tasks], start)
+        task = tasks[np.minimum(place, len(tasks) - 1)]
+        begun = guest.start_ns[task]
+        # A vCPU sleeps with a task on it, too: for QEMU's lock, or for a spinlock of the guest's
+        # (kvm_wait() in arch/x86/kernel/kvm.c). Then it is that task which goes on.
+        was_idle = (task > 0) & in_states(guest, State.IDLE)[task - 1]
+        was_idle &= guest.start_ns[task - 1] - start <= sides.error_ns
+        fits = was_idle & (place < len(tasks)) & (begun < again) & (begun - start >= least)
+        seen.append(_Seen(vcpu, start, begun, task, in_ns).take(fits))
+
+    def text(vcpu: int, start: int, end: int, task: str, ran: int) -> str:
+        host = sides.hosts[vcpu]
+        by, behind = _by(sides, vcpu, start), _behind(host, start, ran)
+        waits = meter(host, State.PREEMPTED)
+        again = int(waits.between(np.array([ran]), np.array([end]))[0]) if end > ran else 0
+        who = _behind(host, ran, end) if again else ""
+        more = f" ({_ms(again)} of them without a CPU again{who})" if again else ""
+        return (
+            f"vCPU {vcpu}, woken{by}, waits {_ms(ran - start)} for a CPU{behind}; "
+            f"{_ms(max(0, end - ran))} later{more} the guest runs '{task}'"
+        )
+
+    return _found(CHAIN, sides, seen, text)
+
+
+def _waits(lane: Lane) -> tuple[Nanoseconds, Nanoseconds, _Rows]:
+    """Waits for a CPU, however often it changed hands meanwhile; the span each begins with."""
+    own = np.flatnonzero(in_states(lane, State.PREEMPTED))
+    if not len(own):
+        return lane.start_ns[own], lane.end_ns[own], own
+    apart = lane.start_ns[own[1:]] != lane.end_ns[own[:-1]]
+    first, last = own[np.concatenate(([True], apart))], own[np.append(apart, True)]
+    return lane.start_ns[first], lane.end_ns[last], first
+
+
+def _waiting_with_task(sides: Sides, vcpu: int) -> _Seen:
+    """Return where a vCPU waits and its guest has a task on it."""
+    guest = sides.guests[vcpu]
+    tasks = np.flatnonzero(in_states(guest, State.TASK))
+    start, end, _ = _waits(sides.hosts[vcpu])
+    wait, task = overlaps(start, end, guest.start_ns[tasks], guest.end_ns[tasks])
+    task = tasks[task]
+    return _Seen(
+        vcpu,
+        np.maximum(start[wait], guest.start_ns[task]),
+        np.minimum(end[wait], guest.end_ns[task]),
+        task,
+        np.zeros(len(task), dtype=np.int64),
+    )
+
+
+def _found(
+    called: tuple[str, str],
+    sides: Sides,
+    seen: Sequence[_Seen],
+    text: Callable[[int, int, int, str, int], str],
+) -> Found:
+    kind, name = called
+    lengths = [one.end_ns - one.start_ns for one in seen]
+    every = np.concatenate([*lengths, np.zeros(0, dtype=np.int64)])
+    least = np.sort(every)[-MOST] if len(every) > MOST else 0
+    kept = []
+    for one, length in zip(seen, lengths, strict=True):
+        guest = sides.guests[one.vcpu]
+        few = one.take(length >= least)
+        columns = (few.start_ns, few.end_ns, few.task, few.more)
+        for start, end, task, more in zip(*(column.tolist() for column in columns), strict=True):
+            on_it = guest.details[guest.detail[task]]
+            sentence = text(one.vcpu, start, end, on_it, more)
+            kept.append(
+                Suspect(kind=kind, vcpu=one.vcpu, start_ns=start, end_ns=end, text=sentence)
+            )
+    # Several may be as long as the shortest that is kept.
+    kept.sort(key=lambda suspect: suspect.start_ns - suspect.end_ns)
+    kept = sorted(kept[:MOST], key=lambda suspect: suspect.start_ns)
+    return Found(
+        kind=kind, name=name, kept=tuple(kept), count=len(every), total_ns=int(every.sum())
+    )
+
+
+def _behind(lane: Lane, start_ns: int, end_ns: int) -> str:
+    """Return who had the CPU for the longest of what a lane waits in between."""
+    first = int(np.searchsorted(lane.end_ns, start_ns, "right"))
+    after = int(np.searchsorted(lane.start_ns, end_ns, "left"))
+    waits = in_states(lane, State.PREEMPTED)
+    length: dict[str, int] = {}
+    for row in range(first, after):
+        if waits[row]:
+            name = lane.details[lane.detail[row]]
+            shared = min(end_ns, int(lane.end_ns[row])) - max(start_ns, int(lane.start_ns[row]))
+            length[name] = length.get(name, 0) + shared
+    name = max(length, key=length.__getitem__, default="")
+    return f" behind '{name}'" if name else ""
+
+
+def _by(sides: Sides, vcpu: int, at_ns: int) -> str:
+    """Return who woke a vCPU's thread then."""
+    for name in WAKEUPS:
+        events = sides.host.trace.events.get(name)
+        if events is not None:
+            row = int(np.searchsorted(events.time_ns, at_ns))
+            while row < len(events) and events.time_ns[row] == at_ns:
+                if events.fields["pid"][row] in sides.threads[vcpu]:
+                    # The idle task wakes nobody by itself: an interrupt on an idle CPU does.
+                    tid = int(events.tid[row])
+                    return " by an interrupt" if tid == 0 else f" by '{sides.host.name(tid)}'"
+                row += 1
+    return ""
+
+
+def _ms(length_ns: int) -> str:
+    return f"{length_ns / 1e6:.3f} ms"

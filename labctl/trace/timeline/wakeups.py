@@ -1,0 +1,238 @@
+"""Find when tasks were meant to run, were woken, and ran: from a machine's own events. Pure.
+
+A sleep ends with the task's next switch-in, whether or not an event tells what ended it: a kernel
+may keep wake-ups back (`perfdata_switches`), and a recorder lose them. Those are told of as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.trace.keys import Keys, last
+from labctl.trace.model import Nanoseconds, Numbers, Trace
+from labctl.trace.timeline.lane_spans import Flags
+from labctl.trace.timeline.own_timers import OwnTimers
+from labctl.trace.timeline.stays import SLEEPS, Stays
+from labctl.trace.tracepoints import SWITCH, TIMER_EXPIRE, TIMER_START, WAKEUP, WAKING
+
+_LONGEST_LATENESS_NS = 60_000_000_000
+"""Of a timer. Beyond it `expires` is no time of CLOCK_MONOTONIC, but of another clock."""
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wakeups:
+    """As columns of one length, by the recording machine's clock.
+
+    `meant_ns`: when the timer was due that woke the task (`timed`); else when it was woken.
+    `ran_ns`: when it was switched in next, on `cpu`; `again_ns`: when it slept again. `inferred`:
+    no event tells of the wake-up, which was somewhere from `meant_ns` to `ran_ns`; `woken_ns` is
+    the earliest.
+    """
+
+    tid: NDArray[np.int64]
+    cpu: NDArray[np.int64]
+    meant_ns: Nanoseconds
+    woken_ns: Nanoseconds
+    ran_ns: Nanoseconds
+    again_ns: Nanoseconds
+    timed: Flags
+    inferred: Flags
+
+    def __len__(self) -> int:
+        return len(self.tid)
+
+    @property
+    def latency_ns(self) -> Nanoseconds:
+        return self.ran_ns - self.meant_ns
+
+    def within(self, start_ns: int, end_ns: int) -> Wakeups:
+        """Those that were meant and came in a window."""
+        return self.take((self.meant_ns >= start_ns) & (self.ran_ns <= end_ns))
+
+    def take(self, chosen: Flags | NDArray[np.int64]) -> Wakeups:
+        return Wakeups(
+            tid=self.tid[chosen],
+            cpu=self.cpu[chosen],
+            meant_ns=self.meant_ns[chosen],
+            woken_ns=self.woken_ns[chosen],
+            ran_ns=self.ran_ns[chosen],
+            again_ns=self.again_ns[chosen],
+            timed=self.timed[chosen],
+            inferred=self.inferred[chosen],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """Stretches in which a task was woken, or may have been, and no event tells when. A task has
+    one after the other."""
+
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def total_ns(self) -> int:
+        """The most that their wake-ups can have waited, all together."""
+        return int((self.end_ns - self.start_ns).sum())
+
+    def within(self, start_ns: int, end_ns: int) -> Unseen:
+        """Those that touch a window, cut to it."""
+        start, end = np.maximum(self.start_ns, start_ns), np.minimum(self.end_ns, end_ns)
+        inside = start < end
+        return Unseen(start_ns=start[inside], end_ns=end[inside])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woken:
+    """Hold what ended tasks' sleeps. `unslept_ns`: when they started a timer that was over before
+    they slept."""
+
+    wakeups: Wakeups
+    unseen: Unseen
+    unslept_ns: Nanoseconds
+
+    def only(self, chosen: Flags) -> Woken:
+        """With some of the wake-ups."""
+        return replace(self, wakeups=self.wakeups.take(chosen))
+
+    def within(self, start_ns: int, end_ns: int) -> Woken:
+        inside = (self.unslept_ns >= start_ns) & (self.unslept_ns <= end_ns)
+        return Woken(
+            wakeups=self.wakeups.within(start_ns, end_ns),
+            unseen=self.unseen.within(start_ns, end_ns),
+            unslept_ns=self.unslept_ns[inside],
+        )
+
+
+def woken(trace: Trace, tids: Sequence[int], *, by_timers: bool = False) -> Woken:
+    """Return what ended the sleeps of some tasks, each from the switch away to the next switch-in.
+
+    `by_timers`: nothing but their own timers wakes these tasks, once they have started one. Then a
+    wake-up that no event tells of is inferred: who started a timer, slept, and came after it was
+    due was woken by it.
+    """
+    switches = trace.events.get(SWITCH)
+    if switches is None or not len(switches) or not len(tids):
+        return _nothing()
+    keys = Keys.of(tids, trace)
+    if not keys.fits:
+        return _nothing()
+    stays = Stays.of(switches, keys)
+    is_whole = stays.is_whole(trace.gaps)
+    asleep = np.flatnonzero(is_whole & (stays.what == SLEEPS))
+    tid, slept_ns, ran_ns = stays.tid[asleep], stays.start_ns[asleep], stays.end_ns[asleep]
+    slept, ran = keys.key(tid, slept_ns), keys.key(tid, ran_ns)
+
+    told = _told(trace, keys)
+    first = np.searchsorted(told.key, slept, "left")
+    is_told = told.key[first] <= ran
+    woken_ns = np.where(is_told, told.time_ns[first], ran_ns)
+    due_ns, timed = _due(trace, tid, woken_ns, told.cpu[first], slept_ns)
+    timed &= is_told
+
+    timers = OwnTimers.of(trace, keys)
+    timer = timers.last_between(keys.key(tid, stays.came_ns(asleep, keys.begin_ns)), slept)
+    own_ns = np.append(timers.due_ns, 0)[timer]
+    is_own = ~timed & (timer >= 0) & (own_ns <= woken_ns)
+    is_own &= woken_ns - own_ns < _LONGEST_LATENESS_NS
+    inferred = is_own & ~is_told & by_timers
+    is_known = is_told | inferred
+    found = Wakeups(
+        tid=tid,
+        cpu=stays.then_cpu[asleep],
+        meant_ns=np.where(is_own, own_ns, np.where(timed, due_ns, woken_ns)),
+        woken_ns=np.where(inferred, own_ns, woken_ns),
+        ran_ns=ran_ns,
+        again_ns=stays.slept_again_ns(asleep),
+        timed=timed | is_own,
+        inferred=inferred,
+    ).take(is_known)
+
+    # Who sleeps without a timer, although it has had some, waits for something else.
+    unknown = asleep[:0] if by_timers and len(timers) else asleep[~is_known]
+    unseen = np.concatenate((unknown, np.flatnonzero(~is_whole)))
+    return Woken(
+        wakeups=found,
+        unseen=Unseen(start_ns=stays.start_ns[unseen], end_ns=stays.end_ns[unseen]),
+        unslept_ns=timers.unused_ns(timer),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Events that tell of wake-ups, in order of task and time, and one after all of them."""
+
+    key: NDArray[np.int64]
+    time_ns: Nanoseconds
+    cpu: Numbers
+
+
+def _told(trace: Trace, keys: Keys) -> _Told:
+    """Whoever asks for a wake-up, and what answers: either may be all that there is."""
+    parts = [(np.array([_NEVER]), np.array([0]), np.array([-1]))]
+    for events in (trace.events[name] for name in (WAKING, WAKEUP) if name in trace.events):
+        own = np.flatnonzero(np.isin(events.fields["pid"], keys.things))
+        key = keys.key(events.fields["pid"][own], events.time_ns[own])
+        parts.append((key, events.time_ns[own], events.cpu[own]))
+    key, time_ns, cpu = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(key, kind="stable")
+    return _Told(key[order], time_ns[order], cpu[order])
+
+
+def _due(
+    trace: Trace,
+    tid: NDArray[np.int64],
+    woken_ns: Nanoseconds,
+    cpu: Numbers,
+    slept_ns: Nanoseconds,
+) -> tuple[Nanoseconds, Flags]:
+    """Return when the timer was due that woke each task, and whether that is known.
+
+    The timer that expired last on the CPU that woke the task, if that was while the task slept, and
+    the task itself had started it: hrtimer_nanosleep() does so, and a tick's timer doesn't.
+    """
+    starts, expiries = trace.events.get(TIMER_START), trace.events.get(TIMER_EXPIRE)
+    never = np.zeros(len(tid), dtype=np.int64), np.zeros(len(tid), dtype=bool)
+    if starts is None or expiries is None or not len(starts) or not len(expiries):
+        return never
+    if not {"hrtimer", "expires"} <= starts.fields.keys() or "hrtimer" not in expiries.fields:
+        return never
+    by_cpu = Keys.of(expiries.cpu, trace)
+    at = last(by_cpu.key(expiries.cpu, expiries.time_ns), by_cpu.key(cpu, woken_ns))
+    expired_ns, timer = expiries.time_ns[at], expiries.fields["hrtimer"][at]
+    known = (at >= 0) & (expiries.cpu[at] == cpu)
+    known &= (expired_ns >= slept_ns) & (expired_ns <= woken_ns)
+    by_timer = Keys.of(starts.fields["hrtimer"], trace)
+    at = last(
+        by_timer.key(starts.fields["hrtimer"], starts.time_ns), by_timer.key(timer, expired_ns)
+    )
+    due_ns = starts.fields["expires"][at].astype(np.int64)
+    known &= (at >= 0) & (starts.fields["hrtimer"][at] == timer) & (starts.tid[at] == tid)
+    known &= (due_ns <= expired_ns) & (expired_ns - due_ns < _LONGEST_LATENESS_NS)
+    return due_ns, known
+
+
+def _nothing() -> Woken:
+    nothing = np.zeros(0, dtype=np.int64)
+    return Woken(
+        wakeups=Wakeups(
+            tid=nothing,
+            cpu=nothing,
+            meant_ns=nothing,
+            woken_ns=nothing,
+            ran_ns=nothing,
+            again_ns=nothing,
+            timed=nothing.astype(bool),
+            inferred=nothing.astype(bool),
+        ),
+        unseen=Unseen(start_ns=nothing, end_ns=nothing),
+        unslept_ns=nothing,
+    )
