@@ -20,7 +20,7 @@ from statistics import mean, median
 import click
 
 from labctl.analysis.boots import mean_squares, sharing
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.compare import Compared
 from labctl.analysis.intervals import quantile
 from labctl.analysis.judge import decide
@@ -124,7 +124,7 @@ def _boot_before(records: Sequence[TrialRecord], trial: TrialRecord) -> int | No
 
 def table(run: LoadedRun) -> Iterator[str]:
     """Lines of Markdown."""
-    by_place: defaultdict[Place, list[Compared]] = defaultdict(list)
+    by_place: defaultdict[Scenario, list[Compared]] = defaultdict(list)
     for one in decide(run).made:
         if one.is_primary:
             by_place[one.place].append(one)

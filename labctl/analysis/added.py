@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from labctl.analysis.cells import Place, read_cells
+from labctl.analysis.cells import Scenario, read_cells
 from labctl.analysis.compare import comparisons
 from labctl.analysis.design import read_design
 from labctl.analysis.model import Added, Role
 from labctl.analysis.spares import spares_that_ran
 from labctl.analysis.stopping import before_first_look, last_block, look_reached, rule_of, until
-from labctl.analysis.verdicts import Licence
+from labctl.analysis.verdicts import Eligibility
 from labctl.analysis.words import capital
 from labctl.base.stopping import Looks
 from labctl.store.run_folder import LoadedRun
@@ -43,7 +43,9 @@ def _last_deciding(run: LoadedRun) -> int | None:
     return None if last is None or last >= last_block(run) else last
 
 
-def added(run: LoadedRun, decided: LoadedRun, licences: Mapping[Place, Licence]) -> Added | None:
+def added(
+    run: LoadedRun, decided: LoadedRun, eligibilities: Mapping[Scenario, Eligibility]
+) -> Added | None:
     """The estimates over all blocks of a run, where `decided` is its confirmatory part; None where
     that is all of it."""
     if decided is run:
@@ -51,7 +53,7 @@ def added(run: LoadedRun, decided: LoadedRun, licences: Mapping[Place, Licence])
     deciding, last = last_block(decided), last_block(run)
     # Numbers of spares that didn't run are left out.
     first = min(t.record.block for t in run.trials if t.record.block > deciding)
-    over_all = comparisons(read_design(run), read_cells(run), licences)
+    over_all = comparisons(read_design(run), read_cells(run), eligibilities)
     return Added(
         first=first,
         last=last,

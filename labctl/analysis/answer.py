@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labctl.analysis.cells import place_of
+from labctl.analysis.cells import scenario_of
 from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Role, Standing, Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import capital, effect, few, listed, size_text
@@ -58,7 +58,7 @@ def answer(
     if best.code is AnswerCode.PRICED:
         first = f"{where}nothing can be recommended. {_named([best])} ({sure})."
     else:
-        gains = _clause(best.judged, *_bill(best.judged, comparisons))
+        gains = _clause(best.judged, *_side_costs(best.judged, comparisons))
         first = f"{where}roll out '{best.tuning}': it {gains} ({sure})."
     if not rest:
         return capital(first)
@@ -79,7 +79,7 @@ def _one_boot(primaries: Sequence[Comparison]) -> str:
 
 def _is_whole(of: Standing) -> bool:
     """Return whether it was compared in every place where something is left to be shown."""
-    return {place_of(one) for one in of.unshown} <= {place_of(c) for c in of.judged}
+    return {scenario_of(one) for one in of.unshown} <= {scenario_of(c) for c in of.judged}
 
 
 def _named(tunings: Sequence[Standing]) -> str:
@@ -89,8 +89,8 @@ def _named(tunings: Sequence[Standing]) -> str:
 def _of_tuning(of: Standing) -> str:
     if of.code is not AnswerCode.PRICED:
         return f"'{of.tuning}' {_clause(of.judged)}"
-    open_ = {place_of(one) for one in of.unshown}
-    shown = [c for c in of.judged if place_of(c) not in open_]
+    open_ = {scenario_of(one) for one in of.unshown}
+    shown = [c for c in of.judged if scenario_of(c) not in open_]
     return f"'{of.tuning}', {of.price}; it {_clause(shown)}"
 
 
@@ -140,11 +140,11 @@ def _clause(of: Sequence[Comparison], *more: str) -> str:
 
 
 def _places(of: Sequence[Comparison]) -> str:
-    return listed([str(place_of(c)) for c in of])
+    return listed([str(scenario_of(c)) for c in of])
 
 
 def _effects(of: Sequence[Comparison]) -> str:
-    return listed([f"{place_of(c)} ({metric_title(c.metric)} {effect(c)})" for c in of])
+    return listed([f"{scenario_of(c)} ({metric_title(c.metric)} {effect(c)})" for c in of])
 
 
 def _margin(c: Comparison) -> str:
@@ -167,11 +167,11 @@ def _unclear(c: Comparison) -> str:
         )
     if c.blocks_needed is not None:
         facts.append(f"{_margin(c)} would take {c.blocks_needed} blocks")
-    place = str(place_of(c))
+    place = str(scenario_of(c))
     return f"{place} ({'; '.join(facts)})" if facts else place
 
 
-def _bill(best: Sequence[Comparison], comparisons: Sequence[Comparison]) -> list[str]:
+def _side_costs(best: Sequence[Comparison], comparisons: Sequence[Comparison]) -> list[str]:
     """Return what the neighbour pays (METHOD 4), at most, where the tuning improves something."""
     won = {(c.workload, c.condition) for c in best if c.verdict is Verdict.IMPROVES}
     losses = [

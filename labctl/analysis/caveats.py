@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from labctl.analysis.attempts import invalid_trials, unequally_invalid
-from labctl.analysis.cells import Cell, Cells, Place, done_trials, place_of, planned_trials
+from labctl.analysis.cells import Cell, Cells, Scenario, done_trials, planned_trials, scenario_of
 from labctl.analysis.checks import Checked
 from labctl.analysis.closed_loop import closed_loop
 from labctl.analysis.collecting import LEAST, costs_said, level_of
@@ -169,11 +169,11 @@ def _before_look(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[st
 
 def _grave(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
     """That intervals may promise too much, once per place; what was seen stands with its table."""
-    by_place: defaultdict[Place, dict[str, None]] = defaultdict(dict)
+    by_place: defaultdict[Scenario, dict[str, None]] = defaultdict(dict)
     for one in diagnostics:
         if one.grave:
             whose = f" ('{one.tuning}')" if one.tuning is not None else ""
-            by_place[place_of(one)][f"{one.kind}{whose}"] = None
+            by_place[scenario_of(one)][f"{one.kind}{whose}"] = None
     for place, found in by_place.items():
         yield (
             f"Intervals in {place} may promise too much: {listed(list(found), 4)}. What was seen, "
@@ -316,7 +316,7 @@ def _references(design: Design) -> tuple[str | None, ...]:
 
 def _unjudgeable(primaries: Sequence[Comparison]) -> Iterator[str]:
     for c in primaries:
-        where = f"{c.metric} of {Cell(c.tuning, place_of(c))}"
+        where = f"{c.metric} of {Cell(c.tuning, scenario_of(c))}"
         if c.better is Better.NEITHER:
             yield f"{where} has no better direction, so it gets no verdict."
         elif c.fallback is not None:

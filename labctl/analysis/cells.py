@@ -33,7 +33,7 @@ BATCH_ERROR = "batch_error"
 """Nor this one: how sure each trial is of a rate, by batch means (METHOD 21)."""
 
 
-class Place(NamedTuple):
+class Scenario(NamedTuple):
     """Name where arms are compared: one workload under one condition."""
 
     workload: str
@@ -55,14 +55,14 @@ class _Placed(Protocol):
     def condition(self) -> str: ...
 
 
-def place_of(item: _Placed) -> Place:
+def scenario_of(item: _Placed) -> Scenario:
     """Return the place of a comparison, a level, a check, a diagnostic."""
-    return Place(item.workload, item.condition)
+    return Scenario(item.workload, item.condition)
 
 
 class Cell(NamedTuple):
     tuning: str
-    place: Place
+    place: Scenario
 
     def __str__(self) -> str:
         return f"'{self.tuning}' in {self.place}"
@@ -163,12 +163,12 @@ class Cells:
     boots: int
     problems: tuple[str, ...]
 
-    def get(self, tuning: str | None, place: Place, key: str) -> Series | None:
+    def get(self, tuning: str | None, place: Scenario, key: str) -> Series | None:
         if tuning is None:
             return None
         return self.at(tuning, place).get(key)
 
-    def at(self, tuning: str, place: Place) -> Mapping[str, Series]:
+    def at(self, tuning: str, place: Scenario) -> Mapping[str, Series]:
         """Return what was measured in one cell, by metric key."""
         return self.series.get(Cell(tuning, place), {})
 
@@ -190,7 +190,7 @@ def cell_of(assignment: Mapping[str, Any]) -> Cell | None:
 
 @cache  # every trial of a run asks several times for one of few cells
 def _cell(tuning: str, workload: str, condition: str) -> Cell:
-    return Cell(tuning, Place(workload, condition))
+    return Cell(tuning, Scenario(workload, condition))
 
 
 def planned_trials(run: LoadedRun) -> int:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from labctl.analysis.cells import Cells, Place
+from labctl.analysis.cells import Cells, Scenario
 from labctl.analysis.design import ALPHA, Design, Primary
 from labctl.analysis.effects import Effects, effects_of, on_scale, towards_better
 from labctl.analysis.intervals import Interval, smallest_visible, t_interval
 from labctl.analysis.model import RunCheck
-from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, sees_from
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility, sees_from
 from labctl.analysis.words import change_text, ends_text, size_text
 from labctl.base.units import Better, Unit
 from labctl.base.wording import metric_title
@@ -29,21 +29,21 @@ from labctl.base.wording import metric_title
 class Checked:
     control: RunCheck
     handicap: RunCheck
-    licence: Licence
+    eligibility: Eligibility
 
 
-def check(design: Design, cells: Cells, place: Place, primary: Primary) -> Checked:
+def check(design: Design, cells: Cells, place: Scenario, primary: Primary) -> Checked:
     """The control's and the handicap's check at one workload and condition."""
     control, judges, reach = _check_control(design, cells, place, primary)
     handicap, least = _check_handicap(design, cells, place, primary)
-    return Checked(control, handicap, Licence(judges, reach, least))
+    return Checked(control, handicap, Eligibility(judges, reach, least))
 
 
 CONTROL_FAILED = "the control failed: baseline differs from itself"
 """Why nothing is said against baseline."""
 
 
-def control_failed(design: Design, cells: Cells, place: Place) -> str:
+def control_failed(design: Design, cells: Cells, place: Scenario) -> str:
     """Return why nothing is said against baseline at a place; "" where the control did not fail
     there."""
     primary = design.primaries.get(place.workload)
@@ -53,7 +53,7 @@ def control_failed(design: Design, cells: Cells, place: Place) -> str:
 
 
 def _check_control(
-    design: Design, cells: Cells, place: Place, primary: Primary
+    design: Design, cells: Cells, place: Scenario, primary: Primary
 ) -> tuple[RunCheck, bool, float]:
     """The check, whether it lets the run judge, and its reach: y_C - y_B, which is METHOD 17's a_b
     in the direction of all other changes, those of an arm against baseline."""
@@ -80,13 +80,13 @@ def _check_control(
     return arm.checked("control", True, f"The control passed in {place}: {found}."), True, reach
 
 
-def _control(design: Design, cells: Cells, place: Place, primary: Primary) -> _Arm:
+def _control(design: Design, cells: Cells, place: Scenario, primary: Primary) -> _Arm:
     references = (design.baseline,)
     return _Arm.of(cells, place, primary, design.control, references, design.control_alpha)
 
 
 def _check_handicap(
-    design: Design, cells: Cells, place: Place, primary: Primary
+    design: Design, cells: Cells, place: Scenario, primary: Primary
 ) -> tuple[RunCheck, float]:
     """The check, and the smallest loss that the run has so shown it sees."""
     references = (design.baseline, design.control)
@@ -125,7 +125,7 @@ def _check_handicap(
 class _Arm:
     """One arm against others. `excuse`: why no check can hang on it."""
 
-    place: Place
+    place: Scenario
     metric: str
     better: Better
     unit: Unit
@@ -139,7 +139,7 @@ class _Arm:
     def of(
         cls,
         cells: Cells,
-        place: Place,
+        place: Scenario,
         primary: Primary,
         name: str | None,
         references: tuple[str | None, ...],

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from labctl.analysis.cells import Cell, Cells, Place, Series, place_of
+from labctl.analysis.cells import Cell, Cells, Scenario, Series, scenario_of
 from labctl.analysis.design import ALPHA, Design
 from labctl.analysis.effects import Effects, effects_of, on_scale, towards_better
 from labctl.analysis.intervals import Interval, blocks_needed, smallest_visible, t_interval
 from labctl.analysis.model import Comparison, Level, Role, Verdict
-from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, decide, excludes_loss
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility, decide, excludes_loss
 from labctl.base.units import Better
 
 _NOTHING_SHOWN = frozenset({Verdict.OTHER_PROMISE, Verdict.BEFORE_LOOK, Verdict.DEMONSTRATION})
@@ -39,12 +39,12 @@ class Compared:
         return self.comparison.role is Role.PRIMARY
 
     @property
-    def place(self) -> Place:
-        return place_of(self.comparison)
+    def place(self) -> Scenario:
+        return scenario_of(self.comparison)
 
 
 def comparisons(
-    design: Design, cells: Cells, licences: Mapping[Place, Licence]
+    design: Design, cells: Cells, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Iterator[Compared]:
     """Every comparison that has a block with both sides; none of maxima.
 
@@ -58,7 +58,7 @@ def comparisons(
     for place in design.places:
         for pair in pairs:
             for key in cells.at(pair.tuning, place):
-                compared = _compare(design, cells, place, pair, key, licences)
+                compared = _compare(design, cells, place, pair, key, eligibilities)
                 if compared is not None:
                     yield compared
 
@@ -105,10 +105,10 @@ def _pairs(design: Design) -> Iterator[_Pair]:
 def _compare(
     design: Design,
     cells: Cells,
-    place: Place,
+    place: Scenario,
     pair: _Pair,
     key: str,
-    licences: Mapping[Place, Licence],
+    eligibilities: Mapping[Scenario, Eligibility],
 ) -> Compared | None:
     """Equal keys only: `ipc{source=pmu}` never meets `ipc{source=calibrated}` (METHOD 12)."""
     tuning = cells.get(pair.tuning, place, key)
@@ -129,7 +129,7 @@ def _compare(
     verdict, margin, visible, needed = None, None, None, None
     loss, no_worse = None, None
     if decides and primary is not None:
-        verdict = verdict_at(effects, sample.better, alpha, primary.margin, licences[place])
+        verdict = verdict_at(effects, sample.better, alpha, primary.margin, eligibilities[place])
         if verdict is not Verdict.DEMONSTRATION:
             if not design.keeps_promise(pair.tuning, place):
                 verdict = Verdict.OTHER_PROMISE
@@ -139,7 +139,7 @@ def _compare(
         margin = None if effects.fallback is not None else primary.margin
         loss = None if effects.fallback is not None else primary.no_worse_than
         no_worse = verdict not in _NOTHING_SHOWN and _excludes_loss(
-            effects, sample.better, interval, primary.no_worse_than, licences[place]
+            effects, sample.better, interval, primary.no_worse_than, eligibilities[place]
         )
     if verdict is Verdict.INCONCLUSIVE and margin is not None:
         seen = smallest_visible(effects.spread, alpha)
@@ -177,7 +177,7 @@ def _compare(
     return Compared(comparison, effects)
 
 
-def _left_out(cells: Cells, place: Place, sides: Mapping[str, Series]) -> tuple[int, ...]:
+def _left_out(cells: Cells, place: Scenario, sides: Mapping[str, Series]) -> tuple[int, ...]:
     """Blocks in which a side was tried and gave no value. Of one that was never tried there is
     nothing to say but that the run isn't finished."""
     missing: set[int] = set()
@@ -189,7 +189,7 @@ def _left_out(cells: Cells, place: Place, sides: Mapping[str, Series]) -> tuple[
 
 
 def verdict_at(
-    effects: Effects, better: Better, alpha: float, margin: float, licence: Licence
+    effects: Effects, better: Better, alpha: float, margin: float, eligibility: Eligibility
 ) -> Verdict:
     """The verdict from intervals of confidence 1 - alpha (and 1 - 2 alpha for "equivalent")."""
     if effects.spread.n >= FEWEST_BLOCKS and (
@@ -205,12 +205,16 @@ def verdict_at(
         interval=None if interval is None else towards_better(interval, better),
         narrow=None if narrow is None else towards_better(narrow, better),
         margin=on_scale(margin, effects.kind),
-        licence=licence,
+        eligibility=eligibility,
     )
 
 
 def _excludes_loss(
-    effects: Effects, better: Better, interval: Interval | None, loss: float, licence: Licence
+    effects: Effects,
+    better: Better,
+    interval: Interval | None,
+    loss: float,
+    eligibility: Eligibility,
 ) -> bool:
     """Return what `excludes_loss` says of effects in natural direction; False where a share says
     nothing of them, and where no direction is the better one."""
@@ -221,5 +225,5 @@ def _excludes_loss(
         estimate=-mean if better is Better.LOWER else mean,
         interval=towards_better(interval, better),
         loss=on_scale(loss, effects.kind),
-        licence=licence,
+        eligibility=eligibility,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from labctl.analysis.cells import Cell, Place, cell_of
+from labctl.analysis.cells import Cell, Scenario, cell_of
 from labctl.analysis.stopping import before_first_look, rule_of
 from labctl.store.run_folder import LoadedRun
 
@@ -53,7 +53,7 @@ class Design:
     """Workloads that use the data disk."""
     primaries: Mapping[str, Primary]
     planned_cells: frozenset[Cell]
-    places: tuple[Place, ...]
+    places: tuple[Scenario, ...]
     problems: tuple[str, ...]
     share: float = 1.0
     """Of ALPHA, what is left where a rule may end the run (METHOD 22)."""
@@ -75,20 +75,20 @@ class Design:
             for cell in self.planned_cells
         )
 
-    def keeps_promise(self, tuning: str, place: Place) -> bool:
+    def keeps_promise(self, tuning: str, place: Scenario) -> bool:
         """Return whether a tuning may be judged there: faster is not better where a completed write
         means something else. What ignores flushes is never better than what doesn't."""
         ours, theirs = self.promises.get(tuning), self.promises.get(self.baseline or "")
         return self.may_compare(ours, theirs, place)
 
-    def may_compare(self, ours: str | None, theirs: str | None, place: Place) -> bool:
+    def may_compare(self, ours: str | None, theirs: str | None, place: Scenario) -> bool:
         """The same of two promises; None is one that nobody made, as of a native arm."""
         if ours is None or theirs is None or ours == theirs:
             return True
         return place.workload not in self.on_disk and ours != UNSAFE
 
     @property
-    def harmless_in(self) -> tuple[Place, ...]:
+    def harmless_in(self) -> tuple[Scenario, ...]:
         """Return where a recommendation must be shown to do no harm (METHOD 25): each place with a
         primary metric in which guests were to run, in the order of the plan's workloads."""
         guests = {self.baseline, *self.candidates}

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.special import chdtr, chdtri, ndtr, ndtri
 
-from labctl.analysis.cells import Place, place_of
+from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.design import Design, read_design
 from labctl.analysis.intervals import POWER, quantile
 from labctl.analysis.judge import decide
@@ -72,7 +72,7 @@ class Spreading:
     kind: EffectKind
 
 
-def foresee(plan: Mapping[str, Any], earlier: Mapping[Place, Spreading]) -> list[Foreseen]:
+def foresee(plan: Mapping[str, Any], earlier: Mapping[Scenario, Spreading]) -> list[Foreseen]:
     """Foresee each place in which guests are to run; nothing of a plan that can't recommend:
     without tunings on trial, without a control, or with fewer than ten blocks."""
     design = read_design(LoadedRun("planned", {}, plan, (), ()))
@@ -86,7 +86,7 @@ def foresee(plan: Mapping[str, Any], earlier: Mapping[Place, Spreading]) -> list
     ]
 
 
-def _foreseen(design: Design, place: Place, spreads: float, then: Spreading | None) -> Foreseen:
+def _foreseen(design: Design, place: Scenario, spreads: float, then: Spreading | None) -> Foreseen:
     """`spreads`: how many of the blocks' standard deviations the loss must be."""
     primary = design.primaries[place.workload]
     known = None
@@ -104,17 +104,17 @@ def _foreseen(design: Design, place: Place, spreads: float, then: Spreading | No
     )
 
 
-def spreads(run: LoadedRun, plan: Mapping[str, Any]) -> dict[Place, Spreading]:
+def spreads(run: LoadedRun, plan: Mapping[str, Any]) -> dict[Scenario, Spreading]:
     """Return how effects spread in the places of a run that the plan has as well: the same program,
     with the same parameters, as long, judged by the same metric."""
     theirs, ours = (of.get("workloads") or {} for of in (run.plan, plan))
-    found: dict[Place, list[Spreading]] = {}
+    found: dict[Scenario, list[Spreading]] = {}
     for c in decide(run).comparisons:
         then, now = theirs.get(c.workload, {}), ours.get(c.workload, {})
         if c.role is not Role.PRIMARY or any(then.get(key) != now.get(key) for key in MADE_BY):
             continue
         if (spread := _spread(c)) is not None:
-            found.setdefault(place_of(c), []).append(Spreading(run.name, spread, c.kind))
+            found.setdefault(scenario_of(c), []).append(Spreading(run.name, spread, c.kind))
     return {
         place: Spreading(run.name, median(one.spread for one in of), of[0].kind)
         for place, of in found.items()

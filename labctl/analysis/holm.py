@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.compare import Compared, verdict_at
 from labctl.analysis.design import Design
 from labctl.analysis.intervals import p_value
 from labctl.analysis.model import Verdict
-from labctl.analysis.verdicts import Licence
+from labctl.analysis.verdicts import Eligibility
 
 _CLAIMS = (Verdict.IMPROVES, Verdict.REGRESSES)
 
@@ -51,10 +51,10 @@ def rejected_at(p_values: Sequence[float], alpha: float, family: int) -> list[fl
 
 
 def stepped_down(
-    made: Sequence[Compared], design: Design, licences: Mapping[Place, Licence]
+    made: Sequence[Compared], design: Design, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Iterator[Compared]:
     """The comparisons, with the verdicts that Holm's procedure adds."""
-    claims = [_claim(one, design, licences) for one in made]
+    claims = [_claim(one, design, eligibilities) for one in made]
     p_values = [
         1.0 if claim is None else p_value(one.effects.spread)
         for one, claim in zip(made, claims, strict=True)
@@ -74,10 +74,12 @@ def stepped_down(
             yield replace(one, comparison=added)
 
 
-def _claim(one: Compared, design: Design, licences: Mapping[Place, Licence]) -> Verdict | None:
+def _claim(
+    one: Compared, design: Design, eligibilities: Mapping[Scenario, Eligibility]
+) -> Verdict | None:
     """Return what a rejection would make of a test: the verdict that its estimate warrants, once
-    its sign is known and control and licence allow it. None for what is no test, and for no such
-    verdict."""
+    its sign is known and control and eligibility allow it. None for what is no test, and for no
+    such verdict."""
     if one.comparison.verdict not in (*_CLAIMS, Verdict.INCONCLUSIVE):
         return None
     claim = verdict_at(
@@ -85,6 +87,6 @@ def _claim(one: Compared, design: Design, licences: Mapping[Place, Licence]) -> 
         one.comparison.better,
         _ANY_SIGN,
         design.primaries[one.comparison.workload].margin,
-        licences[one.place],
+        eligibilities[one.place],
     )
     return claim if claim in _CLAIMS else None

@@ -15,7 +15,7 @@ from labctl.analysis.added import added, caveat, confirmatory
 from labctl.analysis.answer import answer
 from labctl.analysis.attempts import count_attempts
 from labctl.analysis.caveats import caveats, hindrances
-from labctl.analysis.cells import Cells, Place, done_trials, planned_trials, read_cells
+from labctl.analysis.cells import Cells, Scenario, done_trials, planned_trials, read_cells
 from labctl.analysis.checks import Checked, check
 from labctl.analysis.compare import Compared, comparisons, levels
 from labctl.analysis.design import Design, read_design
@@ -27,7 +27,7 @@ from labctl.analysis.spares import spares
 from labctl.analysis.standing import standings
 from labctl.analysis.stopping import ending
 from labctl.analysis.variance import precision
-from labctl.analysis.verdicts import Licence
+from labctl.analysis.verdicts import Eligibility
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -39,7 +39,7 @@ class Decided:
     run: LoadedRun
     design: Design
     cells: Cells
-    checked: Mapping[Place, Checked]
+    checked: Mapping[Scenario, Checked]
     made: tuple[Compared, ...]
 
     @property
@@ -47,8 +47,8 @@ class Decided:
         return tuple(one.comparison for one in self.made)
 
     @property
-    def licences(self) -> dict[Place, Licence]:
-        return {place: checked.licence for place, checked in self.checked.items()}
+    def eligibilities(self) -> dict[Scenario, Eligibility]:
+        return {place: checked.eligibility for place, checked in self.checked.items()}
 
 
 def decide(run: LoadedRun) -> Decided:
@@ -63,8 +63,10 @@ def decide(run: LoadedRun) -> Decided:
         if design.baseline is not None
         and (primary := design.primaries.get(place.workload)) is not None
     }
-    licences = {place: of.licence for place, of in checked.items()}
-    made = tuple(stepped_down(tuple(comparisons(design, cells, licences)), design, licences))
+    eligibilities = {place: of.eligibility for place, of in checked.items()}
+    made = tuple(
+        stepped_down(tuple(comparisons(design, cells, eligibilities)), design, eligibilities)
+    )
     return Decided(deciding, design, cells, checked, made)
 
 
@@ -75,10 +77,10 @@ def judge(run: LoadedRun) -> Judgement:
     """
     decided = decide(run)
     design, cells, checked = decided.design, decided.cells, decided.checked
-    licences = decided.licences
+    eligibilities = decided.eligibilities
     compared = decided.comparisons
-    restored = tuple(restore_checks(design, cells, licences))
-    found = tuple(diagnose(decided.run, design, cells, licences, decided.made))
+    restored = tuple(restore_checks(design, cells, eligibilities))
+    found = tuple(diagnose(decided.run, design, cells, eligibilities, decided.made))
     ranked = standings(design, compared, checked)
     answered = answer(
         compared,
@@ -87,7 +89,7 @@ def judge(run: LoadedRun) -> Judgement:
         emulated=run.run.get("accelerator") == "tcg",
         imported=bool(run.run.get("imported")),
     )
-    more = added(run, decided.run, licences)
+    more = added(run, decided.run, eligibilities)
     attempts = count_attempts(run)
     return Judgement(
         comparisons=compared,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from labctl.analysis.added import confirmatory
-from labctl.analysis.cells import Cells, Place, Series, read_cells
+from labctl.analysis.cells import Cells, Scenario, Series, read_cells
 from labctl.analysis.checks import control_failed
 from labctl.analysis.design import Design, read_design
 from labctl.analysis.effects import ratios
@@ -87,7 +87,7 @@ def _repeated(
     design: Design,
     cells: Cells,
     item: Mapping[str, Any],
-    place: Place,
+    place: Scenario,
     source: int,
     skipped: Mapping[str, str],
 ) -> Repeated:
@@ -134,7 +134,7 @@ def _repeated(
     )
 
 
-def _forbidden(design: Design, cells: Cells, place: Place, against: str) -> str:
+def _forbidden(design: Design, cells: Cells, place: Scenario, against: str) -> str:
     """Return why this run may call no direction its own; "" where it may."""
     if design.before_look:
         return "before the first look that the plan declares"
@@ -154,7 +154,7 @@ def _agreement(
     return (Agreement.SAME if same else Agreement.OTHER), ""
 
 
-def _series(cells: Cells, tuning: str | None, place: Place, metric: str) -> Series | None:
+def _series(cells: Cells, tuning: str | None, place: Scenario, metric: str) -> Series | None:
     """Return what has the metric's name and its labels and no more, or else what has them, summed
     by block; None where there is nothing, or where the numbers come from more than one source
     (METHOD 12)."""
@@ -180,7 +180,7 @@ def _series(cells: Cells, tuning: str | None, place: Place, metric: str) -> Seri
     )
 
 
-def _why_missing(cells: Cells, tuning: str, place: Place, metric: str) -> str:
+def _why_missing(cells: Cells, tuning: str, place: Scenario, metric: str) -> str:
     base = base_name(metric)
     reasons = dict.fromkeys(
         item.reason

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labctl.analysis.boots import spread_over
-from labctl.analysis.cells import Cells, Place, Series
+from labctl.analysis.cells import Cells, Scenario, Series
 from labctl.analysis.design import Design, Primary
 from labctl.analysis.effects import Effects, effects_of, on_scale
 from labctl.analysis.intervals import Interval, t_interval
 from labctl.analysis.model import EffectKind, RunCheck
-from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility
 from labctl.analysis.words import capital, few, listed
 from labctl.base.wording import change, change_interval, metric_title, size
 
@@ -31,7 +31,7 @@ _DIFFERS = "does not have"
 
 
 def restore_checks(
-    design: Design, cells: Cells, licences: Mapping[Place, Licence]
+    design: Design, cells: Cells, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Iterator[RunCheck]:
     """One check for each tuning that the plan holds both ways, per workload and condition.
 
@@ -52,8 +52,8 @@ def restore_checks(
     ]
     for pair in pairs:
         test = _Test(*pair, alpha=design.level / len(pairs))
-        licence = licences.get(test.place)
-        yield _check(test, design, cells, booted_baseline, licence)
+        eligibility = eligibilities.get(test.place)
+        yield _check(test, design, cells, booted_baseline, eligibility)
 
 
 def restore_answer(checks: Sequence[RunCheck]) -> str:
@@ -79,7 +79,7 @@ def _named(checks: Sequence[RunCheck]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    place: Place
+    place: Scenario
     primary: Primary
     restored: str
     booted: str
@@ -91,7 +91,7 @@ def _check(
     design: Design,
     cells: Cells,
     booted_baseline: str,
-    licence: Licence | None,
+    eligibility: Eligibility | None,
 ) -> RunCheck:
     def series(*names: str | None) -> list[Series]:
         found = (cells.get(name, test.place, test.primary.metric) for name in names)
@@ -108,7 +108,7 @@ def _check(
     if len(both) < FEWEST_BLOCKS:
         lack = f"{len(both)} of the {FEWEST_BLOCKS} blocks that it takes"
         return _checked(test, None, f"{unchecked}: {lack}.")
-    if licence is None or not licence.judges:
+    if eligibility is None or not eligibility.judges:
         return _checked(test, None, f"{unchecked}: the control there forbids it.")
     if design.before_look:
         none = "the run reached none of the looks that its plan declares"
@@ -129,7 +129,7 @@ def _check(
         f"{size(restored.as_size(half))} is allowed"
     )
     estimate, shown = restored.shown(of.mean), Interval(low, high)
-    if passed and not (licence.sees(margin) and licence.reach <= margin):
+    if passed and not (eligibility.sees(margin) and eligibility.reach <= margin):
         forbids = "control and handicap do not let this run call things equal"
         return _checked(test, None, f"{unchecked}: {found}, but {forbids}.", estimate, shown)
     apart = t_interval(of, test.alpha)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.view import Column, View, primary_column
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import change
@@ -22,7 +22,7 @@ class Price:
     interval: str = ""
 
 
-def bill(view: View, tuning: str, place: Place) -> list[Price]:
+def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
     """Return who pays for a tuning: the guest, its neighbour, the host's CPUs, per CPU-second.
 
     Without this a FIFO guest looks free. [] unless there is more to say than the guest's own
@@ -47,7 +47,7 @@ def bill(view: View, tuning: str, place: Place) -> list[Price]:
     return prices if len(prices) > 1 else []
 
 
-def _host_cpu(view: View, tuning: str, place: Place) -> float:
+def _host_cpu(view: View, tuning: str, place: Scenario) -> float:
     """CPU seconds per second of all the guest's threads together."""
     return sum(
         level.typical

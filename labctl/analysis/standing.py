@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from labctl.analysis.cells import Place, place_of
+from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.checks import Checked
 from labctl.analysis.design import Design
 from labctl.analysis.effects import on_scale
@@ -43,24 +43,24 @@ _ORDER = (AnswerCode.RECOMMENDED, AnswerCode.PRICED, AnswerCode.NONE)
 
 
 def standings(
-    design: Design, comparisons: Sequence[Comparison], checked: Mapping[Place, Checked]
+    design: Design, comparisons: Sequence[Comparison], checked: Mapping[Scenario, Checked]
 ) -> tuple[Standing, ...]:
     """Return what the answer makes of each candidate, the best first: what is recommended before
     what has a price; then who improves more primary metrics, then who improves them by more
     margins."""
-    judged: dict[str, dict[Place, Comparison]] = {name: {} for name in design.candidates}
+    judged: dict[str, dict[Scenario, Comparison]] = {name: {} for name in design.candidates}
     for c in comparisons:
         if c.role is Role.PRIMARY:
-            judged[c.tuning][place_of(c)] = c
+            judged[c.tuning][scenario_of(c)] = c
     found = (_standing(name, of, design, checked) for name, of in judged.items())
     return tuple(sorted(found, key=_rank))
 
 
 def _standing(
     tuning: str,
-    by_place: Mapping[Place, Comparison],
+    by_place: Mapping[Scenario, Comparison],
     design: Design,
-    checked: Mapping[Place, Checked],
+    checked: Mapping[Scenario, Checked],
 ) -> Standing:
     judged = tuple(by_place[place] for place in design.harmless_in if place in by_place)
     unshown = tuple(_unshown(by_place, design, checked))
@@ -73,7 +73,7 @@ def _standing(
 
 
 def _unshown(
-    by_place: Mapping[Place, Comparison], design: Design, checked: Mapping[Place, Checked]
+    by_place: Mapping[Scenario, Comparison], design: Design, checked: Mapping[Scenario, Checked]
 ) -> Iterator[Unshown]:
     for place in design.harmless_in:
         c = by_place.get(place)
@@ -95,7 +95,7 @@ def _why(c: Comparison, checked: Checked | None) -> tuple[str, float | None]:
     open."""
     if c.verdict in _NO_VERDICT:
         return _NO_VERDICT[c.verdict], None
-    if checked is None or not checked.licence.judges:
+    if checked is None or not checked.eligibility.judges:
         failed = checked is not None and checked.control.passed is False
         return f"the control {'failed' if failed else 'could not be checked'}", None
     if c.fallback is not None:
@@ -118,12 +118,12 @@ def _size(loss: float, c: Comparison) -> float:
     return sign * loss
 
 
-def _price(unshown: Sequence[Unshown], by_place: Mapping[Place, Comparison]) -> str:
+def _price(unshown: Sequence[Unshown], by_place: Mapping[Scenario, Comparison]) -> str:
     """Return where a tuning would be taken unseen, and what this run could not exclude there."""
     alone = len(unshown) == 1
     losses, others = [], []
     for one in unshown:
-        place = place_of(one)
+        place = scenario_of(one)
         told = f"{one.why} {'there' if alone else f'in {place}'}"
         if one.loss is None:
             others.append(told)
@@ -131,7 +131,7 @@ def _price(unshown: Sequence[Unshown], by_place: Mapping[Place, Comparison]) -> 
             losses.append(f"{told} (the study allows {_allowed(by_place[place])})")
     if losses:
         others.insert(0, f"this run could not exclude {listed(losses)}")
-    places = listed([str(place_of(one)) for one in unshown])
+    places = listed([str(scenario_of(one)) for one in unshown])
     return f"where {places} {'does' if alone else 'do'} not matter: {'; '.join(others)}"
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from labctl.analysis.boots import MeanSquares, mean_squares, sharing
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.compare import Compared
 from labctl.analysis.effects import Effects
 from labctl.analysis.intervals import Spread, quantile
@@ -201,7 +201,7 @@ def precision(run: LoadedRun, made: Sequence[Compared]) -> Iterator[Precision]:
     """Return, for each workload and condition with judged tunings, the components of variance of
     the primary metric's effects (medians over the tunings), and the proposal. Effects that aren't
     paired have no blocks, and none is returned of them."""
-    judged: defaultdict[Place, list[Compared]] = defaultdict(list)
+    judged: defaultdict[Scenario, list[Compared]] = defaultdict(list)
     for one in made:
         spread = one.effects.spread
         if not one.effects.paired:
@@ -219,7 +219,7 @@ def precision(run: LoadedRun, made: Sequence[Compared]) -> Iterator[Precision]:
         yield _precision(place, those, here)
 
 
-def _precision(place: Place, made: Sequence[Compared], costs: Costs) -> Precision:
+def _precision(place: Scenario, made: Sequence[Compared], costs: Costs) -> Precision:
     effects = [one.effects for one in made]
     found = _typical(effects)
     within = _within(effects, found.blocks) if costs.trial else _Within()

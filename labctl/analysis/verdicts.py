@@ -11,7 +11,7 @@ from labctl.base.stopping import FEWEST_BLOCKS as FEWEST_BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
-class Licence:
+class Eligibility:
     """Hold what a run may say of one workload and condition.
 
     `judges`: the control was checked and did not differ from baseline. `reach`: the largest
@@ -53,7 +53,7 @@ def decide(
     interval: Interval | None,
     narrow: Interval | None,
     margin: float,
-    licence: Licence,
+    eligibility: Eligibility,
 ) -> Verdict:
     """The verdict on an effect whose positive values mean better.
 
@@ -75,21 +75,23 @@ def decide(
     """
     if blocks < FEWEST_BLOCKS:
         return Verdict.DEMONSTRATION
-    if not licence.judges:
+    if not eligibility.judges:
         return Verdict.SUSPENDED
     claim = _claim(estimate, interval, narrow, margin)
-    if claim is Verdict.EQUIVALENT and not licence.sees(margin):
+    if claim is Verdict.EQUIVALENT and not eligibility.sees(margin):
         return Verdict.INCONCLUSIVE
-    if claim in (Verdict.EQUIVALENT, Verdict.SMALL) and licence.reach > margin:
+    if claim in (Verdict.EQUIVALENT, Verdict.SMALL) and eligibility.reach > margin:
         return Verdict.SUSPENDED
     if claim in (Verdict.IMPROVES, Verdict.REGRESSES) and (
-        licence.reach > margin and abs(estimate) <= licence.reach
+        eligibility.reach > margin and abs(estimate) <= eligibility.reach
     ):
         return Verdict.SUSPENDED
     return claim
 
 
-def excludes_loss(*, estimate: float, interval: Interval, loss: float, licence: Licence) -> bool:
+def excludes_loss(
+    *, estimate: float, interval: Interval, loss: float, eligibility: Eligibility
+) -> bool:
     """Return whether a loss of `loss` or more is excluded: the non-inferiority that a
     recommendation takes (METHOD 25), on the scale of effects.
 
@@ -101,7 +103,7 @@ def excludes_loss(*, estimate: float, interval: Interval, loss: float, licence: 
     itself: the estimate of a tuning that loses `loss`, and is flattered by the control's reach,
     is below this one.
     """
-    return licence.judges and interval.low > -loss and estimate + loss > licence.reach
+    return eligibility.judges and interval.low > -loss and estimate + loss > eligibility.reach
 
 
 def _claim(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from labctl.analysis.cells import Place, place_of
+from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import (
     Comparison,
     Diagnostic,
@@ -116,19 +116,19 @@ class View:
         self.control = str(run.plan.get("control") or "control")
         self.handicap = str(run.plan.get("handicap") or "handicap")
         # By place too: a run may have thousands of cells, and whatever is shown is of one place.
-        self._levels_of: dict[Place, list[Level]] = {}
-        self._comparisons_of: dict[Place, list[Comparison]] = {}
-        self._levels: dict[tuple[str, Place, str], list[Level]] = {}
+        self._levels_of: dict[Scenario, list[Level]] = {}
+        self._comparisons_of: dict[Scenario, list[Comparison]] = {}
+        self._levels: dict[tuple[str, Scenario, str], list[Level]] = {}
         for level in judgement.levels:
-            self._levels_of.setdefault(place_of(level), []).append(level)
-            key = (level.tuning, place_of(level), series_name(level.metric))
+            self._levels_of.setdefault(scenario_of(level), []).append(level)
+            key = (level.tuning, scenario_of(level), series_name(level.metric))
             self._levels.setdefault(key, []).append(level)
-        self._comparisons: dict[tuple[str, str, Place, str], list[Comparison]] = {}
+        self._comparisons: dict[tuple[str, str, Scenario, str], list[Comparison]] = {}
         self._against: dict[str, set[str]] = {}
         for item in judgement.comparisons:
             self._against.setdefault(item.tuning, set()).add(item.against)
-            self._comparisons_of.setdefault(place_of(item), []).append(item)
-            pair = (item.tuning, item.against, place_of(item), series_name(item.metric))
+            self._comparisons_of.setdefault(scenario_of(item), []).append(item)
+            pair = (item.tuning, item.against, scenario_of(item), series_name(item.metric))
             self._comparisons.setdefault(pair, []).append(item)
         self._open_loop = {
             level.workload for level in judgement.levels if level.metric.startswith(OPEN)
@@ -233,20 +233,20 @@ class View:
         # The shortest title: the values have their units.
         return [Column(self.title(workload, names[-1]), names)]
 
-    def level(self, tuning: str, place: Place, column: Column) -> Level | None:
+    def level(self, tuning: str, place: Scenario, column: Column) -> Level | None:
         return _first(self._levels, ((tuning, place, name) for name in column.names))
 
     def comparison(
-        self, tuning: str, against: str, place: Place, column: Column
+        self, tuning: str, against: str, place: Scenario, column: Column
     ) -> Comparison | None:
         keys = ((tuning, against, place, name) for name in column.names)
         return _first(self._comparisons, keys)
 
-    def levels(self, place: Place) -> list[Level]:
+    def levels(self, place: Scenario) -> list[Level]:
         """All of one place, in the judgement's order."""
         return self._levels_of.get(place, [])
 
-    def comparisons(self, place: Place) -> list[Comparison]:
+    def comparisons(self, place: Scenario) -> list[Comparison]:
         """All of one place: primaries first, then by metric, against and tuning."""
         rank = {name: at for at, name in enumerate(self.tunings)}
         return sorted(
@@ -259,7 +259,7 @@ class View:
             ),
         )
 
-    def judged(self, place: Place, tuning: str) -> list[Comparison]:
+    def judged(self, place: Scenario, tuning: str) -> list[Comparison]:
         """The tuning's comparisons with baseline that its verdicts belong to."""
         return [
             item
@@ -267,15 +267,15 @@ class View:
             if item.role is Role.PRIMARY and item.tuning == tuning and item.against == self.baseline
         ]
 
-    def primary_comparison(self, place: Place) -> Comparison | None:
+    def primary_comparison(self, place: Scenario) -> Comparison | None:
         """Any comparison of the place that is judged: it tells metric, direction and margin."""
         return next((item for t in self.tunings for item in self.judged(place, t)), None)
 
-    def control_as_comparison(self, place: Place) -> Comparison | None:
+    def control_as_comparison(self, place: Scenario) -> Comparison | None:
         """The control's check in the shape of the tunings' comparisons, to be shown beside them;
         None when it could not be checked."""
         judged = [item for tuning in self.tunings for item in self.judged(place, tuning)]
-        check = next((c for c in self.judgement.control if place_of(c) == place), None)
+        check = next((c for c in self.judgement.control if scenario_of(c) == place), None)
         if check is None or check.estimate is None or len({item.kind for item in judged}) != 1:
             return None  # without one kind for all, its number might be of another
         return replace(
@@ -291,7 +291,7 @@ class View:
             blocks={},
         )
 
-    def pictured(self, place: Place) -> list[Comparison]:
+    def pictured(self, place: Scenario) -> list[Comparison]:
         """The primary metric of control, handicap and all candidates against baseline."""
         primary = self.primary(place.workload)
         if primary is None:
@@ -302,7 +302,7 @@ class View:
             found.append(self.comparison(arm, self.baseline, place, column))
         return [item for item in found if item is not None]
 
-    def column_titles(self, place: Place, columns: list[Column]) -> list[str]:
+    def column_titles(self, place: Scenario, columns: list[Column]) -> list[str]:
         """Titles, with the source where the numbers of this place have one (METHOD 13)."""
         titles = []
         for column in columns:
@@ -316,7 +316,7 @@ class View:
             )
         return titles
 
-    def reason(self, tuning: str, place: Place, column: Column) -> str:
+    def reason(self, tuning: str, place: Scenario, column: Column) -> str:
         """Return why a number that the column would show isn't there."""
         if self.is_native(tuning) and "exits" in column.names:
             return "VM exits: a native run has none by definition"
@@ -330,7 +330,7 @@ class View:
             return f"{column.title}: {missing[0].reason}"
         return f"{column.title}: {_MEASURED}"
 
-    def why_not_compared(self, tuning: str, against: str, place: Place, column: Column) -> str:
+    def why_not_compared(self, tuning: str, against: str, place: Scenario, column: Column) -> str:
         """Return why a comparison isn't there: either side has no number, or they aren't of one
         kind."""
         for arm in (tuning, against):
@@ -345,7 +345,7 @@ class View:
             return f"{column.title}: measured in different ways on both sides"
         return f"{column.title}: no block has both {tuning} and {against}"
 
-    def spotlight(self, place: Place, most: int) -> list[str]:
+    def spotlight(self, place: Scenario, most: int) -> list[str]:
         """At most `most` arms for pictures that can't hold all: what tunings are measured by, then
         the tunings, those with a clear effect first."""
         clear = {Verdict.IMPROVES, Verdict.REGRESSES}
@@ -357,16 +357,16 @@ class View:
         kept = {*measures, *candidates[: max(1, most - len(measures))]}
         return [arm for arm in self.tunings if arm in kept]
 
-    def diagnostics(self, place: Place) -> list[Diagnostic]:
+    def diagnostics(self, place: Scenario) -> list[Diagnostic]:
         """Return what makes the intervals of one place less sure than they say, grave ones
         first."""
-        found = [one for one in self.judgement.diagnostics if place_of(one) == place]
+        found = [one for one in self.judgement.diagnostics if scenario_of(one) == place]
         return sorted(found, key=lambda one: not one.grave)
 
-    def checks(self, place: Place) -> list[RunCheck]:
+    def checks(self, place: Scenario) -> list[RunCheck]:
         """Control, handicap and what restoring did, of one place."""
         made = (*self.judgement.control, *self.judgement.handicap, *self.judgement.restored)
-        return [check for check in made if place_of(check) == place]
+        return [check for check in made if scenario_of(check) == place]
 
     def _ordered_tunings(self) -> list[str]:
         names = [str(name) for name in self._plan_tunings]
@@ -380,14 +380,14 @@ class View:
             key=lambda name: order.get(name, 0 if self.is_native(name) else 4),
         )
 
-    def _ordered_places(self) -> list[Place]:
+    def _ordered_places(self) -> list[Scenario]:
         planned = [
-            Place(str(workload), str(condition))
+            Scenario(str(workload), str(condition))
             for workload in mapping(self.run.plan.get("workloads"))
             for condition in sequence(self.run.plan.get("conditions"))
         ]
-        found: list[Place] = [place_of(level) for level in self.judgement.levels]
-        found += [place_of(item) for item in self.judgement.comparisons]
+        found: list[Scenario] = [scenario_of(level) for level in self.judgement.levels]
+        found += [scenario_of(item) for item in self.judgement.comparisons]
         there = set(found)
         return list(dict.fromkeys([place for place in planned if place in there] + found))
 

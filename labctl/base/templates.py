@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from labctl.base.places import data_folders, shipped_data
+from labctl.base.paths import data_folders, shipped_data
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -10,12 +10,12 @@ from click.core import ParameterSource
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.cli.common import console, print_json, state_places
+from labctl.cli.common import console, print_json, state_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from labctl.base.places import StatePlaces
+    from labctl.base.paths import StatePaths
     from labctl.host.accelerator import Requested
     from labctl.run.commands.overhead import OverheadRequest, Overheads, Rates
     from labctl.store.collecting_costs import CollectingCost
@@ -89,7 +89,7 @@ def command(
     """
     from labctl.run.commands.overhead import SIDES, OverheadRequest
 
-    places = state_places(context)
+    places = state_paths(context)
     document: dict[str, Any] = {"schema": SCHEMA, "collectors": _listed(places, accel, study)}
     if overhead:
         request = OverheadRequest(
@@ -125,7 +125,7 @@ def _refuse_alone(context: click.Context) -> None:
             )
 
 
-def _listed(places: StatePlaces, accel: Requested, study: str) -> list[dict[str, Any]]:
+def _listed(places: StatePaths, accel: Requested, study: str) -> list[dict[str, Any]]:
     from labctl.run.collectors.catalogue import COLLECTORS, here
     from labctl.study.study import load_study
     from labctl.workloads.registry import checkers

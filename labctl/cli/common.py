@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import UsageError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,19 +35,19 @@ html_option = click.option(
 """Of commands that draw."""
 
 
-def state_places(context: click.Context) -> StatePlaces:
+def state_paths(context: click.Context) -> StatePaths:
     """Return where state lies: --state-dir, else the default."""
     chosen = (context.find_root().obj or {}).get("state_dir")
-    return StatePlaces(chosen.resolve()) if chosen else StatePlaces.default()
+    return StatePaths(chosen.resolve()) if chosen else StatePaths.default()
 
 
 def runs_folder(chosen: Path | None) -> Path:
     """The folder of runs: what --results chose, else where they are kept."""
-    from labctl.base.places import results_folder
+    from labctl.base.paths import results_folder
 
     if chosen is not None:
         return chosen.resolve()
-    return results_folder(state_places(click.get_current_context()))
+    return results_folder(state_paths(click.get_current_context()))
 
 
 class Group(click.Group):

@@ -10,10 +10,10 @@ import click
 
 from labctl.base.errors import ExitCode, UsageError
 from labctl.base.levels import Level
-from labctl.cli.common import console, print_json, results_option, runs_folder, state_places
+from labctl.cli.common import console, print_json, results_option, runs_folder, state_paths
 
 if TYPE_CHECKING:
-    from labctl.base.places import StatePlaces
+    from labctl.base.paths import StatePaths
     from labctl.run.commands.checkup import Checkup
 
 SCHEMA = 1
@@ -62,7 +62,7 @@ def command(
     if level and not study:
         raise UsageError("--collect says what a study collects", hint="Name it: --for STUDY.")
     started = time.monotonic()
-    places = state_places(context)
+    places = state_paths(context)
     if run_name:
         return _since(places, run_name, results, as_json, started)
 
@@ -93,7 +93,7 @@ def _show(found: Checkup, as_json: bool, started: float) -> int:
 
 
 def _since(
-    places: StatePlaces, run_name: str, results: Path | None, as_json: bool, started: float
+    places: StatePaths, run_name: str, results: Path | None, as_json: bool, started: float
 ) -> int:
     from labctl.cli.doctor_since import since
     from labctl.store.run_folder import RunFolder

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Verdict
 from labctl.base.errors import LabctlError, UsageError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.cli.common import recorded_words
 from labctl.host.accelerator import Requested
 from labctl.host.doctor.since import Change, Fact, compare, rests_on, voided_by
@@ -82,7 +82,7 @@ class Since:
         }
 
 
-def since(run: LoadedRun, places: StatePlaces) -> Since:
+def since(run: LoadedRun, places: StatePaths) -> Since:
     """The run's facts against this host's, and what is left of its verdicts.
 
     Raises UsageError when the run has recorded nothing of its host.
@@ -129,7 +129,7 @@ def _standing(item: Comparison, run: LoadedRun, changes: tuple[Change, ...]) -> 
     )
 
 
-def _accelerator(run: LoadedRun, places: StatePlaces) -> str | None:
+def _accelerator(run: LoadedRun, places: StatePaths) -> str | None:
     """Return what the run's guests would run under now; None where that can't be told."""
     guest = run.plan.get("guest")
     image = guest.get("image", IMAGE) if isinstance(guest, Mapping) else IMAGE

@@ -67,7 +67,7 @@ def list_tunings(as_json: bool, markdown: bool) -> None:
 def show(name: str, as_json: bool) -> None:
     """Show a tuning, or a combination such as 'vcpupin+cache-none': what it changes, why, what it
     needs and what it risks."""
-    from labctl.base.places import is_shadowing
+    from labctl.base.paths import is_shadowing
     from labctl.study.tunings import load_tuning, tuning_files
 
     tuning = load_tuning(name)

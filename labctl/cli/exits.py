@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labctl.cli.common import Group, console, print_json, state_places
+from labctl.cli.common import Group, console, print_json, state_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +33,12 @@ def price(context: click.Context, as_json: bool) -> None:
     from dataclasses import asdict
     from datetime import UTC, datetime
 
-    from labctl.base.places import host_lock
+    from labctl.base.paths import host_lock
     from labctl.host.facts import host_facts
     from labctl.host.lock import host_locked
     from labctl.store.exit_prices import write_prices
 
-    places = state_places(context)
+    places = state_paths(context)
     with host_locked(host_lock(), what="exits price"):
         prices = measured(lambda kind: None if as_json else click.echo(f"{kind} ...", err=True))
         at = datetime.now(UTC).isoformat(timespec="seconds")

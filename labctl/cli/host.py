@@ -9,10 +9,10 @@ import click
 
 from labctl.base.errors import HostError
 from labctl.cli import host_tune
-from labctl.cli.common import Group, console, print_json, state_places
+from labctl.cli.common import Group, console, print_json, state_paths
 
 if TYPE_CHECKING:
-    from labctl.base.places import StatePlaces
+    from labctl.base.paths import StatePaths
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -33,7 +33,7 @@ def facts(context: click.Context, as_json: bool) -> None:
     """Show what bears on measurements here: kernel, CPUs, settings, versions."""
     from labctl.host.facts import host_facts
 
-    found = host_facts(state_places(context))
+    found = host_facts(state_paths(context))
     if as_json:
         print_json(found)
         return
@@ -51,7 +51,7 @@ def journal(context: click.Context, as_json: bool) -> None:
 
     from labctl.host.settings.journal import Journal
 
-    pending = Journal(state_places(context).journal).pending()
+    pending = Journal(state_paths(context).journal).pending()
     if as_json:
         print_json([{**e.to_json(), "owner_lives": e.owner_lives()} for e in pending])
         return
@@ -85,7 +85,7 @@ def accel(context: click.Context, requested: Any, kernel: Path | None, as_json: 
     """Tell whether guests run under KVM here, by booting a kernel with it."""
     from labctl.host.accelerator import accelerator
 
-    places = state_places(context)
+    places = state_paths(context)
     chosen = accelerator(requested, kernel or _image_kernel(places), places)
     if as_json:
         print_json(
@@ -99,7 +99,7 @@ def accel(context: click.Context, requested: Any, kernel: Path | None, as_json: 
         click.echo(chosen.reason)
 
 
-def _image_kernel(places: StatePlaces) -> Path:
+def _image_kernel(places: StatePaths) -> Path:
     from labctl.guest.images import list_images
 
     images = list_images(places)

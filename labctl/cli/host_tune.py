@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import BrokenError
-from labctl.cli.common import console, print_json, state_places
+from labctl.cli.common import console, print_json, state_paths
 
 if TYPE_CHECKING:
     from labctl.base.events import Event
@@ -33,7 +33,7 @@ def tune(context: click.Context, names: Sequence[str], vcpus: int | None, as_jso
     from labctl.run.commands.host_tuning import tune as carry_out
 
     asked = asked_for(names, vcpus)
-    places = state_places(context)
+    places = state_paths(context)
     tuned = carry_out(asked, places, _tell) if asked.host else Tuned(changed=(), refused=())
     steps = _reboot_steps(" ".join(names), asked.words)
     if as_json:
@@ -73,7 +73,7 @@ def status(context: click.Context, as_json: bool) -> None:
     from labctl.host.settings.knobs import states
 
     found = states()
-    standing = Journal(state_places(context).journal).standing()
+    standing = Journal(state_paths(context).journal).standing()
     if as_json:
         print_json(
             {
@@ -120,7 +120,7 @@ def restore(context: click.Context, force: bool, accept: bool, as_json: bool) ->
 
     if force and accept:
         raise click.UsageError("--force and --accept contradict each other")
-    places = state_places(context)
+    places = state_paths(context)
     results = carry_out(places, _tell, force=force, accept=accept)
     pending = Journal(places.journal).pending()
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import ExitCode, LabctlError, UsageError
-from labctl.cli.common import Group, console, print_json, state_places
+from labctl.cli.common import Group, console, print_json, state_paths
 
 if TYPE_CHECKING:
     from labctl.base.events import Event
@@ -33,7 +33,7 @@ def build(context: click.Context, name: str, as_json: bool) -> None:
     from labctl.guest.build import build as build_image
     from labctl.guest.recipe import load_recipe
 
-    image = build_image(load_recipe(name), state_places(context), _say)
+    image = build_image(load_recipe(name), state_paths(context), _say)
     if as_json:
         print_json(_summary(image))
     else:
@@ -50,7 +50,7 @@ def fetch(context: click.Context, name: str, as_json: bool) -> None:
     from labctl.guest.images import images_lock
     from labctl.guest.recipe import load_recipe
 
-    places = state_places(context)
+    places = state_paths(context)
     cloud_image = load_recipe(name).spec.cloud_image
     if cloud_image is None:
         raise UsageError(
@@ -76,7 +76,7 @@ def list_(context: click.Context, as_json: bool) -> None:
     from labctl.guest import images
     from labctl.guest.recipe import load_recipe, recipe_names
 
-    places = state_places(context)
+    places = state_paths(context)
     recipes = recipe_names()
     current: dict[str, Path] = {}
     broken: dict[str, str] = {}
@@ -124,7 +124,7 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
     """Show what the image NAME holds: an image's folder, or a recipe of which one is built."""
     from labctl.guest import images
 
-    image = images.get(name, state_places(context))
+    image = images.get(name, state_paths(context))
     if as_json:
         print_json({"path": str(image.dir), **image.manifest})
         return
@@ -158,7 +158,7 @@ def verify(context: click.Context, name: str, as_json: bool) -> int:
     """Check that the image NAME is as it was built; exit 1 when it isn't."""
     from labctl.guest import images
 
-    image = images.get(name, state_places(context))
+    image = images.get(name, state_paths(context))
     problems = images.verify(image)
     if as_json:
         print_json({"image": image.dir.name, "problems": problems})
@@ -181,7 +181,7 @@ def rm(context: click.Context, name: str, yes: bool) -> None:
     """Remove the image NAME with its tree and what first boots prepared."""
     from labctl.guest import images
 
-    places = state_places(context)
+    places = state_paths(context)
     image = images.get(name, places)
     if not yes:
         click.confirm(f"Remove {image.dir}?", abort=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from labctl.base.errors import HostError, UsageError
-from labctl.base.places import DATA_FOLDERS, MARKER, lab_doubt
+from labctl.base.paths import DATA_FOLDERS, MARKER, lab_doubt
 
 _FILES = {
     MARKER: "This folder is a lab folder of labctl. 'labctl init --help' says what that means.\n",

@@ -104,7 +104,7 @@ class _Commands(Group):
 @click.pass_context
 def cli(context: click.Context, state_dir: Path | None, lab: Path | None, debug: bool) -> None:
     """Measure what each virtualization tuning really does on this host."""
-    from labctl.base.places import naming_lab
+    from labctl.base.paths import naming_lab
 
     context.obj = {"state_dir": state_dir, "debug": debug}
     context.with_resource(naming_lab(lab))
@@ -116,7 +116,7 @@ def cli(context: click.Context, state_dir: Path | None, lab: Path | None, debug:
 
 def _tell_lab(command: str) -> None:
     """Say that a lab folder is not believed, and which of labctl's own files one shadows."""
-    from labctl.base.places import lab, shadowing
+    from labctl.base.paths import lab, shadowing
 
     try:
         found = lab()
@@ -134,9 +134,9 @@ def _tell_lab(command: str) -> None:
 
 def _tell_pending(context: click.Context) -> None:
     """Say what labctl has changed on this host and nobody has put back."""
-    from labctl.cli.common import state_places
+    from labctl.cli.common import state_paths
 
-    places = state_places(context)
+    places = state_paths(context)
     try:
         if places.journal.stat().st_size == 0:
             return

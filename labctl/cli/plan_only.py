@@ -12,7 +12,7 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.cli.common import console, print_json
 
 if TYPE_CHECKING:
-    from labctl.analysis.cells import Place
+    from labctl.analysis.cells import Scenario
     from labctl.analysis.foresight import Spreading
     from labctl.run.planning.planner import SweepRequest
 
@@ -49,7 +49,7 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
         )
 
 
-def _earlier(results: Path, plan: Mapping[str, Any]) -> Mapping[Place, Spreading]:
+def _earlier(results: Path, plan: Mapping[str, Any]) -> Mapping[Scenario, Spreading]:
     """Return how effects spread in the last whole run of the same study on this host; {} without
     one that has anything in common with the plan."""
     from labctl.analysis.foresight import spreads

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from labctl.cli.common import print_json, results_option, runs_folder, state_places
+from labctl.cli.common import print_json, results_option, runs_folder, state_paths
 
 
 @click.command("export")
@@ -42,7 +42,7 @@ def command(
 
     folder = RunFolder.find(runs_folder(results), run_name)
     target = target or Path("redacted.tar.gz" if redacting else f"{folder.name}.tar.gz")
-    done = export(folder, target, state_places(context), redacting=redacting)
+    done = export(folder, target, state_paths(context), redacting=redacting)
     if as_json:
         print_json(
             {

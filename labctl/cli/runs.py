@@ -178,7 +178,7 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
 def _refuse_if_running(folder: RunFolder) -> None:
     """Raises HostError when a living labctl on this host writes into the folder."""
     from labctl.base.jsontext import parse_json
-    from labctl.base.places import host_lock
+    from labctl.base.paths import host_lock
 
     try:
         with host_lock().open(encoding="utf-8") as lock:

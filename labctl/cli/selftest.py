@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import ExitCode
-from labctl.cli.common import console, print_json, state_places
+from labctl.cli.common import console, print_json, state_paths
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +53,7 @@ def command(
     from labctl.cli.progress import ProgressView
     from labctl.run.commands.selftest import selftest
 
-    places = state_places(context)
+    places = state_paths(context)
     if quiet:
         result = selftest(places, out, silent, accel=accel, only=tunings)
     else:

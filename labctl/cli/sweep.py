@@ -9,7 +9,7 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
-from labctl.cli.common import console, runs_folder, state_places
+from labctl.cli.common import console, runs_folder, state_paths
 from labctl.cli.stopping import rule_asked_for, why_end
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def request_of(context: click.Context) -> SweepRequest:
     given = context.params
     return SweepRequest(
         study=given["study"],
-        places=state_places(context),
+        places=state_paths(context),
         results=runs_folder(given["results"]),
         quick=given["quick"],
         overrides=Overrides(

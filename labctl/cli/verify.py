@@ -87,7 +87,7 @@ def _request(
 def _check_lab(run: LoadedRun) -> None:
     """Raises UsageError where the run's studies and tunings came from a lab folder that isn't the
     caller's now: a run may come from anywhere, so its folder is never taken by itself."""
-    from labctl.base.places import lab
+    from labctl.base.paths import lab
 
     recorded = recorded_sweep(run)
     named = recorded[1] if recorded else None

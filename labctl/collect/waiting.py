@@ -62,7 +62,7 @@ def waiting(
         count = sum(getattr(thread, metric) for thread in seen.values())
         yield sample(source, metric, count / seconds, Unit.PER_SECOND, Better.LOWER, labels)
     roles = {thread.tid: thread.role for thread in threads}
-    for by, length_ns in _rivals(seen.values(), names, roles):
+    for by, length_ns in _preemptors(seen.values(), names, roles):
         value = length_ns / 1e9 / seconds
         yield sample(source, "preempted_time", value, Unit.CPUS, Better.LOWER, {"by": by, **labels})
     for label, delays, unseen in _delays(of, seen):
@@ -135,14 +135,14 @@ def _percentiles(
         yield Unavailable(metric=sample_key("sched_delay_max", labels), reason=reason)
 
 
-def _rivals(
+def _preemptors(
     seen: Iterable[ThreadSchedule], names: Mapping[int, str], roles: Mapping[int, str]
 ) -> list[tuple[str, int]]:
     """Return who ran while they waited, longest first; of very many the least together as
     "others"."""
     totals: Counter[str] = Counter()
     for thread in seen:
-        for tid, length_ns in thread.rivals_ns.items():
+        for tid, length_ns in thread.preempted_by_ns.items():
             totals[_name(tid, names, roles)] += length_ns
     named = totals.most_common(_MOST_RIVALS)
     rest = sum(totals.values()) - sum(length_ns for _, length_ns in named)

@@ -12,7 +12,7 @@ from jinja2.exceptions import TemplateError
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import UsageError
-from labctl.base.places import data_folders
+from labctl.base.paths import data_folders
 from labctl.base.templates import lab_template_environment
 from labctl.base.tuning import Disk, Kind, Policy, Sched, Tuning
 from labctl.domain.guestcpu import PAGE_KIB, cpu_element, memory_nodes

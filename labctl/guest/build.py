@@ -19,7 +19,7 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Listener, Note
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.guest import cloud, derive, images, packages
 from labctl.guest.disk import make_disk
 from labctl.guest.fetch import Fetched, fetch
@@ -41,7 +41,7 @@ FILE_SYSTEM_NAMESPACE = uuid.UUID("5c1d9a3e-7c07-4f35-9d4c-0d8a6a0f6a55")
 """UUIDs of root file systems are version 5 of the image's digest in this namespace."""
 
 
-def build(recipe: Recipe, places: StatePlaces, listener: Listener) -> Image:
+def build(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
     """The image of a recipe, built now; one that is already there is returned as it is.
 
     With a kernel of the user's own it is made of the recipe's image, which is built first.
@@ -61,7 +61,7 @@ def build(recipe: Recipe, places: StatePlaces, listener: Listener) -> Image:
         return _built(recipe, places, listener)
 
 
-def _built(recipe: Recipe, places: StatePlaces, listener: Listener) -> Image:
+def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
     """As `build`, for a caller that holds the lock."""
     if (built := images.find(recipe, places)) is not None:
         return built

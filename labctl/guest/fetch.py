@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Listener, Note
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.guest.download import download, read_small
 from labctl.guest.recipe import CloudImage
 from labctl.guest.signed import Checksum, checksum_of, verified
@@ -46,7 +46,7 @@ class Fetched:
         }
 
 
-def fetch(cloud: CloudImage, places: StatePlaces, listener: Listener) -> Fetched:
+def fetch(cloud: CloudImage, places: StatePaths, listener: Listener) -> Fetched:
     """The cloud image in the state folder, downloaded unless it is there, and verified now.
 
     The caller holds the images' lock. Raises HostError when it can't be had, BrokenError when it
@@ -87,7 +87,7 @@ def fetch(cloud: CloudImage, places: StatePlaces, listener: Listener) -> Fetched
     return fetched
 
 
-def remove_partial(places: StatePlaces) -> None:
+def remove_partial(places: StatePaths) -> None:
     """Remove what a killed download left. The caller holds the images' lock."""
     for path in places.downloads.glob(f"{_PARTIAL}*"):
         path.unlink()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import BrokenError, BusyError, HostError, UsageError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.yamlfile import nearest
 from labctl.guest.recipe import Recipe, load_recipe, recipe_names
 from labctl.store.jsonfile import read_json
@@ -103,17 +103,17 @@ def keep_private(folder: Path) -> None:
     (folder / TREE).chmod(0o700)
 
 
-def image_dir(recipe: Recipe, places: StatePlaces) -> Path:
+def image_dir(recipe: Recipe, places: StatePaths) -> Path:
     return places.images / f"{recipe.name}-{recipe.digest[:DIGEST_LENGTH]}"
 
 
-def find(recipe: Recipe, places: StatePlaces) -> Image | None:
+def find(recipe: Recipe, places: StatePaths) -> Image | None:
     """The image that this very recipe makes, or None when it isn't built."""
     folder = image_dir(recipe, places)
     return Image.load(folder) if (folder / MANIFEST).is_file() else None
 
 
-def list_images(places: StatePlaces) -> list[Image]:
+def list_images(places: StatePaths) -> list[Image]:
     """Every whole image, sorted by folder name. What is no image is left out."""
     images: list[Image] = []
     for path in sorted(places.images.glob(f"[!.]*/{MANIFEST}")):
@@ -124,7 +124,7 @@ def list_images(places: StatePlaces) -> list[Image]:
     return images
 
 
-def get(name: str, places: StatePlaces) -> Image:
+def get(name: str, places: StatePaths) -> Image:
     """The image in the folder of that name, or of the recipe of that name: the one of the recipe
     as it is now before older ones. Raises UsageError when there is none, or only several older."""
     images = list_images(places)
@@ -183,7 +183,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def remove(image: Image, places: StatePlaces) -> None:
+def remove(image: Image, places: StatePaths) -> None:
     """Remove an image with its tree and prepared overlays, and the download that it alone is of.
 
     Raises HostError while something of it is mounted, BusyError while a build runs.
@@ -210,7 +210,7 @@ def _download_of(image: Image) -> str | None:
     return Path(cloud_image["file"]).name if cloud_image else None
 
 
-def remove_leftovers(places: StatePlaces) -> None:
+def remove_leftovers(places: StatePaths) -> None:
     """Remove what interrupted builds and removals left. The caller holds the lock."""
     for pattern in (".building-*", ".removing-*"):
         for folder in places.images.glob(pattern):
@@ -229,7 +229,7 @@ def _refuse_mounted(folder: Path) -> None:
 
 
 @contextmanager
-def images_lock(places: StatePlaces) -> Iterator[None]:
+def images_lock(places: StatePaths) -> Iterator[None]:
     """Only one process at a time adds or removes images; raises BusyError to the second."""
     try:
         places.images.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from labctl.base import places, yamlfile
+from labctl.base import paths, yamlfile
 from labctl.base.errors import UsageError
 from labctl.base.yamltext import YamlMapping
 from labctl.guest.kernels import GivenKernel, read_kernel
@@ -141,12 +141,12 @@ class Recipe:
 
 def recipe_names() -> list[str]:
     """The names of all recipes, labctl's and the lab folder's."""
-    return list(places.data_files("guest-images"))
+    return list(paths.data_files("guest-images"))
 
 
 def load_recipe(name: str) -> Recipe:
     """The recipe of that name; raises UsageError naming the file, line and key of what is wrong."""
-    files = places.data_files("guest-images")
+    files = paths.data_files("guest-images")
     if name not in files:
         raise UsageError(f"no image recipe '{name}'", hint=yamlfile.nearest(name, files))
     path = files[name]

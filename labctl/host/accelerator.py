@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.process import running
 from labctl.host.facts import QEMU
 from labctl.host.processes import boot_id
@@ -55,7 +55,7 @@ class Probe:
     disabled_features: tuple[str, ...] = ()
 
 
-def accelerator(requested: Requested, kernel: Path, places: StatePlaces) -> Accelerator:
+def accelerator(requested: Requested, kernel: Path, places: StatePaths) -> Accelerator:
     """Return what guests run under here. The probe's answer is kept until the host boots again, or
     QEMU or the kernel change.
 
@@ -84,7 +84,7 @@ def accelerator(requested: Requested, kernel: Path, places: StatePlaces) -> Acce
 
 
 def known_accelerator(
-    requested: Requested, kernel: Path | None, places: StatePlaces
+    requested: Requested, kernel: Path | None, places: StatePaths
 ) -> Literal["kvm", "tcg"] | None:
     """Return what `accelerator` would choose, where that can be told without booting anything; None
     where only a kernel that boots can tell. `kernel`: None when no guest image is built yet.
@@ -125,12 +125,12 @@ def _device_problem() -> Probe | None:
     return None
 
 
-def _kept_probe(kernel: Path, places: StatePlaces) -> Probe | None:
+def _kept_probe(kernel: Path, places: StatePaths) -> Probe | None:
     """The answer of an earlier probe that still holds; raises HostError without QEMU or kernel."""
     return _read_cache(_cache(places), _key(_qemu(), kernel))
 
 
-def _probed(kernel: Path, places: StatePlaces) -> Probe:
+def _probed(kernel: Path, places: StatePaths) -> Probe:
     qemu = _qemu()
     probe = probe_kvm(qemu, kernel)
     path = _cache(places)
@@ -153,7 +153,7 @@ def _probed(kernel: Path, places: StatePlaces) -> Probe:
     return probe
 
 
-def _cache(places: StatePlaces) -> Path:
+def _cache(places: StatePaths) -> Path:
     return places.cache / "accelerator.json"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.host import cgroups
 from labctl.host.machine_facts import Facts, Texts, machine_facts, unavailable
 from labctl.host.machines import running_machines
@@ -21,7 +21,7 @@ from labctl.host.settings.tunables import selected
 QEMU = "qemu-system-x86_64"
 
 
-def host_facts(places: StatePlaces) -> Facts:
+def host_facts(places: StatePaths) -> Facts:
     """Every fact of `machine_facts` about this host, and what only a host has.
 
     No host name, address or serial number: reports are passed on.

@@ -23,7 +23,7 @@ _PREFIX = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cable:
+class LinkEnds:
     """One cable's two ends: IPv4 addresses and MACs of the machine under test and of the peer."""
 
     machine: str
@@ -50,8 +50,8 @@ class Link:
     peer_namespace: str
     native_namespace: str
     tap: str
-    guest: Cable
-    native: Cable
+    guest: LinkEnds
+    native: LinkEnds
 
     @property
     def peer_file(self) -> Path:
@@ -69,7 +69,7 @@ class Link:
             own_mac = ("link", "set", "dev", self.tap, "address", self.guest.peer_mac)
             _configure(self.peer_namespace, [own_mac, *self.guest.peer_commands(self.tap)])
         except OSError as error:
-            raise HostError(f"cannot plug the guest's cable in: {error.strerror}") from error
+            raise HostError(f"cannot plug the guest's NIC in: {error.strerror}") from error
 
 
 @contextmanager
@@ -82,14 +82,14 @@ def link(journal: Journal, guest_mac: str) -> Iterator[Link]:
         native_namespace=f"labctl-native-{pid}",
         # IFNAMSIZ: a name has 15 bytes at most, and a pid 7 digits.
         tap=f"labctl{pid}",
-        guest=Cable(
+        guest=LinkEnds(
             machine="198.18.0.2",
             peer="198.18.0.1",
             machine_mac=guest_mac,
             # The lowest bits of the first byte: unicast, locally administered.
             peer_mac="02:6c:61:62:00:01",
         ),
-        native=Cable(
+        native=LinkEnds(
             machine="198.18.0.6",
             peer="198.18.0.5",
             machine_mac="02:6c:61:62:00:06",
@@ -100,9 +100,9 @@ def link(journal: Journal, guest_mac: str) -> Iterator[Link]:
         for namespace in (made.peer_namespace, made.native_namespace):
             stack.enter_context(journal.changed(NetworkNamespace(namespace), PRESENT))
         try:
-            _lay_native_cable(made)
+            _make_native_link(made)
         except OSError as error:
-            raise HostError(f"cannot lay the native cable: {error.strerror}") from error
+            raise HostError(f"cannot make the native link: {error.strerror}") from error
         yield made
 
 
@@ -116,7 +116,7 @@ def tap(journal: Journal, link: Link, *, many_queues: bool) -> Iterator[None]:
         yield
 
 
-def _lay_native_cable(made: Link) -> None:
+def _make_native_link(made: Link) -> None:
     cable = made.native
     ip(
         *("-n", made.peer_namespace, "link", "add", _VETH, "address", cable.peer_mac),

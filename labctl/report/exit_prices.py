@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from rich.console import Group, RenderableType
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.exit_cost import ExitCost, exit_cost
 from labctl.analysis.model import EffectKind
 from labctl.analysis.view import View, only_label, primary_column
@@ -121,7 +121,7 @@ class Predictions:
         return f"{self.legend} Without a price: {listed([*unpriced], 8) or 'none'}."
 
 
-def predictions(view: View, place: Place) -> Predictions:
+def predictions(view: View, place: Scenario) -> Predictions:
     """Return the predictions of each guest whose exits are known by reason, the run's checks
     apart."""
     prices = prices_of(view.run.run.get("exit_prices"))
@@ -133,7 +133,7 @@ def predictions(view: View, place: Place) -> Predictions:
     return Predictions(rows, "" if rows else "none of them has a price in this host's list.")
 
 
-def _predicted(view: View, place: Place, arm: str, prices: Sequence[Price]) -> Predicted | None:
+def _predicted(view: View, place: Scenario, arm: str, prices: Sequence[Price]) -> Predicted | None:
     exits = _by_reason(view, place, arm, "exits")
     cost = exit_cost(exits, _by_reason(view, place, arm, "userspace_exits"), prices)
     if cost is None:
@@ -190,7 +190,7 @@ def _less(end: float | None, other: float | None) -> float | None:
     return None if end is None or other is None else end - other
 
 
-def _by_reason(view: View, place: Place, arm: str, metric: str) -> Mapping[str, float]:
+def _by_reason(view: View, place: Scenario, arm: str, metric: str) -> Mapping[str, float]:
     return {
         reason: level.typical
         for level in view.levels(place)
@@ -198,12 +198,12 @@ def _by_reason(view: View, place: Place, arm: str, metric: str) -> Mapping[str, 
     }
 
 
-def _one(view: View, place: Place, arm: str, metric: str) -> float | None:
+def _one(view: View, place: Scenario, arm: str, metric: str) -> float | None:
     levels = (item for item in view.levels(place) if item.tuning == arm)
     return next((item.typical for item in levels if item.metric == metric), None)
 
 
-def _lost(view: View, place: Place, arm: str) -> tuple[Loss | None, str]:
+def _lost(view: View, place: Scenario, arm: str) -> tuple[Loss | None, str]:
     """Share of the native twin's throughput that the guest doesn't reach, or why it isn't known."""
     twin, primary = view.twin(arm), view.primary(place.workload)
     if twin is None or primary is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from labctl.analysis.cells import Place, place_of
+from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind, Precision, Verdict
 from labctl.analysis.view import View
 from labctl.analysis.words import capital, listed, size_text
@@ -39,7 +39,7 @@ def native_gap(view: View) -> str:
     return "stack difference: two kernels"
 
 
-def direction(view: View, place: Place) -> str:
+def direction(view: View, place: Scenario) -> str:
     """The primary metric and which way is better; "" without one."""
     item = view.primary_comparison(place)
     if item is None:
@@ -47,7 +47,7 @@ def direction(view: View, place: Place) -> str:
     return f"judged by {view.title(place.workload, item.metric)}, {item.better} is better"
 
 
-def intervals(view: View, place: Place) -> str:
+def intervals(view: View, place: Scenario) -> str:
     """Return how to read a change and its interval."""
     text = "Below each change stands its interval"
     primary = view.primary_comparison(place)
@@ -63,7 +63,7 @@ def intervals(view: View, place: Place) -> str:
     text += "."
     if primary is not None and primary.margin is not None:
         text += f" Changes under {margin(primary)} do not matter to this study."
-    control = next((c for c in view.judgement.control if place_of(c) == place), None)
+    control = next((c for c in view.judgement.control if scenario_of(c) == place), None)
     if control is not None and control.estimate is not None:
         how = "is taken block by block," if view.paired else "is one of means of trials, unpaired,"
         text += (
@@ -76,7 +76,7 @@ def intervals(view: View, place: Place) -> str:
     return text
 
 
-def calibrated(view: View, place: Place) -> Iterator[str]:
+def calibrated(view: View, place: Scenario) -> Iterator[str]:
     """Yield what a calibrated IPC is worth (METHOD 13)."""
     titles = view.column_titles(place, view.columns(place.workload))
     if any("(calibrated)" in title for title in titles):
@@ -88,7 +88,7 @@ def calibrated(view: View, place: Place) -> Iterator[str]:
         )
 
 
-def _calibration_bound(view: View, place: Place) -> str:
+def _calibration_bound(view: View, place: Scenario) -> str:
     """Return how far the counts of an operation's instructions are apart; "" where that isn't
     known."""
     for row in view.run.run.get("calibration") or ():
@@ -101,7 +101,7 @@ def _calibration_bound(view: View, place: Place) -> str:
     return ""
 
 
-def inconclusive(view: View, place: Place) -> Iterator[str]:
+def inconclusive(view: View, place: Scenario) -> Iterator[str]:
     """For each tuning without a clear answer, what it would have taken."""
     for tuning in view.candidates:
         for item in view.judged(place, tuning):
@@ -116,14 +116,14 @@ def inconclusive(view: View, place: Place) -> Iterator[str]:
             yield f"{text}."
 
 
-def harmless(view: View, place: Place) -> Iterator[str]:
+def harmless(view: View, place: Scenario) -> Iterator[str]:
     """Say for which tunings the run excludes the loss that the study calls harmful, and of which
     not."""
     open_ = {
         of.tuning: one.why
         for of in view.judgement.standings
         for one in of.unshown
-        if place_of(one) == place
+        if scenario_of(one) == place
     }
     primary = view.primary_comparison(place)
     judged = [t for t in view.candidates if view.judged(place, t)]
@@ -136,11 +136,11 @@ def harmless(view: View, place: Place) -> Iterator[str]:
         yield f"A loss of {allowed} is not excluded for {listed(lacking, 8)}."
 
 
-def _is_judged(view: View, place: Place) -> bool:
+def _is_judged(view: View, place: Scenario) -> bool:
     return any(c.verdict in _JUDGED for t in view.candidates for c in view.judged(place, t))
 
 
-def left_out(view: View, place: Place) -> Iterator[str]:
+def left_out(view: View, place: Scenario) -> Iterator[str]:
     """For each tuning, the blocks that its comparison lacks."""
     for tuning in view.candidates:
         for item in view.judged(place, tuning):
@@ -160,7 +160,7 @@ def margin(item: Comparison) -> str:
     return size_text(item.margin, item.kind, item.unit)
 
 
-def check_words(view: View, place: Place, name: str) -> tuple[str, str]:
+def check_words(view: View, place: Scenario, name: str) -> tuple[str, str]:
     """Return how a check of the run ended in a place, as symbol and words; "" without such a
     check."""
     check = next((item for item in view.checks(place) if item.name == name), None)
@@ -171,7 +171,7 @@ def check_words(view: View, place: Place, name: str) -> tuple[str, str]:
     return _CHECK_WORDS[name][check.passed]
 
 
-def holm(view: View, place: Place) -> Iterator[str]:
+def holm(view: View, place: Scenario) -> Iterator[str]:
     """Yield what a verdict means that the interval beside it alone would not give."""
     found = [t for t in view.candidates if any(c.by_holm for c in view.judged(place, t))]
     if found:
@@ -181,7 +181,7 @@ def holm(view: View, place: Place) -> Iterator[str]:
         )
 
 
-def diagnostics(view: View, place: Place) -> Iterator[str]:
+def diagnostics(view: View, place: Scenario) -> Iterator[str]:
     """Yield what makes the intervals of a place less trustworthy than they say, the grave first; of
     many the first few."""
     found = view.diagnostics(place)
@@ -191,12 +191,14 @@ def diagnostics(view: View, place: Place) -> Iterator[str]:
         yield f"{counted(more, 'more diagnostic')}: see 'labctl report {view.run.name} --json'."
 
 
-def precision(view: View, place: Place) -> Iterator[str]:
+def precision(view: View, place: Scenario) -> Iterator[str]:
     """Yield where the spread of a place's effects comes from, and what would lower it."""
-    yield from (item.sentence for item in view.judgement.precision if place_of(item) == place)
+    yield from (item.sentence for item in view.judgement.precision if scenario_of(item) == place)
 
 
-def spreads(view: View, place: Place, item: Precision) -> tuple[tuple[tuple[str, str], ...], str]:
+def spreads(
+    view: View, place: Scenario, item: Precision
+) -> tuple[tuple[tuple[str, str], ...], str]:
     """The standard deviations of a place's effects by level, and the proposed sizes, as text."""
     judged = view.primary_comparison(place)
     levels = (

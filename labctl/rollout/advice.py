@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.analysis.cells import place_of
+from labctl.analysis.cells import scenario_of
 from labctl.analysis.model import AnswerCode, Comparison, Judgement, Standing, Unshown, Verdict
 from labctl.analysis.view import View
 from labctl.analysis.words import effect_text
@@ -118,7 +118,7 @@ def _advised(view: View, of: Standing, folder: Path) -> Advised:
     if not _NAME.fullmatch(tuning):
         # It becomes a part of file names and scripts; a run folder may come from anywhere.
         raise UsageError(f"{tuning!r} in run {view.run.name} cannot be the name of a tuning")
-    there = {place_of(item) for item in of.judged}
+    there = {scenario_of(item) for item in of.judged}
     return Advised(
         tuning=tuning,
         description=view.description(tuning),
@@ -135,7 +135,7 @@ def _headline(view: View, advised: Sequence[Advised]) -> str:
         return view.judgement.answer
     first = advised[0]
     gains = [
-        f"{metric_title(item.metric)} {effect_text(item)} in {place_of(item).title}"
+        f"{metric_title(item.metric)} {effect_text(item)} in {scenario_of(item).title}"
         for item in first.judged
         if item.verdict is Verdict.IMPROVES
     ]

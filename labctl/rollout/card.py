@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.analysis.cells import place_of
+from labctl.analysis.cells import scenario_of
 from labctl.analysis.model import Comparison, Verdict
 from labctl.analysis.run_compare.run_facts import fact_words
 from labctl.analysis.view import View, mapping, sequence
 from labctl.analysis.words import effect_text, interval_text, size_text
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.wording import metric_title, share
-from labctl.rollout.cost import Cost, bill_lines, worse_text
+from labctl.rollout.cost import Cost, side_cost_lines, worse_text
 
 NOT_RECORDED = "not recorded"
 
@@ -55,7 +55,7 @@ def card(view: View, tuning: str, judged: tuple[Comparison, ...], cost: Cost) ->
         found=tuple(found_text(item) for item in judged),
         costs=(
             *cost.takes,
-            *bill_lines(cost),
+            *side_cost_lines(cost),
             *(f"Also worse, without a verdict: {worse_text(item)}." for item in cost.worse),
             *(f"Risk: {risk}" for risk in risks),
         ),
@@ -72,7 +72,7 @@ def found_text(item: Comparison) -> str:
     if item.no_worse and item.verdict is not Verdict.IMPROVES and item.no_worse_than is not None:
         verdict += f", a loss of {size_text(item.no_worse_than, item.kind, item.unit)} is excluded"
     return (
-        f"{metric_title(item.metric)} of {place_of(item).title}: {effect_text(item)} against "
+        f"{metric_title(item.metric)} of {scenario_of(item).title}: {effect_text(item)} against "
         f"{item.against}{sure}, {len(item.blocks)} blocks: {verdict}."
     )
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.analysis.cells import Place, place_of
+from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind, Role
-from labctl.analysis.side_costs import bill
+from labctl.analysis.side_costs import side_costs_of
 from labctl.analysis.view import Column, View, mapping, sequence
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better
@@ -24,7 +24,7 @@ _FELT = ("latency", "stall_time", "events_per_s", "iops", "bandwidth")
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class SideCosts:
     """Hold what one party pays in one place, against baseline. `interval` is "" where there is
     none."""
 
@@ -42,7 +42,7 @@ class Cost:
     recorded."""
 
     takes: tuple[str, ...]
-    bill: tuple[Bill, ...]
+    bill: tuple[SideCosts, ...]
     neighbour_loss: float
     worse: tuple[Comparison, ...]
     risks: tuple[str, ...] | None
@@ -54,7 +54,7 @@ def cost(view: View, tuning: str, folder: Path) -> Cost:
     losses = [1 - item.estimate for item in _neighbours(view, tuning)]
     return Cost(
         takes=tuple(_takes(view, domain_text(view.run, tuning, folder))),
-        bill=tuple(entry for place in view.places for entry in _bill(view, tuning, place)),
+        bill=tuple(entry for place in view.places for entry in _side_costs(view, tuning, place)),
         neighbour_loss=max([0.0, *losses]),
         worse=tuple(_worse(view, tuning)),
         risks=tuple(map(str, sequence(record.get("risks")))) if record else None,
@@ -69,13 +69,13 @@ def _neighbours(view: View, tuning: str) -> Iterator[Comparison]:
             yield item
 
 
-def _bill(view: View, tuning: str, place: Place) -> Iterator[Bill]:
+def _side_costs(view: View, tuning: str, place: Scenario) -> Iterator[SideCosts]:
     neighbour = view.comparison(tuning, view.baseline, place, _NEIGHBOUR)
     if neighbour is not None:
-        yield Bill(place.title, "neighbour", effect_text(neighbour), interval_text(neighbour))
-    for price in bill(view, tuning, place):
+        yield SideCosts(place.title, "neighbour", effect_text(neighbour), interval_text(neighbour))
+    for price in side_costs_of(view, tuning, place):
         if price.who in _BILLED:
-            yield Bill(place.title, price.who, price.text, "")
+            yield SideCosts(place.title, price.who, price.text, "")
 
 
 def _worse(view: View, tuning: str) -> Iterator[Comparison]:
@@ -95,7 +95,7 @@ def _worse(view: View, tuning: str) -> Iterator[Comparison]:
                 yield item
 
 
-def bill_lines(cost: Cost) -> Iterator[str]:
+def side_cost_lines(cost: Cost) -> Iterator[str]:
     """A line per place: 'sysbench-cpu under quiet: neighbour −25 % (−31…−18 %), host CPU +4 %.'"""
     for place in dict.fromkeys(entry.place for entry in cost.bill):
         parts = [
@@ -109,7 +109,7 @@ def bill_lines(cost: Cost) -> Iterator[str]:
 def worse_text(item: Comparison) -> str:
     """'p99 latency +12 % (+3…+20 %) in fio-randread under quiet'."""
     change = f"{metric_title(item.metric)} {effect_text(item)} ({interval_text(item)})"
-    return f"{change} in {place_of(item).title}"
+    return f"{change} in {scenario_of(item).title}"
 
 
 def _takes(view: View, xml: str | None) -> Iterator[str]:

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from labctl.analysis.cells import place_of
+from labctl.analysis.cells import scenario_of
 from labctl.analysis.model import Comparison
 from labctl.analysis.view import verdict_text
 from labctl.analysis.words import effect_text, interval_text
@@ -18,7 +18,7 @@ from labctl.base.wording import counted, metric_title, printable
 from labctl.rollout.advice import RULE, Advice, Advised
 from labctl.rollout.advice_files import UNNAMED, Names
 from labctl.rollout.card import NOT_RECORDED
-from labctl.rollout.cost import Cost, bill_lines, worse_text
+from labctl.rollout.cost import Cost, side_cost_lines, worse_text
 from labctl.rollout.steps import Command, Machine, Step, backup_path
 
 _MOST_WORSE = 4
@@ -62,7 +62,7 @@ def _print_found(console: Console, advised: Advised) -> None:
 
 def _cost_lines(cost: Cost) -> Iterator[str]:
     yield from cost.takes
-    yield from bill_lines(cost)
+    yield from side_cost_lines(cost)
     for item in cost.worse[:_MOST_WORSE]:
         yield f"Also worse, without a verdict: {worse_text(item)}."
     if len(cost.worse) > _MOST_WORSE:
@@ -135,7 +135,7 @@ def _findings(judged: Sequence[Comparison]) -> Padding:
         table.add_column(title, overflow="fold")
     for item in judged:
         table.add_row(
-            _text(place_of(item).title),
+            _text(scenario_of(item).title),
             _text(metric_title(item.metric)),
             _text(effect_text(item)),
             _text(interval_text(item)),

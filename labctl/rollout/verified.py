@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labctl.analysis.cells import place_of
+from labctl.analysis.cells import scenario_of
 from labctl.analysis.comparison_json import comparison_json
 from labctl.analysis.model import Comparison, Judgement, Verdict
 from labctl.analysis.view import View, verdict_text
@@ -63,13 +63,13 @@ def verified(
     """Return what a fresh run says of advice that came from another."""
     view = View(fresh, judgement)
     left_open = {
-        place_of(one): one.why
+        scenario_of(one): one.why
         for of in judgement.standings
         if of.tuning == advised.tuning
         for one in of.unshown
     }
     pairs = tuple(
-        Pair(item, _again(view, item), left_open.get(place_of(item))) for item in advised.judged
+        Pair(item, _again(view, item), left_open.get(scenario_of(item))) for item in advised.judged
     )
     confirmed = all(_stands(pair) for pair in pairs)
     moved = tuple(
@@ -96,7 +96,7 @@ def _both(first: LoadedRun, fresh: LoadedRun) -> Iterator[tuple[Fact, Fact]]:
 
 
 def _again(view: View, item: Comparison) -> Comparison | None:
-    found = view.judged(place_of(item), item.tuning)
+    found = view.judged(scenario_of(item), item.tuning)
     return next((other for other in found if other.metric == item.metric), None)
 
 
@@ -119,13 +119,15 @@ def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
     if confirmed:
         gains = [
             f"{metric_title(pair.fresh.metric)} {effect_text(pair.fresh)} in "
-            f"{place_of(pair.fresh).title}"
+            f"{scenario_of(pair.fresh).title}"
             for pair in pairs
             if pair.fresh is not None and pair.fresh.verdict is Verdict.IMPROVES
         ]
         return f"Confirmed: '{tuning}' improves again what it improved: {'; '.join(gains)}."
     failed = [
-        f"{place_of(pair.advised).title} ({_why_not(pair)})" for pair in pairs if not _stands(pair)
+        f"{scenario_of(pair.advised).title} ({_why_not(pair)})"
+        for pair in pairs
+        if not _stands(pair)
     ]
     return f"Not confirmed: '{tuning}' does not do it again in {', '.join(failed)}."
 
@@ -158,7 +160,7 @@ def print_verified(console: Console, result: Verified) -> None:
         table.add_column(title, overflow="fold")
     for pair in result.pairs:
         table.add_row(
-            _text(place_of(pair.advised).title),
+            _text(scenario_of(pair.advised).title),
             _text(metric_title(pair.advised.metric)),
             _text(_both_lines(pair.advised)),
             _text(_both_lines(pair.fresh) if pair.fresh is not None else "not measured"),

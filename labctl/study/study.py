@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
-from labctl.base.places import data_files
+from labctl.base.paths import data_files
 from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stopping
 from labctl.base.tuning import Tuning
 from labctl.base.yamlfile import nearest

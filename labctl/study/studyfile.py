@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from labctl.base.errors import UsageError
 from labctl.base.latencies import CLOSED, OPEN
 from labctl.base.levels import Level
-from labctl.base.places import data_files
+from labctl.base.paths import data_files
 from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks, until_width
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import UsageError
-from labctl.base.places import data_files
+from labctl.base.paths import data_files
 from labctl.base.tuning import (
     Cpu,
     Disk,

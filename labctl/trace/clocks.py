@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from labctl.base.channel import ClockReading
+from labctl.base.clock_discipline import ClockDiscipline
 from labctl.base.errors import BrokenError
-from labctl.base.steering import Steering
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.model import Nanoseconds
@@ -118,20 +118,22 @@ def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
             f"{raw.path / files.CLOCKS}: expected readings of two clocks, found something else "
             f"({error!r})"
         ) from error
-    if isinstance(found, str) or not raw.has(files.STEERING):
+    if isinstance(found, str) or not raw.has(files.CLOCK_DISCIPLINE):
         return found
-    data = raw.read_json(files.STEERING)
+    data = raw.read_json(files.CLOCK_DISCIPLINE)
     try:
-        steered = [Steering(ppm=float(e["ppm"]), pending_ns=int(e["pending_ns"])) for e in data]
+        steered = [
+            ClockDiscipline(ppm=float(e["ppm"]), pending_ns=int(e["pending_ns"])) for e in data
+        ]
         return replace(found, error_ns=found.error_ns + bent_ns(steered, found))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenError(
-            f"{raw.path / files.STEERING}: expected how the host's clock was steered, found "
-            f"something else ({error!r})"
+            f"{raw.path / files.CLOCK_DISCIPLINE}: expected how the host's clock was steered, "
+            f"found something else ({error!r})"
         ) from error
 
 
-def bent_ns(steered: Sequence[Steering], over: ClockMap) -> int:
+def bent_ns(steered: Sequence[ClockDiscipline], over: ClockMap) -> int:
     """Return how far from a straight line a clock that is steered so may be between the readings.
 
     While its rate stays between these it strays by a quarter of what they differ by: the furthest

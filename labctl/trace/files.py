@@ -16,7 +16,7 @@ THREADS = "trace/threads.json"
 CLOCKS = "trace/clocks.json"
 """Readings of both clocks, before and after the window: a list of {asked_ns, machine_ns,
 answered_ns}, of which the first and the last are the host's."""
-STEERING = "trace/steering.json"
+CLOCK_DISCIPLINE = "trace/steering.json"
 """How the host's clock was steered at these two moments, where the kernel told: a list of {ppm,
 pending_ns}."""
 EXITS = "trace/exits.json"

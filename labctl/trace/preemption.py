@@ -59,8 +59,8 @@ def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
         for part in _parts(last - first + 1):
             _add_slices(totals, here.take(part), first[part], last[part], edges, ran)
     found: dict[int, dict[int, int]] = {}
-    for (tid, rival), length_ns in totals.items():
-        found.setdefault(tid, {})[rival] = length_ns
+    for (tid, preemptor), length_ns in totals.items():
+        found.setdefault(tid, {})[preemptor] = length_ns
     return dict(found)
 
 

@@ -54,7 +54,7 @@ class ThreadSchedule:
     """`on_cpu_ns`: its time on any CPU within the window. `unknown`: how many of its spans aren't
     known, since events of them are missing, and `unknown_ns` how long those were within the window;
     `may_have_run_ns`: without those in which it slept or waited, and surely didn't run.
-    `rivals_ns`: who ran on the CPU that it waited for, while it did, by thread; 0
+    `preempted_by_ns`: who ran on the CPU that it waited for, while it did, by thread; 0
     is the idle task, which runs until the CPU has seen that there is work, and -1 what events
     don't tell. They add up to `delays.total_ns`."""
 
@@ -66,7 +66,7 @@ class ThreadSchedule:
     unknown: int
     unknown_ns: int
     may_have_run_ns: int
-    rivals_ns: Mapping[int, int]
+    preempted_by_ns: Mapping[int, int]
 
     @property
     def preemptions(self) -> int:
@@ -89,13 +89,13 @@ def schedule(
     tids: Collection[int] | None = None,
     *,
     window: tuple[int, int] | None = None,
-    rivals: bool = True,
+    preemptors: bool = True,
 ) -> Schedule:
     """Return what became of every thread, or of some.
 
-    `window`: the part of the trace that counts, in ns; without it all of the trace. `rivals`: find
-    out who ran while they waited. A thread without a switch in the trace is none of the result's:
-    whether it slept or ran all along isn't known.
+    `window`: the part of the trace that counts, in ns; without it all of the trace. `preemptors`:
+    find out who ran while they waited. A thread without a switch in the trace is none of the
+    result's: whether it slept or ran all along isn't known.
     """
     start_ns, end_ns = window or (trace.start_ns, trace.end_ns)
     ran: dict[int, int] = {}
@@ -104,7 +104,7 @@ def schedule(
     off_cpu_ns: dict[int, int] = {}
     seen: set[int] = set()
     most = len(trace.events[SWITCH]) if SWITCH in trace.events else 0
-    waits = _Waits(most, with_cpus=rivals)
+    waits = _Waits(most, with_cpus=preemptors)
     for batch in spans(trace, tids):
         inside = np.minimum(batch.end_ns, end_ns) - np.maximum(batch.start_ns, start_ns)
         # One that lasts no time at all counts where it is.
@@ -119,7 +119,7 @@ def schedule(
         is_whole = (batch.start_ns >= start_ns) & (batch.end_ns <= end_ns)
         waits.add(batch.where(batch.is_wait & is_whole))
     found = waits.ordered()
-    by_rival = who_ran(trace, found) if rivals else {}
+    by_preemptor = who_ran(trace, found) if preemptors else {}
     moved = _migrations(trace, start_ns, end_ns)
     firsts = np.searchsorted(found.tid, sorted(seen), "left")
     lasts = np.searchsorted(found.tid, sorted(seen), "right")
@@ -138,7 +138,7 @@ def schedule(
             unknown=unknown.get(tid, 0),
             unknown_ns=unknown_ns.get(tid, 0),
             may_have_run_ns=unknown_ns.get(tid, 0) - off_cpu_ns.get(tid, 0),
-            rivals_ns=by_rival.get(tid, {}),
+            preempted_by_ns=by_preemptor.get(tid, {}),
         )
     return Schedule(start_ns=start_ns, end_ns=end_ns, threads=threads, lost=trace.lost)
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.guest.images import MANIFEST, Image, find
 from labctl.guest.recipe import load_recipe
 from labctl.host import guest_cgroups
@@ -177,7 +177,7 @@ class Sandbox:
         for folder, names, _ in os.walk("/sys/fs/cgroup"):
             left = (n for n in names if n.startswith("labctl-") and not _has_owner(n))
             found += [f"{folder}/{name}" for name in left]
-        found += map(str, leftover_cgroups(StatePlaces(self.state)))
+        found += map(str, leftover_cgroups(StatePaths(self.state)))
         mounts = Path("/proc/mounts").read_text()
         found += [
             f"a mount in {folder}"
@@ -283,11 +283,11 @@ def sandboxed(kept: Path, results: Path) -> Iterator[Sandbox]:
     state = Path(f"/var/tmp/labctl-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
     state.mkdir(mode=0o700)
     # What is made once per host: images and instruction counts. Everything else is the test's.
-    for folder in (StatePlaces.default().images, StatePlaces.default().cache):
+    for folder in (StatePaths.default().images, StatePaths.default().cache):
         folder.mkdir(exist_ok=True)
         (state / folder.name).symlink_to(folder)
     (state / "data").symlink_to(kept / "data")
-    libvirt = StatePlaces(state).libvirt_root
+    libvirt = StatePaths(state).libvirt_root
     libvirt.mkdir()
     (libvirt / "cache").symlink_to(kept / "libvirt")
     sandbox = Sandbox(state, results)
@@ -296,7 +296,7 @@ def sandboxed(kept: Path, results: Path) -> Iterator[Sandbox]:
     finally:
         for pid in sandbox.qemu_pids():
             os.kill(pid, signal.SIGKILL)
-        for group in leftover_cgroups(StatePlaces(state)):
+        for group in leftover_cgroups(StatePaths(state)):
             guest_cgroups.remove(group)
         subprocess.run(["rm", "-rf", str(state)], check=True)
 
@@ -305,7 +305,7 @@ def sandboxed(kept: Path, results: Path) -> Iterator[Sandbox]:
 def built() -> Image:
     """The host's own image."""
     assert os.geteuid() == 0, "guest tests need root"
-    found = find(load_recipe("debian-12"), StatePlaces.default())
+    found = find(load_recipe("debian-12"), StatePaths.default())
     assert found is not None, "run 'labctl image build' first"
     return found
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError, BusyError, UsageError
-from labctl.base.places import host_lock
+from labctl.base.paths import host_lock
 from labctl.base.tuning import Kind, Tuning
 from labctl.base.versions import is_older
 from labctl.domain import readback

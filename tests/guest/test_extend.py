@@ -7,7 +7,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.run.guests.leftovers import leftover_cgroups
 from tests.guest.conftest import Sandbox, wait_for
 
@@ -25,7 +25,7 @@ def killed(sandbox: Sandbox, process: subprocess.Popen[str], done: int) -> dict[
     wait_for(has_more_and_a_guest, 600, f"trial {done + 1}", process)
     process.kill()
     process.communicate(timeout=60)
-    assert leftover_cgroups(StatePlaces(sandbox.state))
+    assert leftover_cgroups(StatePaths(sandbox.state))
     return began(sandbox)
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from labctl.base.clock_discipline import ClockDiscipline
 from labctl.base.levels import Level
-from labctl.base.steering import Steering
 from labctl.guest.images import Image
 from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
@@ -108,8 +108,12 @@ def test_the_clocks_are_known_to_half_of_what_asking_took(traced: Traced) -> Non
     readings = traced.guest.read_json(files.CLOCKS)
     # Either end within a nanosecond, in which a clock is read.
     widths = [one["answered_ns"] - one["asked_ns"] + 2 for one in (readings[0], readings[-1])]
-    steered = traced.guest.read_json(files.STEERING) if traced.guest.has(files.STEERING) else []
-    bent = bent_ns([Steering(**one) for one in steered], found) if steered else 0
+    steered = (
+        traced.guest.read_json(files.CLOCK_DISCIPLINE)
+        if traced.guest.has(files.CLOCK_DISCIPLINE)
+        else []
+    )
+    bent = bent_ns([ClockDiscipline(**one) for one in steered], found) if steered else 0
     # And the nanosecond that rounding may take, twice.
     assert 0 < found.error_ns <= max(widths) / 2 + 2 + bent
     assert samples(traced.guest)["clock_error"] == found.error_ns / 1e9

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from labctl.base.latency_qos import DEVICE, NO_LIMIT_US, limit_us
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.guest.images import Image
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.tunables import FileValue
@@ -220,7 +220,7 @@ def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
     with put_back() as as_it_was:
         process = sandbox.start("sweep", study, *arguments)
 
-        journal = Journal(StatePlaces(sandbox.state).journal)
+        journal = Journal(StatePaths(sandbox.state).journal)
 
         def a_guest_runs_with_the_setting() -> bool:
             # By the run itself: others on this host may set the same.
@@ -232,7 +232,7 @@ def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
         )
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        places = StatePlaces(sandbox.state)
+        places = StatePaths(sandbox.state)
         assert SWAPPINESS.read() == "10"
         assert leftover_cgroups(places)
         status = sandbox.labctl("domain", "list")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BusyError, HostError
-from labctl.base.places import StatePlaces, host_lock
+from labctl.base.paths import StatePaths, host_lock
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.tunables import FileValue
@@ -116,7 +116,7 @@ def in_a_process(
 def written(state: Path) -> int:
     """Bytes in the journal."""
     try:
-        return StatePlaces(state).journal.stat().st_size
+        return StatePaths(state).journal.stat().st_size
     except FileNotFoundError:
         return 0
 
@@ -163,7 +163,7 @@ def test_a_killed_tune_is_undone_whenever_it_was_killed(
 
     moments = random.Random(20261121)
     killed, changed = 0, 0
-    journal = Journal(StatePlaces(tmp_path).journal)
+    journal = Journal(StatePaths(tmp_path).journal)
     for _ in range(KILLS):
         ended = in_a_process(tmp_path, ["tune", *names], after_bytes(tmp_path, moments, whole))
         assert ended in (0, signal.SIGKILL)

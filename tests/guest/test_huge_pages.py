@@ -20,12 +20,12 @@ MORE = 32
 
 HOLDER = f"""
 import sys, time
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.host.settings.journal import Journal
 from labctl.domain.memory import Pages
 from labctl.run.resources.huge_pages import free_pages, huge_pages, hugetlbfs_mounted
 
-places = StatePlaces.default()
+places = StatePaths.default()
 journal = Journal(places.journal)
 with hugetlbfs_mounted(["2M"], places.hugetlbfs, journal) as mounts:
     asked = free_pages("2M", 0) + {MORE}

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from labctl.base.places import StatePlaces, data_folders
+from labctl.base.paths import StatePaths, data_folders
 from labctl.guest.images import Image, list_images
 from tests.guest.conftest import LATENCY, QUIET, TWO, Sandbox, changed_study
 
@@ -38,7 +38,7 @@ def test_a_run_of_a_kernel_of_ones_own_outlives_a_first_boot_that_fails_and_no_o
     assert "cloud-init failed" in failed.stderr
     assert "this went wrong" in failed.stderr
     assert "templates/cloud-init" in failed.stderr
-    (image_of_it,) = [i for i in list_images(StatePlaces(sandbox.state)) if i.given_kernel]
+    (image_of_it,) = [i for i in list_images(StatePaths(sandbox.state)) if i.given_kernel]
     assert list(image_of_it.prepared_dir.iterdir()) == []
     assert sandbox.leftovers() == []
     (folder,) = sandbox.runs()

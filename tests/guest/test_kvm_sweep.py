@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.levels import Level
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.wording import metric_title
 from labctl.collect import exits
 from labctl.guest.images import Image
@@ -34,7 +34,7 @@ LEAST = LATENCY | TWO | booting_within(300)
 
 @pytest.fixture
 def _kvm(built: Image) -> None:
-    chosen = accelerator("auto", built.kernel, StatePlaces.default())
+    chosen = accelerator("auto", built.kernel, StatePaths.default())
     if chosen.name != "kvm":
         pytest.skip(chosen.reason)
 

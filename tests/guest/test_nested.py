@@ -135,13 +135,13 @@ def check_the_hosts_trace(trials: dict[str, TrialFolder], hog: int) -> None:
             found[arm]["run_delay",], abs=0.05
         )
     pinned = found[ARM]
-    rivals = {key[1]: value for key, value in pinned.items() if key[0] == "preempted_time"}
+    preemptors = {key[1]: value for key, value in pinned.items() if key[0] == "preempted_time"}
     # It takes a fifth of the time; for as much of that as the guest has work, the vCPU waits.
-    assert max(rivals, key=rivals.__getitem__) == "hog"
+    assert max(preemptors, key=preemptors.__getitem__) == "hog"
     snapshots = read_snapshots(trials[ARM])
     window = (snapshots.before["monotonic_ns"], snapshots.after["monotonic_ns"])
     ran = schedule(host_trace(trials[ARM]), [hog], window=window).threads[hog]
-    assert 0.1 < rivals["hog"] <= ran.on_cpu_ns / 1e9 / snapshots.seconds
+    assert 0.1 < preemptors["hog"] <= ran.on_cpu_ns / 1e9 / snapshots.seconds
 
 
 def recorded(trial: TrialFolder) -> dict[tuple[Any, ...], float]:

@@ -76,9 +76,7 @@ def test_both_sides_reach_their_peer_and_nothing_of_it_is_left(sandbox: Sandbox)
 
 def test_what_a_killed_sweep_left_of_its_link_is_put_away_by_restore(sandbox: Sandbox) -> None:
     process = sandbox.start(*SWEEP, "--quiet")
-    wait_for(
-        lambda: left_of_links() and sandbox.qemu_pids(), 600, "a guest with its cable", process
-    )
+    wait_for(lambda: left_of_links() and sandbox.qemu_pids(), 600, "a guest with its NIC", process)
     process.kill()
     process.communicate(timeout=60)
     assert f"labctl-peer-{process.pid}" in left_of_links()

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BusyError
-from labctl.base.places import StatePlaces, host_lock
+from labctl.base.paths import StatePaths, host_lock
 from labctl.guest.images import Image
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
@@ -155,7 +155,7 @@ def test_what_tuned_changed_is_put_back_without_it(host: Host, name: str) -> Non
     assert differing <= told.keys()
     assert tuned_processes() == running
     assert restored(host) == before
-    assert Journal(StatePlaces(host.sandbox.state).journal).pending() == []
+    assert Journal(StatePaths(host.sandbox.state).journal).pending() == []
 
 
 def test_a_tune_that_is_killed_is_undone_whenever_it_was_killed(host: Host) -> None:
@@ -182,7 +182,7 @@ def test_a_tune_that_is_killed_is_undone_whenever_it_was_killed(host: Host) -> N
 @contextmanager
 def tuning(host: Host) -> Iterator[subprocess.Popen[bytes]]:
     """labctl host tune, from when it has written down what tuned is about to change."""
-    journal = StatePlaces(host.sandbox.state).journal
+    journal = StatePaths(host.sandbox.state).journal
     tune = subprocess.Popen(
         host.argv("exec " + host.labctl("tune", "virtual-host")),
         env=host.sandbox.environment,

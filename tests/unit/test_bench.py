@@ -11,7 +11,7 @@ import pytest
 from labctl.base import yamlfile
 from labctl.base.errors import BrokenError, BusyError
 from labctl.base.events import silent
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.units import Better, Unit
 from labctl.guest.recipe import RecipeFile, load_recipe
 from labctl.store.run_folder import LoadedRun, LoadedTrial
@@ -132,7 +132,7 @@ def test_what_cannot_be_measured_is_named_and_the_rest_is_measured(
 
     monkeypatch.setitem(GROUPS, "sweep", (busy, GROUPS["sweep"][1]))
     monkeypatch.setitem(GROUPS, "help", (quick, GROUPS["help"][1]))
-    benchmark = Benchmark(StatePlaces(Path("none")), silent)
+    benchmark = Benchmark(StatePaths(Path("none")), silent)
     *lost, helped = measure(benchmark, ["sweep", "help"])
     assert [figure.value for figure in lost] == [None] * 4
     assert all("this host is in use" in figure.note for figure in lost)

@@ -11,7 +11,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import silent
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from tools.bench import exits
 from tools.bench.__main__ import measure
 from tools.bench.benchmark import Benchmark
@@ -98,7 +98,7 @@ def test_events_that_perf_lost_were_paid_for_and_are_told() -> None:
 def test_without_bpf_or_a_guest_under_kvm_there_are_no_figures_and_the_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    benchmark = Benchmark(StatePlaces(tmp_path), silent)
+    benchmark = Benchmark(StatePaths(tmp_path), silent)
     monkeypatch.setattr(exits, "why_no_bpf", lambda: "BPF can't be used: a test.")
     assert {figure.note for figure in measure(benchmark, ["exits"])} == {
         "not measured: BPF can't be used: a test"

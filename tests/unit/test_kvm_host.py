@@ -14,7 +14,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, DeadlineError, UsageError
 from labctl.base.events import silent
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.process import running
 from labctl.guest.images import Image
 from labctl.host.facts import QEMU
@@ -135,7 +135,7 @@ def test_a_machine_that_takes_too_long_is_ended_and_shows_its_console(
 
 
 def test_the_guest_image_is_copied_once_and_an_outdated_copy_goes(tmp_path: Path) -> None:
-    places = StatePlaces(tmp_path)
+    places = StatePaths(tmp_path)
     host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-12-1")
     outdated = host.dir / "debian-12-0-abc.raw"
     outdated.touch()
@@ -150,12 +150,12 @@ def test_the_guest_image_is_copied_once_and_an_outdated_copy_goes(tmp_path: Path
 def test_a_copy_that_another_made_meanwhile_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = StatePlaces(tmp_path)
+    places = StatePaths(tmp_path)
     host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-12-1")
     disk = host.dir / f"debian-12-1-{prepared_path(guest).stem}.raw"
 
     @contextmanager
-    def waited_for(places: StatePlaces) -> Iterator[None]:
+    def waited_for(places: StatePaths) -> Iterator[None]:
         disk.write_text("another's")
         yield
 
@@ -165,7 +165,7 @@ def test_a_copy_that_another_made_meanwhile_is_taken(
 
 
 def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = StatePlaces(tmp_path)
+    places = StatePaths(tmp_path)
     host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-12-1")
     monkeypatch.setattr(image, "_FREE_MIB", -1)  # room for next to nothing
     (guest.dir / "disk").write_bytes(b"\x5a" * 2**22)
@@ -183,7 +183,7 @@ def test_another_labctl_is_told_who_has_the_host_while_the_guest_boots(
         told.append(what)
         raise BrokenError("no further")
 
-    places = StatePlaces(tmp_path)
+    places = StatePaths(tmp_path)
     guest = made(places.images, "debian-12-1")
     monkeypatch.setattr(benchmark, "host_locked", locked)
     for module in (image, benchmark):

@@ -12,7 +12,7 @@ import pytest
 
 from labctl.base import process
 from labctl.base.deadline import Deadline
-from labctl.base.places import DATA_FOLDERS
+from labctl.base.paths import DATA_FOLDERS
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -78,7 +78,7 @@ def test_the_wheel_names_its_licence_and_carries_its_text(installed: Path) -> No
 
 
 def test_an_installed_labctl_uses_the_data_inside(installed: Path, tmp_path: Path) -> None:
-    script = "from labctl.base.places import shipped_data; print(shipped_data())"
+    script = "from labctl.base.paths import shipped_data; print(shipped_data())"
     done = run_elsewhere(installed, tmp_path, "-c", script)
     assert done.stdout.strip() == str(installed / "labctl" / "data")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import LabctlError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.cli.main import main
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
@@ -181,7 +181,7 @@ def test_what_goes_on_with_a_run_parses_checks_or_copies_it(
         ("verify", lambda: verify(folder)),
         (
             "export",
-            lambda: export(folder, tmp_path / "x", StatePlaces(tmp_path), redacting=True),
+            lambda: export(folder, tmp_path / "x", StatePaths(tmp_path), redacting=True),
         ),
         ("reparse", lambda: reparse(folder)),
     ):

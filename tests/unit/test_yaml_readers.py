@@ -13,7 +13,7 @@ import pytest
 
 from labctl.analysis.gate.policy import load_policy
 from labctl.base.errors import LabctlError
-from labctl.base.places import data_files, shipped_data
+from labctl.base.paths import data_files, shipped_data
 from labctl.base.tuning import Kind
 from labctl.base.units import Better, Unit
 from labctl.domain.render import render

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from labctl.base.errors import LabctlError
 from labctl.base.events import Event, Listener, Note
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.signals import ending_signals_interrupt
 from labctl.guest.build import build
 from labctl.guest.recipe import load_recipe
@@ -65,7 +65,7 @@ def measure(benchmark: Benchmark, names: Sequence[str]) -> list[Figure]:
     return figures
 
 
-def labels(places: StatePlaces, tell: Listener) -> dict[str, str]:
+def labels(places: StatePaths, tell: Listener) -> dict[str, str]:
     """Return what the figures hold for: host class, accelerator, command, moment."""
     facts = host_facts(places)
     try:
@@ -121,7 +121,7 @@ def main(
     json_file: Path | None, names: tuple[str, ...], trace_events: int, state_dir: Path | None
 ) -> None:
     """Measure labctl's speed and size on this host."""
-    places = StatePlaces(state_dir.resolve()) if state_dir else StatePlaces.default()
+    places = StatePaths(state_dir.resolve()) if state_dir else StatePaths.default()
 
     def tell(event: Event) -> None:
         if isinstance(event, Note):

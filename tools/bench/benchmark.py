@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.events import Listener
-from labctl.base.places import StatePlaces, host_lock
+from labctl.base.paths import StatePaths, host_lock
 from labctl.guest.build import build
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import accelerator
@@ -39,7 +39,7 @@ SWEEP_ARGUMENTS = shlex.split(
 class Benchmark:
     """Provide what all measurements share."""
 
-    places: StatePlaces
+    places: StatePaths
     listener: Listener
     trace_events: int = TRACE_EVENTS
     command: str = "make bench"

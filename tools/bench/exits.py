@@ -19,7 +19,7 @@ from labctl.analysis.design import ALPHA
 from labctl.analysis.intervals import spread, t_interval
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.places import host_lock
+from labctl.base.paths import host_lock
 from labctl.base.process import thread_ids
 from labctl.base.wording import TO
 from labctl.collect import bpf_exits

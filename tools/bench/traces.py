@@ -61,7 +61,7 @@ trace = read_trace(Path(sys.argv[1]), {
     "sched:sched_wakeup": ("pid", "target_cpu"),
 })
 read = time.monotonic()
-threads = schedule(trace, rivals=False).threads
+threads = schedule(trace, preemptors=False).threads
 waits = {
     tid: (one.delays.total_ns, int(one.delays.length_ns.max(initial=0)))
     for tid, one in threads.items()

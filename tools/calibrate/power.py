@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labctl.analysis.model import Comparison, Role, Verdict
-from labctl.analysis.verdicts import Licence
+from labctl.analysis.verdicts import Eligibility
 from tools.calibrate.rates import Rate
 from tools.calibrate.sweeps import Sweep, paired, verdicts
 
@@ -41,15 +41,15 @@ def power(effect: float, noise: float, blocks: int, runs: int, seed: int) -> Pow
     )
     name = f"power/{effect}/{noise}/{blocks}"
     family: list[Comparison] = []
-    licences: list[Licence] = []
+    eligibilities: list[Eligibility] = []
     for decided in verdicts(sweep, runs=runs, seed=seed, name=name):
         family += (c for c in decided.comparisons if c.role is Role.PRIMARY)
-        licences += decided.licences.values()
+        eligibilities += decided.eligibilities.values()
     return Power(
         improves=_having(Verdict.IMPROVES, family),
         equivalent=_having(Verdict.EQUIVALENT, family),
         seen=Rate.of(c.low is not None and c.low > 1 for c in family),
-        handicap=Rate.of(math.isfinite(licence.sees_from) for licence in licences),
+        handicap=Rate.of(math.isfinite(eligibility.sees_from) for eligibility in eligibilities),
     )
 
 

@@ -65,9 +65,9 @@ def sensitivity(
 def _found_alone(decided: Decided, margin: float) -> Iterator[bool]:
     for one in decided.made:
         if one.is_primary:
-            licence = decided.licences[one.place]
+            eligibility = decided.eligibilities[one.place]
             found = replace(
-                licence, sees_from=0.0 if math.isfinite(licence.sees_from) else math.inf
+                eligibility, sees_from=0.0 if math.isfinite(eligibility.sees_from) else math.inf
             )
             verdict = verdict_at(
                 one.effects, one.comparison.better, decided.design.alpha, margin, found

@@ -10,7 +10,7 @@ import click
 
 from labctl.base.errors import LabctlError, UsageError
 from labctl.base.events import Event, Note
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.signals import ending_signals_interrupt
 from tools.kvm_host.image import built_host, guest_disk, prepared_guest
 from tools.kvm_host.machine import Machine
@@ -55,7 +55,7 @@ def main(arguments: tuple[str, ...]) -> None:
     try:
         with ending_signals_interrupt():
             argv = pytest_command(arguments)
-            places = StatePlaces.default()
+            places = StatePaths.default()
             host = built_host(places, tell)
             guest = prepared_guest(places, tell)
             machine = Machine(host, guest, guest_disk(guest, host, places, tell), CHECKOUT)

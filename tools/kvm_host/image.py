@@ -9,7 +9,7 @@ from pathlib import Path
 from labctl.base import process, yamlfile
 from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.guest.build import build
 from labctl.guest.images import Image, images_lock
 from labctl.guest.recipe import Recipe, RecipeFile, load_recipe
@@ -37,12 +37,12 @@ def host_recipe() -> Recipe:
     return Recipe("kvm-host", spec.model_copy(update={"packages": packages}))
 
 
-def built_host(places: StatePlaces, listener: Listener) -> Image:
+def built_host(places: StatePaths, listener: Listener) -> Image:
     """Kept among labctl's images: 'labctl image list' shows it, 'labctl image rm' removes it."""
     return build(host_recipe(), places, listener)
 
 
-def prepared_guest(places: StatePlaces, listener: Listener) -> Image:
+def prepared_guest(places: StatePaths, listener: Listener) -> Image:
     """The guest image, booted once here: a first boot would take minutes in the emulated host."""
     guest = build(load_recipe(IMAGE), places, listener)
     if not prepared_path(guest).is_file():
@@ -53,7 +53,7 @@ def prepared_guest(places: StatePlaces, listener: Listener) -> Image:
     return guest
 
 
-def guest_disk(guest: Image, host: Image, places: StatePlaces, listener: Listener) -> Path:
+def guest_disk(guest: Image, host: Image, places: StatePaths, listener: Listener) -> Path:
     """A disk with the guest image's folder, made now if there is none of this very image. It lies
     in the host image's folder, and goes with it."""
     disk = host.dir / f"{guest.dir.name}-{prepared_path(guest).stem}.raw"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from labctl.analysis.cells import Cells, Place
+from labctl.analysis.cells import Cells, Scenario
 from labctl.analysis.compare import Compared
 from labctl.analysis.design import Design
 from labctl.analysis.diagnostics.drift import drifts, level_drift
 from labctl.analysis.diagnostics.lines import Ground, lines
 from labctl.analysis.diagnostics.outliers import outliers
 from labctl.analysis.model import Diagnostic
-from labctl.analysis.verdicts import Licence
+from labctl.analysis.verdicts import Eligibility
 from labctl.store.run_folder import LoadedRun
 
 
@@ -23,12 +23,12 @@ def diagnose(
     run: LoadedRun,
     design: Design,
     cells: Cells,
-    licences: Mapping[Place, Licence],
+    eligibilities: Mapping[Scenario, Eligibility],
     made: Sequence[Compared],
 ) -> Iterator[Diagnostic]:
     """Return every diagnostic in the primary metric of each place with blocks enough for a verdict.
     Nothing is removed or changed because of one."""
-    for place, licence in licences.items():
+    for place, eligibility in eligibilities.items():
         primary = design.primaries[place.workload]
         here = list(lines(design, cells, place, primary, made))
         if not here:
@@ -38,7 +38,7 @@ def diagnose(
             for one in made
             if one.is_primary and one.place == place
         }
-        ground = Ground(design, place, primary, licence, given)
+        ground = Ground(design, place, primary, eligibility, given)
         yield from outliers(ground, here, run)
         yield from drifts(ground, here)
         yield from level_drift(ground, cells)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from labctl.analysis.boots import sharing
-from labctl.analysis.cells import Cells, Place, Series
+from labctl.analysis.cells import Cells, Scenario, Series
 from labctl.analysis.compare import Compared
 from labctl.analysis.design import Design, Primary
 from labctl.analysis.diagnostics.series import Groups, Values
 from labctl.analysis.effects import Effects, effects_of
 from labctl.analysis.model import Diagnostic, DiagnosticKind, Verdict
-from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility
 from labctl.analysis.words import change_text
 
 LEVEL = 0.01
@@ -27,9 +27,9 @@ class Ground:
     """A workload and condition, and what its verdicts follow from."""
 
     design: Design
-    place: Place
+    place: Scenario
     primary: Primary
-    licence: Licence
+    eligibility: Eligibility
     verdicts: Mapping[str, Verdict | None]
     """By tuning, as given."""
 
@@ -94,7 +94,7 @@ class Line:
 
 
 def lines(
-    design: Design, cells: Cells, place: Place, primary: Primary, made: Iterable[Compared]
+    design: Design, cells: Cells, place: Scenario, primary: Primary, made: Iterable[Compared]
 ) -> Iterator[Line]:
     """Those that have blocks enough for a verdict."""
     baseline, control = (

@@ -11,7 +11,7 @@ from labctl.analysis.design import ALPHA
 from labctl.analysis.diagnostics.lines import Ground, Line
 from labctl.analysis.effects import on_scale, towards_better
 from labctl.analysis.intervals import Interval, Spread, t_interval
-from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence, decide, sees_from
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility, decide, sees_from
 from labctl.base.units import Better
 
 
@@ -24,24 +24,24 @@ def outcomes(
     left = {line.name: _spread(line, without) for line in lines}
     design = ground.design
     said: dict[str, str] = {}
-    licence = ground.licence
+    eligibility = ground.eligibility
     for line in lines:
         alpha = design.control_alpha if line.name == design.control else ALPHA
         interval = t_interval(left[line.name], alpha)
         if line.name == design.control:
-            licence = _licence(licence, interval)
-            said[line.name] = "not different from" if licence.judges else "different from"
+            eligibility = _eligibility(eligibility, interval)
+            said[line.name] = "not different from" if eligibility.judges else "different from"
             said[line.name] += " baseline"
         elif line.name == design.handicap:
             found = interval is not None and towards_better(interval, _better(line)).high < 0
             known = abs(left[line.name].mean) if found else None
             control = left.get(design.control or "")
             least = sees_from(known, control, design.alpha)
-            licence = Licence(licence.judges, licence.reach, least)
+            eligibility = Eligibility(eligibility.judges, eligibility.reach, least)
             said[line.name] = "found" if found else "not found"
     for line in lines:
         if line.name not in said:
-            said[line.name] = _verdict(ground, line, left[line.name], licence)
+            said[line.name] = _verdict(ground, line, left[line.name], eligibility)
     return said
 
 
@@ -50,14 +50,14 @@ def _spread(line: Line, without: Collection[int]) -> Spread:
     return spread_over(left, line.effects.boots, 0.0, line.effects.floor)
 
 
-def _licence(licence: Licence, interval: Interval | None) -> Licence:
+def _eligibility(eligibility: Eligibility, interval: Interval | None) -> Eligibility:
     """As the control's check gives it (analysis/checks.py)."""
     if interval is None:
-        return replace(licence, judges=False, reach=0.0)
-    return replace(licence, judges=interval.low <= 0 <= interval.high, reach=interval.reach)
+        return replace(eligibility, judges=False, reach=0.0)
+    return replace(eligibility, judges=interval.low <= 0 <= interval.high, reach=interval.reach)
 
 
-def _verdict(ground: Ground, line: Line, of: Spread, licence: Licence) -> str:
+def _verdict(ground: Ground, line: Line, of: Spread, eligibility: Eligibility) -> str:
     """As if there were blocks enough: nine that are left of ten count for ten."""
     alpha, better = ground.design.alpha, _better(line)
     wide, narrow = (t_interval(of, a) for a in (alpha, 2 * alpha))
@@ -67,7 +67,7 @@ def _verdict(ground: Ground, line: Line, of: Spread, licence: Licence) -> str:
         interval=None if wide is None else towards_better(wide, better),
         narrow=None if narrow is None else towards_better(narrow, better),
         margin=on_scale(ground.primary.margin, line.effects.kind),
-        licence=licence,
+        eligibility=eligibility,
     )
     return str(verdict)
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from labctl.analysis.cells import Cell, Place, cell_of
+from labctl.analysis.cells import Cell, Scenario, cell_of
 from labctl.analysis.diagnostics import series
 from labctl.analysis.diagnostics.lines import LEVEL, Ground, Line, whose
 from labctl.analysis.diagnostics.outcomes import outcomes
@@ -76,7 +76,7 @@ def _hanging(
             yield f"{who} is '{now[name]}' with {them} and would be '{then[name]}' without."
 
 
-def _folders(run: LoadedRun, arms: Iterable[str], place: Place, blocks: Iterable[int]) -> str:
+def _folders(run: LoadedRun, arms: Iterable[str], place: Scenario, blocks: Iterable[int]) -> str:
     """Name the trials that counted there: "trials/0131 ('pinned')"."""
     wanted = {(Cell(arm, place), block) for arm in arms for block in blocks}
     return listed(

@@ -1,8 +1,9 @@
 """Decide what a run's control and handicap let a gate say of a rule against baseline.
 
-A rule about a primary metric is a claim as a verdict is one, so the run's licence binds it as it
-does those (METHOD 5, 18, 20), but by the rule's own limit. Other metrics have no check of their
-own: of them nothing is decided where the place's control failed, and the rest is theirs to show.
+A rule about a primary metric is a claim as a verdict is one, so the run's eligibility binds it as
+it does those (METHOD 5, 18, 20), but by the rule's own limit. Other metrics have no check of their
+own: nothing is decided about them where the scenario's control failed, and the rest is theirs to
+show.
 Pure.
 """
 
@@ -77,9 +78,9 @@ def leave(
     blind = _blind(checked, limit)
     if itself:
         return Leave(blind=blind)
-    if not checked.licence.judges:
+    if not checked.eligibility.judges:
         return Leave(refused=_refusal(checked))
-    reach = checked.licence.reach
+    reach = checked.eligibility.reach
     small = min(on_scale(primary.margin, effects.kind), limit)
     if reach <= small:
         return Leave(blind=blind)
@@ -103,9 +104,9 @@ def _refusal(checked: Checked) -> str:
 
 def _blind(checked: Checked, loss: float) -> str:
     """Return why a loss as large as the rule's limit may have gone unseen."""
-    if checked.licence.sees(loss):
+    if checked.eligibility.sees(loss):
         return ""
-    if math.isfinite(checked.licence.sees_from):
+    if math.isfinite(checked.eligibility.sees_from):
         why = "was found, but is no proof that a loss as small as the limit would have been"
         return f"the handicap {why}"
     why = "was not found" if checked.handicap.passed is False else "could not be checked"

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from labctl.analysis.added import confirmatory
 from labctl.analysis.caveats import imported
-from labctl.analysis.cells import Cells, Place, Series, read_cells
+from labctl.analysis.cells import Cells, Scenario, Series, read_cells
 from labctl.analysis.design import ALPHA, Design, joint_level, read_design
 from labctl.analysis.effects import alone, by_ratio, effects_of, ratio_of
 from labctl.analysis.gate.claims import decide
@@ -259,7 +259,7 @@ def _references(
     cells: Cells,
     others: Mapping[str, _Other],
     tuning: str,
-    place: Place,
+    place: Scenario,
     key: str,
 ) -> tuple[str | None, Sequence[Series], str]:
     """Return what it is compared with: its name, its series, and why there is none."""
@@ -326,7 +326,7 @@ def _mismatch(rule: Rule, values: _Values, series: Series) -> str:
 
 
 def _promise(
-    design: Design, other: _Other | None, tuning: str, place: Place, against: str | None
+    design: Design, other: _Other | None, tuning: str, place: Scenario, against: str | None
 ) -> str:
     """Return why a comparison says nothing because a completed write means something else on its
     other side (METHOD 10)."""

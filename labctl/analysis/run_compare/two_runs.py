@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from labctl.analysis.added import confirmatory
-from labctl.analysis.cells import Cells, Place, Series, read_cells
+from labctl.analysis.cells import Cells, Scenario, Series, read_cells
 from labctl.analysis.checks import Checked, check
 from labctl.analysis.design import Design, joint_level, read_design
 from labctl.analysis.effects import (
@@ -30,7 +30,7 @@ from labctl.analysis.intervals import Spread, welch_interval
 from labctl.analysis.model import EffectKind
 from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.run_compare.run_facts import FactDifference, fact_differences
-from labctl.analysis.verdicts import FEWEST_BLOCKS, Licence
+from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility
 from labctl.base.units import Better, Unit
 from labctl.base.wording import counted
 from labctl.store.run_folder import LoadedRun
@@ -156,7 +156,7 @@ class _Spot(NamedTuple):
     """Hold what is compared: the primary metric of one tuning under one workload and condition."""
 
     tuning: str
-    place: Place
+    place: Scenario
     metric: str
 
 
@@ -174,12 +174,12 @@ class _Side:
     def has(self, spot: _Spot) -> bool:
         return self.cells.get(spot.tuning, spot.place, spot.metric) is not None
 
-    def checked(self, place: Place) -> Checked:
+    def checked(self, place: Scenario) -> Checked:
         """Control and handicap of the run at a place whose workload has a primary metric."""
         return check(self.design, self.cells, place, self.design.primaries[place.workload])
 
-    def licence(self, place: Place) -> Licence:
-        return self.checked(place).licence
+    def eligibility(self, place: Scenario) -> Eligibility:
+        return self.checked(place).eligibility
 
     def series(self, spot: _Spot) -> Series:
         return self.cells.at(spot.tuning, spot.place)[spot.metric]
@@ -252,7 +252,7 @@ def _unmatched_tunings(a: _Side, b: _Side) -> Iterator[str]:
             yield f"Tuning '{name}' is defined otherwise in {b.run.name}."
 
 
-def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Place]:
+def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Scenario]:
     ours, theirs = (side.run.plan.get("workloads") or {} for side in (a, b))
     same = set()
     for name in [*ours, *(name for name in theirs if name not in ours)]:
@@ -294,7 +294,7 @@ def _level(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference:
         shown=(ours.typical, theirs.typical),
         alpha=alpha,
         of_effect=False,
-        licences=(),
+        eligibilities=(),
     )
 
 
@@ -311,7 +311,7 @@ def _effect(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference | None:
         shown=(ours.shown(ours.spread.mean), theirs.shown(theirs.spread.mean)),
         alpha=alpha,
         of_effect=True,
-        licences=(a.licence(spot.place), b.licence(spot.place)),
+        eligibilities=(a.eligibility(spot.place), b.eligibility(spot.place)),
     )
 
 
@@ -338,7 +338,7 @@ def _difference(
     shown: tuple[float, float],
     alpha: float,
     of_effect: bool,
-    licences: Sequence[Licence],
+    eligibilities: Sequence[Eligibility],
 ) -> Difference:
     interval = welch_interval(*spreads, alpha)
 
@@ -368,8 +368,8 @@ def _difference(
         blocks_a=spreads[0].n,
         blocks_b=spreads[1].n,
         before_look=a.design.before_look or b.design.before_look,
-        judges=all(licence.judges for licence in licences),
-        sees=all(licence.sees(on_scale(margin, kind)) for licence in licences),
+        judges=all(eligibility.judges for eligibility in eligibilities),
+        sees=all(eligibility.sees(on_scale(margin, kind)) for eligibility in eligibilities),
     )
 
 
@@ -380,7 +380,7 @@ def _unchecked(a: _Side, b: _Side, judged: Collection[_Spot]) -> Iterator[str]:
             checked = side.checked(place)
             if side.cells.blocks < FEWEST_BLOCKS:
                 continue  # said already, and then nothing can be checked
-            if not checked.licence.judges:
+            if not checked.eligibility.judges:
                 yield f"{side.run.name}: {checked.control.sentence}"
             elif checked.handicap.passed is not True:
                 yield f"{side.run.name}: {checked.handicap.sentence}"

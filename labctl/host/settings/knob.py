@@ -21,7 +21,7 @@ class Impossible(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class KnobPlace:
     """Name where knobs are turned. `root`: of the host's files. `isolated`: the CPUs that are the
     guests' vCPUs', `housekeeping`: those that stay the host's."""
 
@@ -60,10 +60,10 @@ class Knob:
 
     name: str
     what: str
-    changes: Callable[[str, Place], Sequence[Change]]
-    now: Callable[[Place], str | None]
-    turned: Callable[[str, Place, Changes], list[str]] | None = None
-    held: Callable[[str, Place], AbstractContextManager[Held]] | None = None
+    changes: Callable[[str, KnobPlace], Sequence[Change]]
+    now: Callable[[KnobPlace], str | None]
+    turned: Callable[[str, KnobPlace, Changes], list[str]] | None = None
+    held: Callable[[str, KnobPlace], AbstractContextManager[Held]] | None = None
     takes: Values | None = None
 
     @property

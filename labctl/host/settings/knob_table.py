@@ -13,7 +13,7 @@ from labctl.host.settings.journal import Change
 from labctl.host.settings.knob import (
     Impossible,
     Knob,
-    Place,
+    KnobPlace,
     check_writable,
     file_change,
     follower,
@@ -32,7 +32,7 @@ _INTERRUPTS = "proc/irq/[0-9]*/smp_affinity_list"
 _THP = "sys/kernel/mm/transparent_hugepage/enabled"
 
 
-def _smt(value: str, place: Place) -> list[Change]:
+def _smt(value: str, place: KnobPlace) -> list[Change]:
     control = place.root / _SMT
     found = place.text(_SMT)
     if found not in ("on", "off"):
@@ -52,7 +52,7 @@ def _smt(value: str, place: Place) -> list[Change]:
     ]
 
 
-def _cpuset_v1(place: Place) -> bool:
+def _cpuset_v1(place: KnobPlace) -> bool:
     for line in (place.text("proc/mounts") or "").splitlines():
         fields = line.split()
         if fields[2] == "cgroup":
@@ -66,8 +66,8 @@ def _pool(size_kib: int) -> str:
     return f"sys/kernel/mm/hugepages/hugepages-{size_kib}kB/nr_hugepages"
 
 
-def _hugepages(size_kib: int) -> Callable[[str, Place], list[Change]]:
-    def changes(value: str, place: Place) -> list[Change]:
+def _hugepages(size_kib: int) -> Callable[[str, KnobPlace], list[Change]]:
+    def changes(value: str, place: KnobPlace) -> list[Change]:
         change = file_change(place.root / _pool(size_kib), value)
         more = int(value) - int(place.text(_pool(size_kib)) or 0)
         free = re.search(r"^MemAvailable:\s+(\d+) kB", place.text("proc/meminfo") or "", re.M)
@@ -80,7 +80,7 @@ def _hugepages(size_kib: int) -> Callable[[str, Place], list[Change]]:
     return changes
 
 
-def _governor(value: str, place: Place) -> list[Change]:
+def _governor(value: str, place: KnobPlace) -> list[Change]:
     changes: list[Change] = []
     for path in place.files(_GOVERNOR):
         available = place.text(f"{path.relative_to(place.root).parent}/scaling_available_governors")
@@ -95,12 +95,12 @@ def _governor(value: str, place: Place) -> list[Change]:
     return changes
 
 
-def _governors(place: Place) -> str | None:
+def _governors(place: KnobPlace) -> str | None:
     found = {place.text(str(path.relative_to(place.root))) for path in place.files(_GOVERNOR)}
     return ", ".join(sorted(filter(None, found))) or None
 
 
-def _c_states(value: str, place: Place) -> list[Change]:
+def _c_states(value: str, place: KnobPlace) -> list[Change]:
     states = place.files(_STATES)
     if not states:
         raise Impossible("the kernel has no idle states to choose from (no cpuidle)")
@@ -113,7 +113,7 @@ def _c_states(value: str, place: Place) -> list[Change]:
     return changes
 
 
-def _c_states_now(place: Place) -> str | None:
+def _c_states_now(place: KnobPlace) -> str | None:
     """The longest latency of a state that is allowed, or "all"."""
     states = place.files(_STATES)
     allowed = [path for path in states if place.text(str(path.relative_to(place.root))) == "0"]
@@ -122,11 +122,11 @@ def _c_states_now(place: Place) -> str | None:
     return str(max((_latency_us(path, place) for path in allowed), default=0))
 
 
-def _latency_us(disable: Path, place: Place) -> int:
+def _latency_us(disable: Path, place: KnobPlace) -> int:
     return int(place.text(f"{disable.relative_to(place.root).parent}/latency") or 0)
 
 
-def _latency(value: str, place: Place) -> list[Change]:
+def _latency(value: str, place: KnobPlace) -> list[Change]:
     """Nothing that could be put back; raises Impossible where it can't be held."""
     try:
         limit_us(place.root)
@@ -137,14 +137,14 @@ def _latency(value: str, place: Place) -> list[Change]:
     return []
 
 
-def _latency_now(place: Place) -> str | None:
+def _latency_now(place: KnobPlace) -> str | None:
     try:
         return in_words(limit_us(place.root))
     except OSError:
         return None
 
 
-def _thp(value: str, place: Place) -> list[Change]:
+def _thp(value: str, place: KnobPlace) -> list[Change]:
     # Switching khugepaged on or off sets the memory that the kernel keeps free (mm/khugepaged.c,
     # set_recommended_min_free_kbytes); seen: 67584 kB with "madvise", 19832 kB with "never".
     return [
@@ -153,7 +153,7 @@ def _thp(value: str, place: Place) -> list[Change]:
     ]
 
 
-def _irq_affinity(value: str, place: Place) -> list[Change]:
+def _irq_affinity(value: str, place: KnobPlace) -> list[Change]:
     if _process_runs(place, "irqbalance"):
         raise Impossible("irqbalance runs, and moves interrupts back ('systemctl stop irqbalance')")
     default = CpuMask(str(place.root / "proc/irq/default_smp_affinity"))
@@ -166,7 +166,7 @@ def _irq_affinity(value: str, place: Place) -> list[Change]:
     return changes
 
 
-def _interrupts(place: Place) -> Iterator[tuple[FileValue, str]]:
+def _interrupts(place: KnobPlace) -> Iterator[tuple[FileValue, str]]:
     """Each interrupt's CPUs; without those that have ended meanwhile, or tell nobody."""
     for path in place.files(_INTERRUPTS):
         tunable = FileValue(str(path))
@@ -176,7 +176,7 @@ def _interrupts(place: Place) -> Iterator[tuple[FileValue, str]]:
             continue
 
 
-def _workqueues(value: str, place: Place) -> list[Change]:
+def _workqueues(value: str, place: KnobPlace) -> list[Change]:
     changes = []
     for tunable, present in _masks(place):
         check_writable(Path(tunable.path))
@@ -186,7 +186,7 @@ def _workqueues(value: str, place: Place) -> list[Change]:
     return changes
 
 
-def _masks(place: Place) -> Iterator[tuple[CpuMask, str]]:
+def _masks(place: KnobPlace) -> Iterator[tuple[CpuMask, str]]:
     folder = "sys/devices/virtual/workqueue"
     for path in [*place.files(f"{folder}/cpumask"), *place.files(f"{folder}/*/cpumask")]:
         tunable = CpuMask(str(path))
@@ -197,12 +197,12 @@ def _together(found: Iterable[tuple[object, str]]) -> str | None:
     return format_cpus(cpu for _, cpus in found for cpu in parse_cpus(cpus)) or None
 
 
-def _off_isolated(cpus: str, place: Place) -> str:
+def _off_isolated(cpus: str, place: KnobPlace) -> str:
     left = parse_cpus(cpus) - place.isolated or place.housekeeping - place.isolated
     return format_cpus(left) or cpus
 
 
-def _process_runs(place: Place, name: str) -> bool:
+def _process_runs(place: KnobPlace, name: str) -> bool:
     return any(
         place.text(str(path.relative_to(place.root))) == name
         for path in place.files("proc/[0-9]*/comm")

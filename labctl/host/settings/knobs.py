@@ -12,7 +12,7 @@ from labctl.base.knob_values import HOUSEKEEPING
 from labctl.base.latency_qos import Held
 from labctl.base.yamlfile import nearest
 from labctl.host.settings.journal import Changes, Journal
-from labctl.host.settings.knob import Impossible, Knob, Place
+from labctl.host.settings.knob import Impossible, Knob, KnobPlace
 from labctl.host.settings.knob_table import TABLE
 
 _KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in TABLE}
@@ -54,10 +54,10 @@ def check_knobs(host: Mapping[str, str]) -> None:
             )
 
 
-def problems(host: Mapping[str, str], place: Place | None = None) -> list[str]:
+def problems(host: Mapping[str, str], place: KnobPlace | None = None) -> list[str]:
     """Return why this host can't have these values, as sentences' parts; [] when it can. Only
     reads."""
-    place = place or Place()
+    place = place or KnobPlace()
     found = []
     for knob, value in _in_order(host):
         try:
@@ -72,12 +72,12 @@ def held_by(host: Mapping[str, str]) -> list[str]:
     return [knob.name for knob, _ in _in_order(host) if knob.held is not None]
 
 
-def states(place: Place | None = None) -> list[KnobState]:
+def states(place: KnobPlace | None = None) -> list[KnobState]:
     """Every knob as it is now. Only reads."""
-    return [_state(knob, place or Place()) for knob in TABLE]
+    return [_state(knob, place or KnobPlace()) for knob in TABLE]
 
 
-def turn(host: Mapping[str, str], place: Place, changes: Changes) -> list[str]:
+def turn(host: Mapping[str, str], place: KnobPlace, changes: Changes) -> list[str]:
     """Give the knobs these values; returns what the kernel refused of it: sentences.
 
     Raises HostError for one that can't be turned. What was turned is undone with `changes`.
@@ -104,7 +104,7 @@ def host_changed(
     `isolated`: the CPUs of the guest's vCPUs, `housekeeping`: the host's own. Raises HostError when
     a knob can't be turned (then none is), BrokenError when one can't be turned back.
     """
-    place = Place(housekeeping=housekeeping, isolated=isolated)
+    place = KnobPlace(housekeeping=housekeeping, isolated=isolated)
     with journal.changing() as changes, ExitStack() as stack:
         refused = turn(host, place, changes)
         held = [
@@ -120,7 +120,7 @@ def _in_order(host: Mapping[str, str]) -> list[tuple[Knob, str]]:
     return [(knob, host[knob.name]) for knob in TABLE if knob.name in host]
 
 
-def _state(knob: Knob, place: Place) -> KnobState:
+def _state(knob: Knob, place: KnobPlace) -> KnobState:
     now = knob.now(place)
     tried = HOUSEKEEPING if knob.values.accepts(HOUSEKEEPING) else now
     problem = None

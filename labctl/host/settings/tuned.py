@@ -20,10 +20,10 @@ from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.knob_values import KNOB_VALUES, Values
-from labctl.base.places import data_folders
+from labctl.base.paths import data_folders
 from labctl.base.templates import lab_template_environment
 from labctl.host.settings.journal import Change, Changes
-from labctl.host.settings.knob import Impossible, Knob, Place
+from labctl.host.settings.knob import Impossible, Knob, KnobPlace
 from labctl.host.settings.tunables import FileValue, cpu_mask
 from labctl.host.settings.tuned_profile import (
     HELD,
@@ -73,7 +73,7 @@ def knob() -> Knob:
     )
 
 
-def kernel_words(name: str, place: Place) -> list[str]:
+def kernel_words(name: str, place: KnobPlace) -> list[str]:
     """Return what profile `name` adds to the kernel's command line; raises HostError for one that
     can't be read."""
     return [word for part in application(name, place).left_out for word in part.planned.split()]
@@ -83,21 +83,21 @@ def sysctl(name: str, key: str) -> str | None:
     """Return what profile `name` sets a sysctl to; None where it leaves it, or isn't on this
     host."""
     try:
-        units = read_profile(name, own=_own(name, Place())).units
+        units = read_profile(name, own=_own(name, KnobPlace())).units
     except HostError:
         return None
     values = [u.options[key] for u in units if u.type == "sysctl" and key in u.options]
     return values[-1] if values else None
 
 
-def _turned(value: str, place: Place, changes: Changes) -> list[str]:
+def _turned(value: str, place: KnobPlace, changes: Changes) -> list[str]:
     how = _how(value, place)
     act, said = how.act, list[str]()
     refused = changes.make(how.changes, act and (lambda: said.extend(act())))
     return [*refused, *said, *(part.sentence(value) for part in how.left_out)]
 
 
-def _how(value: str, place: Place) -> Application:
+def _how(value: str, place: KnobPlace) -> Application:
     if shutil.which("tuned") is None or shutil.which("tuned-adm") is None:
         raise Impossible("it needs tuned, which is not installed ('apt-get install tuned')")
     try:
@@ -107,7 +107,7 @@ def _how(value: str, place: Place) -> Application:
         raise Impossible(f"{error.message}{hint}") from error
 
 
-def _now(place: Place) -> str | None:
+def _now(place: KnobPlace) -> str | None:
     if not daemon_runs(place.root / _PID_FILE):
         return None
     return place.text("etc/tuned/active_profile") or "none"
@@ -126,7 +126,7 @@ def known_profiles(root: Path = Path("/")) -> list[str]:
     return sorted({*profile_names(root), *own_profiles()} - {APPLIED})
 
 
-def application(name: str, place: Place) -> Application:
+def application(name: str, place: KnobPlace) -> Application:
     """Return how profile `name` is applied here; raises HostError for one that can't be read."""
     own = _own(name, place)
     profile = read_profile(name, place.root, own)
@@ -161,12 +161,12 @@ def application(name: str, place: Place) -> Application:
     )
 
 
-def _own(name: str, place: Place) -> dict[str, str]:
+def _own(name: str, place: KnobPlace) -> dict[str, str]:
     """The text of a profile of ours by its name; {} for any other."""
     return {name: _rendered(name, place)} if name in own_profiles() else {}
 
 
-def _rendered(name: str, place: Place) -> str:
+def _rendered(name: str, place: KnobPlace) -> str:
     # Loaded here: `labctl host` must not take as long to start as a report.
     from jinja2.exceptions import TemplateError
 
@@ -178,7 +178,7 @@ def _rendered(name: str, place: Place) -> str:
         raise BrokenError(f"templates/tuned/{template}: {error}") from error
 
 
-def _snapshots(profiles: Iterable[Profile], place: Place) -> list[Change]:
+def _snapshots(profiles: Iterable[Profile], place: KnobPlace) -> list[Change]:
     """Every file that the profiles may set, to be seen afterwards; what follows others first."""
     effects = [
         found
@@ -207,7 +207,7 @@ def _readable(tunable: FileValue) -> bool:
         return False
 
 
-def _standing_in(profile: Profile, left_out: Sequence[Refused], place: Place) -> str:
+def _standing_in(profile: Profile, left_out: Sequence[Refused], place: KnobPlace) -> str:
     """The profile that includes the one asked for, without what can't be undone."""
     lines = ["[main]", f"summary={profile.name}, as labctl applies it", f"include={profile.name}"]
     if profile.uses_isolated:
@@ -217,7 +217,7 @@ def _standing_in(profile: Profile, left_out: Sequence[Refused], place: Place) ->
     return "\n".join(lines) + "\n"
 
 
-def _words(planned: str, place: Place) -> str:
+def _words(planned: str, place: KnobPlace) -> str:
     """Words for the kernel's command line, as tuned's own variables make them."""
     isolated, others = format_cpus(place.isolated), _not_isolated(place)
     variables = {
@@ -233,7 +233,7 @@ def _words(planned: str, place: Place) -> str:
     return " ".join(word for word in planned.split() if "${" not in word)
 
 
-def _not_isolated(place: Place) -> CpuSet:
+def _not_isolated(place: KnobPlace) -> CpuSet:
     present = place.text("sys/devices/system/cpu/present")
     return (parse_cpus(present) if present else place.housekeeping) - place.isolated
 

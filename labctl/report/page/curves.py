@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.model import Level
 from labctl.analysis.view import View, mapping
 from labctl.analysis.words import capital
@@ -80,7 +80,7 @@ class Curves:
     """Which percentiles stand in the table only, and why; "" when none does."""
 
 
-def curves(view: View, place: Place, shown: Collection[str]) -> list[Curves]:
+def curves(view: View, place: Scenario, shown: Collection[str]) -> list[Curves]:
     """One set of pictures per kind of latency (open and closed loop, reads, writes); [] where none
     was measured.
 
@@ -94,7 +94,7 @@ def curves(view: View, place: Place, shown: Collection[str]) -> list[Curves]:
     ]
 
 
-def _kinds(view: View, place: Place, prefix: str) -> dict[str, dict[str, dict[str, Level]]]:
+def _kinds(view: View, place: Scenario, prefix: str) -> dict[str, dict[str, dict[str, Level]]]:
     """By labels and arm what begins with the prefix, and the longest, the same of either loop."""
     kinds: dict[str, dict[str, dict[str, Level]]] = {}
     for level in view.levels(place):
@@ -107,7 +107,7 @@ def _kinds(view: View, place: Place, prefix: str) -> dict[str, dict[str, dict[st
 
 def _curves(
     view: View,
-    place: Place,
+    place: Scenario,
     prefix: str,
     labels: str,
     levels: Mapping[str, Mapping[str, Level]],
@@ -251,7 +251,7 @@ def _largest(level: Level | None) -> str:
     return quantity(level.typical, level.unit) if level is not None else ""
 
 
-def _of_what(view: View, place: Place, maxima: Iterable[Level]) -> str:
+def _of_what(view: View, place: Scenario, maxima: Iterable[Level]) -> str:
     trials = max((len(level.values) for level in maxima), default=0)
     if not trials:
         return ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from labctl.analysis.cells import Place, cell_of
+from labctl.analysis.cells import Scenario, cell_of
 from labctl.analysis.view import View, primary_column
 from labctl.base.units import Unit
 from labctl.base.wording import NOT_AVAILABLE, quantity
@@ -75,13 +75,13 @@ class Dots:
     rows: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-Invalid = Mapping[tuple[str, Place], Sequence[tuple[int, Mapping[str, float]]]]
+Invalid = Mapping[tuple[str, Scenario], Sequence[tuple[int, Mapping[str, float]]]]
 """Invalid attempts by arm and place: block, and the values of that trial by metric key."""
 
 
 def invalid_attempts(view: View) -> Invalid:
     """Every attempt that was thrown out. Read once for a page: runs have thousands of trials."""
-    found: dict[tuple[str, Place], list[tuple[int, Mapping[str, float]]]] = {}
+    found: dict[tuple[str, Scenario], list[tuple[int, Mapping[str, float]]]] = {}
     for trial in view.run.trials:
         cell = cell_of(trial.record.cell)
         if trial.record.status is not TrialStatus.INVALID or cell is None:
@@ -91,7 +91,7 @@ def invalid_attempts(view: View) -> Invalid:
     return found
 
 
-def dots(view: View, place: Place, invalid: Invalid, shown: Collection[str]) -> Dots | None:
+def dots(view: View, place: Scenario, invalid: Invalid, shown: Collection[str]) -> Dots | None:
     """The primary metric of every trial of a place; None where no trial has it.
 
     `shown`: the arms that are drawn; the table has all.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import quantiles
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.model import Comparison, EffectKind
 from labctl.analysis.view import View, primary_column, verdict_text
 from labctl.analysis.words import effect_text
@@ -115,7 +115,7 @@ class _Axis:
         return _Axis(low, high, self.scale)
 
 
-def forest(view: View, place: Place) -> Forest | None:
+def forest(view: View, place: Scenario) -> Forest | None:
     """The primary metric of every guest against baseline; None when nothing was compared."""
     judged = view.primary_comparison(place)
     if judged is None:
@@ -148,7 +148,7 @@ def forest(view: View, place: Place) -> Forest | None:
     )
 
 
-def native_reference(view: View, place: Place) -> Comparison | None:
+def native_reference(view: View, place: Scenario) -> Comparison | None:
     """Native against baseline, which the judgement has the other way round; None without."""
     primary = view.primary(place.workload)
     twin = view.twin(view.baseline)

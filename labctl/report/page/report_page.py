@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.analysis.model import Judgement
-from labctl.analysis.side_costs import Price, bill
+from labctl.analysis.side_costs import Price, side_costs_of
 from labctl.analysis.skipped import skipped
 from labctl.analysis.view import View, sequence
 from labctl.report import sentences
@@ -15,7 +15,7 @@ from labctl.report.page import appendix, curves, dots
 from labctl.report.page.hashed import hashed
 from labctl.report.page.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.page.pinmap import pin_maps
-from labctl.report.page.place_page import Change, Section, change, room_for, section
+from labctl.report.page.scenario_page import Change, Section, change, room_for, section
 from labctl.report.published import published_part
 from labctl.report.templating import template
 from labctl.store.run_folder import LoadedRun
@@ -133,7 +133,9 @@ def _matrix(view: View, sections: Sequence[Section]) -> _Matrix:
         cells = []
         for place in places:
             judged = next(iter(view.judged(place, tuning)), None)
-            prices = tuple(price for price in bill(view, tuning, place) if price.who != "guest")
+            prices = tuple(
+                price for price in side_costs_of(view, tuning, place) if price.who != "guest"
+            )
             cells.append(_Cell(change(judged), prices) if judged is not None else None)
         rows.append(_MatrixRow(tuning, view.description(tuning), tuple(cells)))
     checks = tuple(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.model import Level
 from labctl.analysis.view import View, only_label
 from labctl.base.units import Unit
@@ -58,13 +58,13 @@ class Stack:
     description: str
 
 
-def host_cpu(view: View, place: Place, shown: Collection[str]) -> Stack | None:
+def host_cpu(view: View, place: Scenario, shown: Collection[str]) -> Stack | None:
     """CPU seconds per second of the host, by thread; None where none was measured."""
     title = f"{place.title}: host CPU by thread"
     return _stack(view, place, title, _thread, _THREADS, shown, "host CPU")
 
 
-def exits(view: View, place: Place, shown: Collection[str]) -> tuple[Stack, ...]:
+def exits(view: View, place: Scenario, shown: Collection[str]) -> tuple[Stack, ...]:
     """VM exits by reason, their number and their time, each per operation where that was measured,
     else per second; () without a breakdown. Of a run with more arms than a picture has room for
     the number alone."""
@@ -86,14 +86,14 @@ def exits(view: View, place: Place, shown: Collection[str]) -> tuple[Stack, ...]
     return tuple(stack for stack in found if stack is not None)
 
 
-def _told_by_reason(view: View, place: Place, base: str) -> str:
+def _told_by_reason(view: View, place: Scenario, base: str) -> str:
     """`base` per operation where that is known by reason, else `base`, which is per second."""
     per_operation = f"{base}_per_op"
     known = (_reason(per_operation, level) for level in view.levels(place))
     return per_operation if any(known) else base
 
 
-def no_exits(view: View, place: Place) -> str:
+def no_exits(view: View, place: Scenario) -> str:
     """Return why there are no exits by reason, as one sentence."""
     why = dict.fromkeys(
         item.reason.rstrip(".")
@@ -116,7 +116,7 @@ def _reason(metric: str, level: Level) -> str | None:
 
 def _stack(
     view: View,
-    place: Place,
+    place: Scenario,
     title: str,
     part_of: Callable[[Level], str | None],
     order: Sequence[str],
@@ -159,7 +159,7 @@ def _stack(
 
 
 def _by_arm(
-    view: View, place: Place, part_of: Callable[[Level], str | None]
+    view: View, place: Scenario, part_of: Callable[[Level], str | None]
 ) -> dict[str, dict[str, float]]:
     by_arm: dict[str, dict[str, float]] = {}
     for level in view.levels(place):

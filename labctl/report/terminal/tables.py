@@ -10,10 +10,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.collecting import level_of
 from labctl.analysis.model import Added, Attempts, Comparison, Judgement, Verdict
-from labctl.analysis.side_costs import bill
+from labctl.analysis.side_costs import side_costs_of
 from labctl.analysis.skipped import skipped
 from labctl.analysis.view import SYMBOLS, Column, View, verdict_text
 from labctl.analysis.words import effect_text, few, interval_text
@@ -113,7 +113,7 @@ def _verdicts(view: View) -> list[RenderableType]:
     for tuning in view.candidates:
         for place in view.places:
             for item in view.judged(place, tuning):
-                prices = [p for p in bill(view, tuning, place) if p.who != "guest"]
+                prices = [p for p in side_costs_of(view, tuning, place) if p.who != "guest"]
                 table.add_row(
                     text(tuning),
                     text(place.title.replace(" under ", "\nunder ")),
@@ -132,7 +132,7 @@ def _verdict_cell(item: Comparison, widest: int = 80) -> Text:
     return text(words + holm, style=_VERDICT_STYLES.get(item.verdict, ""))
 
 
-def _place(view: View, place: Place, notes: _Footnotes) -> list[RenderableType]:
+def _place(view: View, place: Scenario, notes: _Footnotes) -> list[RenderableType]:
     columns = view.columns(place.workload)
     parts: list[RenderableType] = [_rule(place.title)]
     if how := sentences.direction(view, place):
@@ -151,14 +151,14 @@ def _place(view: View, place: Place, notes: _Footnotes) -> list[RenderableType]:
         table = _changes(view, place, columns, pairs, notes, title)
         if table is not None:
             parts += [Text(), table]
-    parts += _bill(view, place)
+    parts += _side_costs(view, place)
     if (found := predictions(view, place)).rows:
         parts += [Text(), prediction_table(found)]
     parts += [Text(), *(small(line) for line in _legend(view, place))]
     return parts
 
 
-def _levels(view: View, place: Place, columns: list[Column], notes: _Footnotes) -> Table:
+def _levels(view: View, place: Scenario, columns: list[Column], notes: _Footnotes) -> Table:
     table = _table("Typical values", view.column_titles(place, columns))
     for tuning in view.tunings:
         levels = [view.level(tuning, place, column) for column in columns]
@@ -176,7 +176,7 @@ def _levels(view: View, place: Place, columns: list[Column], notes: _Footnotes) 
 
 def _changes(
     view: View,
-    place: Place,
+    place: Scenario,
     columns: list[Column],
     pairs: list[tuple[str, str]],
     notes: _Footnotes,
@@ -213,7 +213,7 @@ def _changes(
 
 
 def _gap(
-    view: View, tuning: str, against: str, place: Place, column: Column, notes: _Footnotes
+    view: View, tuning: str, against: str, place: Scenario, column: Column, notes: _Footnotes
 ) -> str:
     """Return what stands where no comparison is: the control is only checked by the primary
     metric."""
@@ -231,14 +231,14 @@ def _folded(interval: str) -> str:
     return interval if len(interval) <= _WIDEST else interval.replace(TO, f"{TO}\n", 1)
 
 
-def _bill(view: View, place: Place) -> list[RenderableType]:
+def _side_costs(view: View, place: Scenario) -> list[RenderableType]:
     """Return what each tuning does to guest, neighbour and host; [] when nobody was measured."""
-    bills = {tuning: bill(view, tuning, place) for tuning in view.candidates}
-    header = dict.fromkeys(price.who for prices in bills.values() for price in prices)
+    side_costs = {tuning: side_costs_of(view, tuning, place) for tuning in view.candidates}
+    header = dict.fromkeys(price.who for prices in side_costs.values() for price in prices)
     if not header:
         return []
     table = _table(f"Who pays: change against {view.baseline}", [*header])
-    for tuning, prices in bills.items():
+    for tuning, prices in side_costs.items():
         if prices:
             found = {
                 price.who: f"{price.text}\n{_folded(price.interval)}".rstrip() for price in prices
@@ -248,7 +248,7 @@ def _bill(view: View, place: Place) -> list[RenderableType]:
     return [Text(), table]
 
 
-def _legend(view: View, place: Place) -> Iterable[str]:
+def _legend(view: View, place: Scenario) -> Iterable[str]:
     yield sentences.intervals(view, place)
     yield from sentences.calibrated(view, place)
     yield from sentences.inconclusive(view, place)

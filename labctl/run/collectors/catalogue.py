@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.levels import Level
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind, Tuning
 from labctl.collect import task_clock
 from labctl.collect.exits import EMULATED
@@ -49,7 +49,7 @@ class KnownCollector:
     why_unavailable: Callable[[Here], str | None]
 
 
-def here(places: StatePlaces, accel: Requested, image: str) -> Here:
+def here(places: StatePaths, accel: Requested, image: str) -> Here:
     """Found out without booting anything."""
     found = find(load_recipe(image), places)
     return Here(

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from labctl.base.channel import Channel, ChannelClosed, ClockReading
+from labctl.base.clock_discipline import clock_discipline
 from labctl.base.command import Command, CommandResult
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.levels import Level
-from labctl.base.steering import steering
 from labctl.base.tracefs import TRACEFS
 from labctl.base.tuning import Kind
 from labctl.collect import guest_trace
@@ -93,7 +93,7 @@ def guest_tracing(
         yield
         return
     channel = bench.channel
-    first = steering()
+    first = clock_discipline()
     before = _read_clocks(channel)
     problem = _start(channel, seconds) if has_room else NO_ROOM
     # When the block raises, the trial is invalid: the next start ends what is left of this one.
@@ -104,9 +104,9 @@ def guest_tracing(
         note_problem(folder, GUEST_TRACE, problem)
     readings = [*before, *_read_clocks(channel)]
     folder.write_raw_json(files.CLOCKS, [clocks.to_json(reading) for reading in readings])
-    last = steering()
+    last = clock_discipline()
     if first and last:
-        folder.write_raw_json(files.STEERING, [asdict(first), asdict(last)])
+        folder.write_raw_json(files.CLOCK_DISCIPLINE, [asdict(first), asdict(last)])
 
 
 def _read_clocks(channel: Channel) -> list[ClockReading]:

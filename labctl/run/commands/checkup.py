@@ -10,7 +10,7 @@ from typing import Any
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import HostError, LabctlError, UsageError
 from labctl.base.levels import Level
-from labctl.base.places import StatePlaces, host_lock, results_folder
+from labctl.base.paths import StatePaths, host_lock, results_folder
 from labctl.base.tuning import Kind, Tuning
 from labctl.domain.pinning.pin_plan import PinPlan, default_vcpus, pin_plan
 from labctl.guest.images import find, list_images
@@ -76,7 +76,7 @@ class Checkup:
 
 
 def checkup(
-    places: StatePlaces,
+    places: StatePaths,
     study_name: str | None = None,
     hwlat_s: int | None = None,
     level: Level | None = None,
@@ -142,20 +142,20 @@ def _tunings(study: Study | None) -> tuple[dict[str, Tuning], dict[str, str]]:
     return found, broken
 
 
-def accelerator_here(image: str, places: StatePlaces, requested: Requested = "auto") -> Accelerator:
+def accelerator_here(image: str, places: StatePaths, requested: Requested = "auto") -> Accelerator:
     """Return what guests run under, by booting the kernel of that image, or any other that is at
     hand; raises HostError when there is none."""
     return accelerator(requested, _kernel(image, places), places)
 
 
-def _accelerator(image: str, places: StatePlaces) -> Accelerator | LabctlError:
+def _accelerator(image: str, places: StatePaths) -> Accelerator | LabctlError:
     try:
         return accelerator_here(image, places)
     except LabctlError as error:
         return error
 
 
-def _kernel(image: str, places: StatePlaces) -> Path:
+def _kernel(image: str, places: StatePaths) -> Path:
     """Return what the probe boots: the image's kernel, another image's, else this host's own."""
     built = find(load_recipe(image), places) or next(iter(list_images(places)), None)
     if built is not None:
@@ -170,7 +170,7 @@ def _kernel(image: str, places: StatePlaces) -> Path:
     )
 
 
-def _is_built(image: str, places: StatePlaces) -> bool:
+def _is_built(image: str, places: StatePaths) -> bool:
     return find(load_recipe(image), places) is not None
 
 
@@ -232,7 +232,7 @@ def _pins(topology: Topology, vcpus: int) -> tuple[PinPlan | None, Finding]:
     )
 
 
-def _image(image: str, places: StatePlaces) -> Finding:
+def _image(image: str, places: StatePaths) -> Finding:
     built = _is_built(image, places)
     return Finding(
         name="guest-image",
@@ -278,7 +278,7 @@ def _trace_room(study: Study, tunings: Mapping[str, Tuning], results: Path) -> l
     ]
 
 
-def _workloads(study: Study, tunings: Mapping[str, Tuning], places: StatePlaces) -> list[Finding]:
+def _workloads(study: Study, tunings: Mapping[str, Tuning], places: StatePaths) -> list[Finding]:
     """Return whether the kernels have the tracers that a study's workloads need; [] where none
     do."""
     needed = tracers_of(study)

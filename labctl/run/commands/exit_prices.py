@@ -24,7 +24,7 @@ from qemu.qmp.legacy import QEMUMonitorProtocol
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.places import data_folders
+from labctl.base.paths import data_folders
 from labctl.base.process import DIES_WITH_LABCTL, run, running
 from labctl.host.accelerator import FEATURE_SETS
 from labctl.host.facts import QEMU

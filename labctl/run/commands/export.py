@@ -10,7 +10,7 @@ from pathlib import Path
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.held import open_regular
-from labctl.base.places import StatePlaces, lab, shipped_data
+from labctl.base.paths import StatePaths, lab, shipped_data
 from labctl.host.identity import read_identity, read_users
 from labctl.run.commands.redact import Identity, Redacted, redact, run_files
 from labctl.store.jsonfile import output_file
@@ -19,7 +19,7 @@ from labctl.store.run_folder import RunFolder
 PACKED = (".tar.gz", ".tgz")
 
 
-def export(folder: RunFolder, target: Path, places: StatePlaces, *, redacting: bool) -> Redacted:
+def export(folder: RunFolder, target: Path, places: StatePaths, *, redacting: bool) -> Redacted:
     """Write a copy of the run: a packed file where the name of `target` ends so, else a folder,
     which must not be there yet. Nothing is left behind where it fails.
 
@@ -47,7 +47,7 @@ def export(folder: RunFolder, target: Path, places: StatePlaces, *, redacting: b
     return done
 
 
-def host_identity(folder: RunFolder, places: StatePlaces) -> Identity:
+def host_identity(folder: RunFolder, places: StatePaths) -> Identity:
     """Return what is known of this host, of the run's owner and of the folders that runs name."""
     users = read_users(folder.path.stat().st_uid)
     own = {

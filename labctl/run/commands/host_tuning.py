@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from labctl.base.errors import BusyError, HostError, UsageError
 from labctl.base.events import Listener, Note
 from labctl.base.kernel_line import booted_with, in_full, is_booted_with
-from labctl.base.places import StatePlaces, host_lock
+from labctl.base.paths import StatePaths, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Kind, Tuning
 from labctl.base.yamlfile import nearest
@@ -16,7 +16,7 @@ from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host.lock import host_locked
 from labctl.host.settings import knobs, tuned
 from labctl.host.settings.journal import Entry, Journal, Restored
-from labctl.host.settings.knob import Place
+from labctl.host.settings.knob import KnobPlace
 from labctl.host.topology import read_topology
 from labctl.run.guests.leftovers import (
     clean_up,
@@ -38,7 +38,7 @@ class Asked:
     host: Mapping[str, str]
     words: tuple[str, ...]
     risks: tuple[str, ...]
-    place: Place
+    place: KnobPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def asked_for(names: Sequence[str], vcpus: int | None = None) -> Asked:
     )
 
 
-def tune(asked: Asked, places: StatePlaces, listener: Listener) -> Tuned:
+def tune(asked: Asked, places: StatePaths, listener: Listener) -> Tuned:
     """Turn the knobs, and have them stay so until `restore`: all of them, or none.
 
     Raises BusyError while a labctl measures here, HostError when a knob can't be turned.
@@ -117,7 +117,7 @@ def tune(asked: Asked, places: StatePlaces, listener: Listener) -> Tuned:
 
 
 def restore(
-    places: StatePlaces, listener: Listener, *, force: bool = False, accept: bool = False
+    places: StatePaths, listener: Listener, *, force: bool = False, accept: bool = False
 ) -> list[Restored]:
     """Put back what `tune` and labctls that were killed have changed; what became of it.
 
@@ -140,7 +140,7 @@ def restore(
         return restored
 
 
-def _has_work(places: StatePlaces) -> bool:
+def _has_work(places: StatePaths) -> bool:
     return places.work.is_dir() and any(places.work.iterdir())
 
 
@@ -168,9 +168,9 @@ def _tuning(name: str) -> Tuning:
     return tuning
 
 
-def _place(tunings: Iterable[Tuning], vcpus: int | None) -> Place:
+def _place(tunings: Iterable[Tuning], vcpus: int | None) -> KnobPlace:
     """The CPUs of a guest as a sweep would have it, and the host's own."""
     topology = read_topology()
     strategy = next(tuning.pin.strategy for tuning in tunings)
     plan = pin_plan(topology, vcpus or default_vcpus(topology), 1, strategy)
-    return Place(housekeeping=plan.housekeeping, isolated=plan.vcpu_cpus)
+    return KnobPlace(housekeeping=plan.housekeeping, isolated=plan.vcpu_cpus)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from labctl.base.events import Listener, Note
-from labctl.base.places import StatePlaces, host_lock
+from labctl.base.paths import StatePaths, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.guest.images import Image
 from labctl.host.accelerator import Accelerator
@@ -33,7 +33,7 @@ _BUSY_S = 30.0
 
 
 def live_outputs(
-    places: StatePlaces,
+    places: StatePaths,
     planned: Planned,
     results: Path,
     *,

@@ -19,7 +19,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.events import Listener, Note, Progress, Warned
 from labctl.base.levels import Level
-from labctl.base.places import StatePlaces, host_lock
+from labctl.base.paths import StatePaths, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Kind
 from labctl.collect import host_threads
@@ -60,7 +60,7 @@ class OverheadRequest:
     """`workload`: one of the study's, None for its first. `pairs`: blocks, of which each measures
     every level and nothing once. `seconds`: of each window, None for the study's own."""
 
-    places: StatePlaces
+    places: StatePaths
     study: str = "selftest"
     workload: str | None = None
     levels: tuple[Level, ...] = tuple(Level)

@@ -4,11 +4,11 @@ load."""
 from __future__ import annotations
 
 from labctl.base.errors import LabctlError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.host.settings.journal import Journal
 
 
-def pending_note(places: StatePlaces) -> str | None:
+def pending_note(places: StatePaths) -> str | None:
     """A sentence about what is changed on this host and by nobody who lives; None when nothing
     is."""
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import labctl
 from labctl.base.errors import UsageError
-from labctl.base.places import lab, shipped_data
+from labctl.base.paths import lab, shipped_data
 from labctl.base.signals import cleaning_up
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.tuning import Strategy

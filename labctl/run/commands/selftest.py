@@ -15,7 +15,7 @@ from typing import Any
 import labctl
 from labctl.base.errors import LabctlError, UsageError
 from labctl.base.events import Listener
-from labctl.base.places import StatePlaces, shipped_data
+from labctl.base.paths import StatePaths, shipped_data
 from labctl.base.tuning import Kind
 from labctl.base.yamlfile import nearest
 from labctl.domain.pinning.pin_plan import default_vcpus
@@ -65,7 +65,7 @@ class SelfTest:
 
 
 def selftest(
-    places: StatePlaces,
+    places: StatePaths,
     target: Path | None,
     listener: Listener,
     *,
@@ -182,7 +182,7 @@ def _live(
 
 
 @contextmanager
-def _folder_of_its_own(places: StatePlaces) -> Iterator[Path]:
+def _folder_of_its_own(places: StatePaths) -> Iterator[Path]:
     """For a run that nobody looks for among their own."""
     places.root.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="selftest-", dir=places.root))
@@ -205,7 +205,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def _paths(places: StatePlaces, results: Path) -> dict[str, str]:
+def _paths(places: StatePaths, results: Path) -> dict[str, str]:
     """Folders that may hold a user's name, to what stands for them."""
     own = {
         str(results): "/var/lib/labctl/selftest",

@@ -14,7 +14,7 @@ from typing import Any
 from labctl.base.errors import HostError, UsageError
 from labctl.base.events import Listener, Note, Warned
 from labctl.base.levels import Level
-from labctl.base.places import StatePlaces, host_lock
+from labctl.base.paths import StatePaths, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Kind
 from labctl.domain.session import EMBEDDED, Session, is_embedded
@@ -147,7 +147,7 @@ def _preflight(request: SweepRequest, planned: Planned, path: Path) -> None:
     request.places.root.mkdir(parents=True, exist_ok=True)
 
 
-def host_problems(places: StatePlaces, planned: Planned) -> list[HostError]:
+def host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
     """Return what would end the guests of a plan later on. Raises UsageError for a state folder
     that can't be one."""
     _check_socket_paths(places)
@@ -160,7 +160,7 @@ def host_problems(places: StatePlaces, planned: Planned) -> list[HostError]:
     )
 
 
-def _disk_bytes(places: StatePlaces, planned: Planned) -> int:
+def _disk_bytes(places: StatePaths, planned: Planned) -> int:
     image = find(planned.recipe, places)
     memory_bytes = planned.plan.guest.memory_mib * MIB
     return disk_bytes_needed(memory_bytes, image_is_built=image is not None)
@@ -181,7 +181,7 @@ def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
     return forecast(path, windows, traced_bytes(folder), besides_bytes)
 
 
-def _check_socket_paths(places: StatePlaces) -> None:
+def _check_socket_paths(places: StatePaths) -> None:
     """unix(7): the path of a socket ends at 107 bytes; libvirt's own are the longest."""
     name = max(DOMAIN_NAMES, key=len)
     longest = f"{places.libvirt_root}/lib/qemu/domain-9999-{name}/monitor.sock"
@@ -318,7 +318,7 @@ def _warnings(planned: Planned, folder: RunFolder, at: Here) -> Iterator[str]:
             yield little
 
 
-def _recall(places: StatePlaces, plan: Plan, record: dict[str, Any]) -> None:
+def _recall(places: StatePaths, plan: Plan, record: dict[str, Any]) -> None:
     """Put what runs before have shown of this host into the run's record. Now and here: a report
     of this run must not hang on what others show later."""
     fresh = record["fresh_boots"]

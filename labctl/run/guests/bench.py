@@ -26,8 +26,7 @@ from labctl.host.cgroups import placement, placement_problems
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
 from labctl.host.settings import knobs
 from labctl.host.topology import read_topology
-from labctl.run.guests import guest_nic as cable
-from labctl.run.guests import guest_side
+from labctl.run.guests import guest_nic, guest_side
 from labctl.run.guests.boots import Boots, PausedGuest
 from labctl.run.guests.known_loss import handicapped
 from labctl.run.guests.lab import Lab
@@ -111,7 +110,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         if not restored:
             boots.settle(channel, tuning)
         inside = guest_side.set_up(channel, tuning.guest, guest_data_path(tuning.disk))
-        card = cable.look(lab, channel, tuning.network)
+        card = guest_nic.look(lab, channel, tuning.network)
         first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
         stack.enter_context(handicapped(pid, tuning.handicap_percent))
 

@@ -119,7 +119,7 @@ class Boots:
         lab = saved.lab
         disks = self._overlays(saved.disks, "restored")
         xml = guest_xml(lab, tuning, disks)
-        with self._memory_for(xml), guest_nic.cabled(lab, tuning) as plug:
+        with self._memory_for(xml), guest_nic.with_guest_nic(lab, tuning) as plug:
             running = lab.session.restore(saved.memory, xml, lab.domain_name)
             plug(running)
             paused = PausedGuest(lab, running, xml, RESTORE_S, is_booting=False, boot=saved.number)
@@ -131,7 +131,7 @@ class Boots:
         self.last += 1
         disks = self._overlays(self._disks, "booted")
         xml = guest_xml(self._lab, tuning, disks)
-        with self._memory_for(xml), guest_nic.cabled(self._lab, tuning) as plug:
+        with self._memory_for(xml), guest_nic.with_guest_nic(self._lab, tuning) as plug:
             running = self._lab.session.start(xml)
             plug(running)
             paused = PausedGuest(
@@ -219,7 +219,7 @@ class Boots:
         disks = self._overlays(self._disks, f"boot-{number}")
         started = time.monotonic()
         xml = guest_xml(lab, self._baseline, disks)
-        with self._memory_for(xml), guest_nic.cabled(lab, self._baseline) as plug:
+        with self._memory_for(xml), guest_nic.with_guest_nic(lab, self._baseline) as plug:
             running = lab.session.start(xml)
             try:
                 _check_place(lab, running)

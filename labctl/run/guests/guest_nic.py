@@ -1,4 +1,4 @@
-"""A guest's cable: plugged in while it is paused, configured once it has booted, looked at."""
+"""A guest's NIC: plugged in while it is paused, configured once it has booted, looked at."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CardState:
 
 
 @contextmanager
-def cabled(lab: Lab, tuning: Tuning) -> Iterator[Callable[[RunningGuest], None]]:
+def with_guest_nic(lab: Lab, tuning: Tuning) -> Iterator[Callable[[RunningGuest], None]]:
     """A tap device for one guest, and what plugs it in once that guest has it open (and ends the
     guest if it can't). Nothing in a run without a link."""
     link = lab.link

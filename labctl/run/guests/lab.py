@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from labctl.base.channel import Channel
 from labctl.base.deadline import Deadline
 from labctl.base.events import Listener
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.signals import cleaning_up
 from labctl.base.tuning import Strategy, Tuning
 from labctl.domain.asked import ExpectedThread
@@ -83,7 +83,7 @@ class Lab:
     `work`: the folder for overlays, save files and sockets; emptied before and after a run.
     """
 
-    places: StatePlaces
+    places: StatePaths
     work: Path
     image: Image
     source: GuestSource
@@ -162,7 +162,7 @@ def logs_of_qemu(uri: str) -> Path:
 
 @contextmanager
 def open_lab(
-    places: StatePlaces,
+    places: StatePaths,
     planned: Planned,
     *,
     image: Image,
@@ -185,7 +185,7 @@ def open_lab(
         mounts = stack.enter_context(hugetlbfs_mounted(sizes, places.hugetlbfs, journal))
         stack.enter_context(_no_guest_cgroups_left(places))
         session = stack.enter_context(_session(places, layout, connect, mounts))
-        cables: AbstractContextManager[Link | None] = (
+        links: AbstractContextManager[Link | None] = (
             link(journal, mac_of(_uuid(work, seat=0))) if has_peers(planned.plan) else nullcontext()
         )
         lab = Lab(
@@ -207,7 +207,7 @@ def open_lab(
                 places.root / "data",
                 formats=frozenset({RAW, *(t.disk.format for t in planned.tunings.values())}),
             ),
-            link=stack.enter_context(cables),
+            link=stack.enter_context(links),
             listener=listener,
         )
         lab.sockets.mkdir(mode=0o700)
@@ -249,7 +249,7 @@ def _uuid(work: Path, seat: int) -> str:
 
 
 @contextmanager
-def _work_folder(places: StatePlaces) -> Iterator[Path]:
+def _work_folder(places: StatePaths) -> Iterator[Path]:
     """The folder for what only a run needs. No other user may list it; QEMU, which a daemon runs
     as a user of its own, may pass to the disks that it is given (`open_to_qemu`). Save files are
     root's alone."""
@@ -266,7 +266,7 @@ def _work_folder(places: StatePlaces) -> Iterator[Path]:
 
 
 @contextmanager
-def _no_guest_cgroups_left(places: StatePlaces) -> Iterator[None]:
+def _no_guest_cgroups_left(places: StatePaths) -> Iterator[None]:
     """libvirt takes them away itself, but gives up after a second where the host is busy."""
     try:
         yield
@@ -281,7 +281,7 @@ def _no_guest_cgroups_left(places: StatePlaces) -> Iterator[None]:
 
 @contextmanager
 def _session(
-    places: StatePlaces, layout: cgroups.Layout, connect: str | None, hugetlbfs: Sequence[Path]
+    places: StatePaths, layout: cgroups.Layout, connect: str | None, hugetlbfs: Sequence[Path]
 ) -> Iterator[Session]:
     if connect:
         opened = Session.connected(connect)

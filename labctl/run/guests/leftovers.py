@@ -11,7 +11,7 @@ from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note, Warned
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.host import guest_cgroups
 from labctl.host.settings.journal import Journal
 from labctl.run.guests.lab import DOMAIN_NAMES
@@ -23,7 +23,7 @@ _DAEMON = Path("/run/libvirt/qemu")
 """Where the host's daemon keeps them."""
 
 
-def clean_up(places: StatePlaces, listener: Listener) -> None:
+def clean_up(places: StatePaths, listener: Listener) -> None:
     """End labctl's own guests without an owner with all that is left of them, and put changed
     settings back.
 
@@ -40,7 +40,7 @@ def clean_up(places: StatePlaces, listener: Listener) -> None:
     remove_work(places)
 
 
-def end_guests(places: StatePlaces, listener: Listener) -> None:
+def end_guests(places: StatePaths, listener: Listener) -> None:
     """End labctl's own guests without an owner, and take away what libvirt, which would have done
     that, kept for them. The caller holds the host's lock."""
     for name, pid in leftover_guests(places).items():
@@ -59,7 +59,7 @@ def end_guests(places: StatePlaces, listener: Listener) -> None:
     guest_cgroups.remove_empty_partitions()
 
 
-def remove_work(places: StatePlaces) -> None:
+def remove_work(places: StatePaths) -> None:
     """Remove what a run needed while it ran; save files among it hold all that a guest knew."""
     if places.work.exists():
         shutil.rmtree(places.work)
@@ -85,7 +85,7 @@ def _arguments(pid: int) -> bytes:
         return b""
 
 
-def leftover_cgroups(places: StatePlaces) -> list[Path]:
+def leftover_cgroups(places: StatePaths) -> list[Path]:
     """Those of guests that labctl started from this state folder."""
     return [
         group
@@ -94,7 +94,7 @@ def leftover_cgroups(places: StatePlaces) -> list[Path]:
     ]
 
 
-def leftover_guests(places: StatePlaces) -> dict[str, int]:
+def leftover_guests(places: StatePaths) -> dict[str, int]:
     """Name to pid of the guests that labctl started with files in this state folder."""
     found = {}
     folders = (places.libvirt_root / _EMBEDDED, _DAEMON)

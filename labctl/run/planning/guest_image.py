@@ -6,7 +6,7 @@ from pathlib import Path
 
 from labctl.base.errors import UsageError
 from labctl.base.events import Listener
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.guest.build import build
 from labctl.guest.images import Image, find
 from labctl.guest.kernels import read_kernel
@@ -51,7 +51,7 @@ def recipe_of_run(name: str, folder: RunFolder) -> Recipe:
     return load_recipe(name).with_kernel(found)
 
 
-def built_image(recipe: Recipe, places: StatePlaces, listener: Listener) -> Image:
+def built_image(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
     """The recipe's image; built now if there is none."""
     found = find(recipe, places)
     return found if found is not None else build(recipe, places, listener)

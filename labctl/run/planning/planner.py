@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from labctl.base.errors import BrokenError, HostError, UsageError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind, Strategy, Tuning
 from labctl.domain.pinning import pin_check
 from labctl.domain.pinning.pin_plan import PinPlan, default_vcpus, pin_plan, same_placement
@@ -51,7 +51,7 @@ class SweepRequest:
     `verifies`: the run and the tuning of the advice that is measured once more."""
 
     study: str
-    places: StatePlaces
+    places: StatePaths
     results: Path
     quick: bool = False
     overrides: Overrides = field(default_factory=Overrides)

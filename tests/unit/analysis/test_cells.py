@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.cells import Cell, Place, cell_of, done_trials, read_cells
+from labctl.analysis.cells import Cell, Scenario, cell_of, done_trials, read_cells
 from labctl.analysis.judge import judge
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedTrial
@@ -11,7 +11,7 @@ from labctl.store.samples import Reading, Sample
 from tests.unit.analysis.alter import with_readings, with_values
 from tests.unit.synthetic import synthetic_run
 
-SYSBENCH = Place("sysbench-cpu", "neighbour")
+SYSBENCH = Scenario("sysbench-cpu", "neighbour")
 
 
 def test_every_value_is_found_under_its_cell_block_and_metric_key() -> None:
@@ -68,7 +68,7 @@ def test_a_value_that_is_no_finite_number_is_left_out_with_a_sentence(bad: float
         synthetic_run(blocks=3), "pinned", "iops", lambda block, old: bad if block == 2 else old
     )
     cells = read_cells(run)
-    found = cells.get("pinned", Place("fio-randread", "neighbour"), "iops")
+    found = cells.get("pinned", Scenario("fio-randread", "neighbour"), "iops")
     assert found is not None
     assert sorted(found.values) == [1, 3]
     assert any("iops in 'pinned'" in problem for problem in cells.problems)
@@ -94,8 +94,8 @@ def test_a_metric_that_changes_its_unit_is_left_out_where_it_differs() -> None:
 
 def test_further_factors_are_part_of_the_condition() -> None:
     cell = {"tuning": "a", "workload": "w", "condition": "quiet", "java": "17", "heap": "1g"}
-    assert cell_of(cell) == Cell("a", Place("w", "quiet, heap=1g, java=17"))
-    assert cell_of({"tuning": "a", "workload": "w"}) == Cell("a", Place("w", "any condition"))
+    assert cell_of(cell) == Cell("a", Scenario("w", "quiet, heap=1g, java=17"))
+    assert cell_of({"tuning": "a", "workload": "w"}) == Cell("a", Scenario("w", "any condition"))
     assert cell_of({"workload": "w"}) is None
 
 
@@ -104,7 +104,7 @@ def test_typical_is_the_geometric_mean_of_positive_values_and_else_the_mean() ->
     values = {1: 1.0, 2: 4.0}
     positive = read_cells(with_values(run, "pinned", "iops", lambda b, old: values[b]))
     zero = read_cells(with_values(run, "pinned", "iops", lambda b, old: values[b] - 1.0))
-    fio = Place("fio-randread", "neighbour")
+    fio = Scenario("fio-randread", "neighbour")
     for cells, expected in ((positive, 2.0), (zero, 1.5)):
         found = cells.get("pinned", fio, "iops")
         assert found is not None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.cells import Place, read_cells
+from labctl.analysis.cells import Scenario, read_cells
 from labctl.analysis.checks import Checked, check
 from labctl.analysis.design import read_design
 from labctl.analysis.intervals import spread
@@ -15,7 +15,7 @@ from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import primaries, with_plan, with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
-SYSBENCH = Place("sysbench-cpu", "neighbour")
+SYSBENCH = Scenario("sysbench-cpu", "neighbour")
 QUIET = {"noise": 0.005, "workloads": {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}}
 
 
@@ -52,7 +52,7 @@ def test_the_controls_checks_are_one_family_over_the_places() -> None:
 def test_equal_arms_with_little_noise_pass() -> None:
     found = checked(synthetic_run(**QUIET))
     assert found.control.passed is True
-    assert found.licence.judges
+    assert found.eligibility.judges
 
 
 def test_a_control_that_is_always_slower_fails_and_suspends_its_workload_only() -> None:
@@ -73,8 +73,8 @@ def test_a_noisy_control_is_neither_passed_nor_failed_and_still_licenses_large_e
     run = synthetic_run(noise=0.2, seed=1)
     found = checked(run)
     assert found.control.passed is None
-    assert found.licence.judges
-    assert found.licence.reach > 0.05
+    assert found.eligibility.judges
+    assert found.eligibility.reach > 0.05
     verdicts = {(c.tuning, c.workload): c.verdict for c in primaries(judge(run))}
     assert verdicts["pinned+fifo", "sysbench-cpu"] is Verdict.IMPROVES
 
@@ -82,14 +82,14 @@ def test_a_noisy_control_is_neither_passed_nor_failed_and_still_licenses_large_e
 def test_a_handicap_of_5_percent_is_found_with_little_noise() -> None:
     found = checked(synthetic_run(**QUIET))
     assert found.handicap.passed is True
-    assert found.licence.sees(math.log(1.05))
+    assert found.eligibility.sees(math.log(1.05))
     assert found.handicap.estimate == pytest.approx(0.95, abs=0.01)
 
 
 def test_a_handicap_of_5_percent_is_lost_in_noise_of_20_percent() -> None:
     found = checked(synthetic_run(noise=0.2))
     assert found.handicap.passed is False
-    assert found.licence.sees_from == math.inf
+    assert found.eligibility.sees_from == math.inf
 
 
 def known_loss(factor: float, *, noise: float) -> tuple[Checked, set[Verdict | None]]:
@@ -116,14 +116,14 @@ def test_a_loss_that_shows_as_threefold_proves_no_sensitivity_to_5_percent() -> 
 def test_nor_need_it_where_equal_arms_would_have_shown_as_small_a_difference() -> None:
     found, equal = known_loss(0.3, noise=0.01)
     assert (found.handicap.passed, equal) == (True, {Verdict.EQUIVALENT})
-    assert found.licence.sees_from < math.log(1.05)
+    assert found.eligibility.sees_from < math.log(1.05)
 
 
 def test_a_loss_that_was_not_found_is_no_matter_of_noise() -> None:
     """A metric that is steady and sees nothing proves nothing, however steady it is."""
     found, equal = known_loss(1.0, noise=0.001)
     assert (found.handicap.passed, equal) == (False, {Verdict.INCONCLUSIVE})
-    assert found.licence.sees_from == math.inf
+    assert found.eligibility.sees_from == math.inf
 
 
 def test_the_smallest_loss_that_a_run_sees_is_half_of_the_known_one_or_what_noise_leaves() -> None:
@@ -189,5 +189,5 @@ def test_a_control_that_is_the_same_number_in_every_block_is_not_checked() -> No
         run = with_values(run, arm, "events_per_s", lambda block, old: 100.0)
     found = checked(run)
     assert found.control.passed is None
-    assert not found.licence.judges
+    assert not found.eligibility.judges
     assert "too coarse" in found.control.sentence

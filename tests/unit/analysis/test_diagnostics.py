@@ -93,7 +93,7 @@ def test_a_wild_baseline_is_one_diagnostic_for_all_that_it_was_compared_with() -
     assert "the control's difference from baseline" in found.sentence
     assert "('baseline')" in found.sentence
     assert "('pinned')" not in found.sentence
-    # Without the block the control is narrower too: what would be said is said by its licence.
+    # Without the block the control is narrower too: what would be said is said by its eligibility.
     assert "'pinned' is 'inconclusive' with it and would be 'regresses' without" in found.sentence
     assert "The handicap is 'not found' with it and would be 'found' without" in found.sentence
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.foresight import Spreading, foresee, spreads
 from labctl.analysis.judge import decide
 from labctl.analysis.model import EffectKind, Role
@@ -18,7 +18,7 @@ from tests.unit.synthetic import synthetic_run
 from tools.calibrate.sweeps import LATENCY, Latency, Sweep, paired, simulate, verdicts
 
 SWEEP = Sweep(effects={"one": 1.62, "other": 1.62}, workloads=1, conditions=1)
-PLACE = Place("workload 2", "condition 1")
+PLACE = Scenario("workload 2", "condition 1")
 
 
 def planned(sweep: Sweep) -> dict[str, Any]:
@@ -73,13 +73,13 @@ def test_the_spread_of_an_earlier_run_is_that_of_its_blocks_effects() -> None:
     run = synthetic_run(boots=10, tunings=["baseline", "control", "handicap", "pinned"])
     found = spreads(run, run.plan)
     assert set(found) == {
-        Place("sysbench-cpu", "neighbour"),
-        Place("fio-randread", "neighbour"),
+        Scenario("sysbench-cpu", "neighbour"),
+        Scenario("fio-randread", "neighbour"),
     }
     for c in decide(run).comparisons:
         if c.role is Role.PRIMARY:
             own = np.std([log(effect) for effect in c.blocks.values()], ddof=1)
-            assert found[Place(c.workload, c.condition)].spread == pytest.approx(own)
+            assert found[Scenario(c.workload, c.condition)].spread == pytest.approx(own)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_an_earlier_run_measured_otherwise_says_nothing(changed: dict[str, 
     workloads = {**run.plan["workloads"]}
     workloads["sysbench-cpu"] = {**workloads["sysbench-cpu"], **changed}
     assert set(spreads(run, {**run.plan, "workloads": workloads})) == {
-        Place("fio-randread", "neighbour")
+        Scenario("fio-randread", "neighbour")
     }
 
 

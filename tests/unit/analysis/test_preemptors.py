@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.cells import Place, read_cells
+from labctl.analysis.cells import Scenario, read_cells
 from labctl.analysis.preemptors import MOST, by_same_names
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedTrial
@@ -105,7 +105,7 @@ def test_a_comparison_has_both_sides_of_a_name_that_one_tuning_alone_had() -> No
         for one in RUN.trials
     )
     cells = read_cells(replace(RUN, trials=trials))
-    place = Place("sysbench-cpu", "neighbour")
+    place = Scenario("sysbench-cpu", "neighbour")
     for tuning, value in (("pinned", 0.2), ("baseline", 0.0)):
         found = cells.get(tuning, place, "preempted_time{by=hog,of=vcpu}")
         assert found is not None

@@ -4,14 +4,14 @@ import pytest
 
 from labctl.analysis.intervals import Interval
 from labctl.analysis.model import Verdict
-from labctl.analysis.verdicts import Licence, decide
+from labctl.analysis.verdicts import Eligibility, decide
 
 MARGIN = 0.05
-FULL = Licence(judges=True, reach=0.01, sees_from=0.0)
+FULL = Eligibility(judges=True, reach=0.01, sees_from=0.0)
 
 
 def verdict(
-    low: float, estimate: float, high: float, *, licence: Licence = FULL, blocks: int = 10
+    low: float, estimate: float, high: float, *, eligibility: Eligibility = FULL, blocks: int = 10
 ) -> Verdict:
     """With a narrow interval of nine tenths of the width."""
     narrow = Interval(estimate - 0.9 * (estimate - low), estimate + 0.9 * (high - estimate))
@@ -21,7 +21,7 @@ def verdict(
         interval=Interval(low, high),
         narrow=narrow,
         margin=MARGIN,
-        licence=licence,
+        eligibility=eligibility,
     )
 
 
@@ -56,10 +56,10 @@ def test_nine_blocks_give_no_verdict_however_clear_the_effect() -> None:
 
 
 def test_a_blind_run_withholds_equivalent_and_nothing_else() -> None:
-    blind = Licence(judges=True, reach=0.01, sees_from=math.inf)
-    assert verdict(-0.03, 0.0, 0.03, licence=blind) is Verdict.INCONCLUSIVE
-    assert verdict(0.02, 0.10, 0.18, licence=blind) is Verdict.IMPROVES
-    assert verdict(0.01, 0.03, 0.049, licence=blind) is Verdict.SMALL
+    blind = Eligibility(judges=True, reach=0.01, sees_from=math.inf)
+    assert verdict(-0.03, 0.0, 0.03, eligibility=blind) is Verdict.INCONCLUSIVE
+    assert verdict(0.02, 0.10, 0.18, eligibility=blind) is Verdict.IMPROVES
+    assert verdict(0.01, 0.03, 0.049, eligibility=blind) is Verdict.SMALL
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_a_blind_run_withholds_equivalent_and_nothing_else() -> None:
 def test_equivalent_takes_a_run_that_sees_losses_as_small_as_the_margin(
     sees_from: float, expected: Verdict
 ) -> None:
-    licence = Licence(judges=True, reach=0.01, sees_from=sees_from)
-    assert verdict(-0.03, 0.0, 0.03, licence=licence) is expected
+    eligibility = Eligibility(judges=True, reach=0.01, sees_from=sees_from)
+    assert verdict(-0.03, 0.0, 0.03, eligibility=eligibility) is expected
 
 
 @pytest.mark.parametrize("estimate", [-1.0, -0.03, 0.0, 0.03, 1.0])
 def test_a_control_that_differs_from_baseline_suspends_every_verdict(estimate: float) -> None:
-    failed = Licence(judges=False, reach=0.0, sees_from=0.0)
-    found = verdict(estimate - 0.01, estimate, estimate + 0.01, licence=failed)
+    failed = Eligibility(judges=False, reach=0.0, sees_from=0.0)
+    found = verdict(estimate - 0.01, estimate, estimate + 0.01, eligibility=failed)
     assert found is Verdict.SUSPENDED
 
 
@@ -100,16 +100,18 @@ def test_a_control_that_differs_from_baseline_suspends_every_verdict(estimate: f
 def test_a_wide_control_leaves_only_effects_beyond_its_reach(
     low: float, estimate: float, high: float, expected: Verdict
 ) -> None:
-    wide = Licence(judges=True, reach=0.2, sees_from=0.0)
-    assert verdict(low, estimate, high, licence=wide) is expected
+    wide = Eligibility(judges=True, reach=0.2, sees_from=0.0)
+    assert verdict(low, estimate, high, eligibility=wide) is expected
 
 
 def test_a_control_that_reaches_just_to_the_margin_is_not_wide() -> None:
-    edge = Licence(judges=True, reach=MARGIN, sees_from=0.0)
-    assert verdict(-0.03, 0.0, 0.03, licence=edge) is Verdict.EQUIVALENT
-    assert verdict(0.04, 0.05, 0.06, licence=edge) is Verdict.IMPROVES
+    edge = Eligibility(judges=True, reach=MARGIN, sees_from=0.0)
+    assert verdict(-0.03, 0.0, 0.03, eligibility=edge) is Verdict.EQUIVALENT
+    assert verdict(0.04, 0.05, 0.06, eligibility=edge) is Verdict.IMPROVES
 
 
 def test_tied_effects_are_inconclusive() -> None:
-    found = decide(blocks=10, estimate=1.0, interval=None, narrow=None, margin=MARGIN, licence=FULL)
+    found = decide(
+        blocks=10, estimate=1.0, interval=None, narrow=None, margin=MARGIN, eligibility=FULL
+    )
     assert found is Verdict.INCONCLUSIVE

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.cli import doctor_since
 from labctl.host.accelerator import Accelerator
 from labctl.host.facts import host_facts
@@ -50,7 +50,7 @@ TUNINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatePlaces:
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatePaths:
     """A state folder and a lab of the test's own; nothing is booted to know the accelerator."""
     monkeypatch.setenv("LABCTL_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
@@ -58,7 +58,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatePlaces:
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path / "lab"))
     for module in (checkup, doctor_since):
         monkeypatch.setattr(module, "accelerator_here", lambda *_: TCG)
-    return StatePlaces.default()
+    return StatePaths.default()
 
 
 def study(tmp_path: Path, memory_mib: int) -> str:
@@ -181,7 +181,7 @@ _READING = {
 }
 
 
-def test_checks_read_and_change_nothing(labctl: Labctl, places: StatePlaces, watch: Watch) -> None:
+def test_checks_read_and_change_nothing(labctl: Labctl, places: StatePaths, watch: Watch) -> None:
     labctl("doctor")
     watch.on = False
     assert [path for path in watch.written if path != "/dev/null"] == []
@@ -194,7 +194,7 @@ def verdicts_of(run: dict[str, Any]) -> dict[str, bool]:
     return {verdict["tuning"]: verdict["void"] for verdict in run["verdicts"]}
 
 
-def made(places: StatePlaces, **host: Any) -> LoadedRun:
+def made(places: StatePaths, **host: Any) -> LoadedRun:
     """A run of this very host, but for these facts of it."""
     run = synthetic_run(
         tunings=("native", *TUNINGS, "control", "handicap"),
@@ -213,7 +213,7 @@ def since(labctl: Labctl, tmp_path: Path, run: LoadedRun) -> tuple[int, dict[str
 
 
 def test_on_the_same_host_every_verdict_stands(
-    labctl: Labctl, tmp_path: Path, places: StatePlaces
+    labctl: Labctl, tmp_path: Path, places: StatePaths
 ) -> None:
     code, found = since(labctl, tmp_path, made(places))
     assert (code, found["changes"]) == (0, [])
@@ -222,7 +222,7 @@ def test_on_the_same_host_every_verdict_stands(
 
 @pytest.mark.parametrize("fact", ["kernel_release", "qemu", "libvirt", "cpu_model", "microcode"])
 def test_what_every_figure_is_made_by_voids_every_verdict(
-    labctl: Labctl, tmp_path: Path, places: StatePlaces, fact: str
+    labctl: Labctl, tmp_path: Path, places: StatePaths, fact: str
 ) -> None:
     code, found = since(labctl, tmp_path, made(places, **{fact: "another one"}))
     assert code == 1
@@ -239,7 +239,7 @@ def test_what_every_figure_is_made_by_voids_every_verdict(
     ],
 )
 def test_a_setting_voids_the_verdicts_that_rest_on_it_alone(
-    labctl: Labctl, tmp_path: Path, places: StatePlaces, facts: dict[str, Any], void: str
+    labctl: Labctl, tmp_path: Path, places: StatePaths, facts: dict[str, Any], void: str
 ) -> None:
     code, found = since(labctl, tmp_path, made(places, **facts))
     assert code == 1
@@ -249,7 +249,7 @@ def test_a_setting_voids_the_verdicts_that_rest_on_it_alone(
 
 
 def test_the_table_names_the_change_the_verdict_and_the_command_to_measure_again(
-    labctl: Labctl, tmp_path: Path, places: StatePlaces
+    labctl: Labctl, tmp_path: Path, places: StatePaths
 ) -> None:
     write_run(tmp_path / "results" / "r1", made(places, sched_rt_runtime_us="-1"))
     said = labctl("doctor", "--since", "r1")
@@ -262,7 +262,7 @@ def test_the_table_names_the_change_the_verdict_and_the_command_to_measure_again
 
 
 def test_another_accelerator_voids_everything(
-    labctl: Labctl, tmp_path: Path, places: StatePlaces
+    labctl: Labctl, tmp_path: Path, places: StatePaths
 ) -> None:
     code, found = since(labctl, tmp_path, with_run(made(places), accelerator="kvm"))
     assert code == 1
@@ -270,7 +270,7 @@ def test_another_accelerator_voids_everything(
 
 
 def test_what_the_run_never_recorded_voids_nothing_and_is_named(
-    labctl: Labctl, tmp_path: Path, places: StatePlaces
+    labctl: Labctl, tmp_path: Path, places: StatePaths
 ) -> None:
     code, found = since(labctl, tmp_path, made(places, microcode=None))
     assert code == 0
@@ -278,7 +278,7 @@ def test_what_the_run_never_recorded_voids_nothing_and_is_named(
 
 
 def test_a_run_that_ended_before_it_knew_its_host_is_refused(
-    labctl: Labctl, tmp_path: Path, places: StatePlaces
+    labctl: Labctl, tmp_path: Path, places: StatePaths
 ) -> None:
     write_run(tmp_path / "results" / "r1", with_run(made(places), host=None))
     said = labctl("doctor", "--since", "r1")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.cli import host_tune
 from labctl.host.lock import host_locked
 from labctl.host.settings import knobs
 from labctl.host.settings.journal import Journal
-from labctl.host.settings.knob import Place
+from labctl.host.settings.knob import KnobPlace
 from labctl.host.settings.tunables import FileValue
 from labctl.run.commands import host_tuning
 from tests.unit.cli.conftest import Labctl, Said
@@ -41,8 +41,8 @@ class Host:
 def host(labctl: Labctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     root = fake_host.make(tmp_path / "host")
 
-    def place(tunings: object, vcpus: int | None) -> Place:
-        return Place(root=root, housekeeping=frozenset({0, 1}), isolated=frozenset({2, 3}))
+    def place(tunings: object, vcpus: int | None) -> KnobPlace:
+        return KnobPlace(root=root, housekeeping=frozenset({0, 1}), isolated=frozenset({2, 3}))
 
     def write(self: FileValue, value: str) -> None:
         Path(self.path).write_text(value)
@@ -52,7 +52,7 @@ def host(labctl: Labctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hos
     monkeypatch.setattr(host_tuning, "host_lock", lambda: tmp_path / "lock")
     monkeypatch.setattr(host_tuning, "booted_with", lambda: ["ro", "quiet"])
     really = knobs.states
-    monkeypatch.setattr(knobs, "states", lambda: really(Place(root=root)))
+    monkeypatch.setattr(knobs, "states", lambda: really(KnobPlace(root=root)))
     return Host(labctl, root, tmp_path / "state", tmp_path / "lock")
 
 
@@ -71,7 +71,7 @@ def test_a_tuning_is_in_force_until_it_is_asked_back(host: Host) -> None:
 def test_what_is_so_already_needs_no_undoing(host: Host) -> None:
     said = host("host", "tune", "thp-madvise")
     assert "nothing to do: the host is so" in said.out
-    assert Journal(StatePlaces(host.state).journal).pending() == []
+    assert Journal(StatePaths(host.state).journal).pending() == []
 
 
 def test_other_commands_say_what_is_in_force(host: Host) -> None:

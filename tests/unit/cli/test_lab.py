@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.places import DATA_FOLDERS, MARKER, shipped_data
+from labctl.base.paths import DATA_FOLDERS, MARKER, shipped_data
 from tests.unit.base.strangers import STRANGER, give_away
 from tests.unit.synthetic import write_run
 

@@ -11,7 +11,7 @@ import pytest
 
 from labctl.base.errors import BusyError, HostError
 from labctl.base.events import Note, Progress
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.run.commands import sweep as module
 from labctl.run.planning import planner
 from labctl.store.restores import shown
@@ -316,6 +316,6 @@ def test_what_a_run_has_shown_of_restored_guests_is_kept_for_later_ones(
     monkeypatch.setattr(module, "sweep", lambda *_: folder)
     said = labctl("sweep", "restore-validity", "--quiet")
     assert said.code == 0, said.err
-    file = StatePlaces.default().restore_checks
+    file = StatePaths.default().restore_checks
     found = shown(file, folder.read_run(), folder.read_plan())
     assert [(entry["tuning"], entry["run"]) for entry in found] == [("pinned", "both-ways")]

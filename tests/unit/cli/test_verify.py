@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.places import MARKER
+from labctl.base.paths import MARKER
 from labctl.cli import sweep as sweep_command
 from labctl.run.planning.planner import SweepRequest, plan_sweep
 from labctl.store.run_folder import LoadedRun, RunFolder
@@ -47,12 +47,12 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def plan(results: Path) -> dict[str, Any]:
     """What the command plans on this host, whatever that is."""
-    from labctl.base.places import StatePlaces
+    from labctl.base.paths import StatePaths
     from labctl.study.study import Overrides
 
     request = SweepRequest(
         study="pinning",
-        places=StatePlaces.default(),
+        places=StatePaths.default(),
         results=results,
         quick=True,
         overrides=Overrides(tunings=("pinned+fifo",), workloads=("sysbench-cpu",), blocks=10),

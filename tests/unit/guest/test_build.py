@@ -12,7 +12,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Event, silent
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.guest import build, images
 from labctl.guest.recipe import Recipe, RecipeFile
 
@@ -57,8 +57,8 @@ FAKES = {
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePlaces:
-    return StatePlaces(tmp_path / "state")
+def places(tmp_path: Path) -> StatePaths:
+    return StatePaths(tmp_path / "state")
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def fake(folder: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_a_built_image_is_whole_and_verifies(places: StatePlaces, log: Path) -> None:
+def test_a_built_image_is_whole_and_verifies(places: StatePaths, log: Path) -> None:
     heard: list[Event] = []
     image = build.build(RECIPE, places, heard.append)
     assert image.dir.name == f"small-{RECIPE.digest[:12]}"
@@ -99,12 +99,12 @@ def test_a_built_image_is_whole_and_verifies(places: StatePlaces, log: Path) -> 
     ]
 
 
-def test_qemus_user_may_read_kernel_and_initrd(places: StatePlaces, log: Path) -> None:
+def test_qemus_user_may_read_kernel_and_initrd(places: StatePaths, log: Path) -> None:
     image = build.build(RECIPE, places, silent)
     assert image.initrd.stat().st_mode & 0o044 == 0o044
 
 
-def test_the_tree_keeps_nothing_of_the_host(places: StatePlaces, log: Path) -> None:
+def test_the_tree_keeps_nothing_of_the_host(places: StatePaths, log: Path) -> None:
     tree = build.build(RECIPE, places, silent).tree
     kept = "".join(path.read_text() for path in tree.rglob("*") if path.is_file())
     assert ".example" not in kept
@@ -113,7 +113,7 @@ def test_the_tree_keeps_nothing_of_the_host(places: StatePlaces, log: Path) -> N
 
 
 def test_what_the_recipe_says_reaches_the_tree_and_mmdebstrap(
-    places: StatePlaces, log: Path
+    places: StatePaths, log: Path
 ) -> None:
     tree = build.build(RECIPE, places, silent).tree
     assert os.readlink(tree / "etc/systemd/system/fstrim.timer") == "/dev/null"
@@ -125,7 +125,7 @@ def test_what_the_recipe_says_reaches_the_tree_and_mmdebstrap(
     assert '--aptopt=Acquire::Retries "3";' in asked
 
 
-def test_an_image_that_is_there_is_not_built_again(places: StatePlaces, log: Path) -> None:
+def test_an_image_that_is_there_is_not_built_again(places: StatePaths, log: Path) -> None:
     first = build.build(RECIPE, places, silent)
     (log / "mmdebstrap").unlink()
     assert build.build(RECIPE, places, silent) == first
@@ -133,21 +133,21 @@ def test_an_image_that_is_there_is_not_built_again(places: StatePlaces, log: Pat
 
 
 @pytest.mark.parametrize("tool", ["mmdebstrap", "mke2fs", "qemu-img"])
-def test_a_tool_that_fails_leaves_nothing_behind(places: StatePlaces, log: Path, tool: str) -> None:
+def test_a_tool_that_fails_leaves_nothing_behind(places: StatePaths, log: Path, tool: str) -> None:
     fake(log.parent, tool, "echo 'E: it broke' >&2; exit 1")
     with pytest.raises(BrokenError, match="E: it broke"):
         build.build(RECIPE, places, silent)
     assert [path.name for path in places.images.iterdir()] == [".lock"]
 
 
-def test_a_program_that_the_packages_lack_is_named(places: StatePlaces, log: Path) -> None:
+def test_a_program_that_the_packages_lack_is_named(places: StatePaths, log: Path) -> None:
     lacking = RECIPE.spec.model_copy(update={"binaries": {"fio": "/usr/bin/other"}})
     with pytest.raises(BrokenError, match="no file /usr/bin/other for 'fio'"):
         build.build(Recipe("small", lacking), places, silent)
 
 
 def test_what_an_interrupted_build_left_is_removed_by_the_next(
-    places: StatePlaces, log: Path
+    places: StatePaths, log: Path
 ) -> None:
     left = places.images / ".building-small-000000000000"
     (left / "tree").mkdir(parents=True)
@@ -156,7 +156,7 @@ def test_what_an_interrupted_build_left_is_removed_by_the_next(
 
 
 def test_without_root_nothing_is_started(
-    places: StatePlaces, log: Path, monkeypatch: pytest.MonkeyPatch
+    places: StatePaths, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(HostError) as caught:
@@ -166,7 +166,7 @@ def test_without_root_nothing_is_started(
 
 
 def test_a_full_disk_is_told_before_anything_is_started(
-    places: StatePlaces, log: Path, monkeypatch: pytest.MonkeyPatch
+    places: StatePaths, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40, 100 * 2**20))
@@ -175,7 +175,7 @@ def test_a_full_disk_is_told_before_anything_is_started(
     assert not (log / "mmdebstrap").exists()
 
 
-def test_the_manifest_is_plain_json(places: StatePlaces, log: Path) -> None:
+def test_the_manifest_is_plain_json(places: StatePaths, log: Path) -> None:
     image = build.build(RECIPE, places, silent)
     manifest = json.loads((image.dir / images.MANIFEST).read_text())
     assert manifest["schema"] == 1

@@ -9,7 +9,7 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.events import Event, Warned, silent
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.guest import build, images
 from labctl.guest.images import Image
 from labctl.guest.kernels import read_kernel
@@ -22,8 +22,8 @@ RELEASE = "6.1.0-1-amd64"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePlaces:
-    return StatePlaces(tmp_path / "state")
+def places(tmp_path: Path) -> StatePaths:
+    return StatePaths(tmp_path / "state")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def base(places: StatePlaces, log: Path) -> Image:
+def base(places: StatePaths, log: Path) -> Image:
     return build.build(RECIPE, places, silent)
 
 
@@ -51,7 +51,7 @@ def with_kernel(kernel: Path, initrd: Path | None, root: Path) -> Recipe:
 
 
 def test_it_has_the_kernel_and_the_initrd_and_the_other_images_programs(
-    places: StatePlaces, base: Image, tmp_path: Path
+    places: StatePaths, base: Image, tmp_path: Path
 ) -> None:
     kernel, initrd = write_kernel(tmp_path / "k/kernel"), tmp_path / "k/initrd"
     initrd.write_bytes(b"my initrd")
@@ -70,7 +70,7 @@ def test_it_has_the_kernel_and_the_initrd_and_the_other_images_programs(
 
 
 def test_the_image_that_it_is_made_of_is_built_first(
-    places: StatePlaces, log: Path, tmp_path: Path
+    places: StatePaths, log: Path, tmp_path: Path
 ) -> None:
     kernel = write_kernel(tmp_path / "k/kernel")
     image = build.build(with_kernel(kernel, None, tmp_path), places, silent)
@@ -81,7 +81,7 @@ def test_the_image_that_it_is_made_of_is_built_first(
 
 
 def test_modules_go_into_tree_and_disk_and_no_other_image(
-    places: StatePlaces, base: Image, log: Path, tmp_path: Path
+    places: StatePaths, base: Image, log: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "k"
     kernel = write_kernel(root / "boot/vmlinuz")
@@ -98,7 +98,7 @@ def test_modules_go_into_tree_and_disk_and_no_other_image(
 
 
 def test_an_index_of_modules_is_not_made_again(
-    places: StatePlaces, base: Image, log: Path, tmp_path: Path
+    places: StatePaths, base: Image, log: Path, tmp_path: Path
 ) -> None:
     write_modules(tmp_path / f"k/lib/modules/{RELEASE}")
     kernel = write_kernel(tmp_path / "k/boot/vmlinuz")
@@ -107,7 +107,7 @@ def test_an_index_of_modules_is_not_made_again(
 
 
 def test_a_disk_without_anything_to_add_is_the_other_images_and_the_lack_is_told(
-    places: StatePlaces, base: Image, tmp_path: Path
+    places: StatePaths, base: Image, tmp_path: Path
 ) -> None:
     heard: list[Event] = []
     kernel = write_kernel(tmp_path / "k/kernel")
@@ -118,7 +118,7 @@ def test_a_disk_without_anything_to_add_is_the_other_images_and_the_lack_is_told
 
 
 def test_without_an_initrd_the_root_is_named_by_its_device(
-    places: StatePlaces, base: Image, tmp_path: Path
+    places: StatePaths, base: Image, tmp_path: Path
 ) -> None:
     kernel = write_kernel(tmp_path / "k/kernel")
     image = build.build(with_kernel(kernel, None, tmp_path), places, silent)
@@ -127,7 +127,7 @@ def test_without_an_initrd_the_root_is_named_by_its_device(
 
 
 def test_the_images_own_initrd_serves_a_kernel_of_its_release(
-    places: StatePlaces, base: Image, tmp_path: Path
+    places: StatePaths, base: Image, tmp_path: Path
 ) -> None:
     kernel = write_kernel(tmp_path / "k/kernel", "6.1.0-9-cloud-amd64", more=b"patched")
     image = build.build(with_kernel(kernel, None, tmp_path), places, silent)
@@ -138,7 +138,7 @@ def test_the_images_own_initrd_serves_a_kernel_of_its_release(
 
 
 def test_a_configuration_is_put_where_the_guests_facts_find_it(
-    places: StatePlaces, base: Image, tmp_path: Path
+    places: StatePaths, base: Image, tmp_path: Path
 ) -> None:
     kernel = write_kernel(tmp_path / "k/kernel")
     (tmp_path / f"k/config-{RELEASE}").write_text("CONFIG_HZ=1000\n")
@@ -148,7 +148,7 @@ def test_a_configuration_is_put_where_the_guests_facts_find_it(
 
 
 def test_a_kernel_that_vanishes_leaves_nothing_behind(
-    places: StatePlaces, base: Image, tmp_path: Path
+    places: StatePaths, base: Image, tmp_path: Path
 ) -> None:
     kernel = write_kernel(tmp_path / "k/kernel")
     recipe = with_kernel(kernel, None, tmp_path)
@@ -159,9 +159,7 @@ def test_a_kernel_that_vanishes_leaves_nothing_behind(
     assert not list(places.images.glob(".building-*"))
 
 
-def test_either_image_can_be_removed_first(
-    places: StatePlaces, base: Image, tmp_path: Path
-) -> None:
+def test_either_image_can_be_removed_first(places: StatePaths, base: Image, tmp_path: Path) -> None:
     kernel = write_kernel(tmp_path / "k/kernel")
     image = build.build(with_kernel(kernel, None, tmp_path), places, silent)
     images.remove(base, places)

@@ -14,7 +14,7 @@ import pytest
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError, HostError, LabctlError, UsageError
 from labctl.base.events import Event, Note, silent
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.guest import download, fetch
 from labctl.guest.recipe import CloudImage
 
@@ -26,8 +26,8 @@ PATH = "/a%20cloud.qcow2"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePlaces:
-    return StatePlaces(tmp_path / "state")
+def places(tmp_path: Path) -> StatePaths:
+    return StatePaths(tmp_path / "state")
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ def cloud_image(server: Server, keyring: Path, **changed: Any) -> CloudImage:
     return CloudImage(**{**given, **changed})
 
 
-def left(places: StatePlaces) -> list[str]:
+def left(places: StatePaths) -> list[str]:
     return [path.name for path in places.downloads.glob("*")]
 
 
 def refused(
-    places: StatePlaces, cloud: CloudImage, error: type[LabctlError], said: str
+    places: StatePaths, cloud: CloudImage, error: type[LabctlError], said: str
 ) -> LabctlError:
     with pytest.raises(error, match=said) as caught:
         fetch.fetch(cloud, places, silent)
@@ -61,7 +61,7 @@ def refused(
 
 
 def test_an_image_with_a_detached_signature_is_fetched_and_kept(
-    published: Server, keyring: Path, places: StatePlaces, signer: Signer
+    published: Server, keyring: Path, places: StatePaths, signer: Signer
 ) -> None:
     heard: list[Event] = []
     fetched = fetch.fetch(cloud_image(published, keyring), places, heard.append)
@@ -73,16 +73,14 @@ def test_an_image_with_a_detached_signature_is_fetched_and_kept(
 
 
 def test_one_with_a_clear_signed_checksum_file_as_well(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     checksums = f"{published.url}/CHECKSUM"
     cloud = cloud_image(published, keyring, checksums=checksums, signature=None)
     assert fetch.fetch(cloud, places, silent).checksum.algorithm == "sha256"
 
 
-def test_one_whose_checksum_is_in_the_recipe_as_well(
-    published: Server, places: StatePlaces
-) -> None:
+def test_one_whose_checksum_is_in_the_recipe_as_well(published: Server, places: StatePaths) -> None:
     digest = f"sha512:{hashlib.sha512(IMAGE).hexdigest()}"
     cloud = CloudImage(url=f"{published.url}{PATH}", digest=digest)
     fetched = fetch.fetch(cloud, places, silent)
@@ -91,7 +89,7 @@ def test_one_whose_checksum_is_in_the_recipe_as_well(
 
 
 def test_what_is_there_is_verified_again_but_not_downloaded_again(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     cloud = cloud_image(published, keyring)
     first = fetch.fetch(cloud, places, silent)
@@ -103,7 +101,7 @@ def test_what_is_there_is_verified_again_but_not_downloaded_again(
 
 
 def test_another_file_than_the_signed_one_is_refused(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     published.files[PATH] = IMAGE[:-1] + b"x"
     error = refused(places, cloud_image(published, keyring), BrokenError, "not the file that was")
@@ -111,7 +109,7 @@ def test_another_file_than_the_signed_one_is_refused(
 
 
 def test_a_wrong_signature_is_refused_before_anything_is_downloaded(
-    published: Server, keyring: Path, places: StatePlaces, stranger: Signer
+    published: Server, keyring: Path, places: StatePaths, stranger: Signer
 ) -> None:
     published.files["/SUMS.sign"] = stranger.detached(published.files["/SUMS"])
     refused(places, cloud_image(published, keyring), BrokenError, "not in the keyring")
@@ -119,7 +117,7 @@ def test_a_wrong_signature_is_refused_before_anything_is_downloaded(
 
 
 def test_checksums_that_someone_changed_are_refused(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     evil = IMAGE[:-1] + b"x"
     published.files |= {
@@ -130,7 +128,7 @@ def test_checksums_that_someone_changed_are_refused(
 
 
 def test_an_image_that_the_checksums_do_not_name_is_refused(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     published.files["/other.qcow2"] = IMAGE
     cloud = cloud_image(published, keyring, url=f"{published.url}/other.qcow2")
@@ -138,7 +136,7 @@ def test_an_image_that_the_checksums_do_not_name_is_refused(
 
 
 def test_a_connection_that_breaks_is_taken_up_where_it_broke(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     published.cut_at[PATH] = [3_000_000, 1_000_000]
     fetched = fetch.fetch(cloud_image(published, keyring), places, silent)
@@ -148,7 +146,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(
 
 
 def test_a_server_that_knows_no_ranges_is_asked_for_all_of_it_again(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     published.ranges = False
     published.cut_at[PATH] = [3_000_000]
@@ -157,7 +155,7 @@ def test_a_server_that_knows_no_ranges_is_asked_for_all_of_it_again(
 
 
 def test_a_download_that_always_ends_early_is_refused(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     published.cut_at[PATH] = [1000] * 10
     said = r"ended after 4000 of 5120000 bytes, in 4 attempts"
@@ -166,7 +164,7 @@ def test_a_download_that_always_ends_early_is_refused(
 
 @pytest.mark.parametrize("path", [PATH, "/SUMS", "/SUMS.sign"])
 def test_a_redirect_to_plain_http_is_refused(
-    published: Server, keyring: Path, places: StatePlaces, path: str
+    published: Server, keyring: Path, places: StatePaths, path: str
 ) -> None:
     published.redirects[path] = "http://mirror.example/a.qcow2"
     said = r"leads to http://mirror\.example/a\.qcow2, which must begin with https"
@@ -174,14 +172,14 @@ def test_a_redirect_to_plain_http_is_refused(
 
 
 def test_a_redirect_to_a_file_is_refused(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     published.redirects[PATH] = "file:///etc/passwd"
     refused(places, cloud_image(published, keyring), HostError, "file:///etc/passwd.* not allowed")
 
 
 def test_a_redirect_on_this_machine_is_followed(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     published.redirects["/latest"] = f"{published.url}{PATH}"
     target = places.root / "x"
@@ -192,14 +190,14 @@ def test_a_redirect_on_this_machine_is_followed(
 
 
 def test_a_file_larger_than_any_cloud_image_is_refused(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     published.claimed_bytes[PATH] = download.MAX_BYTES + 1
     refused(places, cloud_image(published, keyring), BrokenError, "larger than 8192 MiB")
 
 
 def test_a_file_that_the_disk_has_no_room_for_is_refused(
-    published: Server, keyring: Path, places: StatePlaces, monkeypatch: pytest.MonkeyPatch
+    published: Server, keyring: Path, places: StatePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**20))
@@ -207,28 +205,28 @@ def test_a_file_that_the_disk_has_no_room_for_is_refused(
 
 
 def test_a_checksum_file_without_end_is_refused(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     published.files["/SUMS"] = b"#" * (2**20 + 1)
     refused(places, cloud_image(published, keyring), BrokenError, "no checksum file is")
 
 
 def test_what_is_not_there_is_told_with_the_servers_words(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     del published.files["/SUMS.sign"]
     refused(places, cloud_image(published, keyring), HostError, "the server says 404")
 
 
 def test_a_server_that_does_not_answer_is_told(
-    server: Server, keyring: Path, places: StatePlaces
+    server: Server, keyring: Path, places: StatePaths
 ) -> None:
     gone = Server(url="http://127.0.0.1:9")
     refused(places, cloud_image(gone, keyring), HostError, "cannot download .*refused")
 
 
 def test_a_missing_keyring_is_told_with_where_to_get_it(
-    published: Server, tmp_path: Path, places: StatePlaces
+    published: Server, tmp_path: Path, places: StatePaths
 ) -> None:
     cloud = cloud_image(published, tmp_path / "none.gpg", keyring_from="the package some-keyring")
     error = refused(places, cloud, HostError, "no keyring")
@@ -236,14 +234,14 @@ def test_a_missing_keyring_is_told_with_where_to_get_it(
 
 
 def test_a_download_ends_with_its_deadline(
-    published: Server, keyring: Path, places: StatePlaces, monkeypatch: pytest.MonkeyPatch
+    published: Server, keyring: Path, places: StatePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch, "DEADLINE_S", 0.0)
     refused(places, cloud_image(published, keyring), DeadlineError, "was not done within 0 s")
 
 
 def test_what_a_killed_download_left_is_removed(
-    published: Server, keyring: Path, places: StatePlaces
+    published: Server, keyring: Path, places: StatePaths
 ) -> None:
     places.downloads.mkdir(parents=True)
     (places.downloads / ".partial-x.qcow2").write_bytes(b"half")

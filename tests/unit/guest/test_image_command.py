@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from labctl.base.errors import UsageError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.cli.main import cli
 
 from .test_images import make_image
@@ -15,7 +15,7 @@ from .test_images import make_image
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    make_image(StatePlaces(tmp_path).images / "debian-12-0123456789ab", "0123456789ab" * 4)
+    make_image(StatePaths(tmp_path).images / "debian-12-0123456789ab", "0123456789ab" * 4)
     return tmp_path
 
 
@@ -34,7 +34,7 @@ def test_the_list_says_which_images_are_of_the_present_recipe(state: Path) -> No
 
 
 def test_the_list_says_of_an_image_that_its_recipe_is_elsewhere(state: Path) -> None:
-    make_image(StatePlaces(state).images / "mine-0123456789ab", "0123456789ab" * 4, "mine")
+    make_image(StatePaths(state).images / "mine-0123456789ab", "0123456789ab" * 4, "mine")
     rows = json.loads(image(state, "list", "--json").stdout)["images"]
     assert {row["name"]: row["recipe"] for row in rows} == {"debian-12": True, "mine": False}
     (line,) = [x for x in image(state, "list").stdout.splitlines() if "mine-" in x]

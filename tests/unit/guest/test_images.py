@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError, BusyError, HostError, UsageError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.guest import images
 from labctl.guest.images import Image
 from labctl.guest.recipe import load_recipe
@@ -26,8 +26,8 @@ MANIFEST = {
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePlaces:
-    return StatePlaces(tmp_path)
+def places(tmp_path: Path) -> StatePaths:
+    return StatePaths(tmp_path)
 
 
 def make_image(folder: Path, digest: str, recipe: str = "debian-12") -> Image:
@@ -55,11 +55,11 @@ def make_image(folder: Path, digest: str, recipe: str = "debian-12") -> Image:
 
 
 @pytest.fixture
-def image(places: StatePlaces) -> Image:
+def image(places: StatePaths) -> Image:
     return make_image(places.images / "debian-12-0123456789ab", "0123456789ab" * 4)
 
 
-def test_an_image_is_found_by_the_digest_of_its_recipe(places: StatePlaces) -> None:
+def test_an_image_is_found_by_the_digest_of_its_recipe(places: StatePaths) -> None:
     recipe = load_recipe("debian-12")
     assert images.find(recipe, places) is None
     make_image(images.image_dir(recipe, places), recipe.digest)
@@ -68,11 +68,11 @@ def test_an_image_is_found_by_the_digest_of_its_recipe(places: StatePlaces) -> N
     assert found.digest == recipe.digest
 
 
-def test_an_image_of_a_changed_recipe_is_not_taken(places: StatePlaces, image: Image) -> None:
+def test_an_image_of_a_changed_recipe_is_not_taken(places: StatePaths, image: Image) -> None:
     assert images.find(load_recipe("debian-12"), places) is None
 
 
-def test_half_an_image_is_none(places: StatePlaces, image: Image) -> None:
+def test_half_an_image_is_none(places: StatePaths, image: Image) -> None:
     make_image(places.images / ".building-debian-12-ffffffffffff", "f" * 64)
     (places.images / "debian-12-eeeeeeeeeeee").mkdir()
     assert images.list_images(places) == [image]
@@ -101,14 +101,14 @@ def test_a_manifest_that_is_cut_off_is_an_error_with_a_remedy(image: Image) -> N
 
 
 def test_an_image_is_got_by_its_folder_or_its_recipes_name(
-    places: StatePlaces, image: Image
+    places: StatePaths, image: Image
 ) -> None:
     assert images.get("debian-12", places) == image
     assert images.get("debian-12-0123456789ab", places) == image
 
 
 def test_a_name_that_several_images_share_is_refused_with_the_choices(
-    places: StatePlaces, image: Image
+    places: StatePaths, image: Image
 ) -> None:
     make_image(places.images / "debian-12-ba9876543210", "ba9876543210" * 4)
     with pytest.raises(UsageError) as caught:
@@ -117,21 +117,21 @@ def test_a_name_that_several_images_share_is_refused_with_the_choices(
 
 
 def test_a_recipes_name_means_the_image_of_the_recipe_as_it_is_now(
-    places: StatePlaces, image: Image
+    places: StatePaths, image: Image
 ) -> None:
     recipe = load_recipe("debian-12")
     current = make_image(images.image_dir(recipe, places), recipe.digest)
     assert images.get("debian-12", places) == current
 
 
-def test_an_unknown_name_is_refused_with_the_nearest(places: StatePlaces, image: Image) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest(places: StatePaths, image: Image) -> None:
     with pytest.raises(UsageError) as caught:
         images.get("debian-12-0123456789ac", places)
     assert "Did you mean 'debian-12-0123456789ab'?" in (caught.value.hint or "")
 
 
 def test_removing_takes_the_tree_the_prepared_overlays_and_leftovers(
-    places: StatePlaces, image: Image
+    places: StatePaths, image: Image
 ) -> None:
     image.prepared_dir.mkdir()
     (image.prepared_dir / "overlay.qcow2").touch()
@@ -141,7 +141,7 @@ def test_removing_takes_the_tree_the_prepared_overlays_and_leftovers(
 
 
 def test_an_image_with_something_mounted_in_it_is_not_removed(
-    places: StatePlaces, image: Image, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    places: StatePaths, image: Image, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     mountinfo = tmp_path / "mountinfo"
     target = str(image.tree / "proc").replace("-", "\\055")
@@ -154,7 +154,7 @@ def test_an_image_with_something_mounted_in_it_is_not_removed(
 
 
 def test_a_second_process_is_told_that_images_are_being_changed(
-    places: StatePlaces, image: Image
+    places: StatePaths, image: Image
 ) -> None:
     with open(places.images / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

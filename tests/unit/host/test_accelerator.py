@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import ExitCode, HostError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.host import accelerator as module
 from labctl.host.accelerator import accelerator
 
@@ -18,8 +18,8 @@ QEMU = "qemu-system-x86_64"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePlaces:
-    return StatePlaces(tmp_path / "state")
+def places(tmp_path: Path) -> StatePaths:
+    return StatePaths(tmp_path / "state")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def boots(qemu: Path) -> list[str]:
 
 
 def test_kvm_is_taken_where_a_kernel_boots_with_it(
-    fake_tool: FakeTool, kernel: Path, places: StatePlaces
+    fake_tool: FakeTool, kernel: Path, places: StatePaths
 ) -> None:
     qemu = fake_tool(QEMU, BOOTS)
     chosen = accelerator("auto", kernel, places)
@@ -52,7 +52,7 @@ def test_kvm_is_taken_where_a_kernel_boots_with_it(
 
 
 def test_a_device_that_opens_is_not_enough(
-    fake_tool: FakeTool, kernel: Path, places: StatePlaces
+    fake_tool: FakeTool, kernel: Path, places: StatePaths
 ) -> None:
     qemu = fake_tool(QEMU, SILENT)
     chosen = accelerator("auto", kernel, places)
@@ -63,7 +63,7 @@ def test_a_device_that_opens_is_not_enough(
 
 
 def test_a_feature_that_hinders_is_left_out(
-    fake_tool: FakeTool, kernel: Path, places: StatePlaces
+    fake_tool: FakeTool, kernel: Path, places: StatePaths
 ) -> None:
     fake_tool(QEMU, f'case "$*" in *arch-capabilities=off*) {BOOTS};; esac; {REFUSES}')
     chosen = accelerator("auto", kernel, places)
@@ -72,7 +72,7 @@ def test_a_feature_that_hinders_is_left_out(
 
 
 def test_what_qemu_said_is_told_when_it_never_starts(
-    fake_tool: FakeTool, kernel: Path, places: StatePlaces
+    fake_tool: FakeTool, kernel: Path, places: StatePaths
 ) -> None:
     qemu = fake_tool(QEMU, REFUSES)
     chosen = accelerator("auto", kernel, places)
@@ -82,7 +82,7 @@ def test_what_qemu_said_is_told_when_it_never_starts(
 
 
 def test_the_answer_is_kept_until_something_changes(
-    fake_tool: FakeTool, kernel: Path, places: StatePlaces, monkeypatch: pytest.MonkeyPatch
+    fake_tool: FakeTool, kernel: Path, places: StatePaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     qemu = fake_tool(QEMU, BOOTS)
     first = accelerator("auto", kernel, places)
@@ -98,7 +98,7 @@ def test_the_answer_is_kept_until_something_changes(
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": 1}'])
 def test_a_spoilt_answer_is_asked_for_again(
-    fake_tool: FakeTool, kernel: Path, places: StatePlaces, text: str
+    fake_tool: FakeTool, kernel: Path, places: StatePaths, text: str
 ) -> None:
     fake_tool(QEMU, BOOTS)
     places.cache.mkdir(parents=True)
@@ -107,7 +107,7 @@ def test_a_spoilt_answer_is_asked_for_again(
 
 
 def test_kvm_asked_for_where_it_does_not_work_is_an_error_with_a_remedy(
-    fake_tool: FakeTool, kernel: Path, places: StatePlaces
+    fake_tool: FakeTool, kernel: Path, places: StatePaths
 ) -> None:
     fake_tool(QEMU, SILENT)
     with pytest.raises(HostError, match=r"KVM was asked for, but .*prints no line") as caught:
@@ -117,7 +117,7 @@ def test_kvm_asked_for_where_it_does_not_work_is_an_error_with_a_remedy(
 
 
 def test_without_the_device_nothing_is_booted(
-    kernel: Path, places: StatePlaces, device: Path
+    kernel: Path, places: StatePaths, device: Path
 ) -> None:
     device.unlink()
     chosen = accelerator("auto", kernel, places)
@@ -125,13 +125,13 @@ def test_without_the_device_nothing_is_booted(
     assert f"the host has no {device}" in chosen.reason
 
 
-def test_emulation_asked_for_is_not_questioned(kernel: Path, places: StatePlaces) -> None:
+def test_emulation_asked_for_is_not_questioned(kernel: Path, places: StatePaths) -> None:
     assert accelerator("tcg", kernel, places).name == "tcg"
     assert not places.root.exists()
 
 
 def test_a_kernel_that_is_not_there_is_an_error_with_a_remedy(
-    fake_tool: FakeTool, tmp_path: Path, places: StatePlaces
+    fake_tool: FakeTool, tmp_path: Path, places: StatePaths
 ) -> None:
     fake_tool(QEMU, BOOTS)
     with pytest.raises(HostError, match="cannot read the kernel") as caught:
@@ -140,7 +140,7 @@ def test_a_kernel_that_is_not_there_is_an_error_with_a_remedy(
 
 
 def test_without_qemu_nobody_knows_and_nothing_is_refused(
-    kernel: Path, places: StatePlaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: Path, places: StatePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert module.known_accelerator("auto", kernel, places) is None

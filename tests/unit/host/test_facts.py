@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.host import facts
 from labctl.host.kernel_config import config_digest, config_value, read_config
 from labctl.host.machine_facts import facts_from_texts, machine_facts, same_kernel
@@ -157,7 +157,7 @@ def test_the_hosts_own_facts_are_json_without_its_name(
 ) -> None:
     monkeypatch.setattr(facts, "tool_version", lambda argv: "1.2.3")
     monkeypatch.setattr(facts, "hypervisor_vendor", lambda: "none")
-    found = facts.host_facts(StatePlaces(tmp_path / "not" / "there"))
+    found = facts.host_facts(StatePaths(tmp_path / "not" / "there"))
     text = json.dumps(found)
     assert found["qemu"] == "1.2.3"
     assert found["boot_id"]

@@ -16,7 +16,7 @@ import pytest
 from labctl.base.errors import HostError, UsageError
 from labctl.host.settings import knobs
 from labctl.host.settings.journal import Journal
-from labctl.host.settings.knob import Place
+from labctl.host.settings.knob import KnobPlace
 from labctl.host.settings.knob_table import TABLE
 from labctl.host.settings.tunables import FileValue
 from tests.unit.host import fake_host
@@ -55,9 +55,9 @@ def _like_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> KnobPlace:
     root = fake_host.make(tmp_path / "host")
-    return Place(root=root, housekeeping=frozenset({0, 2}), isolated=frozenset({1, 3}))
+    return KnobPlace(root=root, housekeeping=frozenset({0, 2}), isolated=frozenset({1, 3}))
 
 
 @pytest.fixture
@@ -65,14 +65,14 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal.jsonl")
 
 
-def tune(host: dict[str, str], place: Place, journal: Journal) -> list[str]:
+def tune(host: dict[str, str], place: KnobPlace, journal: Journal) -> list[str]:
     with journal.changing() as changes:
         refused = knobs.turn(host, place, changes)
         changes.keep("everything")
     return refused
 
 
-def test_every_knob_can_be_turned_and_turned_back(place: Place, journal: Journal) -> None:
+def test_every_knob_can_be_turned_and_turned_back(place: KnobPlace, journal: Journal) -> None:
     assert list(EVERYTHING) == [name for name in knobs.knob_names() if name in EVERYTHING]
     assert knobs.problems(EVERYTHING, place) == []
     assert tune(EVERYTHING, place, journal) == []
@@ -95,7 +95,7 @@ def test_every_knob_can_be_turned_and_turned_back(place: Place, journal: Journal
     }
 
 
-def test_only_states_that_take_longer_are_switched_off(place: Place, journal: Journal) -> None:
+def test_only_states_that_take_longer_are_switched_off(place: KnobPlace, journal: Journal) -> None:
     tune({"c-states": "10"}, place, journal)
     found = fake_host.values(place.root)
     assert [found[f"{CPU}/cpu3/cpuidle/state{n}/disable"] for n in range(3)] == ["0", "0", "1"]
@@ -172,7 +172,7 @@ def _for_each(pattern: str, act: Callable[[Path], object]) -> Callable[[Path], o
     ],
 )
 def test_what_a_host_cannot_do_is_told_and_not_tried(
-    place: Place,
+    place: KnobPlace,
     journal: Journal,
     spoil: Callable[[Path], object],
     host: dict[str, str],
@@ -188,7 +188,7 @@ def test_what_a_host_cannot_do_is_told_and_not_tried(
 
 
 def test_a_knob_that_fails_in_the_middle_undoes_those_before_it(
-    place: Place, journal: Journal
+    place: KnobPlace, journal: Journal
 ) -> None:
     (place.root / "sys/kernel/mm/ksm/run").unlink()
     with pytest.raises(HostError, match="this kernel has no"):
@@ -199,7 +199,7 @@ def test_a_knob_that_fails_in_the_middle_undoes_those_before_it(
     assert journal.pending() == []
 
 
-def test_every_knob_says_what_it_is_now_and_what_it_takes(place: Place) -> None:
+def test_every_knob_says_what_it_is_now_and_what_it_takes(place: KnobPlace) -> None:
     found = {state.name: state for state in knobs.states(place)}
     assert found["governor"].now == "powersave"
     assert found["c-states"].now == "all"
@@ -214,12 +214,14 @@ def test_every_knob_says_what_it_is_now_and_what_it_takes(place: Place) -> None:
 
 
 def test_a_host_without_any_of_it_is_no_fault(tmp_path: Path) -> None:
-    bare = Place(root=tmp_path)
+    bare = KnobPlace(root=tmp_path)
     assert all(state.problem for state in knobs.states(bare))
     assert [state.name for state in knobs.states(bare)] == knobs.knob_names()
 
 
-def test_all_cpus_isolated_leaves_interrupts_where_they_are(place: Place, journal: Journal) -> None:
+def test_all_cpus_isolated_leaves_interrupts_where_they_are(
+    place: KnobPlace, journal: Journal
+) -> None:
     nowhere = replace(place, housekeeping=frozenset(), isolated=frozenset(range(4)))
     tune({"irq-affinity": "housekeeping"}, nowhere, journal)
     assert journal.pending() == []
@@ -248,7 +250,7 @@ def killed_after(seconds: float, act: Callable[[], object]) -> bool:
 
 
 def test_a_tune_that_is_killed_a_hundred_times_is_always_undone(
-    place: Place, journal: Journal
+    place: KnobPlace, journal: Journal
 ) -> None:
     """At random moments; test_changes has each of its system calls."""
     some = {name: EVERYTHING[name] for name in ("governor", "thp", "swappiness", "irq-affinity")}

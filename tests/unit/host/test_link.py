@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 
-from labctl.host.link import Cable
+from labctl.host.link import LinkEnds
 
-CABLE = Cable(
+ENDS = LinkEnds(
     machine="198.18.0.2",
     peer="198.18.0.1",
     machine_mac="52:54:00:00:00:01",
@@ -16,8 +16,8 @@ CABLE = Cable(
 
 def test_each_end_knows_the_other_without_asking() -> None:
     for commands, own, other, mac in (
-        (CABLE.machine_commands("enp1s0"), CABLE.machine, CABLE.peer, CABLE.peer_mac),
-        (CABLE.peer_commands("labctl1"), CABLE.peer, CABLE.machine, CABLE.machine_mac),
+        (ENDS.machine_commands("enp1s0"), ENDS.machine, ENDS.peer, ENDS.peer_mac),
+        (ENDS.peer_commands("labctl1"), ENDS.peer, ENDS.machine, ENDS.machine_mac),
     ):
         [address] = [words for words in commands if words[0] == "address"]
         [neighbour] = [words for words in commands if words[0] == "neighbour"]
@@ -28,6 +28,6 @@ def test_each_end_knows_the_other_without_asking() -> None:
 
 
 def test_no_address_is_looked_for_by_the_kernel_itself() -> None:
-    first, *_, last = CABLE.machine_commands("enp1s0")
+    first, *_, last = ENDS.machine_commands("enp1s0")
     assert first == ("link", "set", "dev", "enp1s0", "addrgenmode", "none")
     assert last[0] == "neighbour"

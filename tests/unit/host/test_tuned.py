@@ -11,7 +11,7 @@ from labctl.base.errors import HostError
 from labctl.host.settings import tuned, tuned_state
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.kinds import rebuild
-from labctl.host.settings.knob import Impossible, Place
+from labctl.host.settings.knob import Impossible, KnobPlace
 from labctl.host.settings.tuned_state import ActiveProfile, ProfileFolder, chosen, daemon_runs
 
 FILES = {
@@ -37,16 +37,16 @@ FILES = {
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> KnobPlace:
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return Place(root=tmp_path, housekeeping=frozenset({0}), isolated=frozenset({2, 3}))
+    return KnobPlace(root=tmp_path, housekeeping=frozenset({0}), isolated=frozenset({2, 3}))
 
 
 @pytest.fixture
-def daemon(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def daemon(place: KnobPlace, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """tuned's daemon lives; what tuned-adm was asked."""
     pid_file = place.root / "run/tuned/tuned.pid"
     pid_file.parent.mkdir(parents=True)
@@ -63,11 +63,11 @@ def daemon(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return asked
 
 
-def names(how: tuned.Application, place: Place) -> list[str]:
+def names(how: tuned.Application, place: KnobPlace) -> list[str]:
     return [change.tunable.name.removeprefix(f"{place.root}/") for change in how.changes]
 
 
-def test_every_file_that_the_profile_may_set_is_written_down(place: Place) -> None:
+def test_every_file_that_the_profile_may_set_is_written_down(place: KnobPlace) -> None:
     how = tuned.application("virtual-host", place)
     assert names(how, place) == [
         "sys/block/vda/queue/nr_requests",
@@ -78,7 +78,7 @@ def test_every_file_that_the_profile_may_set_is_written_down(place: Place) -> No
     assert [change.follows for change in how.changes] == [True, False, False]
 
 
-def test_what_holds_only_while_tuned_lives_is_said_where_it_does_not(place: Place) -> None:
+def test_what_holds_only_while_tuned_lives_is_said_where_it_does_not(place: KnobPlace) -> None:
     (part,) = tuned.application("virtual-host", place).left_out
     assert part.sentence("virtual-host") == (
         "'force_latency' in [cpu] of 'virtual-host' is left out: it holds only while tuned's "
@@ -87,7 +87,7 @@ def test_what_holds_only_while_tuned_lives_is_said_where_it_does_not(place: Plac
 
 
 def test_a_living_daemon_applies_a_profile_of_ours_without_what_cannot_be_undone(
-    place: Place, daemon: list[list[str]], tmp_path: Path
+    place: KnobPlace, daemon: list[list[str]], tmp_path: Path
 ) -> None:
     how = tuned.application("realtime-virtual-host", place)
     assert how.act is None
@@ -108,7 +108,7 @@ def test_a_living_daemon_applies_a_profile_of_ours_without_what_cannot_be_undone
     assert journal.pending() == []
 
 
-def test_words_for_the_kernel_are_filled_in_as_far_as_they_can_be_told(place: Place) -> None:
+def test_words_for_the_kernel_are_filled_in_as_far_as_they_can_be_told(place: KnobPlace) -> None:
     assert tuned.kernel_words("realtime-virtual-host", place) == [
         "isolcpus=managed_irq,domain,2-3",
         "irqaffinity=0-1",
@@ -116,7 +116,7 @@ def test_words_for_the_kernel_are_filled_in_as_far_as_they_can_be_told(place: Pl
     assert tuned.kernel_words("virtual-host", place) == []
 
 
-def test_our_own_profile_keeps_work_off_the_vcpus_cpus(place: Place) -> None:
+def test_our_own_profile_keeps_work_off_the_vcpus_cpus(place: KnobPlace) -> None:
     assert "labctl-virtual-host" in tuned.own_profiles()
     mask = place.root / "sys/devices/virtual/workqueue/cpumask"
     mask.parent.mkdir(parents=True)
@@ -128,7 +128,7 @@ def test_our_own_profile_keeps_work_off_the_vcpus_cpus(place: Place) -> None:
 
 
 def test_a_host_without_tuned_is_told_how_to_get_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: KnobPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(Impossible, match="apt-get install tuned"):
@@ -136,7 +136,7 @@ def test_a_host_without_tuned_is_told_how_to_get_it(
 
 
 def test_a_profile_that_is_not_there_is_impossible(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: KnobPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/sbin/{name}")
     with pytest.raises(Impossible, match="no profile 'latency-performance'"):

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from labctl.analysis.stopping import until
-from labctl.base import places
+from labctl.base import paths
 from labctl.base.errors import HostError, LabctlError, UsageError
 from labctl.base.stopping import UntilWidth
 from labctl.cli.report import command as report_command
@@ -174,7 +174,7 @@ def test_rm_refuses_a_run_that_is_being_measured(
     lock = tmp_path / "lock"
     holder = {"pid": 4711, "since": "today", "what": "sweep", "run_folder": str(folder.path)}
     lock.write_text(json.dumps(holder))
-    monkeypatch.setattr(places, "host_lock", lambda: lock)
+    monkeypatch.setattr(paths, "host_lock", lambda: lock)
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(HostError, match="being measured by process 4711"):

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.judge import judge
 from labctl.analysis.view import View, only_label
 from labctl.report.exit_prices import Predicted, predictions, price_table
 from labctl.report.export.json_report import report_json
-from labctl.report.page.place_page import _wanted
 from labctl.report.page.report_page import page
+from labctl.report.page.scenario_page import _wanted
 from labctl.report.terminal.tables import print_report
 from labctl.store.exit_prices import Price
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.test_json_report import as_shape
 from tests.unit.synthetic import synthetic_run
 
-PLACE = Place("sysbench-cpu", "neighbour")
+PLACE = Scenario("sysbench-cpu", "neighbour")
 
 PRICE = Price(
     kind="cpuid",

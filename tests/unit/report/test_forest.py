@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, EffectKind, Judgement, Role
 from labctl.analysis.view import View
@@ -16,7 +16,7 @@ from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
 from tests.unit.synthetic import synthetic_run
 
-PLACE = Place("sysbench-cpu", "neighbour")
+PLACE = Scenario("sysbench-cpu", "neighbour")
 
 
 def drawn(run: LoadedRun, judgement: Judgement) -> Forest:

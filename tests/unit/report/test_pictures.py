@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement, Level
 from labctl.analysis.view import View
@@ -25,7 +25,7 @@ from labctl.store.samples import Sample
 from tests.unit.report.conftest import INVALID, Judged
 from tests.unit.synthetic import synthetic_run
 
-PLACE = Place("sysbench-cpu", "neighbour")
+PLACE = Scenario("sysbench-cpu", "neighbour")
 
 
 def points(path: str) -> list[tuple[float, float]]:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.cells import Place
+from labctl.analysis.cells import Scenario
 from labctl.analysis.model import MissingMetric
-from labctl.analysis.side_costs import bill
+from labctl.analysis.side_costs import side_costs_of
 from labctl.analysis.view import View, series_name
 from tests.unit.report.conftest import Judged
 
-PLACE = Place("fio-randread", "neighbour")
+PLACE = Scenario("fio-randread", "neighbour")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_one_exit_reason_never_stands_for_all_exits(judged: Judged) -> None:
     reasons = [replace(level, metric=f"exits{{reason={name}}}") for name in ("HLT", "IO", "MSR")]
     view = View(run, replace(judgement, levels=tuple(reasons), unavailable=()))
     column = view.columns(level.workload)[-1]
-    assert view.level("pinned", Place(level.workload, level.condition), column) is None
+    assert view.level("pinned", Scenario(level.workload, level.condition), column) is None
 
 
 def test_the_reason_for_a_gap_is_the_one_of_that_arm(judged: Judged) -> None:
@@ -121,7 +121,7 @@ def test_the_reason_for_a_gap_is_the_one_of_that_arm(judged: Judged) -> None:
 def test_the_bill_names_guest_neighbour_host_and_what_a_cpu_second_yields(
     judged: Judged,
 ) -> None:
-    paid = {price.who: price.text for price in bill(View(*judged), "pinned+fifo", PLACE)}
+    paid = {price.who: price.text for price in side_costs_of(View(*judged), "pinned+fifo", PLACE)}
     assert list(paid) == ["guest", "neighbour", "host CPU", "work per host CPU-second"]
     assert paid["guest"].startswith("×2.")
     assert paid["neighbour"].startswith("−")
@@ -131,4 +131,4 @@ def test_a_bill_with_nothing_but_the_guests_own_change_is_none(judged: Judged) -
     run, judgement = judged
     own = tuple(item for item in judgement.comparisons if item.metric == "iops")
     view = View(run, replace(judgement, comparisons=own, levels=()))
-    assert bill(view, "pinned+fifo", PLACE) == []
+    assert side_costs_of(view, "pinned+fifo", PLACE) == []

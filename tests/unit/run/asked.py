@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.run.planning.planner import SweepRequest
 
 
 def request(tmp_path: Path, **fields: Any) -> SweepRequest:
     given = {
         "study": "pinning",
-        "places": StatePlaces(tmp_path / "state"),
+        "places": StatePaths(tmp_path / "state"),
         "results": tmp_path / "results",
         "quick": True,
         "seed": 7,

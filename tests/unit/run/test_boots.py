@@ -73,7 +73,7 @@ class Guests:
         self.monkeypatch.setattr(module, "_check_place", lambda lab, running: None)
         self.monkeypatch.setattr(module.Boots, "settle", lambda *of: None)
         self.monkeypatch.setattr(
-            module.cable, "cabled", lambda *of: nullcontext(lambda guest: None)
+            module.guest_nic, "with_guest_nic", lambda *of: nullcontext(lambda guest: None)
         )
         source = SimpleNamespace(check=lambda: None, may_boot_two=self.may_boot_two)
         session = SimpleNamespace(

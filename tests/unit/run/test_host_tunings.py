@@ -8,7 +8,7 @@ import pytest
 
 from labctl.base.errors import HostError, UsageError
 from labctl.host.settings import knobs
-from labctl.host.settings.knob import Place
+from labctl.host.settings.knob import KnobPlace
 from labctl.run.planning import planner as planning
 from labctl.run.planning import requirements
 from labctl.run.planning.planner import plan_sweep
@@ -27,7 +27,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
     monkeypatch.setattr(requirements, "booted_with", lambda: ["ro"])
     really = knobs.problems
-    monkeypatch.setattr(knobs, "problems", lambda host: really(host, Place(root=root)))
+    monkeypatch.setattr(knobs, "problems", lambda host: really(host, KnobPlace(root=root)))
     return root
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from labctl.base.events import Event, Note
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.run.guests import leftovers
 from labctl.run.guests.leftovers import clean_up, leftover_guests
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePlaces:
-    places = StatePlaces(tmp_path / "state")
+def places(tmp_path: Path) -> StatePaths:
+    places = StatePaths(tmp_path / "state")
     (places.libvirt_root / "run/qemu").mkdir(parents=True)
     return places
 
@@ -45,16 +45,16 @@ def sleeper(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def guest_arguments(places: StatePlaces, name: str = "labctl-guest") -> list[str]:
+def guest_arguments(places: StatePaths, name: str = "labctl-guest") -> list[str]:
     return ["-name", f"guest={name},debug-threads=on", "-drive", f"file={places.work}/root.qcow2"]
 
 
-def pid_file(places: StatePlaces, pid: object, name: str = "labctl-guest") -> None:
+def pid_file(places: StatePaths, pid: object, name: str = "labctl-guest") -> None:
     (places.libvirt_root / "run/qemu" / f"{name}.pid").write_text(str(pid))
 
 
 def test_a_guest_without_an_owner_is_ended_and_named(
-    places: StatePlaces, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+    places: StatePaths, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest = stack.enter_context(sleeper(*guest_arguments(places)))
     pid_file(places, guest.pid)
@@ -75,7 +75,7 @@ def test_a_guest_without_an_owner_is_ended_and_named(
 
 
 def test_two_guests_that_booted_at_once_are_both_ended(
-    places: StatePlaces, stack: ExitStack
+    places: StatePaths, stack: ExitStack
 ) -> None:
     names = ("labctl-guest", "labctl-guest-2")
     guests = [stack.enter_context(sleeper(*guest_arguments(places, name))) for name in names]
@@ -85,7 +85,7 @@ def test_two_guests_that_booted_at_once_are_both_ended(
     assert [guest.wait(10) for guest in guests] == [-9, -9]
 
 
-def test_a_recycled_pid_is_somebody_elses_process(places: StatePlaces, stack: ExitStack) -> None:
+def test_a_recycled_pid_is_somebody_elses_process(places: StatePaths, stack: ExitStack) -> None:
     other = stack.enter_context(sleeper("-name", "guest=theirs"))
     pid_file(places, other.pid)
     clean_up(places, lambda event: None)
@@ -93,27 +93,27 @@ def test_a_recycled_pid_is_somebody_elses_process(places: StatePlaces, stack: Ex
 
 
 def test_the_guest_of_another_state_folder_is_left_alone(
-    places: StatePlaces, stack: ExitStack, tmp_path: Path
+    places: StatePaths, stack: ExitStack, tmp_path: Path
 ) -> None:
-    elsewhere = StatePlaces(tmp_path / "elsewhere")
+    elsewhere = StatePaths(tmp_path / "elsewhere")
     guest = stack.enter_context(sleeper(*guest_arguments(elsewhere)))
     pid_file(places, guest.pid)
     assert leftover_guests(places) == {}
 
 
-def test_a_guest_that_is_not_labctls_is_left_alone(places: StatePlaces, stack: ExitStack) -> None:
+def test_a_guest_that_is_not_labctls_is_left_alone(places: StatePaths, stack: ExitStack) -> None:
     guest = stack.enter_context(sleeper(*guest_arguments(places, "web")))
     pid_file(places, guest.pid, "web")
     assert leftover_guests(places) == {}
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "-1", "999999999"])
-def test_a_pid_file_that_names_no_process_is_passed_over(places: StatePlaces, text: str) -> None:
+def test_a_pid_file_that_names_no_process_is_passed_over(places: StatePaths, text: str) -> None:
     pid_file(places, text)
     assert leftover_guests(places) == {}
 
 
-def test_the_work_folder_is_emptied_of_what_a_guest_knew(places: StatePlaces) -> None:
+def test_the_work_folder_is_emptied_of_what_a_guest_knew(places: StatePaths) -> None:
     (places.work / "sockets").mkdir(parents=True)
     (places.work / "boot-1.save").write_text("memory")
     clean_up(places, lambda event: None)
@@ -122,6 +122,6 @@ def test_the_work_folder_is_emptied_of_what_a_guest_knew(places: StatePlaces) ->
 
 def test_a_state_folder_that_was_never_used_needs_nothing(tmp_path: Path) -> None:
     said: list[Event] = []
-    clean_up(StatePlaces(tmp_path / "new"), said.append)
+    clean_up(StatePaths(tmp_path / "new"), said.append)
     assert said == []
     assert not (tmp_path / "new").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import UsageError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind
 from labctl.run.commands.overhead import OverheadRequest, _planned
 
@@ -34,7 +34,7 @@ limits: {attempts: 2, other_cpu: 1000, warmup_cap_s: 30}
 def _asked(folder: Path, sides: tuple[Kind, ...]) -> OverheadRequest:
     study = folder / "study.yaml"
     study.write_text(WITHOUT_NATIVE)
-    return OverheadRequest(places=StatePlaces(folder), study=str(study), sides=sides)
+    return OverheadRequest(places=StatePaths(folder), study=str(study), sides=sides)
 
 
 def test_a_study_of_guests_alone_is_measured_in_a_guest(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.base.places import StatePlaces
+from labctl.base.paths import StatePaths
 from labctl.cli.main import cli
 from labctl.host.identity import is_no_name, read_users
 from labctl.run.commands import export as module
@@ -396,7 +396,7 @@ def test_a_copy_that_still_holds_something_is_none(
     monkeypatch.setattr(module, "host_identity", lambda folder, places: IDENTITY)
     target = run.path.parent / "out"
     with pytest.raises(BrokenError, match=r"still holds 'bastion-db7' \(host-name\) in the text"):
-        export(run, target, StatePlaces(run.path.parent), redacting=True)
+        export(run, target, StatePaths(run.path.parent), redacting=True)
     assert sorted(path.name for path in run.path.parent.iterdir()) == ["run"]
 
 
@@ -467,7 +467,7 @@ def test_the_command_packs_a_run_that_is_read_where_it_is_unpacked(
 
 def test_nothing_is_written_over(run: RunFolder) -> None:
     with pytest.raises(UsageError, match="is there already"):
-        export(run, run.path, StatePlaces(run.path.parent), redacting=True)
+        export(run, run.path, StatePaths(run.path.parent), redacting=True)
 
 
 def test_people_of_the_host_are_known_and_nobodys_names_are_not(

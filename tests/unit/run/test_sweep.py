@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, HostError, UsageError
-from labctl.base.places import naming_lab
+from labctl.base.paths import naming_lab
 from labctl.base.stopping import Looks, UntilWidth
 from labctl.run.commands import sweep as module
 from labctl.run.commands.record import check_same_host, command

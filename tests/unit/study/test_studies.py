@@ -8,7 +8,7 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.latencies import OPEN_MEAN, SKIP_PERIODS
-from labctl.base.places import data_files
+from labctl.base.paths import data_files
 from labctl.study.plan import Plan, make_plan
 from labctl.study.study import load_study, study_names
 from labctl.study.tunings import load_tunings, tuning_names

@@ -209,7 +209,7 @@ class Machine:
                 since = None
         return found
 
-    def rivals(self, tid: int, end_ns: int) -> dict[int, int]:
+    def preemptors(self, tid: int, end_ns: int) -> dict[int, int]:
         """Who ran on the CPU of its queue while it waited, in waits that ended by then."""
         found: dict[int, int] = defaultdict(int)
         for start_ns, length_ns in self.waits(tid, end_ns):

@@ -181,7 +181,7 @@ def stored(folder: Path, readings: list[ClockReading], steering: object = None) 
     raw = TrialFolder(folder)
     raw.write_raw_json(files.CLOCKS, [to_json(reading) for reading in readings])
     if steering is not None:
-        raw.write_raw_json(files.STEERING, steering)
+        raw.write_raw_json(files.CLOCK_DISCIPLINE, steering)
     return raw
 
 

@@ -228,4 +228,4 @@ def test_a_trace_that_was_not_to_record_switches_tells_of_no_rival() -> None:
     busiest = int(trace.events[SWITCH].tid[0])
     events = {name: found for name, found in trace.events.items() if name != SWITCH}
     found = schedule(replace(trace, events=events), [busiest])
-    assert all(not thread.rivals_ns for thread in found.threads.values())
+    assert all(not thread.preempted_by_ns for thread in found.threads.values())

@@ -32,7 +32,7 @@ def test_a_hog_that_preempts_for_a_fifth_of_the_time_is_found_with_share_and_tim
     found = schedule(hogged()).threads[VCPU]
     assert found.name == "CPU 0/KVM"
     assert found.preemptions == 30
-    assert found.rivals_ns == {HOG: 600 * MS}
+    assert found.preempted_by_ns == {HOG: 600 * MS}
     assert found.on_cpu_ns == 2400 * MS
     assert found.delays.total_ns == 600 * MS
     assert found.delays.start_ns.tolist() == [50 * MS + n * 100 * MS for n in range(30)]
@@ -45,7 +45,7 @@ def test_the_hog_itself_waits_from_its_wake_up_for_as_long_as_the_switch_took() 
     assert set(found.delays.length_ns.tolist()) == {3000}
     assert found.preemptions == 0
     assert found.on_cpu_ns == 600 * MS
-    assert found.rivals_ns == {VCPU: 30 * 3000}
+    assert found.preempted_by_ns == {VCPU: 30 * 3000}
 
 
 def test_only_the_window_counts() -> None:
@@ -71,7 +71,7 @@ def test_a_sleeper_waits_from_its_first_wake_up_only() -> None:
     )
     found = schedule(made).threads[VCPU]
     assert found.delays.length_ns.tolist() == [10]
-    assert found.rivals_ns == {0: 10}
+    assert found.preempted_by_ns == {0: 10}
     assert found.on_cpu_ns == 20
 
 
@@ -101,8 +101,8 @@ def test_what_runs_while_a_thread_waits_is_told_by_share_also_where_it_is_moved(
     )
     found = schedule(made).threads[VCPU]
     # On CPU 1 the hog had run since before its first switch.
-    assert found.rivals_ns == {HOG: 4 + 5, OTHER: 6, 0: 3}
-    assert sum(found.rivals_ns.values()) == found.delays.total_ns
+    assert found.preempted_by_ns == {HOG: 4 + 5, OTHER: 6, 0: 3}
+    assert sum(found.preempted_by_ns.values()) == found.delays.total_ns
     assert found.migrations == 1
 
 
@@ -256,7 +256,7 @@ def random_schedule(seed: int) -> Trace:
 
 
 def stepwise(made: Trace) -> dict[int, tuple[int, int, dict[int, int]]]:
-    """On-CPU time, delays and rivals of each thread, moment by moment."""
+    """On-CPU time, delays and preemptors of each thread, moment by moment."""
     switch = made.events["sched:sched_switch"]
     rows = [
         (int(t), "switch", int(c), int(p), int(s), int(n))
@@ -279,7 +279,7 @@ def stepwise(made: Trace) -> dict[int, tuple[int, int, dict[int, int]]]:
     partial: dict[int, dict[int, int]] = {}
     ran: dict[int, int] = {}
     waited: dict[int, int] = {}
-    rivals: dict[int, dict[int, int]] = {}
+    preemptors: dict[int, dict[int, int]] = {}
     before = 0
     for now, what, cpu, tid, state, then in [*sorted(rows), (made.end_ns, "end", 0, 0, 0, 0)]:
         for one in running.values():
@@ -297,18 +297,22 @@ def stepwise(made: Trace) -> dict[int, tuple[int, int, dict[int, int]]]:
             if then:
                 del queue[then]
                 waited[then] = waited.get(then, 0) + now - since[then]
-                for rival, length in partial.pop(then, {}).items():
-                    total = rivals.setdefault(then, {})
-                    total[rival] = total.get(rival, 0) + length
+                for preemptor, length in partial.pop(then, {}).items():
+                    total = preemptors.setdefault(then, {})
+                    total[preemptor] = total.get(preemptor, 0) + length
             if tid and state == RUNNABLE:
                 queue[tid], since[tid] = cpu, now
-    return {tid: (ran.get(tid, 0), waited.get(tid, 0), rivals.get(tid, {})) for tid in range(1, 8)}
+    return {
+        tid: (ran.get(tid, 0), waited.get(tid, 0), preemptors.get(tid, {})) for tid in range(1, 8)
+    }
 
 
 def told(found: Schedule, tid: int) -> tuple[int, int, dict[int, int]]:
     thread = found.threads[tid]
-    rivals = {rival: length for rival, length in thread.rivals_ns.items() if length}
-    return thread.on_cpu_ns, thread.delays.total_ns, rivals
+    preemptors = {
+        preemptor: length for preemptor, length in thread.preempted_by_ns.items() if length
+    }
+    return thread.on_cpu_ns, thread.delays.total_ns, preemptors
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -334,7 +338,7 @@ def test_who_ran_on_a_cpu_without_a_switch_is_unknown_and_not_left_out() -> None
         )
     ).threads[7]
     assert found.delays.total_ns == 20
-    assert found.rivals_ns == {-1: 15, 0: 5}
+    assert found.preempted_by_ns == {-1: 15, 0: 5}
 
 
 def test_who_comes_and_leaves_in_one_moment_ran_for_no_time_and_is_known_thereafter() -> None:
@@ -356,7 +360,7 @@ def test_who_comes_and_leaves_in_one_moment_ran_for_no_time_and_is_known_thereaf
 def test_switches_of_one_moment_cut_a_wait_that_lasts_no_time_into_nothing() -> None:
     switches = [(10, 0, 7, PREEMPTED, 8), (10, 0, 8, SLEEPS, 9), (10, 0, 9, SLEEPS, 7)]
     found = schedule(trace(switches, end_ns=20)).threads[7]
-    assert (found.delays.total_ns, sum(found.rivals_ns.values())) == (0, 0)
+    assert (found.delays.total_ns, sum(found.preempted_by_ns.values())) == (0, 0)
 
 
 def test_who_slept_before_and_after_a_gap_may_have_run_in_it() -> None:

@@ -89,7 +89,7 @@ def test_of_a_whole_recording_every_figure_is_the_truth(seed: int, tmp_path: Pat
         assert told.on_cpu_ns == np.count_nonzero(truth == RUNS), tid
         assert told.unknown_ns == 0
         assert told.migrations == machine.moves[tid]
-        assert dict(told.rivals_ns) == machine.rivals(tid, trace.end_ns), tid
+        assert dict(told.preempted_by_ns) == machine.preemptors(tid, trace.end_ns), tid
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import UsageError
-from labctl.base.places import (
+from labctl.base.paths import (
     DATA_FOLDERS,
     MARKER,
     Lab,
-    StatePlaces,
+    StatePaths,
     data_files,
     naming_lab,
     results_folder,
     shadowing,
     shipped_data,
 )
-from labctl.base.places import lab as lab_here
+from labctl.base.paths import lab as lab_here
 from tests.unit.base.strangers import give_away
 
-STATE = StatePlaces(Path("/some/state"))
+STATE = StatePaths(Path("/some/state"))
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_the_checkout_is_as_good_as_the_code_that_came_from_it(
     monkeypatch.delenv("LABCTL_LAB", raising=False)
     monkeypatch.delenv("LABCTL_RESULTS", raising=False)
     monkeypatch.chdir(shipped_data())
-    monkeypatch.setattr("labctl.base.places.doubt", lambda *_, **__: "it isn't asked")
+    monkeypatch.setattr("labctl.base.paths.doubt", lambda *_, **__: "it isn't asked")
     assert results_folder(STATE) == shipped_data() / "results"
     assert shadowing() == []
     monkeypatch.chdir("docs")
@@ -151,7 +151,7 @@ def test_results_lie_in_the_lab_unless_told_otherwise(
 
 def test_state_is_kept_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABCTL_STATE_DIR", "/some/place")
-    assert StatePlaces.default().root == Path("/some/place")
+    assert StatePaths.default().root == Path("/some/place")
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ def test_state_lies_outside_of_the_repository(
     monkeypatch.delenv("LABCTL_STATE_DIR", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", "/home/me/state")
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert StatePlaces.default().root == Path(root)
+    assert StatePaths.default().root == Path(root)

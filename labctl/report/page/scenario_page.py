@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from labctl.analysis.cells import Place, place_of
+from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, Diagnostic, Level
-from labctl.analysis.side_costs import Price, bill
+from labctl.analysis.side_costs import Price, side_costs_of
 from labctl.analysis.view import SYMBOLS, View, verdict_text
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import quantity, share
@@ -101,7 +101,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class SideCosts:
     """Hold what a tuning did to each party of the header; None where it isn't known."""
 
     tuning: str
@@ -128,8 +128,8 @@ class Section:
     sentences: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
     buys: tuple[Buys, ...]
-    bill_header: tuple[str, ...]
-    bills: tuple[Bill, ...]
+    side_cost_header: tuple[str, ...]
+    side_costs: tuple[SideCosts, ...]
     dots: Dots | None
     curves: tuple[Curves, ...]
     exits: tuple[Stack, ...]
@@ -141,7 +141,7 @@ class Section:
     metrics: tuple[Metric, ...]
 
 
-def section(view: View, place: Place, number: int, invalid: Invalid, room: Room) -> Section:
+def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Room) -> Section:
     """Everything of one place, as far as there is room."""
     shown = view.spotlight(place, room.arms)
     said = [*sentences.calibrated(view, place), *sentences.inconclusive(view, place)]
@@ -150,8 +150,8 @@ def section(view: View, place: Place, number: int, invalid: Invalid, room: Room)
     said += [check.sentence for check in view.checks(place)]
     native = native_reference(view, place)
     pictured = [*view.pictured(place), *([native] if native is not None else [])]
-    bills = [(tuning, bill(view, tuning, place)) for tuning in view.candidates]
-    header = tuple(dict.fromkeys(price.who for _, prices in bills for price in prices))
+    side_costs = [(tuning, side_costs_of(view, tuning, place)) for tuning in view.candidates]
+    header = tuple(dict.fromkeys(price.who for _, prices in side_costs for price in prices))
     return Section(
         number=number,
         title=place.title,
@@ -163,12 +163,14 @@ def section(view: View, place: Place, number: int, invalid: Invalid, room: Room)
         buys=tuple(
             Buys(item.sentence, *sentences.spreads(view, place, item))
             for item in view.judgement.precision
-            if place_of(item) == place
+            if scenario_of(item) == place
         ),
-        bill_header=header,
-        bills=tuple(
-            Bill(tuning, tuple({price.who: price for price in prices}.get(who) for who in header))
-            for tuning, prices in bills
+        side_cost_header=header,
+        side_costs=tuple(
+            SideCosts(
+                tuning, tuple({price.who: price for price in prices}.get(who) for who in header)
+            )
+            for tuning, prices in side_costs
             if prices
         ),
         dots=dots(view, place, invalid, shown),
@@ -205,7 +207,7 @@ def _wanted(view: View, level: Level, detail: tuple[str, ...]) -> bool:
     return level.metric == view.primary(level.workload) or level.metric.startswith(detail)
 
 
-def _metrics(view: View, place: Place, detail: tuple[str, ...]) -> Iterable[Metric]:
+def _metrics(view: View, place: Scenario, detail: tuple[str, ...]) -> Iterable[Metric]:
     by_metric: dict[str, dict[str, Level]] = {}
     primary = view.primary(place.workload)
     here = (level for level in view.levels(place) if _wanted(view, level, detail))

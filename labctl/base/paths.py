@@ -150,7 +150,7 @@ def shadowing() -> list[Path]:
     return [path for path in shadows if path.parent not in own_templates]
 
 
-def results_folder(state: StatePlaces) -> Path:
+def results_folder(state: StatePaths) -> Path:
     """Return where runs are kept: $LABCTL_RESULTS, else `results/` of the lab folder or of the
     checkout that labctl is called in, else `results/` of the state folder.
 
@@ -175,14 +175,14 @@ def results_folder(state: StatePlaces) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class StatePlaces:
+class StatePaths:
     """Name where labctl keeps what it builds and what it must undo: outside the repository. Runs as
     well, where there is no lab folder."""
 
     root: Path
 
     @classmethod
-    def default(cls) -> StatePlaces:
+    def default(cls) -> StatePaths:
         """$LABCTL_STATE_DIR, /var/lib/labctl for root, else $XDG_STATE_HOME/labctl."""
         if configured := os.environ.get("LABCTL_STATE_DIR"):
             return cls(Path(configured).resolve())
@@ -250,4 +250,4 @@ def host_lock() -> Path:
         return Path("/run/labctl/host.lock")
     if own := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(own, "labctl", "host.lock")
-    return StatePlaces.default().root / "locks" / "host.lock"
+    return StatePaths.default().root / "locks" / "host.lock"

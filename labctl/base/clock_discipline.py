@@ -33,7 +33,7 @@ class _Timex(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steering:
+class ClockDiscipline:
     """`ppm`: how much faster than by its hardware the clock is set to run. `pending_ns`: what the
     kernel is still about to add to it, or to take from it, besides: up to 500 ppm faster."""
 
@@ -41,14 +41,14 @@ class Steering:
     pending_ns: int
 
 
-def steering() -> Steering | None:
+def clock_discipline() -> ClockDiscipline | None:
     """None where the machine doesn't tell (a container may forbid the question)."""
     discipline, slew = _asked(0), _asked(_ADJ_OFFSET_SS_READ)
     if discipline is None or slew is None:
         return None
     unit_ns = 1 if discipline.status & _STA_NANO else 1000
     nominal_us = 1_000_000 // os.sysconf("SC_CLK_TCK")
-    return Steering(
+    return ClockDiscipline(
         ppm=discipline.freq / _FREQ_PER_PPM + (discipline.tick - nominal_us) * _PPM_PER_TICK_US,
         pending_ns=abs(discipline.offset) * unit_ns + abs(slew.offset) * 1000,
     )
