@@ -1,1 +1,1 @@
-"""What to roll out and how: steps, files, rollout card."""
+"""Say what to roll out and how: steps, files, rollout card."""

@@ -1,1 +1,1 @@
-"""Whether a run keeps a policy's rules."""
+"""Decide whether a run keeps a policy's rules."""

@@ -1,1 +1,1 @@
-"""Which CPU each thread of a guest gets."""
+"""Decide which CPU each thread of a guest gets."""

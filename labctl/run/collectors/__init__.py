@@ -1,1 +1,1 @@
-"""What records around a trial's measured window."""
+"""Run what records around a trial's measured window."""

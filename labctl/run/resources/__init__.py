@@ -1,1 +1,1 @@
-"""What guests and trials take of the host for a while: huge pages, disks."""
+"""Provide what guests and trials take of the host for a while: huge pages, disks."""
