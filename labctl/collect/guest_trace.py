@@ -14,7 +14,7 @@ from labctl.trace import files
 from labctl.trace.clocks import stored_clock_map
 from labctl.trace.model import Trace
 from labctl.trace.problems import GUEST_TRACE, noted_problem
-from labctl.trace.process_tree import family
+from labctl.trace.process_tree import process_tree
 from labctl.trace.sched import has_switches, schedule
 from labctl.trace.threads import Thread, Window, stored_window
 from labctl.trace.timeline.recordings import Traces
@@ -93,7 +93,7 @@ def _covering(trace: Trace | str | None, window: Window) -> Trace | str:
 def _readings(trace: Trace, window: Window) -> Iterator[Reading]:
     threads = [
         Thread(tid=tid, pid=window.pid, role=_ROLE, index=index, name="")
-        for index, tid in enumerate(sorted(family(trace, window.pid)))
+        for index, tid in enumerate(sorted(process_tree(trace, window.pid)))
     ]
     inside = (window.start_ns, window.end_ns)
     found = schedule(trace, [thread.tid for thread in threads], window=inside)

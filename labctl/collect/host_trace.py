@@ -17,7 +17,7 @@ from labctl.store.samples import Reading, Unavailable, sample_key
 from labctl.trace import files
 from labctl.trace.model import Trace
 from labctl.trace.problems import HOST_TRACE, noted_problem
-from labctl.trace.process_tree import family
+from labctl.trace.process_tree import process_tree
 from labctl.trace.sched import Schedule, has_switches, schedule
 from labctl.trace.threads import Thread, stored_threads
 from labctl.trace.timeline.recordings import Traces
@@ -69,7 +69,7 @@ def _covering(trace: Trace | str | None, snapshots: Snapshots) -> Trace | str:
 def _children(trace: Trace, threads: Sequence[Thread]) -> list[Thread]:
     """Threads and processes that these made, and those that they made."""
     known = {thread.tid for thread in threads}
-    made = frozenset().union(*(family(trace, tid) for tid in known)) - known
+    made = frozenset().union(*(process_tree(trace, tid) for tid in known)) - known
     return [
         Thread(tid=tid, pid=tid, role="workload", index=index, name="")
         for index, tid in enumerate(sorted(made), start=len(known))

@@ -8,9 +8,9 @@ from labctl.trace.model import Trace
 from labctl.trace.tracepoints import FORK
 
 
-def family(trace: Trace, root: int) -> frozenset[int]:
-    """The threads of process `root` and of all that it has started, as far as the trace saw them
-    start. The kernel calls a new thread a fork as well (include/trace/events/sched.h)."""
+def process_tree(trace: Trace, root: int) -> frozenset[int]:
+    """Return the threads of process `root` and of all that it has started, as far as the trace saw
+    them start. The kernel calls a new thread a fork, too (include/trace/events/sched.h)."""
     found = {root, *(tid for tid, pid in trace.processes.items() if pid == root)}
     for parent, child in _forks(trace):
         if parent in found:

@@ -12,7 +12,7 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.coverage import Own
 from labctl.trace.model import Trace
-from labctl.trace.process_tree import family
+from labctl.trace.process_tree import process_tree
 
 _LATEST_NS = 2**62
 CYCLICTEST = "cyclictest"
@@ -69,7 +69,9 @@ class Workload:
         """Its threads, of a trace of its machine; or, with none of its process in there, those of
         its name. Not the first one of a process that has others, which only starts them and waits
         (cyclictest's measuring threads)."""
-        found = [] if self.pid is None else sorted(family(trace, self.pid) & trace.names.keys())
+        found = (
+            [] if self.pid is None else sorted(process_tree(trace, self.pid) & trace.names.keys())
+        )
         if not found:
             found = [tid for tid, own in trace.names.items() if tid and own.startswith(self.name)]
         others = [tid for tid in found if trace.processes.get(tid, tid) != tid]

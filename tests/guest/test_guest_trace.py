@@ -23,7 +23,7 @@ from labctl.trace.clocks import ClockMap, bent_ns, stored_clock_map
 from labctl.trace.model import Trace
 from labctl.trace.perf.perfdata import read_trace, tracepoints
 from labctl.trace.problems import GUEST_TRACE, noted_problem
-from labctl.trace.process_tree import family
+from labctl.trace.process_tree import process_tree
 from labctl.trace.threads import stored_window
 from labctl.trace.timeline.recordings import Traces
 from tests.guest.conftest import (
@@ -130,7 +130,7 @@ def test_the_workloads_waits_inside_the_guest_are_told(traced: Traced) -> None:
     assert found["ctx_switches{of=guest}"] * window.seconds == pytest.approx(len(switches))
     guest = Traces(traced.guest).guest
     assert isinstance(guest, Trace)
-    threads = family(guest, window.pid)
+    threads = process_tree(guest, window.pid)
     waits = sum(one.tid in threads for one in switches)
     assert 0 < sum(one.name == "cyclictest" for one in switches) <= waits
     # With the switch to it a thread's wait ends, and the first may have begun before the window.

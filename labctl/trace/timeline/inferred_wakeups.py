@@ -19,8 +19,8 @@ from labctl.trace.tracepoints import STOPPED, SWITCH, WAKEUP, WAKEUPS, WAKING
 _Keys = NDArray[np.int64]
 
 
-def with_asked_wakeups(trace: Trace) -> Trace:
-    """The trace with a sched_wakeup for each sleep that ended without one, no event being lost
+def with_inferred_wakeups(trace: Trace) -> Trace:
+    """Return the trace with a sched_wakeup for each sleep that ended without one, no event lost
     meanwhile: when the thread was first asked to wake up since it had last come or been woken, or
     when it fell asleep if that was later. It may have been queued later than that, by as much as
     the other CPU took to answer."""

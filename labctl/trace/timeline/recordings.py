@@ -15,7 +15,7 @@ from labctl.trace.model import Trace
 from labctl.trace.perf.perfdata import read_trace, tracepoints
 from labctl.trace.problems import GUEST_TRACE, HOST_TRACE, noted_problem
 from labctl.trace.threads import Thread, Workload, stored_threads, stored_workload
-from labctl.trace.timeline.inferred_wakeups import with_asked_wakeups
+from labctl.trace.timeline.inferred_wakeups import with_inferred_wakeups
 from labctl.trace.tracepoints import (
     ENTRY,
     EXIT,
@@ -70,7 +70,7 @@ class Traces:
         except BrokenError as error:
             return f"{error.message.replace(str(path), name)}."
         problems = (problem.replace(str(path), name) for problem in found.problems)
-        whole = with_asked_wakeups(found)
+        whole = with_inferred_wakeups(found)
         return replace(whole, where=name, problems=tuple(problems))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labctl.trace.model import Gap, Trace
 from labctl.trace.sched import ThreadSchedule, schedule
-from labctl.trace.timeline.inferred_wakeups import with_asked_wakeups
+from labctl.trace.timeline.inferred_wakeups import with_inferred_wakeups
 from labctl.trace.tracepoints import WAKEUP
 from tests.unit.trace.schedules import PREEMPTED, RUNNABLE, SLEEPS, Switch, Wakeup, trace
 
@@ -13,13 +13,13 @@ VCPU, HOG = 100, 200
 
 def wakeups(made: Trace) -> list[tuple[int, int, int]]:
     """(when, who, where)"""
-    events = with_asked_wakeups(made).events[WAKEUP]
+    events = with_inferred_wakeups(made).events[WAKEUP]
     columns = (events.time_ns, events.fields["pid"], events.fields["target_cpu"])
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def of(made: Trace, tid: int = VCPU) -> ThreadSchedule:
-    return schedule(with_asked_wakeups(made)).threads[tid]
+    return schedule(with_inferred_wakeups(made)).threads[tid]
 
 
 def asleep_from_10_to_42(
@@ -91,6 +91,6 @@ def trace_with(made: Trace, *, gaps: tuple[Gap, ...]) -> Trace:
 
 def test_traces_that_lack_what_it_takes_stay_as_they_are() -> None:
     empty = trace([], end_ns=100)
-    assert with_asked_wakeups(empty) is empty
+    assert with_inferred_wakeups(empty) is empty
     whole = asleep_from_10_to_42(told=[(40, VCPU, 1)])
-    assert with_asked_wakeups(whole) is whole
+    assert with_inferred_wakeups(whole) is whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from labctl.trace.model import Events, Trace
-from labctl.trace.process_tree import family
+from labctl.trace.process_tree import process_tree
 from labctl.trace.tracepoints import FORK
 
 
@@ -23,13 +23,13 @@ def trace(*forks: tuple[int, int], processes: dict[int, int] | None = None) -> T
 
 
 def test_children_and_theirs_are_of_the_family_and_others_are_not() -> None:
-    assert family(trace((1, 10), (10, 11), (2, 20), (11, 12), (20, 21)), 10) == {10, 11, 12}
+    assert process_tree(trace((1, 10), (10, 11), (2, 20), (11, 12), (20, 21)), 10) == {10, 11, 12}
 
 
 def test_threads_that_ran_before_the_recorder_are_of_it_by_their_process() -> None:
-    assert family(trace((11, 30), processes={10: 10, 11: 10, 20: 20}), 10) == {10, 11, 30}
+    assert process_tree(trace((11, 30), processes={10: 10, 11: 10, 20: 20}), 10) == {10, 11, 30}
 
 
 def test_a_trace_without_forks_knows_the_process_alone() -> None:
     empty = Trace(where="here", start_ns=0, end_ns=9, events={})
-    assert family(empty, 10) == {10}
+    assert process_tree(empty, 10) == {10}
