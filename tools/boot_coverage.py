@@ -27,7 +27,7 @@ Numbers = NDArray[np.float64]
 
 
 def half_widths(effects: Numbers) -> Iterator[tuple[str, Numbers]]:
-    """The half-widths of each estimator's interval; `effects` by run, boot and block."""
+    """Yield the half-widths of each estimator's interval; `effects` by run, boot and block."""
     _, boots, per_boot = effects.shape
     blocks = boots * per_boot
     means = effects.mean(axis=2)

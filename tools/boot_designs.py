@@ -70,7 +70,8 @@ def expected_half_width(of: Components, layout: Layout, alpha: float) -> float:
 
 
 def components_of(made: Sequence[Compared]) -> Components:
-    """The medians over tunings; raises UsageError where a run's boots can't be told apart."""
+    """Return the medians over tunings; raises UsageError where a run's boots can't be told
+    apart."""
     found = []
     for one in made:
         effects = one.effects
@@ -113,7 +114,7 @@ def _begun(record: TrialRecord) -> float:
 
 
 def _boot_before(records: Sequence[TrialRecord], trial: TrialRecord) -> int | None:
-    """The boot of the guest that ran before it."""
+    """Return the boot of the guest that ran before it."""
     earlier = [
         r.boot
         for r in records
@@ -123,7 +124,7 @@ def _boot_before(records: Sequence[TrialRecord], trial: TrialRecord) -> int | No
 
 
 def table(run: LoadedRun) -> Iterator[str]:
-    """Lines of Markdown."""
+    """Yield lines of Markdown."""
     by_place: defaultdict[Scenario, list[Compared]] = defaultdict(list)
     for one in decide(run).made:
         if one.is_primary:
@@ -150,7 +151,7 @@ def table(run: LoadedRun) -> Iterator[str]:
 
 
 def judged_by(run: LoadedRun, primaries: Sequence[str]) -> LoadedRun:
-    """The run as if its plan had named these metrics, each "WORKLOAD=METRIC"."""
+    """Return the run as if its plan had named these metrics, each "WORKLOAD=METRIC"."""
     workloads = dict(run.plan["workloads"])
     for said in primaries:
         workload, _, metric = said.partition("=")

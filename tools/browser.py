@@ -108,13 +108,13 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def printed(self) -> bytes:
-        """The page as a PDF, on paper as the page wants it."""
+        """Return the page as a PDF, on paper as the page wants it."""
         answer = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
         return base64.b64decode(answer["data"])
 
 
 def _high_pipe() -> tuple[int, int]:
-    """A pipe whose descriptors are none of those that the protocol wants."""
+    """Return a pipe whose descriptors are none of those that the protocol wants."""
     low = os.pipe()
     read, write = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low)
     for end in low:

@@ -34,7 +34,7 @@ def effects(values: Values) -> list[Values]:
 
 
 def seen(values: Values) -> frozenset[str]:
-    """The kinds of diagnostic at a place, by the rules of `labctl.analysis.diagnostics`."""
+    """Return the kinds of diagnostic at a place, by the rules of `labctl.analysis.diagnostics`."""
     alpha = LEVEL / LINES
     lines = effects(values)
     whole = [range(len(values))]

@@ -105,7 +105,7 @@ class Recorded:
         return cls(baseline, control, arms, trials)
 
     def table(self) -> Iterator[str]:
-        """Each candidate in every guest."""
+        """Yield each candidate in every guest."""
         arms = (self.baseline, self.control, *self.arms)
         blocks = sorted(set.intersection(*(set(self.trials[arm]) for arm in arms)))
         yield f"| {len(blocks)} blocks | control, sd of log | {' | '.join(self.arms)} | steepest |"

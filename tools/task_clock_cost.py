@@ -19,7 +19,7 @@ from labctl.collect.host_threads import ThreadRef
 
 
 def us_per_switch(turns: int) -> float:
-    """CPU time per switch, of two processes that wake each other up so often."""
+    """Return CPU time per switch, of two processes that wake each other up so often."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     argv = ["perf", "bench", "sched", "pipe", "--loop", str(turns)]
     subprocess.run(argv, check=True, capture_output=True)

@@ -22,7 +22,7 @@ from labctl.store.run_folder import LoadedRun
 
 
 def confirmatory(run: LoadedRun) -> LoadedRun:
-    """The part of a run that its verdicts rest on: nearly always all of it.
+    """Return the part of a run that its verdicts rest on: nearly always all of it.
 
     Of a run with declared looks the blocks up to the last look that was reached; of any other, and
     of one that reached none, the blocks before its first extension.
@@ -32,7 +32,7 @@ def confirmatory(run: LoadedRun) -> LoadedRun:
 
 
 def _last_deciding(run: LoadedRun) -> int | None:
-    """None where there is no block beyond it."""
+    """Return None where there is no block beyond it."""
     last, extensions = look_reached(run), run.plan.get("extensions") or []
     rule = rule_of(run.plan)
     if rule is not None and last == rule.most_blocks:
@@ -46,8 +46,8 @@ def _last_deciding(run: LoadedRun) -> int | None:
 def added(
     run: LoadedRun, decided: LoadedRun, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Added | None:
-    """The estimates over all blocks of a run, where `decided` is its confirmatory part; None where
-    that is all of it."""
+    """Return the estimates over all blocks of a run, where `decided` is its confirmatory part; None
+    where that is all of it."""
     if decided is run:
         return None
     deciding, last = last_block(decided), last_block(run)

@@ -24,8 +24,8 @@ def answer(
     emulated: bool,
     imported: bool = False,
 ) -> str:
-    """One or two sentences for an administrator, which recommend the first of the standings that
-    may be. What has a price is named with it, and not recommended.
+    """Return one or two sentences for an administrator, which recommend the first of the standings
+    that may be. What has a price is named with it, and not recommended.
 
     `why_not`: the reason, for a run of which nothing can be judged. `emulated`: the guests ran
     under TCG. `imported`: labctl has the trials from a file.

@@ -67,7 +67,7 @@ def count_attempts(run: LoadedRun) -> Attempts:
 
 
 def kinds(reasons: Iterable[str]) -> list[tuple[str, int]]:
-    """Reasons and how often each was given, the most frequent first. The same one with other
+    """Return reasons and how often each was given, the most frequent first. The same one with other
     figures, or other lines of logs, is one."""
     counts = Counter(without_logs(reason)[0].rstrip(".") for reason in reasons)
     alike: dict[str, list[str]] = {}

@@ -52,7 +52,8 @@ class MeanSquares:
 
 
 def sharing(blocks: Iterable[int], sides: Iterable[Mapping[int, int]]) -> list[list[int]]:
-    """Blocks in groups that have no boot in common; `sides`: of each arm, its boots by block.
+    """Return blocks in groups that have no boot in common; `sides`: of each arm, its boots by
+    block.
 
     A block belongs to the boots of all of its arms: a tuning that boots for itself in each block
     is still compared with a baseline that was restored from one boot in several. A block of which
@@ -109,13 +110,13 @@ def _sharing(blocks: tuple[int, ...], sides: tuple[_Same, ...]) -> _Groups:
 
 
 def mean_squares(groups: Sequence[Sequence[float]]) -> MeanSquares:
-    """The analysis of variance of effects in at least two groups."""
+    """Return the analysis of variance of effects in at least two groups."""
     values = np.array([value for group in groups for value in group])
     return _mean_squares(values, np.array([len(group) for group in groups]))
 
 
 def _mean_squares(values: Floats, sizes: npt.NDArray[np.int64]) -> MeanSquares:
-    """The same of values group after group, and the groups' sizes."""
+    """Return the same of values group after group, and the groups' sizes."""
     n, boots = len(values), len(sizes)
     means = _means(values, sizes)
     apart, around, shares = means - values.sum() / n, values - np.repeat(means, sizes), sizes / n
@@ -130,7 +131,7 @@ def _mean_squares(values: Floats, sizes: npt.NDArray[np.int64]) -> MeanSquares:
 
 
 def _means(values: Floats, sizes: npt.NDArray[np.int64]) -> Floats:
-    """The mean of each group of values that stand group after group."""
+    """Return the mean of each group of values that stand group after group."""
     means: Floats = np.add.reduceat(values, np.cumsum(sizes) - sizes) / sizes
     return means
 
@@ -141,7 +142,7 @@ def spread_over(
     resolution: float,
     floor: float = 0.0,
 ) -> Spread:
-    """The spread of effects, by boots where blocks share them.
+    """Return the spread of effects, by boots where blocks share them.
 
     With one boot for all blocks there is nothing that boots could be told from: the interval holds
     for that boot, and the report says so. With a boot per block the block is the unit.

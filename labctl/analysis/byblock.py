@@ -29,7 +29,7 @@ class ByBlock(Mapping[int, float]):
         return cls(blocks, np.array([numbers[block] for block in blocks], dtype=float))
 
     def at(self, blocks: tuple[int, ...]) -> Floats:
-        """The numbers of these blocks; raises KeyError for one that isn't there."""
+        """Return the numbers of these blocks; raises KeyError for one that isn't there."""
         if blocks == self.blocks:
             return self.array
         return np.array([self[block] for block in blocks], dtype=float)

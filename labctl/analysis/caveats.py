@@ -255,7 +255,7 @@ def _restored(run: LoadedRun, design: Design, restored: Sequence[RunCheck]) -> I
 
 
 def _restored_places(run: LoadedRun, design: Design) -> Iterator[tuple[str, str, str]]:
-    """Each restored tuning with each workload and condition where it may get a verdict."""
+    """Yield each restored tuning with each workload and condition where it may get a verdict."""
     tunings = run.plan.get("tunings") or {}
     for name in design.candidates:
         if tunings.get(name, {}).get("restore", True):
@@ -291,7 +291,7 @@ def _promises(design: Design) -> Iterator[str]:
 
 
 def _left_out(design: Design, cells: Cells, *, paired: bool) -> Iterator[str]:
-    """Blocks of which a cell has no value to compare (METHOD: nothing is imputed)."""
+    """Yield blocks of which a cell has no value to compare (METHOD: nothing is imputed)."""
     for cell, tried in cells.tried.items():
         blocks = sorted(tried - _usable(design, cells, cell))
         if not blocks:
@@ -362,7 +362,8 @@ def _twins(design: Design) -> Iterator[str]:
 
 
 def _not_exercised(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
-    """Tunings that were found equal where nothing could have shown a difference (METHOD 5)."""
+    """Yield tunings that were found equal where nothing could have shown a difference (METHOD
+    5)."""
     tunings = run.plan.get("tunings") or {}
     exercised = {
         name: set(entry["exercised_by"])

@@ -174,7 +174,7 @@ class Cells:
 
 
 def cell_of(assignment: Mapping[str, Any]) -> Cell | None:
-    """The cell of a trial; None when it names no tuning or no workload.
+    """Return the cell of a trial; None when it names no tuning or no workload.
 
     Factors beyond tuning, workload and condition are part of the condition, so that what differs
     in them is never compared.
@@ -205,7 +205,7 @@ def done_trials(run: LoadedRun) -> int:
 
 
 def read_cells(run: LoadedRun) -> Cells:
-    """Every usable value of a run, and what isn't usable as sentences in `problems`."""
+    """Return every usable value of a run, and what isn't usable as sentences in `problems`."""
     chosen, tried, nameless = _choose(run.trials)
     chosen = dict(zip(chosen, by_same_names(chosen.values()), strict=True))
     problems = []
@@ -227,7 +227,8 @@ _Chosen = dict[tuple[Cell, int], LoadedTrial]
 
 
 def _choose(trials: Iterable[LoadedTrial]) -> tuple[_Chosen, dict[Cell, frozenset[int]], int]:
-    """The last valid attempt by cell and block; the blocks tried by cell; nameless trials."""
+    """Return the last valid attempt by cell and block; the blocks tried by cell; nameless
+    trials."""
     valid: _Chosen = {}
     tried: defaultdict[Cell, set[int]] = defaultdict(set)
     nameless = 0

@@ -33,7 +33,7 @@ class Checked:
 
 
 def check(design: Design, cells: Cells, place: Scenario, primary: Primary) -> Checked:
-    """The control's and the handicap's check at one workload and condition."""
+    """Return the control's and the handicap's check at one workload and condition."""
     control, judges, reach = _check_control(design, cells, place, primary)
     handicap, least = _check_handicap(design, cells, place, primary)
     return Checked(control, handicap, Eligibility(judges, reach, least))
@@ -55,8 +55,8 @@ def control_failed(design: Design, cells: Cells, place: Scenario) -> str:
 def _check_control(
     design: Design, cells: Cells, place: Scenario, primary: Primary
 ) -> tuple[RunCheck, bool, float]:
-    """The check, whether it lets the run judge, and its reach: y_C - y_B, which is METHOD 17's a_b
-    in the direction of all other changes, those of an arm against baseline."""
+    """Return the check, whether it lets the run judge, and its reach: y_C - y_B, which is METHOD
+    17's a_b in the direction of all other changes, those of an arm against baseline."""
     arm = _control(design, cells, place, primary)
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
         sentence = f"The control could not be checked in {place}: {arm.excuse}."
@@ -88,7 +88,7 @@ def _control(design: Design, cells: Cells, place: Scenario, primary: Primary) ->
 def _check_handicap(
     design: Design, cells: Cells, place: Scenario, primary: Primary
 ) -> tuple[RunCheck, float]:
-    """The check, and the smallest loss that the run has so shown it sees."""
+    """Return the check, and the smallest loss that the run has so shown it sees."""
     references = (design.baseline, design.control)
     arm = _Arm.of(cells, place, primary, design.handicap, references, ALPHA)
     withheld = '"equivalent" is withheld there'
@@ -171,7 +171,7 @@ class _Arm:
         return f"{metric_title(self.metric)} {estimate} ({ends})"
 
     def size(self, value: float | None) -> str:
-        """A size on the scale of effects as text."""
+        """Return a size on the scale of effects as text."""
         if self.effects is None or value is None:
             return "not known"
         return size_text(self.effects.as_size(value), self.effects.kind, self.unit)

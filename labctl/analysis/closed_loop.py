@@ -12,8 +12,8 @@ from labctl.store.run_folder import LoadedRun
 
 
 def closed_loop(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
-    """A sentence for each workload whose program tells of every period, and is judged otherwise:
-    plans made before the open-loop latencies were, or by choice."""
+    """Yield a sentence for each workload whose program tells of every period, and is judged
+    otherwise: plans made before the open-loop latencies were, or by choice."""
     workloads = run.plan.get("workloads") or {}
     for name, primary in design.primaries.items():
         program = str(workloads.get(name, {}).get("program"))

@@ -46,7 +46,7 @@ class Compared:
 def comparisons(
     design: Design, cells: Cells, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Iterator[Compared]:
-    """Every comparison that has a block with both sides; none of maxima.
+    """Yield every comparison that has a block with both sides; none of maxima.
 
     Against baseline: each candidate (its primary metric decides), the handicap, and what boots
     only to be compared with its restored self. Against
@@ -64,7 +64,7 @@ def comparisons(
 
 
 def levels(cells: Cells) -> Iterator[Level]:
-    """Every metric of every cell, with its typical value."""
+    """Yield every metric of every cell, with its typical value."""
     for cell, by_key in cells.series.items():
         for key, series in by_key.items():
             yield Level(
@@ -178,8 +178,8 @@ def _compare(
 
 
 def _left_out(cells: Cells, place: Scenario, sides: Mapping[str, Series]) -> tuple[int, ...]:
-    """Blocks in which a side was tried and gave no value. Of one that was never tried there is
-    nothing to say but that the run isn't finished."""
+    """Return blocks in which a side was tried and gave no value. Of one that was never tried there
+    is nothing to say but that the run isn't finished."""
     missing: set[int] = set()
     for name, series in sides.items():
         tried = cells.tried[Cell(name, place)]
@@ -191,7 +191,8 @@ def _left_out(cells: Cells, place: Scenario, sides: Mapping[str, Series]) -> tup
 def verdict_at(
     effects: Effects, better: Better, alpha: float, margin: float, eligibility: Eligibility
 ) -> Verdict:
-    """The verdict from intervals of confidence 1 - alpha (and 1 - 2 alpha for "equivalent")."""
+    """Return the verdict from intervals of confidence 1 - alpha (and 1 - 2 alpha for
+    "equivalent")."""
     if effects.spread.n >= FEWEST_BLOCKS and (
         effects.fallback is not None or better is Better.NEITHER
     ):

@@ -8,7 +8,7 @@ from labctl.analysis.model import Comparison, EffectKind
 
 
 def comparison_json(item: Comparison) -> dict[str, Any]:
-    """One comparison as plain JSON values; docs/report-schema.md has its keys."""
+    """Return one comparison as plain JSON values; docs/report-schema.md has its keys."""
     estimate = "ratio" if item.kind is EffectKind.RATIO else "difference"
     return {
         "tuning": item.tuning,

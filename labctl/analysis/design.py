@@ -82,7 +82,7 @@ class Design:
         return self.may_compare(ours, theirs, place)
 
     def may_compare(self, ours: str | None, theirs: str | None, place: Scenario) -> bool:
-        """The same of two promises; None is one that nobody made, as of a native arm."""
+        """Return the same of two promises; None is one that nobody made, as of a native arm."""
         if ours is None or theirs is None or ours == theirs:
             return True
         return place.workload not in self.on_disk and ours != UNSAFE
@@ -124,7 +124,7 @@ def joint_level(a: Design, b: Design) -> float:
 
 
 def read_design(run: LoadedRun) -> Design:
-    """The design of a run; what the plan leaves out becomes a sentence in `problems`."""
+    """Return the design of a run; what the plan leaves out becomes a sentence in `problems`."""
     plan = run.plan
     problems: list[str] = []
     tunings: Mapping[str, Mapping[str, Any]] = plan.get("tunings") or {}
@@ -172,7 +172,7 @@ def read_design(run: LoadedRun) -> Design:
 def _strangers(
     plan: Mapping[str, Any], tunings: Mapping[str, Mapping[str, Any]], known: Sequence[Cell]
 ) -> Iterator[str]:
-    """Names and kinds in the plan that nothing else in it knows."""
+    """Yield names and kinds in the plan that nothing else in it knows."""
     if not plan:
         return
     for role in ("baseline", "control", "handicap"):

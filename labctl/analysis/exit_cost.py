@@ -70,6 +70,6 @@ def exit_cost(
 
 
 def _nanoseconds(prices: Sequence[Price]) -> NDArray[np.float64]:
-    """The lowest end, the mean and the highest end of prices that are known."""
+    """Return the lowest end, the mean and the highest end of prices that are known."""
     known = np.array([(price.low_ns, price.ns, price.high_ns) for price in prices], dtype=float)
     return np.array([known[:, 0].min(), known[:, 1].mean(), known[:, 2].max()])

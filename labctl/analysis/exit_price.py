@@ -16,7 +16,7 @@ _CONFIDENCE = 0.975
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The median and its distribution-free interval of at least 97.5 %: the order statistics
+    """Return the median and its distribution-free interval of at least 97.5 %: the order statistics
     between which a binomial count lies (David & Nagaraja, Order Statistics, 3rd ed., 7.1).
 
     The interval is the whole range where there are too few values. Raises ValueError for none.

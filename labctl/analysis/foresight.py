@@ -122,8 +122,8 @@ def spreads(run: LoadedRun, plan: Mapping[str, Any]) -> dict[Scenario, Spreading
 
 
 def _spread(c: Comparison) -> float | None:
-    """The standard deviation of a comparison's blocks, by its interval: half of it is
-    t sd / sqrt(n). Where boots are the unit, what they add is in it."""
+    """Return the standard deviation of a comparison's blocks, by its interval: half of it is t sd /
+    sqrt(n). Where boots are the unit, what they add is in it."""
     if c.low is None or c.high is None or c.fallback is not None:
         return None
     ratio = c.kind is EffectKind.RATIO
@@ -157,7 +157,8 @@ def errors_needed(units: int, alpha: float, control_alpha: float) -> float:
 
 
 def chance(loss: float, units: int, alpha: float, control_alpha: float) -> float:
-    """The chance that a loss of so many standard errors is excluded, where the tuning does nothing.
+    """Return the chance that a loss of so many standard errors is excluded, where the tuning does
+    nothing.
 
     With x the estimate in standard errors and s the standard error that the run finds over the true
     one, the interval excludes the loss if t s < x + loss. The control's effect has `_CONTROL` times

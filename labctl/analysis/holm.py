@@ -53,7 +53,7 @@ def rejected_at(p_values: Sequence[float], alpha: float, family: int) -> list[fl
 def stepped_down(
     made: Sequence[Compared], design: Design, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Iterator[Compared]:
-    """The comparisons, with the verdicts that Holm's procedure adds."""
+    """Yield the comparisons, with the verdicts that Holm's procedure adds."""
     claims = [_claim(one, design, eligibilities) for one in made]
     p_values = [
         1.0 if claim is None else p_value(one.effects.spread)

@@ -86,7 +86,8 @@ def spread(effects: Collection[float] | Floats, resolution: float, floor: float 
 
 @cache
 def quantile(p: float, degrees: float) -> float:
-    """The quantile t_p of Student's t (scipy.special: without the cost of importing stats)."""
+    """Return the quantile t_p of Student's t (scipy.special: without the cost of importing
+    stats)."""
     return float(stdtrit(degrees, p))
 
 
@@ -144,16 +145,16 @@ def welch_interval(a: Spread, b: Spread, alpha: float) -> Interval | None:
 
 
 def smallest_visible(of: Spread, alpha: float) -> float | None:
-    """The smallest effect that n blocks show with 80 % power:
-    (t(1 - alpha/2) + t(0.8)) * sd / sqrt(n) (METHOD 20). None where there is no interval."""
+    """Return the smallest effect that n blocks show with 80 % power: (t(1 - alpha/2) + t(0.8)) * sd
+    / sqrt(n) (METHOD 20). None where there is no interval."""
     if of.n < 2 or of.error == 0.0:
         return None
     return _visible(of, of.n, alpha)
 
 
 def blocks_needed(of: Spread, alpha: float, margin: float) -> int | None:
-    """The smallest number of blocks that shows an effect of `margin` with 80 % power, with as many
-    blocks to a boot as there were.
+    """Return the smallest number of blocks that shows an effect of `margin` with 80 % power, with
+    as many blocks to a boot as there were.
 
     None where these blocks do already, where there is no interval, and beyond MOST_BLOCKS.
     """

@@ -19,7 +19,7 @@ _GIB = 1024 * _MIB
 
 
 def layers(run: LoadedRun, design: Design) -> Iterator[str]:
-    """A sentence on how the two sides of a native comparison get at the data disk, where a
+    """Yield a sentence on how the two sides of a native comparison get at the data disk, where a
     workload of the run uses it."""
     workloads = [place.workload for place in design.places if place.workload in design.on_disk]
     if not (workloads and design.natives):
@@ -37,7 +37,7 @@ def layers(run: LoadedRun, design: Design) -> Iterator[str]:
 
 
 def _disks(run: LoadedRun) -> dict[str, Mapping[str, Any]]:
-    """The data disk of each guest's tuning, where the run has recorded it."""
+    """Return the data disk of each guest's tuning, where the run has recorded it."""
     recorded = run.run.get("tunings") or {}
     guests = [n for n, e in (run.plan.get("tunings") or {}).items() if e.get("kind") == "guest"]
     return {name: recorded[name]["disk"] for name in guests if recorded.get(name, {}).get("disk")}

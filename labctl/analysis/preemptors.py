@@ -42,8 +42,8 @@ class _Told:
 
 
 def by_same_names(trials: Collection[LoadedTrial]) -> list[LoadedTrial]:
-    """The same trials; in those that were traced, `preempted_time` is of the ten names that had
-    most in any of them, with 0 where one had nothing, and of `others`, all the rest.
+    """Return the same trials; in those that were traced, `preempted_time` is of the ten names that
+    had most in any of them, with 0 where one had nothing, and of `others`, all the rest.
 
     A trial that doesn't tell of all who ran keeps what it has.
     """
@@ -70,7 +70,7 @@ def by_same_names(trials: Collection[LoadedTrial]) -> list[LoadedTrial]:
 
 
 def _told(readings: Iterable[Reading]) -> dict[_Of, _Told]:
-    """Those that know of all who ran: who isn't named had nothing."""
+    """Return those that know of all who ran: who isn't named had nothing."""
     found: defaultdict[_Of, _Told] = defaultdict(_Told)
     for one in readings:
         if isinstance(one, Sample) and one.metric == _WITNESS:

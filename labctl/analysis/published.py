@@ -59,7 +59,7 @@ class Published:
 
 
 def published(run: LoadedRun) -> Published:
-    """The published results that a run's plan carries, each beside the run's own ratio.
+    """Return the published results that a run's plan carries, each beside the run's own ratio.
 
     Against baseline the reference is the mean of baseline and control, as everywhere (METHOD 17).
     A metric whose labels are named in part is the sum of what has them, in each block, unless it

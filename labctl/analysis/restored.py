@@ -33,7 +33,7 @@ _DIFFERS = "does not have"
 def restore_checks(
     design: Design, cells: Cells, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Iterator[RunCheck]:
-    """One check for each tuning that the plan holds both ways, per workload and condition.
+    """Yield one check for each tuning that the plan holds both ways, per workload and condition.
 
     `passed`: equivalent, which each check may call with a chance of the run's level over their
     number to be wrong (two one-sided tests); False where it was not shown; None where it can't be.

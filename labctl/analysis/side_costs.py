@@ -48,7 +48,7 @@ def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
 
 
 def _host_cpu(view: View, tuning: str, place: Scenario) -> float:
-    """CPU seconds per second of all the guest's threads together."""
+    """Return CPU seconds per second of all the guest's threads together."""
     return sum(
         level.typical
         for level in view.levels(place)

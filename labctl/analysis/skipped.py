@@ -7,8 +7,8 @@ from typing import Any
 
 
 def skipped(plan: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Tunings, and workloads with the side where they can't run ("timerlat (native)"), to the
-    reason. `run`: what is recorded of it, which holds the tunings also where a plan is lost."""
+    """Return tunings, and workloads with the side where they can't run ("timerlat (native)"), to
+    the reason. `run`: what is recorded of it, which holds the tunings also where a plan is lost."""
     tunings = (run or {}).get("skipped") or plan.get("skipped") or {}
     workloads = {
         f"{workload} ({side})": str(why)

@@ -19,7 +19,8 @@ _MOST_NAMED = 3
 
 
 def spares(run: LoadedRun) -> Spares | None:
-    """The spares of a run's plan; None where it has none (any more: its rule may have ended it)."""
+    """Return the spares of a run's plan; None where it has none (any more: its rule may have ended
+    it)."""
     planned = _blocks(run.plan.get("spares") or ())
     if not planned:
         return None
@@ -28,7 +29,7 @@ def spares(run: LoadedRun) -> Spares | None:
 
 
 def spares_that_ran(run: LoadedRun) -> tuple[int, ...]:
-    """The numbers of the blocks that are spares, in order; () in most runs."""
+    """Return the numbers of the blocks that are spares, in order; () in most runs."""
     due = set(_blocks(run.plan.get("trials") or ()))
     return tuple(block for block in _blocks(run.plan.get("spares") or ()) if block in due)
 

@@ -145,6 +145,6 @@ def _rank(of: Standing) -> tuple[int, int, float]:
 
 
 def _gain(c: Comparison) -> float:
-    """The size of an effect in margins, so that different metrics can be added."""
+    """Return the size of an effect in margins, so that different metrics can be added."""
     margin = on_scale(c.margin or 1.0, c.kind)
     return abs(math.log(c.estimate) if c.kind is EffectKind.RATIO else c.estimate) / margin

@@ -97,7 +97,7 @@ def half_width(comparison: Comparison) -> float | None:
 
 
 def widest(comparisons: Iterable[Comparison]) -> float | None:
-    """The largest half-width of the intervals that decide; None where there are none."""
+    """Return the largest half-width of the intervals that decide; None where there are none."""
     return max(map(_usable_width, _deciding(comparisons)), default=None)
 
 
@@ -154,8 +154,8 @@ def _reached(rule: UntilWidth, comparisons: Sequence[Comparison]) -> str:
 
 
 def rule_of(plan: Mapping[str, Any]) -> Stopping | None:
-    """The rule of a plan as it was loaded. What can't be read is none: that the plan isn't whole,
-    or not what was planned, is said where it is loaded."""
+    """Return the rule of a plan as it was loaded. What can't be read is none: that the plan isn't
+    whole, or not what was planned, is said where it is loaded."""
     try:
         return stopping_of(plan)
     except (UsageError, KeyError, TypeError, ValueError):
@@ -163,7 +163,7 @@ def rule_of(plan: Mapping[str, Any]) -> Stopping | None:
 
 
 def look_reached(run: LoadedRun) -> int | None:
-    """The last declared look that a run reached; None before the first, and without looks.
+    """Return the last declared look that a run reached; None before the first, and without looks.
 
     A look is reached when each trial up to it was tried. An invalid one was: its block is left
     out, as everywhere. One without a record was not, even if the record was there once: what a
@@ -183,8 +183,8 @@ def before_first_look(run: LoadedRun) -> bool:
 
 
 def lacks_trials(run: LoadedRun) -> int | None:
-    """The first block of which a planned trial was not tried (0: one that names no block); None
-    where all were."""
+    """Return the first block of which a planned trial was not tried (0: one that names no block);
+    None where all were."""
     tried = {trial.record.number for trial in run.trials}
     return min(
         (
@@ -197,12 +197,12 @@ def lacks_trials(run: LoadedRun) -> int | None:
 
 
 def last_block(run: LoadedRun) -> int:
-    """The last block that has a trial; 0 without any."""
+    """Return the last block that has a trial; 0 without any."""
     return max((trial.record.block for trial in run.trials), default=0)
 
 
 def until(run: LoadedRun, blocks: int) -> LoadedRun:
-    """The run as if it had been planned with `blocks` blocks."""
+    """Return the run as if it had been planned with `blocks` blocks."""
     trials = [t for t in run.plan.get("trials") or [] if (t.get("block") or 0) <= blocks]
     return replace(
         run,

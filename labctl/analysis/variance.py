@@ -66,7 +66,7 @@ class Components:
     second: float | None = None
 
     def of_block(self, trial_s: float) -> float:
-        """The variance of a block's effect, within its boot, with trials of that length."""
+        """Return the variance of a block's effect, within its boot, with trials of that length."""
         return self.blocks if self.second is None else self.blocks + self.second / trial_s
 
 
@@ -104,8 +104,8 @@ def components(found: MeanSquares) -> Components:
 
 
 def propose(of: Components, costs: Costs, half_width: float, alpha: float) -> Proposal | None:
-    """The cheapest boots, blocks per boot and seconds per trial whose t interval reaches no further
-    than `half_width` from its middle; None where none up to 500 boots of 20 blocks does.
+    """Return the cheapest boots, blocks per boot and seconds per trial whose t interval reaches no
+    further than `half_width` from its middle; None where none up to 500 boots of 20 blocks does.
 
     It minimizes Kalibera and Jones' cost, boots * (c_boot + blocks * (c_block + c_second *
     seconds)), over whole numbers, with the degrees of freedom that few boots leave: their closed
@@ -253,9 +253,9 @@ class _Within:
 
 
 def _within(effects: Sequence[Effects], blocks: float) -> _Within:
-    """The median over tunings; known where long batches tell no more than short ones, and effects
-    of blocks, whose variance is `blocks`, don't differ by far less: what every trial repeats is in
-    its batches alone."""
+    """Return the median over tunings; known where long batches tell no more than short ones, and
+    effects of blocks, whose variance is `blocks`, don't differ by far less: what every trial
+    repeats is in its batches alone."""
     known = [one.of_trials for one in effects if {_LONG, _SHORT} <= one.of_trials.keys()]
     if not known:
         return _Within()
@@ -278,7 +278,7 @@ def _typical(effects: Sequence[Effects]) -> Components:
 
 
 def _divided(of: Components, within: float, trial_s: float) -> Components:
-    """The same with what happens within trials apart from blocks."""
+    """Return the same with what happens within trials apart from blocks."""
     share = min(within, of.blocks)
     return Components(of.boots, of.blocks - share, share * trial_s)
 

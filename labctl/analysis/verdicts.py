@@ -34,7 +34,8 @@ would hardly have been missed, and nothing of 1 %."""
 
 
 def sees_from(known_loss: float | None, control: Spread | None, alpha: float) -> float:
-    """The smallest loss that a run has shown it sees (docs/decisions/control-and-handicap.md).
+    """Return the smallest loss that a run has shown it sees
+    (docs/decisions/control-and-handicap.md).
 
     `known_loss`: the size of the one that was made, where it was found: what is far smaller than it
     may still go unseen, unless the noise is so low that baseline and control, which are equal,
@@ -55,7 +56,7 @@ def decide(
     margin: float,
     eligibility: Eligibility,
 ) -> Verdict:
-    """The verdict on an effect whose positive values mean better.
+    """Return the verdict on an effect whose positive values mean better.
 
     `interval` has confidence 1 - alpha/m, `narrow` 1 - 2 alpha/m (two one-sided tests);
     `margin` is the practical threshold on the scale of effects. Effects that are all the same

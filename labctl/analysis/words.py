@@ -10,7 +10,7 @@ from labctl.base.wording import change, change_interval, difference, difference_
 
 
 def change_text(value: float, kind: EffectKind, unit: Unit) -> str:
-    """A ratio as a change, a difference with its unit: "+12 %", "×2.73", "−1.20 ms"."""
+    """Return a ratio as a change, a difference with its unit: "+12 %", "×2.73", "−1.20 ms"."""
     return change(value) if kind is EffectKind.RATIO else difference(value, unit)
 
 
@@ -36,7 +36,7 @@ def effect(of: Comparison) -> str:
 
 
 def size_text(value: float, kind: EffectKind, unit: Unit) -> str:
-    """A margin or a smallest effect, without sign: "5 %", "0.100 CPU"."""
+    """Return a margin or a smallest effect, without sign: "5 %", "0.100 CPU"."""
     return size(value) if kind is EffectKind.RATIO else difference(value, unit).lstrip("+")
 
 
@@ -50,7 +50,7 @@ def listed(items: Sequence[str], limit: int = 3) -> str:
 
 
 def few(items: Sequence[str], limit: int = 3) -> list[str]:
-    """The first `limit` items, and how many more there are as the last one."""
+    """Return the first `limit` items, and how many more there are as the last one."""
     if len(items) <= limit + 1:
         return list(items)
     return [*items[:limit], f"{len(items) - limit} more"]

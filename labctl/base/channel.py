@@ -52,7 +52,7 @@ class RefusedError(BrokenError):
 
 
 def runner_program() -> str:
-    """The text of the program to put on the machine."""
+    """Return the text of the program to put on the machine."""
     return Path(__file__).with_name("runner_program.py").read_text(encoding="utf-8")
 
 
@@ -113,7 +113,7 @@ class Channel:
                     raise _garbage(self.name, message) from error
 
     def read(self, paths: Sequence[str], deadline: Deadline) -> dict[str, str | None]:
-        """The texts of files on the machine; None for one that can't be read."""
+        """Return the texts of files on the machine; None for one that can't be read."""
         texts = self._ask("read", deadline, paths=list(paths)).get("texts")
         found = {path: texts.get(path) for path in paths} if isinstance(texts, dict) else None
         if found is None or not all(isinstance(text, str | None) for text in found.values()):
@@ -361,7 +361,8 @@ class Execution:
         self._answer("exited", Deadline.after(self._seconds + 30, name))
 
     def result(self) -> CommandResult:
-        """The outcome; raises BrokenError for a command that was killed for taking too long."""
+        """Return the outcome; raises BrokenError for a command that was killed for taking too
+        long."""
         deadline = Deadline.after(60, f"{self._machine}: sending results")
         message = self._answer("result", deadline)
         try:

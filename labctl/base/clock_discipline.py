@@ -42,7 +42,7 @@ class ClockDiscipline:
 
 
 def clock_discipline() -> ClockDiscipline | None:
-    """None where the machine doesn't tell (a container may forbid the question)."""
+    """Return None where the machine doesn't tell (a container may forbid the question)."""
     discipline, slew = _asked(0), _asked(_ADJ_OFFSET_SS_READ)
     if discipline is None or slew is None:
         return None

@@ -53,7 +53,7 @@ def _shown(text: str) -> str:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """The shortest list format of a set: {0,1,2,5} is "0-2,5"."""
+    """Return the shortest list format of a set: {0,1,2,5} is "0-2,5"."""
     parts: list[str] = []
     run: list[int] = []
     for cpu in sorted(set(cpus)):

@@ -21,7 +21,7 @@ class Deadline:
         return cls(what=what, at=time.monotonic() + seconds, seconds=seconds)
 
     def remaining(self) -> float:
-        """Seconds left; raises DeadlineError when there are none."""
+        """Return seconds left; raises DeadlineError when there are none."""
         left = self.at - time.monotonic()
         if left <= 0:
             raise self.error()

@@ -20,7 +20,8 @@ _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a text; numbers that aren't any (NaN) are taken, as some tools write them.
+    """Return the value of a text; numbers that aren't any (NaN) are taken, as some tools write
+    them.
 
     Raises ValueError for what is no JSON, and for what is beyond a limit, which it names.
     """

@@ -27,7 +27,7 @@ def one_of(*words: str) -> Values:
 
 
 def number(low: int, high: int, *words: str) -> Values:
-    """A whole number in a range, or one of `words`."""
+    """Return a whole number in a range, or one of `words`."""
     said = "".join(f"'{word}', or " for word in words)
     return Values(
         f"{said}a number from {low} to {high}",
@@ -36,7 +36,7 @@ def number(low: int, high: int, *words: str) -> Values:
 
 
 def named(pattern: str, text: str) -> Values:
-    """A name, all of which the pattern describes."""
+    """Return a name, all of which the pattern describes."""
     name = re.compile(pattern, re.ASCII)
     return Values(text, lambda value: name.fullmatch(value) is not None)
 

@@ -9,7 +9,7 @@ SAMPLES_BEYOND = 20
 
 
 def samples_needed(q: float) -> int:
-    """The fewest samples that the percentile q (0 < q < 1) is told of: 400 for 0.95."""
+    """Return the fewest samples that the percentile q (0 < q < 1) is told of: 400 for 0.95."""
     # 1 - 0.95 is a little more than 0.05.
     return math.ceil(SAMPLES_BEYOND / (1 - q) - 1e-9)
 

@@ -26,7 +26,7 @@ class Placed:
 
 
 def name_of(stat: str) -> str:
-    """A thread's name, from its `stat`: it may hold spaces and parentheses of its own."""
+    """Return a thread's name, from its `stat`: it may hold spaces and parentheses of its own."""
     return stat.rpartition(")")[0].partition("(")[2]
 
 
@@ -59,5 +59,5 @@ def read_placed(folder: Path) -> tuple[str, Placed] | None:
 
 
 def said(policy: str, priority: int) -> str:
-    """A policy as people name it: "SCHED_FIFO at priority 1"."""
+    """Return a policy as people name it: "SCHED_FIFO at priority 1"."""
     return f"SCHED_{policy.upper()}" + (f" at priority {priority}" if priority else "")

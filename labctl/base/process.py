@@ -157,7 +157,7 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def thread_ids(pid: int, proc_root: Path = PROC) -> list[int]:
-    """A process's thread ids, sorted; [] when it is gone."""
+    """Return a process's thread ids, sorted; [] when it is gone."""
     try:
         return sorted(int(name) for name in os.listdir(proc_root / str(pid) / "task"))
     except (FileNotFoundError, ProcessLookupError):

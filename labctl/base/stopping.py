@@ -96,7 +96,7 @@ Stopping = UntilWidth | Looks
 
 
 def until_width(width: float, most_blocks: int = CAP) -> UntilWidth:
-    """A checked rule; `width` as a share (0.02). Raises UsageError."""
+    """Return a checked rule; `width` as a share (0.02). Raises UsageError."""
     if not 0.0005 <= width < 1:
         raise UsageError(
             f"a width of {percent(width)}: it must be from 0.05 % to below 100 %",
@@ -112,7 +112,7 @@ def until_width(width: float, most_blocks: int = CAP) -> UntilWidth:
 
 
 def looks(at: Sequence[int]) -> Looks:
-    """A checked rule; `at`: numbers of blocks. Raises UsageError."""
+    """Return a checked rule; `at`: numbers of blocks. Raises UsageError."""
     said = ", ".join(map(str, at)) or "none"
     if len(at) < 2:
         raise UsageError(
@@ -133,8 +133,8 @@ def looks(at: Sequence[int]) -> Looks:
 
 
 def stopping_of(plan: Mapping[str, Any]) -> Stopping | None:
-    """The rule in a plan's JSON; None where it has none. Raises UsageError for one that can't be,
-    KeyError or TypeError for what is no rule."""
+    """Return the rule in a plan's JSON; None where it has none. Raises UsageError for one that
+    can't be, KeyError or TypeError for what is no rule."""
     rule = plan.get("stopping")
     if rule is None:
         return None

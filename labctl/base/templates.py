@@ -37,8 +37,8 @@ def template_environment(kind: str, *, escapes: bool, **options: Any) -> Environ
 
 
 def lab_template_environment(kind: str, *, escapes: bool) -> Environment:
-    """The same for templates that a lab folder's shadow, in a sandbox. Raises UsageError for a lab
-    folder that can't be believed."""
+    """Return the same for templates that a lab folder's shadow, in a sandbox. Raises UsageError for
+    a lab folder that can't be believed."""
     from jinja2 import FileSystemLoader, StrictUndefined
 
     from labctl.base.sandbox import Sandbox

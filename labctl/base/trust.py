@@ -45,8 +45,8 @@ def doubt(path: Path, *, below: bool = False, group: bool = True) -> str | None:
 
 
 def believed_owners() -> frozenset[int]:
-    """User ids whose files are the caller's own or root's. Under sudo the caller is who typed it:
-    whoever may run labctl as root by sudo has root's rights in any case."""
+    """Return user ids whose files are the caller's own or root's. Under sudo the caller is who
+    typed it: whoever may run labctl as root by sudo has root's rights in any case."""
     owners = {0, os.geteuid()}
     behind_sudo = os.environ.get("SUDO_UID", "")
     if os.geteuid() == 0 and re.fullmatch("[0-9]{1,10}", behind_sudo):

@@ -16,7 +16,8 @@ def is_older(found: str, wanted: str) -> bool:
 
 
 def upstream_release(release: str, version: str, signature: str = "") -> str:
-    """The kernel.org release that a kernel is made of; `release` where nothing else is known.
+    """Return the kernel.org release that a kernel is made of; `release` where nothing else is
+    known.
 
     `release`, `version`: as uname(2) has them. Debian numbers all of a series "6.1.0-N" and has
     "... Debian 6.1.176-1 (2026-11-01)" for a version. `signature`: what Ubuntu's has in

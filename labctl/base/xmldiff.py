@@ -56,7 +56,8 @@ class Change:
 
 
 def changes(before: str, after: str) -> list[Change]:
-    """Everything that differs between two XML documents, in document order; [] when nothing does.
+    """Return everything that differs between two XML documents, in document order; [] when nothing
+    does.
 
     Raises UsageError when one is no XML.
     """
@@ -69,7 +70,8 @@ def changes(before: str, after: str) -> list[Change]:
 
 
 def unified(before: str, after: str, names: tuple[str, str]) -> str:
-    """Both documents as one unified diff, evenly indented; "" when nothing but layout differs."""
+    """Return both documents as one unified diff, evenly indented; "" when nothing but layout
+    differs."""
     lines = difflib.unified_diff(
         _lines(before), _lines(after), *names, lineterm="", n=_CONTEXT_LINES
     )
@@ -77,7 +79,7 @@ def unified(before: str, after: str, names: tuple[str, str]) -> str:
 
 
 def parse(xml: str | bytes, what: str = "the domain XML") -> etree._Element:
-    """The root element, without comments and white space between elements.
+    """Return the root element, without comments and white space between elements.
 
     Entities stay as they are: a file from elsewhere can't make us read another. Raises UsageError
     naming the line.
@@ -105,13 +107,13 @@ def children(element: etree._Element) -> dict[str, etree._Element]:
 
 
 def tag_of(element: etree._Element) -> str:
-    """Its tag, with the prefix that its document uses."""
+    """Return its tag, with the prefix that its document uses."""
     local = etree.QName(element).localname
     return f"{element.prefix}:{local}" if element.prefix else local
 
 
 def text_of(element: etree._Element) -> str:
-    """Its own text without the white space around it."""
+    """Return its own text without the white space around it."""
     return (element.text or "").strip()
 
 

@@ -46,7 +46,7 @@ class FileModel(BaseModel):
 
 
 def load_mapping(path: Path) -> YamlMapping:
-    """The mapping that a YAML file holds, with the line of every key.
+    """Return the mapping that a YAML file holds, with the line of every key.
 
     Raises UsageError when it can't be read, is no YAML or beyond its limits, or is no mapping.
     """
@@ -68,7 +68,8 @@ def load_mapping(path: Path) -> YamlMapping:
 
 
 def validate(model: type[Model], mapping: YamlMapping, path: Path) -> Model:
-    """The model's value of a mapping read from `path`; raises UsageError naming line and key."""
+    """Return the model's value of a mapping read from `path`; raises UsageError naming line and
+    key."""
     try:
         return model.model_validate(mapping)
     except ValidationError as error:
@@ -80,7 +81,7 @@ def load(model: type[Model], path: Path) -> Model:
 
 
 def line_of(mapping: Any, keys: Iterable[str | int]) -> int | None:
-    """The line (from 1) of the innermost of `keys` that is in the file."""
+    """Return the line (from 1) of the innermost of `keys` that is in the file."""
     line: int | None = None
     node = mapping
     for key in keys:
@@ -109,7 +110,8 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 def _told(
     model: type[FileModel], mapping: YamlMapping, path: Path, error: ValidationError
 ) -> list[str]:
-    """A line for each value that is wrong, however many branches of a union it fits none of."""
+    """Return a line for each value that is wrong, however many branches of a union it fits none
+    of."""
     by_place: dict[tuple[str | int, ...], list[Any]] = {}
     for detail in error.errors():
         keys = detail["loc"]
@@ -123,7 +125,7 @@ def _told(
 
 
 def _in_file(mapping: Any, keys: Iterable[str | int]) -> list[str | int]:
-    """Those that lead to a value of the file; pydantic's own (a union's branch) do not."""
+    """Return those that lead to a value of the file; pydantic's own (a union's branch) do not."""
     found: list[str | int] = []
     node = mapping
     for key in keys:
@@ -163,7 +165,7 @@ def _short(text: str) -> str:
 
 
 def _allowed_keys(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
-    """The keys that the model at `location` knows; [] where that can't be told."""
+    """Return the keys that the model at `location` knows; [] where that can't be told."""
     current: type[BaseModel] | None = model
     for part in location:
         if current is None:

@@ -51,7 +51,7 @@ class YamlList(list[Any]):
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a text with one document: a scalar, YamlMapping or YamlList.
+    """Return the value of a text with one document: a scalar, YamlMapping or YamlList.
 
     Raises YamlError for what is no YAML, what names a type that labctl doesn't know, and what is
     beyond a limit, which it names.
@@ -120,7 +120,7 @@ class _Reader:
         return value
 
     def _value(self) -> Any:
-        """The next value with all that is in it. A loop, so that depth costs no stack."""
+        """Return the next value with all that is in it. A loop, so that depth costs no stack."""
         unfinished: list[_Open] = []
         while True:
             event = self._parser.get_event()
@@ -257,7 +257,7 @@ _BEGINS_A_NUMBER = frozenset("+-.0123456789")
 
 
 def _scalar(event: ScalarEvent, line: int) -> Any:
-    """The value that a scalar stands for; its tag says which type, else its looks."""
+    """Return the value that a scalar stands for; its tag says which type, else its looks."""
     text = event.value
     if event.tag is None:
         return _plain(text, line) if event.implicit[0] else text

@@ -80,7 +80,8 @@ class Group(click.Group):
 
 
 def recorded_words(run: LoadedRun) -> list[str]:
-    """The words of the command that made a run; [] of one that was edited into no command."""
+    """Return the words of the command that made a run; [] of one that was edited into no
+    command."""
     try:
         return shlex.split(str(run.run.get("command") or ""))
     except ValueError:  # a quote that isn't closed
@@ -88,8 +89,8 @@ def recorded_words(run: LoadedRun) -> list[str]:
 
 
 def recorded_sweep(run: LoadedRun) -> tuple[list[str], str | None] | None:
-    """The words after `sweep` of the command that made a run, and the lab folder that it named;
-    None where it was no sweep, or went on with another run."""
+    """Return the words after `sweep` of the command that made a run, and the lab folder that it
+    named; None where it was no sweep, or went on with another run."""
     words = recorded_words(run)
     if words[:1] != ["labctl"] or "sweep" not in words or "--resume" in words:
         return None
@@ -111,7 +112,7 @@ def print_json(value: Any) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console whose tables fit 80 columns where the output is no terminal."""
+    """Return a console whose tables fit 80 columns where the output is no terminal."""
     from rich.console import Console
 
     class Piped(Console):

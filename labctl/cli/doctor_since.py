@@ -83,7 +83,7 @@ class Since:
 
 
 def since(run: LoadedRun, places: StatePaths) -> Since:
-    """The run's facts against this host's, and what is left of its verdicts.
+    """Return the run's facts against this host's, and what is left of its verdicts.
 
     Raises UsageError when the run has recorded nothing of its host.
     """

@@ -126,7 +126,7 @@ def _rendered(
 def _in_domain(
     asked: str, connect: str | None, tunings: Sequence[Tuning], accelerator: str
 ) -> list[_Side]:
-    """The domain with each tuning, before it as it is where there is only one."""
+    """Return the domain with each tuning, before it as it is where there is only one."""
     from labctl.domain.foreign.graft import tuned
     from labctl.domain.pinning.pin_plan import pin_plan
     from labctl.host.topology import read_topology

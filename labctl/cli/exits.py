@@ -54,7 +54,7 @@ def price(context: click.Context, as_json: bool) -> None:
 
 
 def measured(tell: Callable[[str], None]) -> list[Price]:
-    """The price list of this host. Raises HostError where no guest runs under KVM."""
+    """Return the price list of this host. Raises HostError where no guest runs under KVM."""
     from pathlib import Path
 
     from labctl.analysis import exit_price

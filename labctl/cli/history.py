@@ -74,7 +74,7 @@ def command(
 
 
 def _readable(results: Path, unread: list[str]) -> Iterator[LoadedRun]:
-    """Every run that can be read, one at a time; why the others can't."""
+    """Yield every run that can be read, one at a time; why the others can't."""
     from labctl.store.run_folder import RunFolder
 
     for folder in RunFolder.all(results):

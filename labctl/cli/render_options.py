@@ -39,7 +39,7 @@ def host_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def stand_in(
     tuning: Tuning, topology: Topology, accel: str | None, vcpus: int, memory_mib: int
 ) -> DomainRequest:
-    """A tuning's domain for this host, with paths that stand for those of a run."""
+    """Return a tuning's domain for this host, with paths that stand for those of a run."""
     from labctl.domain.pinning.pin_plan import pin_plan
     from labctl.domain.render import DomainRequest
 
@@ -65,5 +65,5 @@ def stand_in(
 
 
 def likely_accelerator() -> str:
-    """A guess: a sweep boots a kernel to know."""
+    """Return a guess: a sweep boots a kernel to know."""
     return "kvm" if Path("/dev/kvm").exists() else "tcg"

@@ -130,7 +130,7 @@ def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path |
 
 
 def _entry(folder: RunFolder) -> dict[str, Any]:
-    """A run for the list; one that can't be read at all is listed with its problem."""
+    """Return a run for the list; one that can't be read at all is listed with its problem."""
     try:
         return _described(folder, folder.load())
     except LabctlError as error:

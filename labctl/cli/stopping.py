@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def rule_asked_for(
     width: str | None, most_blocks: int | None, at: str | None, blocks: int | None
 ) -> Stopping | None:
-    """The rule that --until-width, --max-blocks and --looks make; None without them.
+    """Return the rule that --until-width, --max-blocks and --looks make; None without them.
 
     Raises UsageError for a rule that can't be, and for two things at once.
     """

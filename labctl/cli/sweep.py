@@ -109,7 +109,7 @@ def _remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judg
 
 
 def request_of(context: click.Context) -> SweepRequest:
-    """The request that the command's arguments and options make."""
+    """Return the request that the command's arguments and options make."""
     from labctl.run.planning.planner import SweepRequest
     from labctl.study.study import Overrides
 

@@ -96,7 +96,7 @@ def expected_workload(cpus: CpuSet, sched: Sched | None) -> ExpectedThread:
 
 
 def mismatches(expected: Iterable[ExpectedThread], states: Iterable[ThreadState]) -> list[str]:
-    """A sentence for each thread that isn't where or what it should be; [] when all are."""
+    """Return a sentence for each thread that isn't where or what it should be; [] when all are."""
     expected, states = list(expected), list(states)
     missing = [
         f"{_name(want.role, want.index)}: there is no such thread"
@@ -111,8 +111,8 @@ def changes(
     before: Iterable[ThreadState],
     after: Iterable[ThreadState],
 ) -> list[str]:
-    """A sentence for each thread that isn't what it was before, and of which `mismatches` says
-    nothing: one that nothing is asked of, or whose nice value was changed."""
+    """Return a sentence for each thread that isn't what it was before, and of which `mismatches`
+    says nothing: one that nothing is asked of, or whose nice value was changed."""
     expected = list(expected)
     then = {(state.tid, state.role): state for state in before}
     return [

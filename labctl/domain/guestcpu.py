@@ -75,8 +75,8 @@ def cpu_element(
 
 
 def cells(plan: PinPlan, memory_mib: int) -> tuple[Cell, ...]:
-    """The host's nodes that the vCPUs are planned on, as the guest's: memory by number of vCPUs,
-    in whole MiB, the first one taking what is left over.
+    """Return the host's nodes that the vCPUs are planned on, as the guest's: memory by number of
+    vCPUs, in whole MiB, the first one taking what is left over.
 
     Raises UsageError when there is less than a MiB for a vCPU.
     """
@@ -100,7 +100,7 @@ def cells(plan: PinPlan, memory_mib: int) -> tuple[Cell, ...]:
 
 
 def memory_nodes(tuning: Tuning, plan: PinPlan) -> CpuSet | None:
-    """The host's NUMA nodes that the guest's memory is to come from; None leaves it free.
+    """Return the host's NUMA nodes that the guest's memory is to come from; None leaves it free.
 
     Raises UsageError for 'preferred' over several nodes: the kernel prefers one (set_mempolicy(2)).
     """

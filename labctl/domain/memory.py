@@ -47,14 +47,14 @@ class Pages:
 
 
 def default_page(meminfo: str) -> str | None:
-    """The size that `<hugepages/>` means where it names none, from the text of /proc/meminfo;
-    None where the kernel has no huge pages."""
+    """Return the size that `<hugepages/>` means where it names none, from the text of
+    /proc/meminfo; None where the kernel has no huge pages."""
     found = re.search(r"^Hugepagesize:\s+(\d+) kB$", meminfo, re.M)
     return _SIZES.get(int(found[1])) if found else None
 
 
 def pages_asked(xml: str, default: str | None) -> list[Pages]:
-    """The huge pages that a guest with this XML takes (formatdomain.html#memory-backing).
+    """Return the huge pages that a guest with this XML takes (formatdomain.html#memory-backing).
 
     `default`: see default_page. A size that no host has asks for none: libvirt refuses it. Memory
     that may come from several nodes is taken from each in equal shares.
@@ -88,7 +88,7 @@ def _cells(root: etree._Element) -> Iterator[tuple[int, int]]:
 
 
 def _page_of(backing: etree._Element, cell: int, default: str | None) -> str | None:
-    """The size of the pages that a NUMA node of the guest is in: its own, or everybody's."""
+    """Return the size of the pages that a NUMA node of the guest is in: its own, or everybody's."""
     pages = backing.findall("page")
     if not pages:
         return default

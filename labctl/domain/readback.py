@@ -29,7 +29,7 @@ def read_threads(
     iothread_tids: Mapping[int, int],
     proc_root: Path = Path("/proc"),
 ) -> list[ThreadState]:
-    """Every thread of the QEMU process, and the kernel's vhost workers for it.
+    """Return every thread of the QEMU process, and the kernel's vhost workers for it.
 
     `vcpu_tids` and `iothread_tids`: number to thread id, from QMP query-cpus-fast and
     query-iothreads. A thread that ends meanwhile is left out.
@@ -60,7 +60,8 @@ def read_threads(
 def native_mismatches(
     pid: int, cpus: CpuSet, sched: Sched | None, proc_root: Path = Path("/proc")
 ) -> list[str]:
-    """A sentence for each thread of a native workload that isn't where and what its twin asks."""
+    """Return a sentence for each thread of a native workload that isn't where and what its twin
+    asks."""
     tasks = proc_root / str(pid) / "task"
     states = [
         _state(tid, WORKLOAD, index, *read)
@@ -71,9 +72,9 @@ def native_mismatches(
 
 
 def workload_states(told: Sequence[Mapping[str, Any]]) -> list[ThreadState]:
-    """A command's threads as its runner has read them (`base.runner_program`, `threads`). Those
-    that ended while they were read are left out. Raises LookupError, TypeError or ValueError when
-    they aren't what a runner writes: a guest is not trusted."""
+    """Return a command's threads as its runner has read them (`base.runner_program`, `threads`).
+    Those that ended while they were read are left out. Raises LookupError, TypeError or ValueError
+    when they aren't what a runner writes: a guest is not trusted."""
     states = []
     for index, row in enumerate(told):
         stat, status = str(row["stat"]), str(row["status"])
@@ -83,7 +84,7 @@ def workload_states(told: Sequence[Mapping[str, Any]]) -> list[ThreadState]:
 
 
 def row_states(rows: Iterable[Mapping[str, Any]], roles: Collection[str]) -> list[ThreadState]:
-    """The threads of those roles in a snapshot (`collect.host_threads.snapshot`)."""
+    """Return the threads of those roles in a snapshot (`collect.host_threads.snapshot`)."""
     return [
         _state(row["tid"], row["role"], row["index"], row["comm"], placed)
         for row in rows
@@ -117,7 +118,8 @@ def _kernel_vhosts(pid: int, proc_root: Path) -> list[int]:
 
 
 def live_mismatches(asked_xml: str, live_xml: str, *, is_whole: bool = True) -> list[str]:
-    """A sentence for each thing that runs differently from what was asked; [] when all agree.
+    """Return a sentence for each thing that runs differently from what was asked; [] when all
+    agree.
 
     Compared is what `xmlfacts.facts` names. What libvirt fills in by itself is no mismatch.
     `is_whole`: what is asked says everything else that is compared; False for XML of somebody

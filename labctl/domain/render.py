@@ -72,7 +72,7 @@ class DomainRequest:
 
 
 def mac_of(uuid: str) -> str:
-    """The MAC address of the network card of a domain with that UUID."""
+    """Return the MAC address of the network card of a domain with that UUID."""
     digits = uuid.replace("-", "")[:6].lower()
     return ":".join(["52:54:00", *(digits[at : at + 2] for at in (0, 2, 4))])
 
@@ -86,7 +86,7 @@ def guest_data_path(disk: Disk) -> str:
 
 
 def render(request: DomainRequest) -> str:
-    """The domain's XML.
+    """Return the domain's XML.
 
     Raises UsageError for a native tuning, an unknown accelerator, a plan for another number of
     vCPUs, a memory policy that the plan's nodes can't have, text that XML cannot hold, and a

@@ -15,7 +15,7 @@ SCHEMA_FOLDERS = (Path("/usr/share/libvirt/schemas"), Path("/usr/local/share/lib
 
 
 def schema_path() -> Path:
-    """libvirt's domain.rng; raises HostError when it is not installed."""
+    """Return libvirt's domain.rng; raises HostError when it is not installed."""
     for folder in SCHEMA_FOLDERS:
         if (path := folder / "domain.rng").is_file():
             return path
@@ -73,7 +73,8 @@ def _complaint(schema: etree.RelaxNG, document: etree._ElementTree) -> str:
 def _culprit(
     schema: etree.RelaxNG, document: etree._ElementTree
 ) -> tuple[etree._Element, str | None] | None:
-    """The innermost element, and its attribute, without which the document would be valid."""
+    """Return the innermost element, and its attribute, without which the document would be
+    valid."""
     for element in reversed(list(document.getroot().iterdescendants(etree.Element))):
         for attribute in sorted(element.attrib):
             kept = dict(element.attrib)

@@ -18,7 +18,7 @@ _OPTION = re.compile(
 
 
 def host_sources(suite: str, apt: Path = _APT) -> list[str]:
-    """The host's own Debian sources of a suite, as lines of sources.list(5).
+    """Return the host's own Debian sources of a suite, as lines of sources.list(5).
 
     Empty when the host has none: it runs another release or distribution.
     """
@@ -36,12 +36,13 @@ def host_sources(suite: str, apt: Path = _APT) -> list[str]:
 
 
 def host_options(deadline: Deadline) -> list[str]:
-    """The host's apt options that a download here needs, as lines of apt.conf(5)."""
+    """Return the host's apt options that a download here needs, as lines of apt.conf(5)."""
     return download_options(process.run(["apt-config", "dump"], deadline=deadline).stdout)
 
 
 def download_options(dump: str) -> list[str]:
-    """Those options of an `apt-config dump` that decide whether and how packages are fetched."""
+    """Return those options of an `apt-config dump` that decide whether and how packages are
+    fetched."""
     lines = []
     for line in dump.splitlines():
         name, _, value = line.partition(" ")
@@ -94,7 +95,7 @@ def _of_stanzas(text: str, suite: str) -> Iterator[str]:
 def _line(
     *, uri: str, suite_found: str, components: list[str], signed_by: str, trusted: str, suite: str
 ) -> Iterator[str]:
-    """One line, if it is Debian's own: others publish under the suite's name as well, but not
+    """Yield one line, if it is Debian's own: others publish under the suite's name as well, but not
     as `main` with Debian's keys."""
     if suite_found not in (suite, f"{suite}-updates", f"{suite}-security"):
         return

@@ -42,7 +42,7 @@ FILE_SYSTEM_NAMESPACE = uuid.UUID("5c1d9a3e-7c07-4f35-9d4c-0d8a6a0f6a55")
 
 
 def build(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
-    """The image of a recipe, built now; one that is already there is returned as it is.
+    """Return the image of a recipe, built now; one that is already there is returned as it is.
 
     With a kernel of the user's own it is made of the recipe's image, which is built first.
     Raises HostError when the host lacks permission, space or a tool, BusyError while another
@@ -105,7 +105,7 @@ def _check_space(recipe: Recipe, folder: Path) -> None:
 def _build_in(
     folder: Path, recipe: Recipe, fetched: Fetched | None, listener: Listener
 ) -> dict[str, Any]:
-    """Everything of an image in a folder; returns its manifest."""
+    """Return everything of an image in a folder; returns its manifest."""
     deadline = Deadline.after(DEADLINE_S, f"building the image '{recipe.name}'")
     tree = folder / images.TREE
     root_uuid = str(uuid.uuid5(FILE_SYSTEM_NAMESPACE, recipe.digest))
@@ -204,7 +204,7 @@ def _binaries(tree: Path, wanted: Mapping[str, str]) -> dict[str, dict[str, str]
 
 
 def _tree_bytes(tree: Path) -> int:
-    """Bytes on the disk, hard links counted once."""
+    """Return bytes on the disk, hard links counted once."""
     sizes: dict[tuple[int, int], int] = {}
     for folder, _, names in os.walk(tree):
         for name in names:

@@ -29,7 +29,7 @@ _WITHOUT_INITRD = "/dev/vda"
 
 
 def derive_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> dict[str, Any]:
-    """Everything of the recipe's image in a folder, made of `base`; returns its manifest."""
+    """Return everything of the recipe's image in a folder, made of `base`; returns its manifest."""
     kernel = recipe.kernel
     assert kernel is not None
     deadline = Deadline.after(_DEADLINE_S, f"putting {kernel.file} into the image")

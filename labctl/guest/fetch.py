@@ -47,7 +47,7 @@ class Fetched:
 
 
 def fetch(cloud: CloudImage, places: StatePaths, listener: Listener) -> Fetched:
-    """The cloud image in the state folder, downloaded unless it is there, and verified now.
+    """Return the cloud image in the state folder, downloaded unless it is there, and verified now.
 
     The caller holds the images' lock. Raises HostError when it can't be had, BrokenError when it
     is not what was signed: nothing is left of it then.

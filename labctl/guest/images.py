@@ -108,13 +108,13 @@ def image_dir(recipe: Recipe, places: StatePaths) -> Path:
 
 
 def find(recipe: Recipe, places: StatePaths) -> Image | None:
-    """The image that this very recipe makes, or None when it isn't built."""
+    """Return the image that this very recipe makes, or None when it isn't built."""
     folder = image_dir(recipe, places)
     return Image.load(folder) if (folder / MANIFEST).is_file() else None
 
 
 def list_images(places: StatePaths) -> list[Image]:
-    """Every whole image, sorted by folder name. What is no image is left out."""
+    """Return every whole image, sorted by folder name. What is no image is left out."""
     images: list[Image] = []
     for path in sorted(places.images.glob(f"[!.]*/{MANIFEST}")):
         try:
@@ -125,8 +125,9 @@ def list_images(places: StatePaths) -> list[Image]:
 
 
 def get(name: str, places: StatePaths) -> Image:
-    """The image in the folder of that name, or of the recipe of that name: the one of the recipe
-    as it is now before older ones. Raises UsageError when there is none, or only several older."""
+    """Return the image in the folder of that name, or of the recipe of that name: the one of the
+    recipe as it is now before older ones. Raises UsageError when there is none, or only several
+    older."""
     images = list_images(places)
     for image in images:
         if image.dir.name == name:

@@ -42,8 +42,8 @@ class GivenKernel:
 
 
 def read_kernel(file: Path, initrd: Path | None, root: Path = Path("/")) -> GivenKernel:
-    """The kernel in a file, with its modules and configuration from where a package puts them:
-    beside it (`…/boot/vmlinuz` and `…/lib/modules/RELEASE`), else on the host.
+    """Return the kernel in a file, with its modules and configuration from where a package puts
+    them: beside it (`…/boot/vmlinuz` and `…/lib/modules/RELEASE`), else on the host.
 
     Raises UsageError when a file can't be read or is no kernel that QEMU can boot.
     """
@@ -72,7 +72,7 @@ def read_kernel(file: Path, initrd: Path | None, root: Path = Path("/")) -> Give
 
 
 def release_of(file: Path) -> str:
-    """The release of the kernel in a file ("6.1.0-28-amd64"), from its setup header.
+    """Return the release of the kernel in a file ("6.1.0-28-amd64"), from its setup header.
 
     https://www.kernel.org/doc/html/v6.1/x86/boot.html: "HdrS" at 0x202, and at 0x20E where the
     text of the version lies, less 0x200. Raises UsageError when it is no such file.

@@ -140,12 +140,13 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    """The names of all recipes, labctl's and the lab folder's."""
+    """Return the names of all recipes, labctl's and the lab folder's."""
     return list(paths.data_files("guest-images"))
 
 
 def load_recipe(name: str) -> Recipe:
-    """The recipe of that name; raises UsageError naming the file, line and key of what is wrong."""
+    """Return the recipe of that name; raises UsageError naming the file, line and key of what is
+    wrong."""
     files = paths.data_files("guest-images")
     if name not in files:
         raise UsageError(f"no image recipe '{name}'", hint=yamlfile.nearest(name, files))
@@ -166,7 +167,7 @@ def load_recipe(name: str) -> Recipe:
 
 
 def _whole(path: Path, files: Mapping[str, Path]) -> YamlMapping:
-    """A recipe's mapping with what it `extends` filled in: its own keys win, and those of
+    """Return a recipe's mapping with what it `extends` filled in: its own keys win, and those of
     `binaries` and `files` one by one."""
     mapping = yamlfile.load_mapping(path)
     name = mapping.pop("extends", None)

@@ -27,7 +27,7 @@ _FILES = ("user-data", "meta-data", "network-config")
 
 
 def render(*, hostname: str, instance_id: str, user: str, runner_program: str) -> dict[str, str]:
-    """The seed's files by name. `runner_program`: text of the Python program to install."""
+    """Return the seed's files by name. `runner_program`: text of the Python program to install."""
     from jinja2.exceptions import TemplateError
 
     environment = lab_template_environment("cloud-init", escapes=False)

@@ -63,7 +63,7 @@ def checksum_of(name: str, text: str) -> Checksum:
 def verified(
     signed: bytes, signature: bytes | None, keyring: Path, fingerprint: str | None
 ) -> tuple[str, str]:
-    """The text that was signed, and the fingerprint of the primary key that signed it.
+    """Return the text that was signed, and the fingerprint of the primary key that signed it.
 
     `signature`: detached; None when `signed` is clear-signed. Only the key of `fingerprint` will
     do where one is given, else any of the keyring. Raises BrokenError when no such key signed it,
@@ -117,7 +117,7 @@ def good_signers(status: str) -> Iterator[str]:
 
 
 def binary_keyring(path: Path) -> bytes:
-    """A keyring as gpgv reads it; ASCII-armored ones are decoded. Raises UsageError."""
+    """Return a keyring as gpgv reads it; ASCII-armored ones are decoded. Raises UsageError."""
     try:
         data = path.read_bytes()
     except OSError as error:

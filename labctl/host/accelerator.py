@@ -126,7 +126,8 @@ def _device_problem() -> Probe | None:
 
 
 def _kept_probe(kernel: Path, places: StatePaths) -> Probe | None:
-    """The answer of an earlier probe that still holds; raises HostError without QEMU or kernel."""
+    """Return the answer of an earlier probe that still holds; raises HostError without QEMU or
+    kernel."""
     return _read_cache(_cache(places), _key(_qemu(), kernel))
 
 

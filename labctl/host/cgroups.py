@@ -99,7 +99,7 @@ class Group:
 
 
 def detect(root: Path = Path("/")) -> Layout:
-    """The layout of the host whose /proc and /sys lie below `root`."""
+    """Return the layout of the host whose /proc and /sys lie below `root`."""
     mountinfo = (root / "proc/self/mountinfo").read_text(encoding="utf-8")
     unified = _unified_mount(mountinfo)
     v2_controllers = ""
@@ -120,7 +120,8 @@ def detect(root: Path = Path("/")) -> Layout:
 
 
 def layout_from(mountinfo: str, v2_controllers: str) -> Layout:
-    """The layout that a /proc/self/mountinfo (proc(5)) and a v2 cgroup.controllers describe."""
+    """Return the layout that a /proc/self/mountinfo (proc(5)) and a v2 cgroup.controllers
+    describe."""
     controllers: dict[str, Hierarchy] = {}
     for folder, fstype, options in _cgroup_mounts(mountinfo):
         if fstype == "cgroup":
@@ -279,7 +280,8 @@ def placement_problems(layout: Layout, found: Mapping[str, str]) -> list[str]:
 
 
 def oom_kill_count(text: str, path: Path) -> int:
-    """The counter `oom_kill` in the text of memory.oom_control (v1) or memory.events (v2)."""
+    """Return the counter `oom_kill` in the text of memory.oom_control (v1) or memory.events
+    (v2)."""
     count = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
     if count is None:
         raise BrokenError(f"{path} has no counter 'oom_kill'")

@@ -22,7 +22,7 @@ QEMU = "qemu-system-x86_64"
 
 
 def host_facts(places: StatePaths) -> Facts:
-    """Every fact of `machine_facts` about this host, and what only a host has.
+    """Return every fact of `machine_facts` about this host, and what only a host has.
 
     No host name, address or serial number: reports are passed on.
     """
@@ -44,7 +44,7 @@ def host_facts(places: StatePaths) -> Facts:
 
 
 def read_host_files(paths: Sequence[str]) -> Texts:
-    """The texts of files of this host, None for one that can't be read; .gz is unpacked."""
+    """Return the texts of files of this host, None for one that can't be read; .gz is unpacked."""
     return {path: _read(path) for path in paths}
 
 
@@ -86,7 +86,7 @@ def hypervisor_vendor() -> Any:
 
 
 def tool_version(argv: Sequence[str]) -> Any:
-    """The version number in the first line that a tool prints."""
+    """Return the version number in the first line that a tool prints."""
     try:
         printed = process.run(argv, deadline=Deadline.after(20, f"'{argv[0]}'")).stdout
     except LabctlError as error:

@@ -26,8 +26,8 @@ _EMPTYING_S = 2.0
 
 
 def of_guests(libvirt_root: Path, domain: str, root: Path = Path("/")) -> list[Path]:
-    """Those of guests of that name that a libvirt embedded with that root folder has started,
-    whether they live or not, below `root`.
+    """Return those of guests of that name that a libvirt embedded with that root folder has
+    started, whether they live or not, below `root`.
 
     Their names hold the SHA-256 of the root folder's name (libvirt's
     virDomainDriverGenerateRootHash): neither a daemon's guests nor those of another state folder

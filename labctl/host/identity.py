@@ -40,7 +40,7 @@ _PEOPLE = range(1000, 60_000)
 
 
 def read_identity(root: Path = Path("/")) -> dict[str, str]:
-    """Each text that identifies the host to what it is, one of the kinds above.
+    """Return each text that identifies the host to what it is, one of the kinds above.
 
     MAC addresses and UUIDs are not among them: they are known by their form. `root`: of /proc,
     /sys and /etc; addresses are this process's network namespace's.
@@ -52,8 +52,8 @@ def read_identity(root: Path = Path("/")) -> dict[str, str]:
 
 
 def read_users(*ids: int) -> dict[str, str]:
-    """Names of the host's people, of the caller, of who typed sudo, and of the users `ids`; and
-    the full names that the password file has of them."""
+    """Return names of the host's people, of the caller, of who typed sudo, and of the users `ids`;
+    and the full names that the password file has of them."""
     wanted = {os.getuid(), os.geteuid(), *ids}
     if (behind_sudo := os.environ.get("SUDO_UID", "")).isdecimal():
         wanted.add(int(behind_sudo))

@@ -14,7 +14,7 @@ def config_paths(release: str) -> list[str]:
 
 
 def read_config(release: str, root: Path = Path("/")) -> str | None:
-    """The configuration of the kernel of that release as text, None where there is none."""
+    """Return the configuration of the kernel of that release as text, None where there is none."""
     for path in config_paths(release):
         try:
             data = (root / path.lstrip("/")).read_bytes()
@@ -25,12 +25,12 @@ def read_config(release: str, root: Path = Path("/")) -> str | None:
 
 
 def config_digest(config: str) -> str:
-    """SHA-256 of what a configuration sets, its comments (they may hold paths) left out."""
+    """Return SHA-256 of what a configuration sets, its comments (they may hold paths) left out."""
     options = re.findall(r"^(?:CONFIG_\w+=.*|# CONFIG_\w+ is not set)$", config, re.MULTILINE)
     return hashlib.sha256("\n".join(sorted(options)).encode()).hexdigest()
 
 
 def config_value(config: str, option: str) -> str:
-    """The value of an option ("y", "m", "250"); "n" when it isn't set."""
+    """Return the value of an option ("y", "m", "250"); "n" when it isn't set."""
     found = re.search(rf"^{re.escape(option)}=(.*)$", config, re.MULTILINE)
     return found.group(1).strip('"') if found else "n"

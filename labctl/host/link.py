@@ -133,8 +133,8 @@ def _configure(namespace: str, commands: list[tuple[str, ...]]) -> None:
 
 
 def _end(device: str, address: str, other: str, other_mac: str) -> list[tuple[str, ...]]:
-    """One end of a cable, so that nothing but the workload's own packets goes over it: no IPv6
-    that would look for routers, and a neighbour that nobody has to ask for."""
+    """Return one end of a cable, so that nothing but the workload's own packets goes over it: no
+    IPv6 that would look for routers, and a neighbour that nobody has to ask for."""
     return [
         ("link", "set", "dev", device, "addrgenmode", "none"),
         ("address", "replace", f"{address}/{_PREFIX}", "dev", device),

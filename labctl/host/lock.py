@@ -76,7 +76,7 @@ def host_locked(
 
 
 def _opened(path: Path) -> int:
-    """The lock's file, in a folder that only its owner can look into."""
+    """Return the lock's file, in a folder that only its owner can look into."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with held(path.parent.parent, path.parent.name) as folder:

@@ -98,7 +98,8 @@ FACT_FILES: tuple[str, ...] = (
 
 
 def machine_facts(read: ReadFiles) -> Facts:
-    """The facts of the machine whose files `read` reads (two calls: some paths depend on texts)."""
+    """Return the facts of the machine whose files `read` reads (two calls: some paths depend on
+    texts)."""
     texts = dict(read(FACT_FILES))
     release = (texts[_RELEASE] or "").strip()
     more = config_paths(release) + [_scheduler_path(disk) for disk in _disks(texts)]
@@ -107,7 +108,7 @@ def machine_facts(read: ReadFiles) -> Facts:
 
 
 def facts_from_texts(texts: Texts) -> Facts:
-    """The same from the texts alone; a path that is not in `texts` could not be read."""
+    """Return the same from the texts alone; a path that is not in `texts` could not be read."""
     facts: Facts = {name: _setting(texts, path) for name, path in _SETTINGS.items()}
     facts["turbo"] = _turbo(texts)
     facts["fair_scheduler"] = _fair_scheduler(release_of(facts))
@@ -127,7 +128,7 @@ def unavailable(reason: str) -> dict[str, str]:
 
 
 def release_of(facts: Facts) -> str:
-    """The kernel's release; "" when even that could not be read."""
+    """Return the kernel's release; "" when even that could not be read."""
     release = facts.get("kernel_release")
     return release if isinstance(release, str) else ""
 
@@ -217,7 +218,7 @@ _NO_DISK = re.compile(
 
 
 def _disks(texts: Texts) -> list[str]:
-    """Names of whole disks, from /proc/partitions ("major minor #blocks name").
+    """Return names of whole disks, from /proc/partitions ("major minor #blocks name").
 
     Without loop and RAM disks, which come and go with packages and mounts; below them lies a disk
     or none, and a state folder on one has its elevator among its own facts.

@@ -29,7 +29,7 @@ class RunningMachine:
 
 
 def running_machines(root: Path = Path("/")) -> list[RunningMachine]:
-    """Every virtual machine of the host whose /proc lies below `root`, by pid."""
+    """Return every virtual machine of the host whose /proc lies below `root`, by pid."""
     found = []
     for folder in sorted((root / "proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
@@ -49,6 +49,7 @@ def running_machines(root: Path = Path("/")) -> list[RunningMachine]:
 
 
 def allowed_cpus(status: str) -> CpuSet:
-    """The CPUs that a /proc/PID/status (proc_pid_status(5)) allows; none where it doesn't tell."""
+    """Return the CPUs that a /proc/PID/status (proc_pid_status(5)) allows; none where it doesn't
+    tell."""
     found = re.search(r"^Cpus_allowed_list:\s*(\d[\d,-]*)$", status, re.MULTILINE)
     return parse_cpus(found[1]) if found else frozenset()

@@ -35,7 +35,7 @@ def in_tree(
     cpus: CpuSet | None = None,
     network: Path | None = None,
 ) -> list[str]:
-    """The argv that runs `argv` chrooted into a tree, in a private mount namespace.
+    """Return the argv that runs `argv` chrooted into a tree, in a private mount namespace.
 
     It execs all the way: the pid that is started is the pid of `argv`. `mounts`: what else
     appears at which path of the root or of /run, files read-only. `network`: the network namespace
@@ -75,7 +75,7 @@ class NativeSession:
         return self.group.oom_kills()
 
     def placement(self) -> dict[str, str]:
-        """The runner's cgroups and autogroup, read back from /proc."""
+        """Return the runner's cgroups and autogroup, read back from /proc."""
         return placement(self.pid)
 
     def check_alive(self) -> None:

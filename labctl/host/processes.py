@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def boot_id() -> str:
-    """The kernel's random id of this boot (random(4))."""
+    """Return the kernel's random id of this boot (random(4))."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 

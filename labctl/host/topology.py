@@ -104,7 +104,8 @@ class Topology:
         return tuple(cores)
 
     def siblings(self, cpus: CpuSet) -> CpuSet:
-        """The other online threads of the cores of `cpus`, some of which may be in `cpus` too."""
+        """Return the other online threads of the cores of `cpus`, some of which may be in `cpus`
+        too."""
         others = (self.cpu(number).siblings - {number} for number in cpus)
         return frozenset().union(*others) & self.online
 
@@ -161,7 +162,7 @@ def read_rt_runtime_us(root: Path = Path("/proc")) -> int:
 
 
 def _reachable(affinity: CpuSet, isolated: CpuSet, online: CpuSet) -> CpuSet:
-    """The CPUs that a thread of ours may be pinned to.
+    """Return the CPUs that a thread of ours may be pinned to.
 
     With isolcpus= init starts without the isolated CPUs (kernel/sched/core.c, sched_init_smp()),
     and so does every process, while its cpuset has them. An affinity narrower than that is
@@ -216,7 +217,8 @@ def _read_cpus(
 
 
 def _l3(folder: Path) -> CpuSet:
-    """The CPUs that share a CPU's level 3 cache, itself included; empty where it has none."""
+    """Return the CPUs that share a CPU's level 3 cache, itself included; empty where it has
+    none."""
     for index in sorted(folder.glob("cache/index[0-9]*"), reverse=True):
         if _number(index / "level", default=0) == 3:
             return _cpus(index / "shared_cpu_list", default=frozenset())

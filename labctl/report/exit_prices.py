@@ -20,7 +20,7 @@ from labctl.store.exit_prices import Price, prices_of
 
 
 def price_table(prices: Sequence[Price]) -> RenderableType:
-    """A row per kind; why one has no price stands below the table. Fits 80 columns."""
+    """Return a row per kind; why one has no price stands below the table. Fits 80 columns."""
     table = bare_table("What a VM exit costs on this host")
     table.add_column("kind", no_wrap=True)
     table.add_column("reason", no_wrap=True)
@@ -144,7 +144,7 @@ def _predicted(view: View, place: Scenario, arm: str, prices: Sequence[Price]) -
 
 
 def prediction_table(found: Predictions) -> RenderableType:
-    """The same for a terminal of 80 columns."""
+    """Return the same for a terminal of 80 columns."""
     table = bare_table(found.title)
     table.add_column("arm", overflow="fold")
     for name in found.header:
@@ -155,7 +155,7 @@ def prediction_table(found: Predictions) -> RenderableType:
 
 
 def predicted_json(view: View) -> list[dict[str, Any]]:
-    """All predictions of a run; docs/report-schema.md has the keys."""
+    """Return all predictions of a run; docs/report-schema.md has the keys."""
     return [
         {
             "tuning": item.arm,

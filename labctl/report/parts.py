@@ -37,7 +37,7 @@ def skipped_table(skipped: Mapping[str, str]) -> Table:
 
 
 def marked(mark: str, sentences: Iterable[str]) -> list[RenderableType]:
-    """Sentences behind a mark, continuation lines indented."""
+    """Return sentences behind a mark, continuation lines indented."""
     return [
         Padding(text(f"{mark}: {sentence}", style="yellow"), (0, 0, 0, 2)) for sentence in sentences
     ]

@@ -120,7 +120,7 @@ def _row(item: Repeated) -> PublishedRow:
 
 
 def _letter(number: int) -> str:
-    """a, b, c …: digits are the report's own footnotes."""
+    """Return a, b, c …: digits are the report's own footnotes."""
     return chr(ord("a") + number % 26)
 
 

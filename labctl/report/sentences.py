@@ -40,7 +40,7 @@ def native_gap(view: View) -> str:
 
 
 def direction(view: View, place: Scenario) -> str:
-    """The primary metric and which way is better; "" without one."""
+    """Return the primary metric and which way is better; "" without one."""
     item = view.primary_comparison(place)
     if item is None:
         return ""
@@ -199,7 +199,8 @@ def precision(view: View, place: Scenario) -> Iterator[str]:
 def spreads(
     view: View, place: Scenario, item: Precision
 ) -> tuple[tuple[tuple[str, str], ...], str]:
-    """The standard deviations of a place's effects by level, and the proposed sizes, as text."""
+    """Return the standard deviations of a place's effects by level, and the proposed sizes, as
+    text."""
     judged = view.primary_comparison(place)
     levels = (
         ("between boots", item.between_boots),
@@ -217,7 +218,8 @@ def spreads(
 
 
 def _spread(deviation: float | None, judged: Comparison | None) -> str:
-    """A standard deviation of effects as a size; one of logarithms as the factor that it is."""
+    """Return a standard deviation of effects as a size; one of logarithms as the factor that it
+    is."""
     if deviation is None or not math.isfinite(deviation) or judged is None:
         return "can't be told"
     ratio = judged.kind is EffectKind.RATIO

@@ -13,7 +13,7 @@ from labctl.base.wording import counted, printable, share
 
 
 def template(name: str) -> Template:
-    """The template `report/NAME`."""
+    """Return the template `report/NAME`."""
     return _environment().get_template(f"report/{name}")
 
 

@@ -52,7 +52,7 @@ class Names:
 
 
 def script(advice: Advice, advised: Advised, names: Names, machine: Machine) -> str:
-    """A shell script that applies what belongs to `machine`; "" when nothing does."""
+    """Return a shell script that applies what belongs to `machine`; "" when nothing does."""
     steps = advised.means.at(machine)
     if not steps:
         return ""
@@ -74,7 +74,7 @@ def script(advice: Advice, advised: Advised, names: Names, machine: Machine) -> 
 
 
 def ansible(advice: Advice, advised: Advised, names: Names, machine: Machine) -> str:
-    """The same as Ansible tasks; "" when nothing belongs to `machine`."""
+    """Return the same as Ansible tasks; "" when nothing belongs to `machine`."""
     steps = advised.means.at(machine)
     if not steps:
         return ""
@@ -89,7 +89,7 @@ def ansible(advice: Advice, advised: Advised, names: Names, machine: Machine) ->
 
 
 def card_text(advice: Advice, names: Names) -> str:
-    """The rollout card as markdown. Raises UsageError when nothing is advised."""
+    """Return the rollout card as markdown. Raises UsageError when nothing is advised."""
     if advice.card is None:
         raise UsageError(
             "there is no rollout card, because nothing is advised",
@@ -170,13 +170,14 @@ def _one_line(text: object) -> str:
 
 
 def _prose(text: object) -> str:
-    """A line of Markdown that shows `text` as it is: no HTML, no links, no pictures, no code."""
+    """Return a line of Markdown that shows `text` as it is: no HTML, no links, no pictures, no
+    code."""
     escaped = _one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]])", r"\\\1", escaped)
 
 
 def _here(text: str) -> str:
-    """The lines of a here-document, none of which may end it."""
+    """Return the lines of a here-document, none of which may end it."""
     if _END in text:
         raise BrokenError(f"a file of the advice has a line with {_END}, which ends it in a script")
     return text

@@ -16,7 +16,7 @@ SCHEMA = 2
 
 
 def advice_json(advice: Advice, names: Names) -> dict[str, Any]:
-    """The advice as plain JSON values."""
+    """Return the advice as plain JSON values."""
     return {
         "schema": SCHEMA,
         "run": advice.run,

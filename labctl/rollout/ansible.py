@@ -24,7 +24,8 @@ Task = dict[str, Any]
 def tasks(
     name: str, steps: Sequence[Step], *, domain: str, disk: str, vcpus: int | None, tuning: str
 ) -> str:
-    """A YAML file of tasks, in one block whose variables say which domain and disk are meant.
+    """Return a YAML file of tasks, in one block whose variables say which domain and disk are
+    meant.
 
     `vcpus`: what the domain must have for the steps to make sense; None: any number. With a domain
     its XML is kept before it is changed.
@@ -171,7 +172,7 @@ def _words(argv: Sequence[str]) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Text that Ansible's templates leave as it is."""
+    """Return text that Ansible's templates leave as it is."""
     return re.sub(r"\{[{%#]", lambda found: "{{ '" + found.group() + "' }}", text)
 
 

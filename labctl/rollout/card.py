@@ -46,7 +46,7 @@ class Card:
 
 
 def card(view: View, tuning: str, judged: tuple[Comparison, ...], cost: Cost) -> Card:
-    """The card of an advised tuning, from what its run has recorded."""
+    """Return the card of an advised tuning, from what its run has recorded."""
     risks = (NOT_RECORDED,) if cost.risks is None else cost.risks
     return Card(
         tuning=tuning,
@@ -65,7 +65,7 @@ def card(view: View, tuning: str, judged: tuple[Comparison, ...], cost: Cost) ->
 
 
 def found_text(item: Comparison) -> str:
-    """A finding in a sentence: what, where, by how much, how sure."""
+    """Return a finding in a sentence: what, where, by how much, how sure."""
     verdict = str(item.verdict or "no verdict")
     interval = interval_text(item)
     sure = f", {share(item.confidence)} interval {interval}" if interval else ""
@@ -89,7 +89,7 @@ def _measured(view: View) -> str:
 
 
 def holds_while(run: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[Fact, ...]:
-    """The facts of a run that its findings rest on, in words."""
+    """Return the facts of a run that its findings rest on, in words."""
     host = mapping(run.get("host"))
     facts = [Fact(FACT_NAMES[key], _words(host.get(key))) for key in HOST_FACTS]
     facts += [Fact(name, text(run, plan)) for name, text in _OTHER_FACTS]

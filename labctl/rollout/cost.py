@@ -96,7 +96,8 @@ def _worse(view: View, tuning: str) -> Iterator[Comparison]:
 
 
 def side_cost_lines(cost: Cost) -> Iterator[str]:
-    """A line per place: 'sysbench-cpu under quiet: neighbour −25 % (−31…−18 %), host CPU +4 %.'"""
+    """Yield a line per place: 'sysbench-cpu under quiet: neighbour −25 % (−31…−18 %), host CPU +4
+    %.'"""
     for place in dict.fromkeys(entry.place for entry in cost.bill):
         parts = [
             f"{entry.who} {entry.change}" + (f" ({entry.interval})" if entry.interval else "")

@@ -59,7 +59,7 @@ class Device:
 
 
 def domain_text(run: LoadedRun, tuning: str, folder: Path) -> str | None:
-    """The domain XML that the run has of a tuning; None when it isn't there or is no XML."""
+    """Return the domain XML that the run has of a tuning; None when it isn't there or is no XML."""
     place = mapping(run.run.get("xml")).get(tuning)
     if place is None:
         return None
@@ -81,7 +81,8 @@ def domain_changes(before: str, after: str) -> list[Change]:
 
 
 def changed_devices(before: str, after: str) -> list[Device]:
-    """The disks and network cards that a tuning changes, and the controllers that it adds."""
+    """Return the disks and network cards that a tuning changes, and the controllers that it
+    adds."""
     old, new = (_devices(xml) for xml in (before, after))
     found = []
     for step, device in new.items():
@@ -100,7 +101,7 @@ def changed_devices(before: str, after: str) -> list[Device]:
 
 
 def new_format(before: str, after: str) -> str | None:
-    """The format that a tuning gives a disk's image, which no edit of the domain can do."""
+    """Return the format that a tuning gives a disk's image, which no edit of the domain can do."""
     formats = (
         change.after
         for change in changes(before, after)
@@ -116,8 +117,8 @@ def added_words(before: str, after: str) -> list[str]:
 
 
 def edits(before: str, after: str) -> Iterator[Step]:
-    """The steps that change a domain like `before` into one like `after`; of its disks the last
-    one, which is where workloads read and write (`changed_devices` names them all)."""
+    """Yield the steps that change a domain like `before` into one like `after`; of its disks the
+    last one, which is where workloads read and write (`changed_devices` names them all)."""
     before, after = _in_kib(before), _in_kib(after)
     if general := domain_changes(before, after):
         words = [word for option in _xpath_options(general, after) for word in ("--xml", option)]
@@ -151,8 +152,8 @@ def live_pins(before: str, after: str) -> list[Command]:
 
 
 def fragment(before: str, after: str) -> str:
-    """The elements that a tuning changes, as it has them, for `virsh edit`; of devices only what
-    is changed and what tells which one it is."""
+    """Return the elements that a tuning changes, as it has them, for `virsh edit`; of devices only
+    what is changed and what tells which one it is."""
     blocks: dict[str, str] = {}
     root = parse(after)
     for change in domain_changes(before, after):
@@ -194,7 +195,7 @@ def _with_serial(
 
 
 def _in_kib(xml: str) -> str:
-    """Sizes as libvirt itself writes them: a page of "2 M" would not be found again."""
+    """Return sizes as libvirt itself writes them: a page of "2 M" would not be found again."""
     root = parse(xml)
     for element in root.iter("page", "cell"):
         key = "size" if element.tag == "page" else "memory"
@@ -278,7 +279,7 @@ def _device_options(kind: str, inside: Iterable[Change]) -> list[str]:
 
 
 def _xpath_options(general: Iterable[Change], after: str) -> list[str]:
-    """Values of `--xml`. What vanishes as a whole is deleted as a whole."""
+    """Return values of `--xml`. What vanishes as a whole is deleted as a whole."""
     root = parse(after)
     options: dict[str, None] = {}
     for change in general:
@@ -303,12 +304,12 @@ def _at(root: etree._Element, steps: Iterable[str]) -> etree._Element | None:
 
 
 def _option(path: str) -> str:
-    """An XPath inside of an option's value, where virt-xml takes quotes for its own."""
+    """Return an XPath inside of an option's value, where virt-xml takes quotes for its own."""
     return "./" + path.replace("'", "\\'")
 
 
 def _removal(path: str, root: etree._Element) -> str:
-    """The outermost of the path's elements that `root` has no more; else the attribute is
+    """Return the outermost of the path's elements that `root` has no more; else the attribute is
     emptied, which virt-xml takes for its removal."""
     steps = [step for step in _STEP.findall(path) if not step.startswith("@")]
     for number in range(1, len(steps) + 1):

@@ -264,8 +264,8 @@ def _tuned(profile: str, machine: Machine) -> Step:
 
 
 def _written_at_boot(tuning: str, files: Mapping[str, str], machine: Machine) -> Step:
-    """Files of /sys, which systemd-tmpfiles(8) writes at each boot (`w-`: what can't be written,
-    because a kernel lacks it or has it so anyway, stops nothing else)."""
+    """Return files of /sys, which systemd-tmpfiles(8) writes at each boot (`w-`: what can't be
+    written, because a kernel lacks it or has it so anyway, stops nothing else)."""
     path = f"/etc/tmpfiles.d/{_PREFIX}{tuning}.conf"
     lines = [f"w- {name} - - - - {value}\n" for name, value in files.items()]
     return Step(

@@ -88,12 +88,12 @@ def backup_path(domain: str, tuning: str) -> str:
 
 
 def filled(argv: Sequence[str], domain: str, disk: str) -> list[str]:
-    """The command for that domain and disk."""
+    """Return the command for that domain and disk."""
     return [word.replace(DOMAIN, domain).replace(DISK, disk) for word in argv]
 
 
 def _joined(argv: Sequence[str]) -> str:
-    """One `--xml …` a line: a domain's changes are many."""
+    """Return one `--xml …` a line: a domain's changes are many."""
     lines = [""]
     for word in argv:
         if word == "--xml" and lines[-1]:
@@ -103,8 +103,8 @@ def _joined(argv: Sequence[str]) -> str:
 
 
 def quoted(word: str) -> str:
-    """A word for sh(1). In double quotes what has a variable of ours, and an XPath, which has
-    apostrophes; else as shlex does it."""
+    """Return a word for sh(1). In double quotes what has a variable of ours, and an XPath, which
+    has apostrophes; else as shlex does it."""
     plain = word.replace(SHELL_DOMAIN, "").replace(SHELL_DISK, "")
     harmless = not set(plain.replace("\\'", "'")) & set('"$`\\!\n')
     if harmless and ("'" in plain or plain != word):

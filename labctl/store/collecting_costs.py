@@ -62,7 +62,7 @@ def known(file: Path, run: Mapping[str, Any], level: str | None = None) -> list[
 
 
 def _key(run: Mapping[str, Any]) -> str:
-    """A digest of everything that a cost holds for."""
+    """Return a digest of everything that a cost holds for."""
     host = run.get("host") or {}
     content = {
         "host": {fact: host.get(fact) for fact in _CLASS},

@@ -61,7 +61,7 @@ def known_prices(file: Path, host: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def prices_of(recorded: object) -> list[Price]:
-    """The prices in a run's record; none where it has none that can be read."""
+    """Return the prices in a run's record; none where it has none that can be read."""
     try:
         rows = recorded["prices"]  # type: ignore[index]  # whatever a record may hold
         return [Price(**row) for row in fitting(rows, _PRICES)[0] if _are_finite(row)]

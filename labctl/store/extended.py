@@ -12,9 +12,9 @@ def carried_out(
     extensions: Sequence[Mapping[str, Any]],
     begun: Collection[int],
 ) -> Mapping[str, Any]:
-    """The plan with the trials that the run had to carry out, those of its spares that ran
-    included, and with `extensions`: first and last block of each. What isn't whole of them was
-    left out, so every key may be missing.
+    """Return the plan with the trials that the run had to carry out, those of its spares that ran
+    included, and with `extensions`: first and last block of each. What isn't whole of them was left
+    out, so every key may be missing.
 
     `begun`: blocks of which a trial was tried. A run that its rule ended has no spares: it may have
     been extended over their numbers.
@@ -41,7 +41,8 @@ def carried_out(
 
 
 def unlike(plan: Mapping[str, Any], extensions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A sentence for each extension that was made for something else than what is before it."""
+    """Yield a sentence for each extension that was made for something else than what is before
+    it."""
     before = plan.get("digest")
     for number, extension in enumerate(extensions, start=2):
         extends = extension.get("extends")

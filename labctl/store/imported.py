@@ -38,7 +38,8 @@ class Declared:
 
 
 def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> dict[str, Any]:
-    """The plan that judges `trials`, of the study `name`; raises UsageError naming the option."""
+    """Return the plan that judges `trials`, of the study `name`; raises UsageError naming the
+    option."""
     records = [record for record, _ in trials.trials]
     tunings = list(dict.fromkeys(record.cell["tuning"] for record in records))
     baseline = _role("baseline", declared.baseline, tunings)
@@ -86,7 +87,8 @@ def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> dict[str,
 
 
 def design_of(run: LoadedRun, trials: CsvTrials) -> Mapping[str, Any]:
-    """The plan of a run that `trials` were exported from; raises UsageError where it isn't that."""
+    """Return the plan of a run that `trials` were exported from; raises UsageError where it isn't
+    that."""
     planned = {trial["cell"].get("tuning") for trial in run.plan.get("trials") or []}
     for record, _ in trials.trials:
         if record.cell["tuning"] not in planned:
@@ -106,7 +108,8 @@ def write_imported(
     source: tuple[str, bytes],
     record: Mapping[str, Any],
 ) -> RunFolder:
-    """A run folder of the trials with a copy of their file (`source`: its name and its content).
+    """Return a run folder of the trials with a copy of their file (`source`: its name and its
+    content).
 
     `record`: what run.json says beside. Raises UsageError when there is such a run already.
     """

@@ -95,7 +95,7 @@ class Row:
 
 
 def read_index(run: Path, fingerprint: Fingerprint) -> list[Row] | None:
-    """The rows of a run's index; None without one that was made of these very files."""
+    """Return the rows of a run's index; None without one that was made of these very files."""
     path = run / NAME
     if not path.is_file():
         return None
@@ -147,7 +147,8 @@ def _made_of(fingerprint: Fingerprint) -> str:
 
 
 def _table(rows: Sequence[Row]) -> tuple[Any, list[Any]]:
-    """A row for each attempt, with its values as a list and a number for the kinds of them."""
+    """Return a row for each attempt, with its values as a list and a number for the kinds of
+    them."""
     import numpy as np
     import pyarrow as pa
 

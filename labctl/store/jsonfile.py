@@ -20,7 +20,7 @@ from labctl.base.trust import believed_owners
 
 
 def canonical(value: Any) -> str:
-    """The one text of a JSON value (sorted keys, no spaces): what digests are made of."""
+    """Return the one text of a JSON value (sorted keys, no spaces): what digests are made of."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -118,7 +118,8 @@ def read_json_and_digest(path: Path) -> tuple[Any, str]:
 
 
 def newer(what: Path | str, schema: int, known: int) -> UsageError:
-    """The refusal of what a newer labctl wrote: what is new in it could change all the rest."""
+    """Return the refusal of what a newer labctl wrote: what is new in it could change all the
+    rest."""
     shown = schema if schema.bit_length() < 64 else "beyond all numbers"
     return UsageError(
         f"{what} was written by a newer labctl (schema {shown}, this one reads up to {known})",

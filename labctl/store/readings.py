@@ -100,11 +100,11 @@ class Kinds:
         return self._absences.setdefault(absence, absence)
 
     def alike(self, kinds: tuple[Kind | Unavailable, ...]) -> tuple[Kind | Unavailable, ...]:
-        """The same kinds in the same order, as the one tuple that all trials alike share."""
+        """Return the same kinds in the same order, as the one tuple that all trials alike share."""
         return self._alike.setdefault(kinds, kinds)
 
     def of_json(self, data: Any) -> Readings:
-        """The content of a samples.json.
+        """Return the content of a samples.json.
 
         Raises KeyError, TypeError, AttributeError or ValueError where it isn't what
         `TrialFolder.write_readings` writes. All of a sample's texts are looked at once per kind:
@@ -134,7 +134,8 @@ class Kinds:
         return Readings(self.alike(tuple(kinds)), values)
 
     def pack(self, readings: Iterable[Reading]) -> Readings:
-        """Any readings as `Readings` of these kinds; ones that are already stay as they are."""
+        """Return any readings as `Readings` of these kinds; ones that are already stay as they
+        are."""
         if isinstance(readings, Readings):
             return readings
         kinds: list[Kind | Unavailable] = []

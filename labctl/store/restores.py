@@ -72,7 +72,7 @@ def shown(file: Path, run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[d
 
 
 def _key(run: Mapping[str, Any], plan: Mapping[str, Any], check: Checked) -> str:
-    """A digest of everything that a check holds for."""
+    """Return a digest of everything that a check holds for."""
     host, workload = run.get("host", {}), plan["workloads"][check.workload]
     baseline = plan["tunings"][plan["baseline"]]
     content = {

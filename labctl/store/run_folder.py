@@ -73,7 +73,8 @@ class RunFolder:
 
     @classmethod
     def create(cls, results: Path, name: str) -> RunFolder:
-        """A new run's folder, for its owner alone: it holds what the host and its guests said.
+        """Return a new run's folder, for its owner alone: it holds what the host and its guests
+        said.
 
         Raises FileExistsError where there is one of that name.
         """
@@ -85,7 +86,7 @@ class RunFolder:
 
     @classmethod
     def find(cls, results: Path, name: str) -> RunFolder:
-        """The run of that name in `results`, or at that path, which has a '/' in it; raises
+        """Return the run of that name in `results`, or at that path, which has a '/' in it; raises
         UsageError with the nearest name. A bare name never leads into the present folder, where
         somebody else may have put a run of that name."""
         candidates = [results / name] if "/" not in name else [Path(name), results / name]
@@ -106,7 +107,8 @@ class RunFolder:
 
     @classmethod
     def all(cls, results: Path) -> list[RunFolder]:
-        """Every run in `results`, sorted by name (names begin with the time of the start)."""
+        """Return every run in `results`, sorted by name (names begin with the time of the
+        start)."""
         return [cls(path.parent) for path in sorted(results.glob("*/run.json"))]
 
     def write_run(self, data: Mapping[str, Any]) -> None:
@@ -151,7 +153,7 @@ class RunFolder:
         return [self._read_extension(path) for path in self._extensions()[:-1]]
 
     def _extensions(self) -> list[Path]:
-        """The file of each extension, then that of the one that is yet to be."""
+        """Return the file of each extension, then that of the one that is yet to be."""
         paths = [self.path / "plan.2.json"]
         while paths[-1].exists():
             paths.append(self.path / f"plan.{len(paths) + 2}.json")
@@ -170,7 +172,7 @@ class RunFolder:
         return TrialFolder(self.path / "trials" / f"{number:04d}{suffix}")
 
     def new_trial(self, number: int, attempt: int) -> TrialFolder:
-        """An empty folder for an attempt; what an interrupted one left there is removed."""
+        """Return an empty folder for an attempt; what an interrupted one left there is removed."""
         folder = self.trial(number, attempt)
         if folder.path.is_symlink():
             folder.path.unlink()
@@ -181,7 +183,8 @@ class RunFolder:
         return folder
 
     def trial_folders(self) -> Iterator[TrialFolder]:
-        """Every attempt, by the trial's number: past 9999 names no longer sort as numbers do."""
+        """Yield every attempt, by the trial's number: past 9999 names no longer sort as numbers
+        do."""
         folders = (
             path
             for path in (self.path / "trials").glob("[0-9]*")
@@ -190,7 +193,7 @@ class RunFolder:
         yield from map(TrialFolder, sorted(folders, key=_number_and_attempt))
 
     def load(self) -> LoadedRun:
-        """The run as far as it is whole; what can't be read becomes `problems`.
+        """Return the run as far as it is whole; what can't be read becomes `problems`.
 
         Raises UsageError when a newer labctl wrote it.
         """
@@ -249,7 +252,7 @@ class RunFolder:
         return rows
 
     def _fitting(self, rows: Iterable[Row], fits: Fits, problems: list[str]) -> list[Row]:
-        """The trials that are the plan's; what is left out is named."""
+        """Return the trials that are the plan's; what is left out is named."""
         kept = []
         for row in rows:
             why = fits.problem(row.folder, row.record)

@@ -10,7 +10,7 @@ _LARGEST_XML_BYTES = 256 * 1024
 
 
 def stored_xml(folder: Path, place: str) -> str:
-    """The domain XML that a run stored at `place` in its folder.
+    """Return the domain XML that a run stored at `place` in its folder.
 
     Raises BrokenError for a file that isn't there, isn't text, or isn't the run's own: a run
     folder that came from elsewhere must not make its reader publish /etc/shadow.

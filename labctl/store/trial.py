@@ -197,7 +197,7 @@ class TrialFolder:
     def read_readings(
         self, kinds: Kinds | None = None, *, digests: Digests | None = None
     ) -> Readings:
-        """The samples, then what was unavailable; `kinds` are shared by the trials of a run.
+        """Return the samples, then what was unavailable; `kinds` are shared by the trials of a run.
 
         Raises BrokenError naming the place where samples.json isn't what was written: by its shape,
         and by `digests` where the trial's record has them.
@@ -227,7 +227,7 @@ def _check_digest(path: Path, digest: str, digests: Digests) -> None:
 
 
 def _current(path: Path) -> Any:
-    """The file's content; raises UsageError when a newer labctl wrote it."""
+    """Return the file's content; raises UsageError when a newer labctl wrote it."""
     data = read_json(path)
     _refuse_newer(path, data)
     return data

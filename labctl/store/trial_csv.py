@@ -63,7 +63,7 @@ class CsvTrials:
 
 
 def read_trials(data: bytes, name: str) -> CsvTrials:
-    """The trials of a CSV file (RFC 4180, UTF-8, with or without a byte order mark).
+    """Return the trials of a CSV file (RFC 4180, UTF-8, with or without a byte order mark).
 
     `name` is what errors call the file. Rows of one tuning, workload, condition and block, or of
     one number in the column 'trial', are one trial. Raises UsageError naming line and column.
@@ -162,7 +162,7 @@ class _Row:
         return value[1:] if value[:2] in ("'=", "'+", "'@") else value
 
     def named(self, column: str) -> str:
-        """A name as reports and tables can show it, or ""."""
+        """Return a name as reports and tables can show it, or ""."""
         name = self.text(column)
         if not name.isprintable():
             self.refuse(column, "holds a control character or a line break")
@@ -225,7 +225,7 @@ def _text(data: bytes, name: str) -> str:
 
 
 def _header(lines: _Lines) -> tuple[list[str], tuple[str, ...]]:
-    """The names of the columns, and those that nobody reads."""
+    """Return the names of the columns, and those that nobody reads."""
     line, fields = next(iter(lines), (1, []))
     names = [field.strip() for field in fields]
     if len(names) == 1:
@@ -256,7 +256,7 @@ def _header(lines: _Lines) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _record(row: _Row, numbers: dict[tuple[object, ...], int]) -> TrialRecord:
-    """The trial of a row. Without a column 'trial' they are counted as they come."""
+    """Return the trial of a row. Without a column 'trial' they are counted as they come."""
     cell = {"tuning": row.needed("tuning"), "workload": row.needed("workload")}
     if condition := row.named("condition"):
         cell["condition"] = condition

@@ -32,12 +32,12 @@ GROUPS = (
 
 
 def dotted(key: Key) -> str:
-    """The key as errors and tables name it: `disk.cache`."""
+    """Return the key as errors and tables name it: `disk.cache`."""
     return ".".join(key)
 
 
 def word(value: object) -> str:
-    """A key's value as people read it: `fifo, priority 1`, `2-3`, `yes`."""
+    """Return a key's value as people read it: `fifo, priority 1`, `2-3`, `yes`."""
     if isinstance(value, Sched):
         priority = f", priority {value.priority}" if value.policy.realtime else ""
         return f"{value.policy}{priority}"
@@ -55,7 +55,7 @@ def word(value: object) -> str:
 
 
 def values(tuning: Tuning) -> dict[Key, Any]:
-    """Every key of a tuning that acts on guest or host, with its value."""
+    """Return every key of a tuning that acts on guest or host, with its value."""
     found: dict[Key, Any] = {}
     for group in _GROUPS:
         part = getattr(tuning, group)
@@ -66,15 +66,15 @@ def values(tuning: Tuning) -> dict[Key, Any]:
 
 
 def changes(tuning: Tuning, baseline: Tuning) -> dict[Key, Any]:
-    """The keys of `tuning` whose values are not the baseline's; None for an entry that only the
-    baseline has."""
+    """Return the keys of `tuning` whose values are not the baseline's; None for an entry that only
+    the baseline has."""
     own, base = values(tuning), values(baseline)
     changed = {key: value for key, value in own.items() if key not in base or base[key] != value}
     return changed | {key: None for key in base if key not in own}
 
 
 def with_changes(tuning: Tuning, changed: Mapping[Key, Any]) -> Tuning:
-    """The tuning with other values for some of its keys, as `changes` gives them."""
+    """Return the tuning with other values for some of its keys, as `changes` gives them."""
     for key, value in changed.items():
         tuning = _with_change(tuning, key, value)
     return tuning

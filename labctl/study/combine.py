@@ -19,8 +19,8 @@ _VERSIONS = ("libvirt", "qemu", "kernel")
 
 
 def split(name: str, known: Collection[str]) -> tuple[str, ...]:
-    """The tunings that a combination's name consists of, the longest known names first: names of
-    files hold a '+' as well.
+    """Return the tunings that a combination's name consists of, the longest known names first:
+    names of files hold a '+' as well.
 
     Raises UsageError naming the part that is no tuning, with the nearest one.
     """
@@ -59,7 +59,8 @@ def with_combinations(names: Iterable[str], known: Collection[str]) -> list[str]
 def combined(
     name: str, parts: Sequence[Tuning], baseline: Tuning, natives: Iterable[Tuning]
 ) -> Tuning:
-    """One tuning that does what all of `parts` do: what each changes of the baseline, together.
+    """Return one tuning that does what all of `parts` do: what each changes of the baseline,
+    together.
 
     It is restored if each may be, needs what all need, and its twin is the one of `natives` with
     its placement and policy. Raises UsageError naming the tunings that contradict each other.
@@ -117,7 +118,7 @@ def _conflict(one: str, other: str, key: str, value: object, second: object) -> 
 def _joined_words(
     present: Sequence[str], more: Sequence[str], given_by: Sequence[str], part: str
 ) -> tuple[str, ...]:
-    """Words of a kernel's command line, those of several tunings together."""
+    """Return words of a kernel's command line, those of several tunings together."""
     given = {text.partition("=")[0]: text for text in present}
     for text in more:
         name = text.partition("=")[0]
@@ -157,8 +158,8 @@ def _higher(name: str, ours: Any, theirs: Any, parts: Sequence[Tuning]) -> Any:
 
 
 def _twin(tuning: Tuning, natives: Iterable[Tuning]) -> str | None:
-    """The native tuning with the guest's placement and policy, on a host that is set up as the
-    guest's is; else on one as it is; None where there is none."""
+    """Return the native tuning with the guest's placement and policy, on a host that is set up as
+    the guest's is; else on one as it is; None where there is none."""
     matching = [
         native
         for native in natives

@@ -29,7 +29,7 @@ class Contradiction:
 
 
 def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
-    """Everything in `tuning` that cannot be true at once."""
+    """Yield everything in `tuning` that cannot be true at once."""
     if tuning.pin.strategy is not Strategy.COMPACT and tuning.pin.vcpus != PLAN:
         yield Contradiction(
             (("pin", "strategy"), ("pin", "vcpus")),

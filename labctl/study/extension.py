@@ -119,8 +119,8 @@ def _blocks_per_boot(plan: Plan) -> int:
 
 
 def _cut(plan: Plan, blocks: int) -> Plan:
-    """The plan's first blocks, where nothing more is decided and no spare runs. Raises UsageError
-    for more than there are."""
+    """Return the plan's first blocks, where nothing more is decided and no spare runs. Raises
+    UsageError for more than there are."""
     if not 1 <= blocks <= plan.blocks:
         raise UsageError(f"the plan has {plan.blocks} blocks, and not {blocks}")
     return replace(

@@ -37,5 +37,6 @@ def cells_of(
 
 
 def boot_of(block: int, blocks_per_boot: int) -> int:
-    """The boot that a block shares, from 1. From the block's number alone, so that it stays."""
+    """Return the boot that a block shares, from 1. From the block's number alone, so that it
+    stays."""
     return (block + blocks_per_boot - 1) // blocks_per_boot

@@ -155,7 +155,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """The plan that plan.json holds, for a run that is resumed.
+        """Return the plan that plan.json holds, for a run that is resumed.
 
         Raises UsageError when a newer labctl wrote it, BrokenError when it is no plan or was
         changed since (its digest tells).
@@ -220,7 +220,7 @@ def make_plan(
     skipped_workloads: Mapping[str, Mapping[str, str]] | None = None,
     promises: Mapping[str, str] | None = None,
 ) -> Plan:
-    """The plan of a study. `tunings` holds each that the study names.
+    """Return the plan of a study. `tunings` holds each that the study names.
 
     `host_digest` stands for the host's facts; `skipped` maps tunings that this host can't have to
     the reason: they stay out, and so do `skipped_workloads` on the side that each names; `promises`
@@ -292,7 +292,7 @@ def _of_study(source: PublishedSource, study: Study) -> PublishedSource:
 
 
 def changed_tunings(plan: Plan, tunings: Mapping[str, Tuning]) -> list[str]:
-    """Names of the plan's tunings whose definition is not the one that it was made with."""
+    """Return names of the plan's tunings whose definition is not the one that it was made with."""
     return [
         name
         for name, planned in plan.tunings.items()
@@ -301,8 +301,8 @@ def changed_tunings(plan: Plan, tunings: Mapping[str, Tuning]) -> list[str]:
 
 
 def extend(plan: Plan, blocks: int) -> Plan:
-    """The plan with as many blocks as `blocks`: trials are appended, none before them changes. As
-    many spares come after them as there were.
+    """Return the plan with as many blocks as `blocks`: trials are appended, none before them
+    changes. As many spares come after them as there were.
 
     Raises UsageError when it has more already, and for more than MOST_TRIALS.
     """
@@ -326,9 +326,9 @@ def extend(plan: Plan, blocks: int) -> Plan:
 
 
 def with_spares(plan: Plan, blocks: int) -> Plan:
-    """The plan with so many spare blocks, numbered on from its last one and ordered by the same
-    seed. Each has a boot of its own, but where all planned blocks share one: two boots would leave
-    the intervals one degree of freedom (docs/decisions/spare-blocks.md)."""
+    """Return the plan with so many spare blocks, numbered on from its last one and ordered by the
+    same seed. Each has a boot of its own, but where all planned blocks share one: two boots would
+    leave the intervals one degree of freedom (docs/decisions/spare-blocks.md)."""
     share_one = plan.boots == 1 < plan.blocks
     spares: list[PlannedTrial] = []
     for number in range(1, blocks + 1):
@@ -339,7 +339,7 @@ def with_spares(plan: Plan, blocks: int) -> Plan:
 
 
 def trials_of(plan: Plan, block: int, *, boot: int, first: int) -> list[PlannedTrial]:
-    """The trials of one block, in order, numbered on from `first`."""
+    """Return the trials of one block, in order, numbered on from `first`."""
     cells = cells_of(
         block,
         seed=plan.seed,

@@ -92,8 +92,8 @@ def read_published(
     workloads: Collection[str],
     conditions: Collection[str],
 ) -> PublishedSource:
-    """The published results in a file; raises UsageError naming file, line and key, also for an
-    arm, a workload or a condition that the study does not have."""
+    """Return the published results in a file; raises UsageError naming file, line and key, also for
+    an arm, a workload or a condition that the study does not have."""
     mapping = load_mapping(path)
     file = validate(_File, mapping, path)
     seen: set[tuple[object, ...]] = set()

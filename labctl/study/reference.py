@@ -33,7 +33,7 @@ well.
 
 
 def reference(tunings: Mapping[str, Tuning], baseline: Tuning) -> str:
-    """All of `tunings`, by group."""
+    """Return all of `tunings`, by group."""
     parts = [_HEAD]
     for heading in GROUPS:
         members = [t for t in tunings.values() if group(t, baseline) == heading]

@@ -20,7 +20,7 @@ Place = tuple[tuple[str, str], ...]
 
 
 def spares_due(plan: Plan, lost: Collection[int], begun: Collection[int] = ()) -> tuple[int, ...]:
-    """The spare blocks that are to run, in order.
+    """Return the spare blocks that are to run, in order.
 
     `lost`: numbers of trials that have used their attempts up and have no valid one; `begun`:
     blocks of which a trial was tried. A spare that has begun was decided on before it did. Others
@@ -44,7 +44,7 @@ def spares_due(plan: Plan, lost: Collection[int], begun: Collection[int] = ()) -
 
 
 def losses(plan: Plan, lost: Collection[int]) -> tuple[PlannedTrial, ...]:
-    """The lost trials that spares stand in for, in order; none of an extension."""
+    """Return the lost trials that spares stand in for, in order; none of an extension."""
     last = plan.last_spare
     return tuple(t for t in plan.in_order if t.number in lost and t.block <= last)
 

@@ -123,8 +123,8 @@ class Study:
     def workloads_left(
         self, sides: Collection[str], skipped: Mapping[str, Mapping[str, str]]
     ) -> dict[str, StudyWorkload]:
-        """Those that one of the `sides` can run. `skipped`: by workload and side, why it can't.
-        Raises HostError when there is none."""
+        """Return those that one of the `sides` can run. `skipped`: by workload and side, why it
+        can't. Raises HostError when there is none."""
         left = {
             name: workload
             for name, workload in self.workloads.items()
@@ -139,8 +139,8 @@ class Study:
         return left
 
     def exercising(self, tuning: Tuning, workloads: Mapping[str, StudyWorkload]) -> tuple[str, ...]:
-        """Those of `workloads` that exercise what the tuning changes, as the study names them; of
-        a tuning that it says nothing of, as the tuning's own file does."""
+        """Return those of `workloads` that exercise what the tuning changes, as the study names
+        them; of a tuning that it says nothing of, as the tuning's own file does."""
         named = self.exercises.get(tuning.name)
         if named is None:
             return tuple(w for w in workloads if workloads[w].program in tuning.exercised_by)
@@ -176,7 +176,7 @@ def load_study(
     quick: bool = False,
     overrides: Overrides | None = None,
 ) -> Study:
-    """The study of that name, or in the file at that path, cut to its quick selection or as
+    """Return the study of that name, or in the file at that path, cut to its quick selection or as
     `overrides` say (which win). The tunings that have a role always stay in.
 
     `programs`: what a workload's `program` may name. Raises UsageError naming file, line, key,
@@ -223,8 +223,8 @@ def _published(path: Path, file: StudyFile) -> tuple[PublishedSource, ...]:
 
 
 def _beside(path: Path, name: str) -> Path:
-    """A file that a study names: in the study's own folder or below it, since whoever wrote the
-    study may have no right to read others. Raises UsageError."""
+    """Return a file that a study names: in the study's own folder or below it, since whoever wrote
+    the study may have no right to read others. Raises UsageError."""
     found = path.parent / name
     if not found.resolve().is_relative_to(path.parent.resolve()):
         raise UsageError(
@@ -355,7 +355,7 @@ def _first(value: _Value | None, otherwise: _Value) -> _Value:
 def _chosen(
     present: tuple[str, ...], chosen: Collection[str] | None, *, always: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Those of `present` that are chosen, in the study's order, then the chosen others."""
+    """Return those of `present` that are chosen, in the study's order, then the chosen others."""
     if chosen is None:
         return present
     kept = tuple(name for name in present if name in chosen or name in always)

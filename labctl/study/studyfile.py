@@ -44,7 +44,7 @@ class Program(Protocol):
     def uses_data_disk(self) -> bool: ...
 
     def check_parameters(self, given: Mapping[str, object], /) -> Mapping[str, Parameter]:
-        """All parameters, defaults filled in; raises UsageError."""
+        """Return all parameters, defaults filled in; raises UsageError."""
 
     def check_duration(self, duration_s: float, /) -> None:
         """Raises UsageError when it can't run for exactly that long."""
@@ -179,7 +179,7 @@ class StudyFile(FileModel):
     """What `--quick` changes."""
 
     def rule(self) -> Stopping | None:
-        """The rule by which a run may end early. Raises UsageError for one that can't be."""
+        """Return the rule by which a run may end early. Raises UsageError for one that can't be."""
         if self.stop is not None:
             return until_width(self.stop.width_percent / 100, self.stop.most_blocks)
         return None if self.looks is None else looks(self.looks)
@@ -192,7 +192,7 @@ class StudyFile(FileModel):
 
 
 def read_study_file(path: Path, programs: Mapping[str, Program]) -> StudyFile:
-    """The checked content of a study's file.
+    """Return the checked content of a study's file.
 
     `programs`: what a workload's `program` may name. Raises UsageError naming file, line, key,
     what is allowed and the nearest name.

@@ -13,13 +13,13 @@ from labctl.store.jsonfile import canonical
 
 
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
-    """A whole tuning in JSON's types: what run.json keeps of it, for advice years later."""
+    """Return a whole tuning in JSON's types: what run.json keeps of it, for advice years later."""
     recorded: dict[str, Any] = listed(asdict(tuning))
     return recorded
 
 
 def tuning_digest(tuning: Tuning) -> str:
-    """SHA-256 of what a tuning does; its name, its words and its needs stay out.
+    """Return SHA-256 of what a tuning does; its name, its words and its needs stay out.
 
     So does what it leaves as it is: a labctl that knows more settings gives the same digest, and
     its runs can be compared with older ones.
@@ -30,7 +30,7 @@ def tuning_digest(tuning: Tuning) -> str:
 
 
 def _set(value: Any, plain: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from those of `plain`, level by level."""
+    """Return the fields of a dataclass that differ from those of `plain`, level by level."""
     found: dict[str, Any] = {}
     for name in (own.name for own in fields(value)):
         ours, theirs = getattr(value, name), getattr(plain, name)
@@ -54,7 +54,7 @@ def does(tuning: Tuning) -> Tuning:
 
 
 def listed(value: Any) -> Any:
-    """The same in JSON's types; a CPU set becomes its list format."""
+    """Return the same in JSON's types; a CPU set becomes its list format."""
     if isinstance(value, Mapping):
         return {str(key): listed(item) for key, item in value.items()}
     if isinstance(value, frozenset):

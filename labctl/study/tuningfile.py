@@ -13,7 +13,7 @@ from labctl.base.yamlfile import FileModel
 
 
 def _cpus(value: object) -> object:
-    """A CPU list as YAML gives it: `2` is a number there, `2-3` a text."""
+    """Return a CPU list as YAML gives it: `2` is a number there, `2-3` a text."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError("give a CPU list, such as 2 or '2-3,6'")
     cpus = parse_cpus(str(value))

@@ -64,12 +64,12 @@ class _Source:
 
 
 def tuning_names() -> list[str]:
-    """The names of all tunings, sorted."""
+    """Return the names of all tunings, sorted."""
     return list(data_files(FOLDER))
 
 
 def tuning_file(name: str) -> Path:
-    """The file of a tuning; raises UsageError with the nearest name when there is none."""
+    """Return the file of a tuning; raises UsageError with the nearest name when there is none."""
     return _file(name, data_files(FOLDER))
 
 
@@ -79,7 +79,7 @@ def load_tunings(names: Iterable[str]) -> dict[str, Tuning]:
 
 
 def load_tuning(name: str) -> Tuning:
-    """The tuning of that name with all that it extends, or, for `a+b` where no file has that
+    """Return the tuning of that name with all that it extends, or, for `a+b` where no file has that
     name, the tunings `a` and `b` together.
 
     Raises UsageError naming file, line and key for anything that is wrong with the files, and
@@ -97,7 +97,7 @@ def _named(name: str, files: _Files) -> Tuning:
 
 
 def tuning_files(name: str) -> list[Path]:
-    """The file of a tuning, or the files of those that it combines."""
+    """Return the file of a tuning, or the files of those that it combines."""
     known = tuning_names()
     parts = (name,) if name in known or JOINT not in name else split(name, known)
     return [tuning_file(part) for part in parts]
@@ -117,7 +117,7 @@ def _loaded(name: str, files: _Files) -> Tuning:
 def _merged(
     name: str, files: _Files, below: tuple[Path, ...] = ()
 ) -> tuple[_Source, dict[str, Any]]:
-    """The values of a file over those that it extends. `below`: the files that extend it."""
+    """Return the values of a file over those that it extends. `below`: the files that extend it."""
     path = _file(name, files)
     if path in below:
         chain = " extends ".join(str(p) for p in (*below[below.index(path) :], path))
@@ -155,7 +155,7 @@ def _read(path: Path) -> tuple[_Source, Mapping[str, Any]]:
 
 @lru_cache(maxsize=256)
 def _parsed(path: Path, stamp: tuple[int, ...]) -> tuple[_Source, Mapping[str, Any]]:
-    """A file's checked keys. Most files extend others, and parsing is what loading costs."""
+    """Return a file's checked keys. Most files extend others, and parsing is what loading costs."""
     mapping = load_mapping(path)
     checked = validate(TuningFile, mapping, path).model_dump(exclude_unset=True)
     return _Source(path, mapping), checked
@@ -219,7 +219,7 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
 
 
 def _value(type_: type[_T], values: Mapping[str, Any] | None) -> _T:
-    """A group of keys as its frozen value; what isn't given keeps the value's default."""
+    """Return a group of keys as its frozen value; what isn't given keeps the value's default."""
     given = {key: value for key, value in (values or {}).items() if value is not None}
     return type_(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
 
@@ -231,7 +231,7 @@ def _without_none(pins: Any) -> str | Mapping[int, CpuSet] | None:
 
 
 def _sched(source: _Source, key: str, value: Mapping[str, Any] | None) -> Sched | None:
-    """A checked policy with its priority (sched(7): 1 to 99 for fifo and rr, else 0)."""
+    """Return a checked policy with its priority (sched(7): 1 to 99 for fifo and rr, else 0)."""
     if not value:
         return None
     if "policy" not in value:

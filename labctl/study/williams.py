@@ -18,7 +18,7 @@ Row = tuple[int, ...]
 
 
 def williams_rows(n: int) -> tuple[Row, ...]:
-    """The orders of a Williams design for treatments 0 to n - 1: n rows, for odd n 2n.
+    """Return the orders of a Williams design for treatments 0 to n - 1: n rows, for odd n 2n.
 
     An odd design's first n rows are a Latin square already: positions are balanced after n rows,
     predecessors after 2n. Raises ValueError for n < 1.
@@ -36,7 +36,8 @@ def williams_rows(n: int) -> tuple[Row, ...]:
 
 
 def block_order(items: Iterable[str], *, seed: int, block: int, what: str) -> tuple[str, ...]:
-    """The order of `items` in a block (numbered from 1), drawn from a seeded Williams design.
+    """Return the order of `items` in a block (numbered from 1), drawn from a seeded Williams
+    design.
 
     It follows from its arguments alone, so that more blocks never change the earlier ones; the
     order in which `items` come does not matter. `what` names the thing that is ordered, so that

@@ -50,14 +50,15 @@ class ClockMap:
     error_ns: int
 
     def to_host(self, guest_ns: Nanoseconds) -> Nanoseconds:
-        """The host's CLOCK_MONOTONIC at moments of the guest's, in nanoseconds."""
+        """Return the host's CLOCK_MONOTONIC at moments of the guest's, in nanoseconds."""
         # Not guest_ns * rate: nanoseconds since boot may have more digits than a float.
         drift: Nanoseconds = np.rint((guest_ns - self.at_ns) * (self.rate - 1)).astype(np.int64)
         return guest_ns + self.offset_ns + drift
 
 
 def clock_map(readings: Sequence[ClockReading]) -> ClockMap | str:
-    """The guest's clock on the host's; a sentence when the readings are of no two steady clocks.
+    """Return the guest's clock on the host's; a sentence when the readings are of no two steady
+    clocks.
 
     `readings`: in order, some before and some after what is to be mapped.
     """
@@ -103,8 +104,8 @@ def clock_map(readings: Sequence[ClockReading]) -> ClockMap | str:
 
 
 def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
-    """The map of a trial's stored readings, with what the host's clock was steered in the bound;
-    a sentence where there is none.
+    """Return the map of a trial's stored readings, with what the host's clock was steered in the
+    bound; a sentence where there is none.
 
     Raises BrokenError naming the file when it isn't what was written.
     """

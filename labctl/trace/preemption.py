@@ -78,7 +78,7 @@ def _between_switches(left: Numbers, next_up: Numbers) -> NDArray[np.int64]:
 
 
 def _parts(sizes: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
-    """Indices in groups whose sizes add up to a batch each, or one by one when larger."""
+    """Yield indices in groups whose sizes add up to a batch each, or one by one when larger."""
     if not len(sizes):
         return
     group = np.cumsum(sizes) // _BATCH

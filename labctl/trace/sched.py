@@ -34,7 +34,8 @@ class Delays:
         return int(self.length_ns.sum())
 
     def percentile(self, q: float) -> int | None:
-        """The nearest-rank percentile (0 < q < 1) in ns; None of too few values (METHOD 16)."""
+        """Return the nearest-rank percentile (0 < q < 1) in ns; None of too few values (METHOD
+        16)."""
         count = len(self.length_ns)
         if count < samples_needed(q):
             return None
@@ -182,7 +183,7 @@ class _Waits:
         self._count = new.stop
 
     def ordered(self) -> Spans:
-        """All of them, by thread and time: batches follow one another in time."""
+        """Return all of them, by thread and time: batches follow one another in time."""
         tids = self._columns["tid"][: self._count]
         highest = int(tids.max(initial=0))
         counts = np.zeros(highest + 1, np.int64)

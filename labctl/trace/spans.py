@@ -60,7 +60,7 @@ class Spans:
         return found
 
     def where(self, chosen: Mask | NDArray[np.intp]) -> Spans:
-        """Those of a mask, or of indices in their order."""
+        """Return those of a mask, or of indices in their order."""
         return Spans(
             tid=self.tid[chosen],
             start_ns=self.start_ns[chosen],
@@ -86,7 +86,8 @@ class _Records:
 
 
 def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
-    """Every thread's spans (or those of some threads) in batches, which follow one another in time.
+    """Yield every thread's spans (or those of some threads) in batches, which follow one another in
+    time.
 
     Sleep is left out, and so is the idle task. A thread that a CPU is seen to leave first has run
     there since the trace began, one that it is seen to go to last until the trace ended. What goes
@@ -193,7 +194,7 @@ def _running_at_start(trace: Trace, numbering: Numbering) -> _Records:
 
 
 def _last_of_each(cpu: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The last index of each CPU from 0; -1 where there is none."""
+    """Return the last index of each CPU from 0; -1 where there is none."""
     found = np.full(int(cpu.max()) + 1, -1, np.int32)
     for first in range(0, len(cpu), _BATCH):
         part = cpu[first : first + _BATCH]

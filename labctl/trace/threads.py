@@ -66,9 +66,9 @@ class Workload:
     own: Own | None = None
 
     def tids(self, trace: Trace) -> list[int]:
-        """Its threads, of a trace of its machine; or, with none of its process in there, those of
-        its name. Not the first one of a process that has others, which only starts them and waits
-        (cyclictest's measuring threads)."""
+        """Return its threads, of a trace of its machine; or, with none of its process in there,
+        those of its name. Not the first one of a process that has others, which only starts them
+        and waits (cyclictest's measuring threads)."""
         found = (
             [] if self.pid is None else sorted(process_tree(trace, self.pid) & trace.names.keys())
         )

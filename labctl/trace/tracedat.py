@@ -171,7 +171,7 @@ def _head(
     options: list[tuple[int, bytes]],
     pages: NDArray[np.int64],
 ) -> bytes:
-    """All that comes before the pages. `pages`: how many each CPU has."""
+    """Return all that comes before the pages. `pages`: how many each CPU has."""
     known = {tid: " ".join(printable(name).split()) for tid, name in names.items()}
     lines = "".join(f"{tid} {name}\n" for tid, name in known.items() if tid and name)
     parts = [

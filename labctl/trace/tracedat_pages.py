@@ -73,7 +73,7 @@ class Batch:
         return len(self.cpu)
 
     def only(self, chosen: NDArray[np.bool_]) -> Batch:
-        """Some of them, with none of the others' bytes."""
+        """Return some of them, with none of the others' bytes."""
         start, words = self.start[chosen], self.words[chosen]
         end = np.cumsum(words)
         within = np.arange(end[-1] if len(end) else 0) - np.repeat(end - words, words)
@@ -140,7 +140,7 @@ class Pages:
 
 
 def _in_time(batches: list[Batch]) -> Batch:
-    """All of them, by CPU and time; of equal times, as they were recorded."""
+    """Return all of them, by CPU and time; of equal times, as they were recorded."""
     offsets = np.cumsum([0, *(len(batch.data) for batch in batches)])
     none = [np.zeros(0, dtype=np.int64)]
     cpu, time_ns, lost, words = (
@@ -207,7 +207,7 @@ def _firsts(ends: list[int], stops: list[int]) -> NDArray[np.int64]:
 
 
 def _filled(events: Batch, layout: _Layout, is_written: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """The pages that are to be written."""
+    """Return the pages that are to be written."""
     last = np.append(layout.firsts[1:], len(events)) - 1
     begin = layout.end[layout.firsts] - layout.size[layout.firsts]
     used = (layout.end[last] - begin)[is_written]

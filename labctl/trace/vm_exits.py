@@ -38,7 +38,7 @@ class VmExits:
     code: Numbers
 
     def within(self, start_ns: int, end_ns: int) -> VmExits:
-        """The exits of this span. One that ends after it has no end."""
+        """Return the exits of this span. One that ends after it has no end."""
         own = (self.time_ns >= start_ns) & (self.time_ns < end_ns)
         cut = self._chosen(own)
         return replace(cut, entry_ns=np.where(cut.entry_ns < end_ns, cut.entry_ns, _NEVER))

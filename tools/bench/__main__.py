@@ -52,7 +52,7 @@ GROUPS: dict[str, tuple[Callable[[Benchmark], list[Figure]], tuple[Figure, ...]]
 
 
 def measure(benchmark: Benchmark, names: Sequence[str]) -> list[Figure]:
-    """The figures of the groups; those that can't be measured, with the reason."""
+    """Return the figures of the groups; those that can't be measured, with the reason."""
     figures: list[Figure] = []
     for name in names:
         function, empty = GROUPS[name]

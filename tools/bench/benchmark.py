@@ -62,7 +62,7 @@ class Benchmark:
                 yield lab
 
     def planned(self) -> Planned:
-        """The plan of the sweep that is measured."""
+        """Return the plan of the sweep that is measured."""
         overrides = Overrides(
             tunings=("baseline",), workloads=WORKLOADS, conditions=(CONDITION,), blocks=1
         )

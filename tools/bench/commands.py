@@ -76,7 +76,7 @@ def waited(benchmark: Benchmark, *arguments: str, repeats: int = REPEATS) -> lis
 
 
 def pinplan(benchmark: Benchmark) -> list[Figure]:
-    """The slowest of all strategies and sizes."""
+    """Return the slowest of all strategies and sizes."""
     slowest = measured(PIN_PLAN, [0.0], "")
     for strategy in Strategy:
         for vcpus in (4, 64, 512, 1024):
@@ -90,7 +90,7 @@ def pinplan(benchmark: Benchmark) -> list[Figure]:
 
 
 def plan_ms(vcpus: int, strategy: Strategy) -> float:
-    """CPU time, which for what never waits is the wall time of a quiet host."""
+    """Return CPU time, which for what never waits is the wall time of a quiet host."""
     topology = large_host()  # a new one: what it has computed once it keeps
     started = time.process_time()
     pin_plan(topology, vcpus, 4, strategy)

@@ -115,7 +115,7 @@ def exits(benchmark: Benchmark) -> list[Figure]:
 
 
 def exits_figures(blocks: Sequence[Block]) -> list[Figure]:
-    """The three ratios, with what they were made of. Raises BrokenError for windows of which
+    """Return the three ratios, with what they were made of. Raises BrokenError for windows of which
     nothing can be said: without exits, or whose exits a collector didn't see."""
     for arm in (BPF, PERF):
         seen = sum(block[arm].returns for block in blocks)
@@ -161,7 +161,7 @@ def _disturbed(blocks: Sequence[Block], arm: str) -> str:
 
 
 def _ns_words(values: Sequence[float]) -> str:
-    """The mean, with its 95 % interval from Student's t on the blocks."""
+    """Return the mean, with its 95 % interval from Student's t on the blocks."""
     found = spread(values, _TIED_NS)
     interval = t_interval(found, ALPHA)
     text = f"{found.mean:.0f} ns"
@@ -263,7 +263,7 @@ def _counted(guest: ExitingGuest) -> _Counts:
 
 
 def _ended_s() -> float:
-    """CPU seconds of all our children that have ended, and of theirs (getrusage(2))."""
+    """Return CPU seconds of all our children that have ended, and of theirs (getrusage(2))."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -52,5 +52,5 @@ class Figure:
 
 
 def measured(figure: Figure, values: Sequence[float], note: str) -> Figure:
-    """The figure with the median of its values."""
+    """Return the figure with the median of its values."""
     return replace(figure, value=statistics.median(values), values=tuple(values), note=note)

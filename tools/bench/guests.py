@@ -96,7 +96,7 @@ def boot(benchmark: Benchmark) -> list[Figure]:
 
 
 def boot_s(lab: Lab, tuning: Tuning, prepared: Path, seed_disk: Path | None = None) -> float:
-    """Seconds from a prepared disk to the first command that its guest has answered."""
+    """Return seconds from a prepared disk to the first command that its guest has answered."""
     overlay = lab.work / "bench.qcow2"
     started = time.monotonic()
     make_overlay(prepared, overlay)
@@ -123,7 +123,7 @@ def answered_at(lab: Lab, running: RunningGuest, seconds: float) -> float:
 
 
 def provisioned(lab: Lab, tuning: Tuning) -> tuple[Path, Path]:
-    """The untrimmed image's disk after its first boot, and the seed for all later ones.
+    """Return the untrimmed image's disk after its first boot, and the seed for all later ones.
 
     Unlike a prepared image's, its cloud-init stays on and finds its seed in every boot.
     """

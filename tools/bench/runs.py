@@ -172,7 +172,7 @@ _KINDS = _all_kinds()
 
 
 def typicals(speed: float) -> list[float]:
-    """The typical values of one trial: what is good grows with the speed, times shrink."""
+    """Return the typical values of one trial: what is good grows with the speed, times shrink."""
     return [
         typical * speed if better is Better.HIGHER else typical / speed
         for _, typical, _, better, _, _ in _KINDS
@@ -180,7 +180,7 @@ def typicals(speed: float) -> list[float]:
 
 
 def _form() -> str:
-    """The text of a samples.json with a place for each value: writing a million of them as
+    """Return the text of a samples.json with a place for each value: writing a million of them as
     labctl does takes minutes."""
     found = [
         {

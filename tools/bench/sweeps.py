@@ -70,13 +70,13 @@ def sweep(benchmark: Benchmark) -> list[Figure]:
 
 
 def inside_trials(records: Sequence[TrialRecord]) -> list[float]:
-    """Seconds of each measured attempt that were neither warm-up nor workload."""
+    """Return seconds of each measured attempt that were neither warm-up nor workload."""
     return [r.wall_s - r.measured_s - r.warmup_s for r in records if r.measured_s > 0]
 
 
 def between_trials(records: Sequence[TrialRecord]) -> list[float]:
-    """Seconds from the end of a trial to the start of the next one of the same restore: parsing
-    it, writing its records, asking whether the guest is still there."""
+    """Return seconds from the end of a trial to the start of the next one of the same restore:
+    parsing it, writing its records, asking whether the guest is still there."""
     started = sorted((r for r in records if r.started_at), key=lambda r: r.started_at)
     gaps = []
     for former, latter in itertools.pairwise(started):
@@ -92,7 +92,7 @@ def _restore_of(record: TrialRecord) -> tuple[int, int, int, int]:
 
 
 def sweep_figures(loaded: LoadedRun, wall_s: float, peak_bytes: int) -> list[Figure]:
-    """The figures of a sweep that took `wall_s` from its command to its report."""
+    """Return the figures of a sweep that took `wall_s` from its command to its report."""
     records = [trial.record for trial in loaded.trials]
     inside, between = inside_trials(records), between_trials(records)
     used = sum(r.measured_s + r.warmup_s for r in records)

@@ -28,7 +28,8 @@ RENDERED = Figure(name="its page, written", value=None, unit="s", comparison="un
 
 
 def timeline_page(benchmark: Benchmark) -> list[Figure]:
-    """A made-up trace of two vCPUs, opened TIMES times: from navigation until it is drawn."""
+    """Return a made-up trace of two vCPUs, opened TIMES times: from navigation until it is
+    drawn."""
     timeline = made_up()
     about = About(run="made-up", trial=1, attempt=1, title="made up", facts=(), command="")
     started = time.monotonic()
@@ -55,7 +56,8 @@ def timeline_page(benchmark: Benchmark) -> list[Figure]:
 
 
 def _open(browser: Browser, file: Path) -> float:
-    """Seconds from navigation until the frame after the first drawing, by the page's own clock."""
+    """Return seconds from navigation until the frame after the first drawing, by the page's own
+    clock."""
     browser.open(file, width=WIDTH)
     ends = time.monotonic() + OPENING_S
     while time.monotonic() < ends:

@@ -19,7 +19,7 @@ _HOGS = ("stress-ng-cpu", "stress-ng-cpu", "kworker/1:2")
 
 
 def lane(title: str, side: str, vcpu: int, rows: Sequence[Row]) -> Lane:
-    """A lane of spans given as (start, end, state, detail)."""
+    """Return a lane of spans given as (start, end, state, detail)."""
     details = tuple(dict.fromkeys(row[3] for row in rows))
     number = {detail: at for at, detail in enumerate(details)}
     return Lane(
@@ -43,8 +43,8 @@ def made_up(
     start_ns: int = 5_000_000_000_000,
     seed: int = 1,
 ) -> Timeline:
-    """A time line of some 4,000 + 2,000 × `exits` spans a second and vCPU, 1 in 30 wake-ups of
-    which waits for a host CPU."""
+    """Return a time line of some 4,000 + 2,000 × `exits` spans a second and vCPU, 1 in 30 wake-ups
+    of which waits for a host CPU."""
     rng = random.Random(seed)
     end_ns = start_ns + round(seconds * 1e9)
     lanes: list[Lane] = []
@@ -96,7 +96,7 @@ def _period(
     guest: list[Row],
     suspects: list[Suspect],
 ) -> Late:
-    """One wake-up and its work; the vCPU halts afterwards."""
+    """Return one wake-up and its work; the vCPU halts afterwards."""
     waits = round(min(600_000, rng.expovariate(1 / 150_000))) if rng.random() < 1 / 30 else 0
     hog = rng.choice(_HOGS)
     woken = due + rng.randint(2_000, 9_000)

@@ -51,7 +51,7 @@ class Scenario:
     why: str | None = None
 
     def with_noise(self, sd: float) -> Sweep:
-        """The sweep whose latencies scatter by `sd`."""
+        """Return the sweep whose latencies scatter by `sd`."""
         workloads = range(len(next(iter(self.losses.values()))))
         return replace(
             self.sweep,

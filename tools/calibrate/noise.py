@@ -63,7 +63,8 @@ _TREND, _WALK = 6.0, 3.0
 
 
 def _drifting(rng: np.random.Generator, shape: tuple[int, ...]) -> Values:
-    """A line through the run and a random walk, both the same for every arm, on normal noise."""
+    """Return a line through the run and a random walk, both the same for every arm, on normal
+    noise."""
     steps = shape[-2] * shape[-1]
     walk = rng.standard_normal((*shape[:-2], steps)).cumsum(axis=-1) * (_WALK / math.sqrt(steps))
     line = np.linspace(-_TREND / 2, _TREND / 2, steps)

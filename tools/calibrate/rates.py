@@ -34,13 +34,13 @@ class Rate:
         return self.limit(0.95)
 
     def limit(self, confidence: float) -> float:
-        """The one-sided upper limit of that confidence."""
+        """Return the one-sided upper limit of that confidence."""
         if self.hits == self.n:
             return 1.0
         return float(betaincinv(self.hits + 1, self.n - self.hits, confidence))
 
     def lower_limit(self, confidence: float) -> float:
-        """The one-sided lower limit of that confidence."""
+        """Return the one-sided lower limit of that confidence."""
         return 1 - Rate(self.n - self.hits, self.n).limit(confidence)
 
     def to_json(self) -> dict[str, Any]:

@@ -40,8 +40,8 @@ _AT_ONCE = 200
 
 
 def paired(sd: float) -> float:
-    """The standard deviation of one trial where that of a block's effect, T - (B + C) / 2, is `sd`
-    and all arms are alike."""
+    """Return the standard deviation of one trial where that of a block's effect, T - (B + C) / 2,
+    is `sd` and all arms are alike."""
     return sd / math.sqrt(1.5)
 
 
@@ -180,7 +180,7 @@ class _Plan:
         )
 
     def run(self, values: Values) -> LoadedRun:
-        """The run of these values [blocks, positions, places]."""
+        """Return the run of these values [blocks, positions, places]."""
         trials = tuple(
             LoadedTrial(record, Readings(kinds, array("d", (value,))), folder)
             for (record, folder, kinds), value in zip(
@@ -249,8 +249,8 @@ def _draw(sweep: Sweep, plans: Sequence[_Plan], rng: np.random.Generator) -> Val
 
 
 def _of_arms(sweep: Sweep) -> tuple[Values, Values]:
-    """The standard deviation of each arm's trials, and the logarithm of its true effect, both as
-    [places, 1, arms]."""
+    """Return the standard deviation of each arm's trials, and the logarithm of its true effect,
+    both as [places, 1, arms]."""
     scales, effects = [], []
     for _, workload in sweep.places:
         of = sweep.latency(workload)

@@ -29,7 +29,7 @@ _FREE_MIB = 512
 
 
 def host_recipe() -> Recipe:
-    """The Debian host, with the packages that labctl needs now."""
+    """Return the Debian host, with the packages that labctl needs now."""
     spec = yamlfile.load(RecipeFile, RECIPE)
     lines = PACKAGES.read_text(encoding="utf-8").splitlines()
     needed = {line for line in lines if line and not line.startswith("#")} - LEFT_OUT
@@ -43,7 +43,8 @@ def built_host(places: StatePaths, listener: Listener) -> Image:
 
 
 def prepared_guest(places: StatePaths, listener: Listener) -> Image:
-    """The guest image, booted once here: a first boot would take minutes in the emulated host."""
+    """Return the guest image, booted once here: a first boot would take minutes in the emulated
+    host."""
     guest = build(load_recipe(IMAGE), places, listener)
     if not prepared_path(guest).is_file():
         benchmark = Benchmark(places, listener, command="make test-kvm")
@@ -54,8 +55,8 @@ def prepared_guest(places: StatePaths, listener: Listener) -> Image:
 
 
 def guest_disk(guest: Image, host: Image, places: StatePaths, listener: Listener) -> Path:
-    """A disk with the guest image's folder, made now if there is none of this very image. It lies
-    in the host image's folder, and goes with it."""
+    """Return a disk with the guest image's folder, made now if there is none of this very image. It
+    lies in the host image's folder, and goes with it."""
     disk = host.dir / f"{guest.dir.name}-{prepared_path(guest).stem}.raw"
     if not disk.is_file():
         with images_lock(places):

@@ -46,8 +46,8 @@ class Machine:
     checkout: Path
 
     def run(self, argv: Sequence[str], show: Callable[[str], None]) -> int:
-        """The status with which a command ended in the machine, in its checkout. `show` gets what
-        it printed, as it does.
+        """Return the status with which a command ended in the machine, in its checkout. `show` gets
+        what it printed, as it does.
 
         Raises BrokenError with the console's last lines when the machine ends without having run
         it, DeadlineError when it takes too long.

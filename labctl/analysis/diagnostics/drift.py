@@ -18,7 +18,7 @@ from labctl.base.wording import metric_title
 
 
 def drifts(ground: Ground, lines: Sequence[Line]) -> Iterator[Diagnostic]:
-    """Effects that change over the run; where boots are shared, over each boot."""
+    """Yield effects that change over the run; where boots are shared, over each boot."""
     for line in lines:
         if series.trend(line.values, line.boots) > LEVEL / len(lines):
             continue
@@ -43,8 +43,8 @@ def drifts(ground: Ground, lines: Sequence[Line]) -> Iterator[Diagnostic]:
 
 
 def level_drift(ground: Ground, cells: Cells) -> Iterator[Diagnostic]:
-    """A trend in the mean of all arms that have blocks enough: at least baseline's, as a place
-    without has no lines."""
+    """Yield a trend in the mean of all arms that have blocks enough: at least baseline's, as a
+    place without has no lines."""
     arms = [
         found
         for cell, by_key in cells.series.items()

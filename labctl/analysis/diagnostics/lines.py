@@ -86,7 +86,7 @@ class Line:
         return len(self.boots) > 1
 
     def at(self, indices: Iterable[int]) -> tuple[int, ...]:
-        """The blocks of these values."""
+        """Return the blocks of these values."""
         return tuple(sorted(self.blocks[i] for i in indices))
 
     def text(self, effect: float) -> str:
@@ -96,7 +96,7 @@ class Line:
 def lines(
     design: Design, cells: Cells, place: Scenario, primary: Primary, made: Iterable[Compared]
 ) -> Iterator[Line]:
-    """Those that have blocks enough for a verdict."""
+    """Yield those that have blocks enough for a verdict."""
     baseline, control = (
         cells.get(name, place, primary.metric) for name in (design.baseline, design.control)
     )
@@ -117,8 +117,8 @@ def lines(
 
 
 def by_boot(blocks: Iterable[int], boots: Sequence[Mapping[int, int]]) -> Groups:
-    """Indices of the blocks, in groups that share a boot; in one where none is shared, or one is
-    by all. `boots`: of each arm, its boots by block."""
+    """Return indices of the blocks, in groups that share a boot; in one where none is shared, or
+    one is by all. `boots`: of each arm, its boots by block."""
     index = {block: i for i, block in enumerate(blocks)}
     # An arm that boots for itself in each block joins no blocks; mostly all arms are such.
     own = [side for side in boots if len(set(side.values())) < len(side)]

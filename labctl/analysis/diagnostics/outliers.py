@@ -17,8 +17,8 @@ from labctl.store.trial import TrialStatus
 
 
 def outliers(ground: Ground, lines: Sequence[Line], run: LoadedRun) -> Iterator[Diagnostic]:
-    """Blocks that stand out. One that does so for several arms is told once, as what these share
-    (baseline and control, or the hour) is what to look at."""
+    """Yield blocks that stand out. One that does so for several arms is told once, as what these
+    share (baseline and control, or the hour) is what to look at."""
     alpha = LEVEL / len(lines)
     standing_out: defaultdict[int, list[Line]] = defaultdict(list)
     for line in lines:

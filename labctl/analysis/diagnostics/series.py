@@ -44,7 +44,8 @@ def coarse(values: Values) -> bool:
 
 
 def outliers(values: Values, alpha: float, floor: float = 0.0) -> tuple[int, ...]:
-    """Indices of outliers by the generalized extreme Studentized deviate test, the farthest first.
+    """Return indices of outliers by the generalized extreme Studentized deviate test, the farthest
+    first.
 
     B. Rosner, "Percentage points for a generalized ESD many-outlier procedure", Technometrics 25
     (1983), 165-172: R_i = max |x - mean| / s of what is left after i - 1 removals, and as many are
@@ -83,7 +84,7 @@ def _critical_deviate(n: int, alpha: float) -> float:
 
 
 def trend(values: Values, groups: Groups) -> float:
-    """The two-sided p-value of Mann and Kendall's test for a trend that the groups share.
+    """Return the two-sided p-value of Mann and Kendall's test for a trend that the groups share.
 
     S adds up over groups: R. M. Hirsch, J. R. Slack, R. A. Smith, "Techniques of trend analysis
     for monthly water quality data", Water Resources Research 18 (1982), 107-121. Exact for values
@@ -107,7 +108,7 @@ def _later(n: int) -> Values:
 
 
 def slope(values: Values, at: Sequence[int], groups: Groups) -> float:
-    """The median of the slopes of all pairs within a group (P. K. Sen, "Estimates of the
+    """Return the median of the slopes of all pairs within a group (P. K. Sen, "Estimates of the
     regression coefficient based on Kendall's tau", JASA 63 (1968), 1379-1389)."""
     x = np.asarray(at, dtype=float)
     found = []

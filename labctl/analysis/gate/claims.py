@@ -71,7 +71,7 @@ def decide(
 
 
 def tolerance(rule: Rule, kind: EffectKind | None) -> float:
-    """A rule's limit on the scale of effects, of one that compares."""
+    """Return a rule's limit on the scale of effects, of one that compares."""
     return on_scale(rule.amount, kind or EffectKind.DIFFERENCE)
 
 

@@ -44,7 +44,7 @@ def hold_facts(names: Collection[str], run: LoadedRun, other: LoadedRun) -> tupl
 
 
 def _fact(run: LoadedRun, name: str) -> Any:
-    """None where it isn't recorded, or could not be had."""
+    """Return None where it isn't recorded, or could not be had."""
     if name in OF_THE_RUN:
         found = fact_of_run(run.run, name)
     elif name.startswith(GUEST):

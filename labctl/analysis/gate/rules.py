@@ -93,7 +93,8 @@ def _passes(finding: Finding) -> bool | None:
 
 
 def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> GateResult:
-    """Every rule in every cell that it speaks of. `others`: the runs that rules name by `like`.
+    """Return every rule in every cell that it speaks of. `others`: the runs that rules name by
+    `like`.
 
     Nothing raises: what the run can't say is undecided, with the reason.
     """
@@ -393,7 +394,8 @@ def _finding(test: _Test, counts_as: Undecided, decidable: int) -> Finding:
 
 
 def _of_maximum(rule: Rule, series: Series) -> tuple[Outcome, str]:
-    """A maximum grows with the number of samples: it can break a limit, and never prove one."""
+    """Return a maximum grows with the number of samples: it can break a limit, and never prove
+    one."""
     if series.typical >= rule.amount:
         return Outcome.VIOLATED, ""
     return Outcome.UNDECIDED, "no maximum reached it, which doesn't prove that none will"

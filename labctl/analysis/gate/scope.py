@@ -34,7 +34,7 @@ class Spot:
 
 
 def scope(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Iterator[Spot]:
-    """Each spot that the rule speaks of; one without a cell where it speaks of none."""
+    """Yield each spot that the rule speaks of; one without a cell where it speaks of none."""
     metric = rule.metric or ""
     arms = {cell.tuning for cell in _cells(design, cells)}
     if rule.against not in (None, TWIN, *arms):
@@ -67,7 +67,7 @@ def scope(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Iterator[
 
 
 def _primary(rule: Rule, cell: Cell, design: Design) -> str:
-    """The primary metric of the cell's workload, where the rule speaks of it."""
+    """Return the primary metric of the cell's workload, where the rule speaks of it."""
     primary = design.primaries.get(cell.place.workload)
     return primary.metric if primary and rule.takes_metric(primary.metric) else ""
 
@@ -131,7 +131,7 @@ def _no_metric(rule: Rule, spoken: Collection[Cell], design: Design, cells: Cell
 
 
 def _unavailable(rule: Rule, spoken: Collection[Cell], cells: Cells) -> str:
-    """The reasons why a metric that was asked of these cells could not be had."""
+    """Return the reasons why a metric that was asked of these cells could not be had."""
     tunings = {cell.tuning for cell in spoken}
     workloads = {cell.place.workload for cell in spoken}
     reasons = dict.fromkeys(

@@ -50,12 +50,12 @@ _BEFORE_IT_WAS_SAID = {"collect": LEAST}
 
 
 def fact_of_run(record: Mapping[str, Any], key: str) -> Any:
-    """One of OF_THE_RUN from a run.json; None where it isn't recorded."""
+    """Return one of OF_THE_RUN from a run.json; None where it isn't recorded."""
     return record.get(key, _BEFORE_IT_WAS_SAID.get(key))
 
 
 def fact_words(value: Any) -> str | None:
-    """A recorded fact as people read it; None where there is none."""
+    """Return a recorded fact as people read it; None where there is none."""
     if value is None:
         return None
     if isinstance(value, Mapping):

@@ -113,7 +113,7 @@ class RunComparison:
 
 
 def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
-    """Everything that run `b` says otherwise than run `a`; nothing raises.
+    """Return everything that run `b` says otherwise than run `a`; nothing raises.
 
     Compared are the primary metrics of workloads that both ran in the same way, for the tunings
     and conditions that both have.
@@ -216,7 +216,7 @@ def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
 
 
 def builds(record: Mapping[str, Any], programs: Collection[str]) -> dict[str, str | None]:
-    """The digests of what the guest ran of these programs, by the binary's name."""
+    """Return the digests of what the guest ran of these programs, by the binary's name."""
     return {
         binary: digests.get("guest")
         for binary, digests in (record.get("binaries") or {}).items()
@@ -231,7 +231,7 @@ def accelerator_title(name: Any) -> str:
 
 
 def _matched_tunings(a: _Side, b: _Side) -> list[str]:
-    """Tunings of the same name and definition, in A's order."""
+    """Return tunings of the same name and definition, in A's order."""
     ours, theirs = (side.run.plan.get("tunings") or {} for side in (a, b))
     return [name for name in ours if name in theirs and same_tuning(a.run, b.run, name)]
 
@@ -316,7 +316,7 @@ def _effect(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference | None:
 
 
 def _effects(side: _Side, spot: _Spot) -> Effects | None:
-    """The tuning against its own run's baseline and control, as the run itself judges it."""
+    """Return the tuning against its own run's baseline and control, as the run itself judges it."""
     references = (
         side.cells.get(name, spot.place, spot.metric)
         for name in (side.design.baseline, side.design.control)

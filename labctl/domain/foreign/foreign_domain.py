@@ -92,8 +92,8 @@ class OwnDomain:
 
 
 def own_domain(xml: str | bytes, what: str) -> OwnDomain:
-    """The domain that `xml` describes; `what` names it in errors. Raises UsageError for what is
-    no domain of QEMU."""
+    """Return the domain that `xml` describes; `what` names it in errors. Raises UsageError for what
+    is no domain of QEMU."""
     root = _parsed(xml, what)
     if root.tag != "domain" or root.get("type") not in ("kvm", "qemu"):
         kind = root.get("type")
@@ -125,7 +125,7 @@ def own_domain(xml: str | bytes, what: str) -> OwnDomain:
 
 
 def _parsed(xml: str | bytes, what: str) -> etree._Element:
-    """The root element of a domain within the limits. Raises UsageError."""
+    """Return the root element of a domain within the limits. Raises UsageError."""
     size = len(xml.encode()) if isinstance(xml, str) else len(xml)
     if size > MOST_BYTES:
         raise UsageError(f"{what} is larger than {MOST_BYTES} bytes", hint=_GIVE)
@@ -157,8 +157,8 @@ def check_copyable(own: OwnDomain) -> None:
 
 
 def memory_kib(element: etree._Element, what: str, attribute: str | None = None) -> int:
-    """A size of memory in KiB: the element's text, or an attribute of it. libvirt's unit is KiB
-    where none is said. `what` names the XML in errors."""
+    """Return a size of memory in KiB: the element's text, or an attribute of it. libvirt's unit is
+    KiB where none is said. `what` names the XML in errors."""
     text = text_of(element) if attribute is None else element.get(attribute, "")
     try:
         size = int(text[:_MOST_DIGITS]) * UNITS[element.get("unit", "KiB")]
@@ -182,7 +182,7 @@ def is_written(disk: etree._Element) -> bool:
 
 
 def named_places(own: OwnDomain) -> tuple[CpuSet, CpuSet]:
-    """CPUs and NUMA nodes of the host that its XML names."""
+    """Return CPUs and NUMA nodes of the host that its XML names."""
     root = parse(own.xml)
     sets = [e.get("cpuset", "") for path in ("vcpu", "cputune/*") for e in root.iterfind(path)]
     nodesets = [e.get("nodeset", "") for e in root.iterfind("numatune/*")]

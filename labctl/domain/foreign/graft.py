@@ -38,7 +38,7 @@ _OF_VIRTIO = {"iothread", "queues", "packed", "ats"}
 
 
 def grafted(xml: str, tuning: Tuning, baseline_xml: str, tuning_xml: str) -> str:
-    """The foreign domain `xml` with the tuning.
+    """Return the foreign domain `xml` with the tuning.
 
     `baseline_xml` and `tuning_xml`: labctl's own domain, rendered for as many vCPUs and as much
     memory as the foreign one has.
@@ -60,14 +60,14 @@ def grafted(xml: str, tuning: Tuning, baseline_xml: str, tuning_xml: str) -> str
 
 
 def tuned(own: OwnDomain, tuning: Tuning, plan: PinPlan, baseline: Tuning, accelerator: str) -> str:
-    """The owner's own XML with the tuning and nothing else of labctl's."""
+    """Return the owner's own XML with the tuning and nothing else of labctl's."""
     plain, rendered = (render(_stand_in(own, t, plan, accelerator)) for t in (baseline, tuning))
     return grafted(own.xml, tuning, plain, rendered)
 
 
 def _stand_in(own: OwnDomain, tuning: Tuning, plan: PinPlan, accelerator: str) -> DomainRequest:
-    """labctl's domain of the same size; its paths are the same for every tuning, so that none of
-    them gets into a difference."""
+    """Return labctl's domain of the same size; its paths are the same for every tuning, so that
+    none of them gets into a difference."""
     place = Path("/nowhere")
     return DomainRequest(
         name="labctl",
@@ -98,7 +98,8 @@ def promise(xml: str) -> str:
 
 
 def with_data_disk(xml: str, tuning_xml: str) -> str:
-    """The domain, which has the tuning already, with labctl's data disk: fio reads and writes it.
+    """Return the domain, which has the tuning already, with labctl's data disk: fio reads and
+    writes it.
 
     It is as the tuning has it, but its cache mode and what goes with it are those of the domain's
     first disk: what fio measures is to promise what the domain's own disks do.

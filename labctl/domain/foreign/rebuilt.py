@@ -53,7 +53,7 @@ class Rebuilt:
 
 
 def rebuilt(root: etree._Element, table: Element) -> Rebuilt:
-    """A new tree of what `table` allows of this one."""
+    """Return a new tree of what `table` allows of this one."""
     left_out: dict[str, None] = {}
     refused: list[str] = []
     fresh = etree.Element(tag_of(root))
@@ -62,7 +62,7 @@ def rebuilt(root: etree._Element, table: Element) -> Rebuilt:
 
 
 def number(most: int, least: int = 0) -> Grammar:
-    """A decimal number from `least` to `most`."""
+    """Return a decimal number from `least` to `most`."""
 
     def why(value: str) -> str | None:
         if not re.fullmatch("-?[0-9]+", value):
@@ -76,13 +76,13 @@ def number(most: int, least: int = 0) -> Grammar:
 
 
 def matching(pattern: str, what: str) -> Grammar:
-    """Text of a form; `what` is its name in errors."""
+    """Return text of a form; `what` is its name in errors."""
     compiled = re.compile(pattern)
     return lambda value: None if compiled.fullmatch(value) else f"is no {what}"
 
 
 def path(value: str) -> str | None:
-    """An absolute path of a file."""
+    """Return an absolute path of a file."""
     if len(value.encode(errors="replace")) > MOST_PATH:
         return f"is longer than {MOST_PATH} bytes"
     if not value.startswith("/") or not value.isprintable() or ".." in value.split("/"):
@@ -91,7 +91,7 @@ def path(value: str) -> str | None:
 
 
 def one_of(paths: frozenset[str]) -> Grammar:
-    """One of labctl's own paths, or of those that it has looked at."""
+    """Return one of labctl's own paths, or of those that it has looked at."""
     return lambda value: (
         None if str(Path(value)) in paths else "is no file that labctl has looked at"
     )

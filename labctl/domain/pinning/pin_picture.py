@@ -22,7 +22,7 @@ class Group:
 
 
 def layout(plan: PinPlan, topology: Topology) -> list[Group]:
-    """The host's cores with what runs on each, those without anything together."""
+    """Return the host's cores with what runs on each, those without anything together."""
     named = plan.roles()
     sharing: dict[int | None, list[int]] = {}
     for cpu in topology.cpus:
@@ -54,7 +54,7 @@ def layout(plan: PinPlan, topology: Topology) -> list[Group]:
 
 
 def layout_json(plan: PinPlan, topology: Topology) -> list[dict[str, Any]]:
-    """The layout as a run keeps it, for a report to draw."""
+    """Return the layout as a run keeps it, for a report to draw."""
     return [
         {
             "title": group.title,
@@ -69,7 +69,8 @@ def layout_json(plan: PinPlan, topology: Topology) -> list[dict[str, Any]]:
 
 
 def picture(plan: PinPlan, topology: Topology) -> str:
-    """The host's cores with what runs on each; cores without anything are one line per group.
+    """Return the host's cores with what runs on each; cores without anything are one line per
+    group.
 
     >     package 0, node 0, L3 of CPUs 0-1
     >       core 0   [0: emulator, iothread 1, housekeeping]

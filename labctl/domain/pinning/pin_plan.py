@@ -45,7 +45,7 @@ class PinPlan:
         return frozenset(self.vcpus)
 
     def roles(self) -> dict[int, list[str]]:
-        """CPU to what runs there, in words, for every CPU that has something."""
+        """Return CPU to what runs there, in words, for every CPU that has something."""
         named: dict[int, list[str]] = {}
         for number, cpu in enumerate(self.vcpus):
             named.setdefault(cpu, []).append(f"vCPU {number}")
@@ -130,7 +130,7 @@ def default_vcpus(topology: Topology) -> int:
 def pin_plan(
     topology: Topology, vcpus: int, iothreads: int, strategy: Strategy = Strategy.COMPACT
 ) -> PinPlan:
-    """The pin plan for a guest of `vcpus` vCPUs and `iothreads` iothreads.
+    """Return the pin plan for a guest of `vcpus` vCPUs and `iothreads` iothreads.
 
     Housekeeping keeps the first core (the kernel's own work gathers on CPU 0), the strategy
     chooses the vCPUs' CPUs among the others, and the guest's helper threads get CPUs of their own
@@ -231,7 +231,7 @@ def _housekeeping(topology: Topology, vcpus: int) -> tuple[CpuSet, str]:
 
 
 def _helper_cpus(topology: Topology, vcpus: CpuSet, housekeeping: CpuSet) -> list[int]:
-    """CPUs left for the emulator threads and iothreads, the best first: cores without a vCPU
+    """Return CPUs left for the emulator threads and iothreads, the best first: cores without a vCPU
     near the vCPUs, then the siblings of vCPUs; one thread of each core before a second."""
     home = topology.cpu(min(vcpus))
     busy = frozenset().union(*(topology.cpu(number).siblings for number in vcpus))

@@ -31,7 +31,7 @@ class _Core:
     """Whether its node has memory."""
 
     def cut(self, threads: int) -> _Core:
-        """The same with its first threads alone."""
+        """Return the same with its first threads alone."""
         if threads >= len(self.threads):
             return self
         return replace(self, threads=self.threads[:threads])
@@ -83,7 +83,7 @@ _ONE_NODE: tuple[_Level, ...] = (_TOGETHER[2], lambda core: core.cpu.node)
 def vcpu_cpus(
     topology: Topology, vcpus: int, housekeeping: CpuSet, strategy: Strategy
 ) -> tuple[list[int], tuple[str, ...]]:
-    """The CPUs of vCPU 0, 1, …, all different, and the reasons for them.
+    """Return the CPUs of vCPU 0, 1, …, all different, and the reasons for them.
 
     `housekeeping` is taken only if every CPU has to be. Raises UsageError where the strategy
     can't be had.
@@ -111,7 +111,8 @@ def guest_topology(topology: Topology, chosen: Sequence[int]) -> tuple[int, int,
 
 
 def _row_length(keys: Sequence[Hashable]) -> int | None:
-    """The length of the rows of equal keys, if all have one length and no key has two rows."""
+    """Return the length of the rows of equal keys, if all have one length and no key has two
+    rows."""
     rows = [(key, sum(1 for _ in row)) for key, row in groupby(keys)]
     lengths = {length for _, length in rows}
     return lengths.pop() if len(lengths) == 1 and len(dict(rows)) == len(rows) else None
@@ -120,7 +121,7 @@ def _row_length(keys: Sequence[Hashable]) -> int | None:
 def _free_cores(
     topology: Topology, vcpus: int, housekeeping: CpuSet
 ) -> tuple[list[_Core], tuple[str, ...]]:
-    """The cores that vCPUs may have: isolated ones where these will do, else any."""
+    """Return the cores that vCPUs may have: isolated ones where these will do, else any."""
     isolated = topology.isolated - housekeeping
     free, why = topology.usable - topology.isolated - housekeeping, ""
     if isolated and vcpus <= len(isolated):
@@ -249,7 +250,7 @@ _STRATEGIES: dict[Strategy, Callable[[list[_Core], int], _Choice]] = {
 
 
 def _with_room(cores: list[_Core], vcpus: int, levels: Iterable[_Level]) -> list[list[_Core]]:
-    """The groups of cores with room for all vCPUs, of the first level that has such groups.
+    """Return the groups of cores with room for all vCPUs, of the first level that has such groups.
 
     Cores far from memory count only where those near it will not do.
     """
@@ -303,7 +304,7 @@ def _filled(cores: list[_Core], vcpus: int) -> list[_Core]:
 
 
 def _spread_out(cores: list[_Core], vcpus: int) -> list[_Core]:
-    """One thread of each core before a second of any, packages, nodes and caches in turn."""
+    """Return one thread of each core before a second of any, packages, nodes and caches in turn."""
     turns: list[_Core] = sorted(
         _in_turn(cores, (lambda core: core.cpu.package, lambda core: core.part, lambda c: c.cache)),
         key=lambda core: not core.whole,
@@ -322,7 +323,7 @@ def _in_turn(cores: list[_Core], levels: Sequence[_Level]) -> list[_Core]:
 
 
 def _with_threads(cores: Iterable[_Core], threads: int) -> list[_Core]:
-    """The cores with so many free threads at least, cut down to them."""
+    """Return the cores with so many free threads at least, cut down to them."""
     return [core.cut(threads) for core in cores if len(core.threads) >= threads]
 
 

@@ -41,5 +41,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 def check(reader: Reader, scope: Scope) -> list[Finding]:
-    """The finding of every check, in the order of CHECKS."""
+    """Return the finding of every check, in the order of CHECKS."""
     return [item.finding(reader, scope) for item in CHECKS]

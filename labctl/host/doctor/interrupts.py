@@ -60,7 +60,7 @@ def affinity(reader: Reader, scope: Scope) -> Result:
 
 
 def _interrupts(reader: Reader, cpus: CpuSet) -> Iterator[Interrupt]:
-    """Those of devices that are delivered to `cpus`, from /proc/interrupts (proc(5))."""
+    """Yield those of devices that are delivered to `cpus`, from /proc/interrupts (proc(5))."""
     lines = (reader.text("/proc/interrupts") or "").splitlines()
     header = lines[0].split() if lines else []
     columns = [int(name.removeprefix("CPU")) for name in header if name.startswith("CPU")]

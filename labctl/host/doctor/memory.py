@@ -228,7 +228,8 @@ def _meminfo(reader: Reader, name: str) -> int | None:
 
 
 def _kib(text: str, name: str) -> int:
-    """Bytes of a line of a node's meminfo ("Node 0 MemFree:  123 kB"), 0 when it isn't there."""
+    """Return bytes of a line of a node's meminfo ("Node 0 MemFree: 123 kB"), 0 when it isn't
+    there."""
     found = re.search(rf"\b{name}:\s+(\d+) kB", text)
     return int(found[1]) * 1024 if found else 0
 

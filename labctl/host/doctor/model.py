@@ -71,7 +71,7 @@ class Scope:
     """For how long to look for what firmware does, which stops CPUs; None for not at all."""
 
     def requiring(self, wanted: Callable[[Requires], object]) -> list[str]:
-        """The names of the tunings whose requirements hold something."""
+        """Return the names of the tunings whose requirements hold something."""
         return [name for name, tuning in self.tunings.items() if wanted(tuning.requires)]
 
     def using(self, wanted: Callable[[Tuning], object]) -> list[str]:
@@ -114,7 +114,7 @@ class Check:
     look: Callable[[Reader, Scope], Result]
 
     def finding(self, reader: Reader, scope: Scope) -> Finding:
-        """The row of this check; one that fails is a row as well, and the others go on."""
+        """Return the row of this check; one that fails is a row as well, and the others go on."""
         try:
             result = self.look(reader, scope)
         except LabctlError as error:

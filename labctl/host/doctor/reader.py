@@ -63,7 +63,8 @@ class Reader:
         return self.root / str(path).lstrip("/")
 
     def text(self, path: str) -> str | None:
-        """The text of a file without what surrounds it; None also for one that isn't there."""
+        """Return the text of a file without what surrounds it; None also for one that isn't
+        there."""
         try:
             return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
@@ -74,7 +75,8 @@ class Reader:
         return int(text) if text and re.fullmatch(r"-?\d+", text) else None
 
     def cpus(self, path: str) -> CpuSet | None:
-        """A CPU list; None when there is none (newer kernels write "(null)" for none at all)."""
+        """Return a CPU list; None when there is none (newer kernels write "(null)" for none at
+        all)."""
         text = self.text(path)
         try:
             return None if text is None else parse_cpus(text.replace("(null)", ""))
@@ -82,7 +84,8 @@ class Reader:
             return None
 
     def names(self, folder: str, pattern: str = "*") -> list[str]:
-        """The names in a folder that match, sorted as people count; [] when there is no folder."""
+        """Return the names in a folder that match, sorted as people count; [] when there is no
+        folder."""
         return sorted((path.name for path in self.path(folder).glob(pattern)), key=_natural)
 
     def exists(self, path: str) -> bool:
@@ -117,7 +120,8 @@ class Reader:
         return found
 
     def process_status(self, field: str) -> str:
-        """A field of our own /proc/self/status (proc_pid_status(5)); "" when it isn't there."""
+        """Return a field of our own /proc/self/status (proc_pid_status(5)); "" when it isn't
+        there."""
         status = self.text("/proc/self/status") or ""
         found = re.search(rf"^{field}:\s*(.*)$", status, re.MULTILINE)
         return found[1].strip() if found else ""
@@ -131,12 +135,12 @@ class Reader:
         return bool(int(self.process_status("CapEff") or "0", 16) >> number & 1)
 
     def flags(self) -> frozenset[str] | None:
-        """The first CPU's flags; None where /proc/cpuinfo lists none (no x86)."""
+        """Return the first CPU's flags; None where /proc/cpuinfo lists none (no x86)."""
         found = re.search(r"^flags\s*:(.*)$", self.text("/proc/cpuinfo") or "", re.MULTILINE)
         return frozenset(found[1].split()) if found else None
 
     def running(self, name: str) -> list[int]:
-        """The pids of the processes whose program is called so (at most 15 characters)."""
+        """Return the pids of the processes whose program is called so (at most 15 characters)."""
         pids = self.names("/proc", "[0-9]*")
         return [int(pid) for pid in pids if self.text(f"/proc/{pid}/comm") == name[:15]]
 

@@ -144,7 +144,7 @@ def rests_on(
 
 
 def voided_by(rests: Iterable[Rests], changes: Iterable[Change]) -> list[Change]:
-    """The changes that void a verdict which rests on these."""
+    """Return the changes that void a verdict which rests on these."""
     wanted = frozenset(rests)
     return [change for change in changes if change.fact.voids & wanted]
 

@@ -231,7 +231,7 @@ def _version(
     wanted: Callable[[Requires], str | None],
     remedy: str,
 ) -> Result:
-    """A version against what the tunings ask for."""
+    """Return a version against what the tunings ask for."""
     if not found:
         return unknown(f"the version of {name} is not known")
     short = [

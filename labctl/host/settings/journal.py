@@ -90,7 +90,8 @@ class Journal:
             _raise_unless_settled(results)
 
     def pending(self) -> list[Entry]:
-        """The changes that are not undone, oldest first; raises BrokenError naming a bad line."""
+        """Return the changes that are not undone, oldest first; raises BrokenError naming a bad
+        line."""
         try:
             with locked(self.path, reading=True) as file:
                 return file.pending()

@@ -115,7 +115,8 @@ class JournalFile:
         self.writable = writable
 
     def pending(self) -> list[Entry]:
-        """The changes that are not undone, oldest first; raises BrokenError naming a bad line."""
+        """Return the changes that are not undone, oldest first; raises BrokenError naming a bad
+        line."""
         entries: dict[str, Entry] = {}
         for number, record in self._read().records:
             try:
@@ -176,7 +177,7 @@ class JournalFile:
         return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
     def _whole_size(self) -> int:
-        """The size without a last line that a crash cut off."""
+        """Return the size without a last line that a crash cut off."""
         return self._read().size
 
     def _read(self) -> Lines:
@@ -271,7 +272,7 @@ def _follow(entries: dict[str, Entry], record: Mapping[str, Any]) -> None:
 
 
 def _perhaps(value: object) -> str | None:
-    """A text or None; raises TypeError for anything else."""
+    """Return a text or None; raises TypeError for anything else."""
     if value is None or isinstance(value, str):
         return value
     raise TypeError(value)
@@ -292,7 +293,7 @@ def kept_record(entries: Iterable[Entry], asked: str) -> dict[str, Any]:
 
 
 def _history(entry: Entry) -> Iterator[dict[str, Any]]:
-    """The lines that make a pending entry what it is."""
+    """Yield the lines that make a pending entry what it is."""
     yield change_record(entry)
     if entry.done:
         yield changed_record(entry)

@@ -72,7 +72,7 @@ def _checksum(text: bytes) -> str:
 
 
 def _second_version(data: bytes, at: int, number: int) -> tuple[dict[str, Any], int] | None:
-    """The record and where the next line begins; None for a last line that was cut off."""
+    """Return the record and where the next line begins; None for a last line that was cut off."""
     head = data[at : at + _HEAD]
     if not _MARK.startswith(head[: len(_MARK)]):
         raise DamagedError(number)

@@ -35,7 +35,8 @@ _KINDS: Mapping[str, type[Tunable]] = {
 
 
 def rebuild(kind: str, arguments: Mapping[str, str]) -> Tunable:
-    """The tunable that a journal's entry speaks of; raises BrokenError for one that is unknown."""
+    """Return the tunable that a journal's entry speaks of; raises BrokenError for one that is
+    unknown."""
     try:
         return _KINDS[kind](**arguments)
     except (KeyError, TypeError) as error:

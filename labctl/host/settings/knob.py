@@ -40,7 +40,7 @@ class KnobPlace:
             return None
 
     def value(self, path: str) -> str | None:
-        """A setting's value; None where it can't be read."""
+        """Return a setting's value; None where it can't be read."""
         try:
             return FileValue(str(self.root / path)).read()
         except OSError:
@@ -95,7 +95,7 @@ def check_writable(path: Path) -> None:
 
 
 def one_file(name: str, what: str, path: str) -> Knob:
-    """A knob that is one file."""
+    """Return a knob that is one file."""
     return Knob(
         name=name,
         what=what,

@@ -114,7 +114,7 @@ def _c_states(value: str, place: KnobPlace) -> list[Change]:
 
 
 def _c_states_now(place: KnobPlace) -> str | None:
-    """The longest latency of a state that is allowed, or "all"."""
+    """Return the longest latency of a state that is allowed, or "all"."""
     states = place.files(_STATES)
     allowed = [path for path in states if place.text(str(path.relative_to(place.root))) == "0"]
     if len(allowed) == len(states):
@@ -167,7 +167,7 @@ def _irq_affinity(value: str, place: KnobPlace) -> list[Change]:
 
 
 def _interrupts(place: KnobPlace) -> Iterator[tuple[FileValue, str]]:
-    """Each interrupt's CPUs; without those that have ended meanwhile, or tell nobody."""
+    """Yield each interrupt's CPUs; without those that have ended meanwhile, or tell nobody."""
     for path in place.files(_INTERRUPTS):
         tunable = FileValue(str(path))
         try:

@@ -39,7 +39,7 @@ class Turned:
 
 
 def knob_names() -> list[str]:
-    """The knobs that a tuning's `host:` may name, in the order in which they are turned."""
+    """Return the knobs that a tuning's `host:` may name, in the order in which they are turned."""
     return list(_KNOBS)
 
 
@@ -68,12 +68,12 @@ def problems(host: Mapping[str, str], place: KnobPlace | None = None) -> list[st
 
 
 def held_by(host: Mapping[str, str]) -> list[str]:
-    """Those of the knobs that end with the process that turned them."""
+    """Return those of the knobs that end with the process that turned them."""
     return [knob.name for knob, _ in _in_order(host) if knob.held is not None]
 
 
 def states(place: KnobPlace | None = None) -> list[KnobState]:
-    """Every knob as it is now. Only reads."""
+    """Return every knob as it is now. Only reads."""
     return [_state(knob, place or KnobPlace()) for knob in TABLE]
 
 
@@ -135,6 +135,6 @@ def _state(knob: Knob, place: KnobPlace) -> KnobState:
 
 
 def _any(knob: Knob) -> str:
-    """A value that the knob takes, of a host that has it set to none of them."""
+    """Return a value that the knob takes, of a host that has it set to none of them."""
     values = ("0", "on", "performance", "all", "never", "virtual-host")
     return next(value for value in values if knob.values.accepts(value))

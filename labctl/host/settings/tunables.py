@@ -232,20 +232,22 @@ def _called(name: str, *arguments: bytes | int) -> None:
 
 
 def selected(text: str) -> str:
-    """The value in the text of a setting's file: the bracketed word of "always [madvise] never"."""
+    """Return the value in the text of a setting's file: the bracketed word of "always [madvise]
+    never"."""
     chosen = re.search(r"\[([^\]\s]+)\]", text)
     return chosen.group(1) if chosen else text.strip()
 
 
 def cpu_mask(cpus: CpuSet) -> str:
-    """CPUs in hexadecimal, in groups of 32 bits as the kernel's lib/bitmap-str.c wants them."""
+    """Return CPUs in hexadecimal, in groups of 32 bits as the kernel's lib/bitmap-str.c wants
+    them."""
     digits = f"{sum(1 << cpu for cpu in cpus):x}"
     digits = digits.zfill(-(-len(digits) // 8) * 8)
     return ",".join(digits[start : start + 8] for start in range(0, len(digits), 8))
 
 
 def access(uid: int, gid: int, mode: int) -> str:
-    """The value of a FileAccess."""
+    """Return the value of a FileAccess."""
     return f"{uid}:{gid}:{mode:04o}"
 
 

@@ -114,7 +114,7 @@ def _now(place: KnobPlace) -> str | None:
 
 
 def own_profiles() -> list[str]:
-    """The names of the profiles in templates/tuned."""
+    """Return the names of the profiles in templates/tuned."""
     folders = [folder / "tuned" for folder in data_folders("templates")]
     return sorted(
         {path.parent.name for folder in folders for path in folder.glob("*/tuned.conf.j2")}
@@ -122,7 +122,7 @@ def own_profiles() -> list[str]:
 
 
 def known_profiles(root: Path = Path("/")) -> list[str]:
-    """Every profile that can be named: tuned's and ours."""
+    """Return every profile that can be named: tuned's and ours."""
     return sorted({*profile_names(root), *own_profiles()} - {APPLIED})
 
 
@@ -162,7 +162,7 @@ def application(name: str, place: KnobPlace) -> Application:
 
 
 def _own(name: str, place: KnobPlace) -> dict[str, str]:
-    """The text of a profile of ours by its name; {} for any other."""
+    """Return the text of a profile of ours by its name; {} for any other."""
     return {name: _rendered(name, place)} if name in own_profiles() else {}
 
 
@@ -179,7 +179,8 @@ def _rendered(name: str, place: KnobPlace) -> str:
 
 
 def _snapshots(profiles: Iterable[Profile], place: KnobPlace) -> list[Change]:
-    """Every file that the profiles may set, to be seen afterwards; what follows others first."""
+    """Return every file that the profiles may set, to be seen afterwards; what follows others
+    first."""
     effects = [
         found
         for profile in profiles
@@ -208,7 +209,7 @@ def _readable(tunable: FileValue) -> bool:
 
 
 def _standing_in(profile: Profile, left_out: Sequence[Refused], place: KnobPlace) -> str:
-    """The profile that includes the one asked for, without what can't be undone."""
+    """Return the profile that includes the one asked for, without what can't be undone."""
     lines = ["[main]", f"summary={profile.name}, as labctl applies it", f"include={profile.name}"]
     if profile.uses_isolated:
         lines += ["[variables]", f"isolated_cores={format_cpus(place.isolated)}"]
@@ -218,7 +219,7 @@ def _standing_in(profile: Profile, left_out: Sequence[Refused], place: KnobPlace
 
 
 def _words(planned: str, place: KnobPlace) -> str:
-    """Words for the kernel's command line, as tuned's own variables make them."""
+    """Return words for the kernel's command line, as tuned's own variables make them."""
     isolated, others = format_cpus(place.isolated), _not_isolated(place)
     variables = {
         "isolated_cores": isolated,

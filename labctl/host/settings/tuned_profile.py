@@ -76,7 +76,8 @@ def profile_names(root: Path = Path("/")) -> list[str]:
 def read_profile(
     name: str, root: Path = Path("/"), own: Mapping[str, str] | None = None
 ) -> Profile:
-    """The profile `name` with all that it includes. `own`: texts of profiles of ours by name.
+    """Return the profile `name` with all that it includes. `own`: texts of profiles of ours by
+    name.
 
     Raises HostError for one that isn't there, can't be read, or is chosen by what only tuned can
     evaluate.
@@ -202,7 +203,7 @@ _WHY = {
 
 
 def _command_line(unit: Unit) -> str:
-    """The words that [bootloader] adds, as far as they can be told."""
+    """Return the words that [bootloader] adds, as far as they can be told."""
     if unit.type != "bootloader":
         return ""
     values = [value for key, value in unit.options.items() if key.startswith("cmdline")]
@@ -210,7 +211,7 @@ def _command_line(unit: Unit) -> str:
 
 
 def _texts(name: str, root: Path, own: Mapping[str, str], depth: int) -> Iterator[str]:
-    """The texts of a profile's files, those that are included first."""
+    """Yield the texts of a profile's files, those that are included first."""
     text = own.get(name) if name in own else _file_text(name, root)
     if text is None:
         if name.startswith("-"):  # "where there is one"

@@ -57,7 +57,7 @@ class ActiveProfile:
         return f"{_MANUAL}{profile}" if profile else NO_PROFILE
 
     def profiles(self) -> list[str]:
-        """The profiles that the daemon has applied, one after the other."""
+        """Return the profiles that the daemon has applied, one after the other."""
         return self._path("active_profile").read_text(encoding="utf-8").split()
 
     def write(self, value: str) -> None:
@@ -75,7 +75,7 @@ class ActiveProfile:
 
 
 def chosen(profile: str) -> str:
-    """The value of ActiveProfile for a profile that somebody chose."""
+    """Return the value of ActiveProfile for a profile that somebody chose."""
     return f"{_MANUAL}{profile}"
 
 

@@ -30,14 +30,14 @@ WHOLE_NUMBERS = frozenset({"trial", "attempt", "block", "boot", "position", "sch
 
 
 def packed(run: LoadedRun) -> Iterator[tuple[LoadedTrial, Readings]]:
-    """Every attempt with its readings, invalid ones too (`status` tells)."""
+    """Yield every attempt with its readings, invalid ones too (`status` tells)."""
     kinds = Kinds()
     for trial in run.trials:
         yield trial, kinds.pack(trial.readings)
 
 
 def of_trial(run: LoadedRun, trial: LoadedTrial) -> tuple[Any, ...]:
-    """The values of `OF_TRIAL`; None where a trial has no such factor."""
+    """Return the values of `OF_TRIAL`; None where a trial has no such factor."""
     record = trial.record
     return (
         run.name,
@@ -53,7 +53,7 @@ def of_trial(run: LoadedRun, trial: LoadedTrial) -> tuple[Any, ...]:
 
 
 def of_kind(kind: Kind | Unavailable) -> tuple[str | None, ...]:
-    """The values of `OF_KIND`. A metric that can't be had has the reason, and no unit."""
+    """Return the values of `OF_KIND`. A metric that can't be had has the reason, and no unit."""
     if isinstance(kind, Unavailable):
         return kind.metric, "", None, None, kind.reason
     labels = ";".join(f"{name}={value}" for name, value in sorted(kind.labels.items()))

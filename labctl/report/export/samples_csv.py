@@ -14,8 +14,8 @@ from labctl.store.samples import Unavailable
 
 
 def samples_csv(run: LoadedRun) -> Iterator[str]:
-    """The header, then the rows of one attempt after the other. A metric that can't be had has no
-    value, and the reason in `unavailable`."""
+    """Yield the header, then the rows of one attempt after the other. A metric that can't be had
+    has no value, and the reason in `unavailable`."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(COLUMNS)

@@ -278,7 +278,7 @@ def invalid_kinds(trials: Iterable[InvalidTrial]) -> list[InvalidKind]:
 
 
 def invalid_trials(run: LoadedRun) -> list[InvalidTrial]:
-    """Every attempt that was thrown out, in plan order, with its reasons."""
+    """Return every attempt that was thrown out, in plan order, with its reasons."""
     valid = {trial.record.number for trial in run.trials if trial.record.status is TrialStatus.DONE}
     records = [t.record for t in run.trials if t.record.status is TrialStatus.INVALID]
     records.sort(key=lambda record: (record.number, record.attempt))

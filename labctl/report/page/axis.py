@@ -76,13 +76,13 @@ class Axis:
 
 
 def _short(text: str) -> str:
-    """A round value without the zeros after its point: "1.50 k/s" is "1.5 k/s"."""
+    """Return a round value without the zeros after its point: "1.50 k/s" is "1.5 k/s"."""
     return _ZEROS.sub(lambda found: found[1].rstrip("0").rstrip("."), text)
 
 
 def axis_of(values: Iterable[float]) -> Axis | None:
-    """An axis that holds all `values` that a tool can measure, with room at both ends; None without
-    any.
+    """Return an axis that holds all `values` that a tool can measure, with room at both ends; None
+    without any.
 
     Logarithmic where all are positive.
     """

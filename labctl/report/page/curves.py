@@ -81,8 +81,8 @@ class Curves:
 
 
 def curves(view: View, place: Scenario, shown: Collection[str]) -> list[Curves]:
-    """One set of pictures per kind of latency (open and closed loop, reads, writes); [] where none
-    was measured.
+    """Return one set of pictures per kind of latency (open and closed loop, reads, writes); []
+    where none was measured.
 
     `shown`: the arms that are drawn; the table has all.
     """
@@ -182,8 +182,8 @@ def _points(levels: Mapping[str, Level]) -> list[Point]:
 
 
 def _whole(points: Sequence[Point]) -> list[Point]:
-    """Those that every trial of the arm has: the others would leave the slow trials out, which
-    have fewer samples."""
+    """Return those that every trial of the arm has: the others would leave the slow trials out,
+    which have fewer samples."""
     most = max((point.blocks for point in points), default=0)
     return [point for point in points if point.blocks == most]
 

@@ -80,7 +80,8 @@ Invalid = Mapping[tuple[str, Scenario], Sequence[tuple[int, Mapping[str, float]]
 
 
 def invalid_attempts(view: View) -> Invalid:
-    """Every attempt that was thrown out. Read once for a page: runs have thousands of trials."""
+    """Return every attempt that was thrown out. Read once for a page: runs have thousands of
+    trials."""
     found: dict[tuple[str, Scenario], list[tuple[int, Mapping[str, float]]]] = {}
     for trial in view.run.trials:
         cell = cell_of(trial.record.cell)
@@ -92,7 +93,7 @@ def invalid_attempts(view: View) -> Invalid:
 
 
 def dots(view: View, place: Scenario, invalid: Invalid, shown: Collection[str]) -> Dots | None:
-    """The primary metric of every trial of a place; None where no trial has it.
+    """Return the primary metric of every trial of a place; None where no trial has it.
 
     `shown`: the arms that are drawn; the table has all.
     """
@@ -201,7 +202,8 @@ def _panel(
 
 
 def _boots(view: View, blocks: Sequence[int]) -> list[int]:
-    """The blocks with which another boot begins; none where they are too many to tell apart."""
+    """Return the blocks with which another boot begins; none where they are too many to tell
+    apart."""
     boot_of = {trial.record.block: trial.record.boot for trial in view.run.trials}
     known = [block for block in blocks if block in boot_of]
     starts = [after for before, after in pairwise(known) if boot_of[before] != boot_of[after]]

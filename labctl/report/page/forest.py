@@ -116,7 +116,7 @@ class _Axis:
 
 
 def forest(view: View, place: Scenario) -> Forest | None:
-    """The primary metric of every guest against baseline; None when nothing was compared."""
+    """Return the primary metric of every guest against baseline; None when nothing was compared."""
     judged = view.primary_comparison(place)
     if judged is None:
         return None
@@ -159,7 +159,7 @@ def native_reference(view: View, place: Scenario) -> Comparison | None:
 
 
 def _turned(item: Comparison) -> Comparison | None:
-    """The same comparison seen from the other side; None of a ratio of 0."""
+    """Return the same comparison seen from the other side; None of a ratio of 0."""
 
     def other(value: float) -> float:
         if item.kind is EffectKind.DIFFERENCE:

@@ -59,7 +59,7 @@ class _Section:
 
 
 def history_page(found: History) -> str:
-    """The page's HTML: no script, nothing from a network."""
+    """Return the page's HTML: no script, nothing from a network."""
     sections = [_section(series) for series in found.series]
     return template("history.html.j2").render(
         title=f"{metric_title(found.metric)} over {counted(found.runs, 'run')}",
@@ -104,7 +104,7 @@ def _level(series: RunSeries, change: Change) -> _Level:
 
 
 def _plot(series: RunSeries) -> _Plot | None:
-    """None of what no axis can hold."""
+    """Return None of what no axis can hold."""
     values = [point.value for point in series.points]
     axis = axis_of(values)
     if axis is None:

@@ -67,7 +67,7 @@ class PinMap:
 
 
 def pin_maps(record: Mapping[str, Any]) -> list[PinMap]:
-    """The run's pin plan, and those of other strategies that its tunings used."""
+    """Return the run's pin plan, and those of other strategies that its tunings used."""
     plans = {"": record.get("pin_plan"), **mapping(record.get("pin_plans"))}
     found = [_pin_map(str(name), mapping(plan)) for name, plan in plans.items() if mapping(plan)]
     return [pins for pins in found if pins.groups or pins.picture]
@@ -100,7 +100,7 @@ def _group(group: Mapping[str, Any]) -> Group:
 
 
 def _flat(data: Mapping[str, Any]) -> Iterator[Group]:
-    """CPUs alone, of a plan whose cores were not recorded."""
+    """Yield CPUs alone, of a plan whose cores were not recorded."""
     roles: dict[int, list[str]] = {}
     for number, cpu in mapping(data.get("vcpus")).items():
         if isinstance(cpu, int):
@@ -117,7 +117,7 @@ def _flat(data: Mapping[str, Any]) -> Iterator[Group]:
 
 
 def _cpus(text: Any) -> frozenset[int]:
-    """A CPU list; empty for anything else, a list of millions of CPUs included."""
+    """Return a CPU list; empty for anything else, a list of millions of CPUs included."""
     if not isinstance(text, str) or _CPU_LIST.fullmatch(text) is None:
         return frozenset()
     try:

@@ -59,7 +59,7 @@ class Stack:
 
 
 def host_cpu(view: View, place: Scenario, shown: Collection[str]) -> Stack | None:
-    """CPU seconds per second of the host, by thread; None where none was measured."""
+    """Return CPU seconds per second of the host, by thread; None where none was measured."""
     title = f"{place.title}: host CPU by thread"
     return _stack(view, place, title, _thread, _THREADS, shown, "host CPU")
 
@@ -170,7 +170,7 @@ def _by_arm(
 
 
 def _sizes(by_arm: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Each part's, of all arms together."""
+    """Return each part's, of all arms together."""
     sizes: dict[str, float] = {}
     for found in by_arm.values():
         for part, value in found.items():

@@ -59,7 +59,8 @@ def _facts(found: RunComparison) -> RenderableType:
 
 
 def differing_words(a: str | None, b: str | None) -> tuple[str, str]:
-    """Both values as a table shows them; of long lists of words only those that one side lacks."""
+    """Return both values as a table shows them; of long lists of words only those that one side
+    lacks."""
     if a is None or b is None or max(len(a), len(b)) <= _MOST_WORDS:
         return a or "not recorded", b or "not recorded"
     ours, theirs = a.split(), b.split()

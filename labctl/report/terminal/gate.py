@@ -66,7 +66,7 @@ def where(finding: Finding) -> str:
 
 
 def found(finding: Finding) -> str:
-    """The estimate with its interval; "" where there is none."""
+    """Return the estimate with its interval; "" where there is none."""
     if finding.estimate is None or finding.unit is None:
         return ""
     unit, low, high = finding.unit, finding.low, finding.high
@@ -86,15 +86,15 @@ def _values(low: float | None, high: float | None, unit: Unit) -> str:
 
 
 def outcome(finding: Finding) -> str:
-    """The outcome, and why where there is more to say; of an undecided one what the policy makes
-    of it."""
+    """Return the outcome, and why where there is more to say; of an undecided one what the policy
+    makes of it."""
     if finding.outcome is not Outcome.UNDECIDED:
         return f"{finding.outcome}: {finding.why}" if finding.why else str(finding.outcome)
     return f"undecided, {_COUNTED_AS[finding.counts_as]}: {finding.why}"
 
 
 def verdict(result: GateResult) -> str:
-    """The gate's answer in a sentence."""
+    """Return the gate's answer in a sentence."""
     counts = Counter(finding.outcome for finding in result.findings)
     told = ", ".join(f"{counts[kind]} {kind}" for kind in Outcome if counts[kind])
     state = {True: "passed", False: "failed", None: "not enough data to say"}[result.passed]
@@ -102,7 +102,7 @@ def verdict(result: GateResult) -> str:
 
 
 def gate_markdown(result: GateResult) -> str:
-    """A table for a merge request, with its answer first."""
+    """Return a table for a merge request, with its answer first."""
     lines = [
         f"**{_cell(verdict(result))}** Run {_cell(result.run)}.",
         "",
@@ -119,8 +119,8 @@ def gate_markdown(result: GateResult) -> str:
 
 
 def _cell(value: str) -> str:
-    """Text that Markdown takes for nothing else: names come from files of others. A backslash
-    keeps no forge from calling people or linking, a joiner of no width within does."""
+    """Return text that Markdown takes for nothing else: names come from files of others. A
+    backslash keeps no forge from calling people or linking, a joiner of no width within does."""
     plain = printable(value).replace("\n", " ").replace("\t", " ")
     plain = re.sub(r"@(?=\w)|:(?=//)|\bwww(?=\.)", lambda found: f"{found[0]}{_JOINER}", plain)
     return re.sub(r"[\\|`*_\[\]<>&~#!$]", r"\\\g<0>", plain)
@@ -167,8 +167,8 @@ def _kind(finding: Finding) -> str:
 
 
 def gate_junit(result: GateResult) -> bytes:
-    """The format that continuous integration reads: a test case for each check. What is undecided
-    is skipped, unless it counts as violated or as kept.
+    """Return the format that continuous integration reads: a test case for each check. What is
+    undecided is skipped, unless it counts as violated or as kept.
 
     There is no one schema. This keeps Jenkins' (xunit plugin, junit-10.xsd) and Surefire's
     (surefire-test-report-3.0.xsd), which asks for all counts, for `time` and a failure's `type`.

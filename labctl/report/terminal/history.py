@@ -89,7 +89,8 @@ def title(series: RunSeries) -> str:
 
 
 def _picture(values: Sequence[float], changes: Sequence[int]) -> tuple[str, str]:
-    """A bar per run, the lowest value the lowest bar; below them a mark at each new level."""
+    """Return a bar per run, the lowest value the lowest bar; below them a mark at each new
+    level."""
     per_bar = math.ceil(len(values) / WIDTH)
     groups = [values[start : start + per_bar] for start in range(0, len(values), per_bar)]
     means = [math.fsum(group) / len(group) for group in groups]

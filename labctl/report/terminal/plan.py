@@ -19,7 +19,7 @@ from labctl.report.parts import bare_table, skipped_table, text
 
 
 def plan_table(plan: Mapping[str, Any], foreseen: Sequence[Foreseen]) -> RenderableType:
-    """A plan (`Plan.to_json()`), and what it will be able to exclude, in 80 columns."""
+    """Return a plan (`Plan.to_json()`), and what it will be able to exclude, in 80 columns."""
     trials = plan["trials"]
     quick = ", quick" if plan["quick"] else ""
     guest = plan["guest"]

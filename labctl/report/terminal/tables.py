@@ -61,7 +61,7 @@ def print_report(
 
 
 def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) -> RenderableType:
-    """The report as something that rich can print."""
+    """Return the report as something that rich can print."""
     view = View(run, judgement)
     notes = _Footnotes()
     parts: list[RenderableType] = [_head(view), text(f"{judgement.answer}\n", style="bold")]
@@ -103,7 +103,8 @@ def _head(view: View) -> Text:
 
 
 def _verdicts(view: View) -> list[RenderableType]:
-    """Every judged tuning with its verdict and who else pays for it; [] when none was judged."""
+    """Return every judged tuning with its verdict and who else pays for it; [] when none was
+    judged."""
     table = bare_table(f"Verdicts: change of the primary metric against {view.baseline}")
     table.add_column("tuning", min_width=9, max_width=16, overflow="fold")
     table.add_column("workload", min_width=9, max_width=17, overflow="fold")
@@ -262,7 +263,8 @@ def _legend(view: View, place: Scenario) -> Iterable[str]:
 
 
 def _added(more: Added | None) -> list[RenderableType]:
-    """The estimates over all blocks of a run of which some are in no verdict; [] in most runs."""
+    """Return the estimates over all blocks of a run of which some are in no verdict; [] in most
+    runs."""
     if more is None:
         return []
     table = _table(f"Over all {more.last} blocks ({more.label})", ["workload", "condition", "all"])

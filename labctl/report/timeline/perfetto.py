@@ -110,7 +110,7 @@ class _Writer:
         self._tracks = 0
 
     def track(self, name: str, parent: int | None = None) -> int:
-        """Its number. Tracks are shown in the order in which they are made."""
+        """Return its number. Tracks are shown in the order in which they are made."""
         self._tracks += 1
         packet = self._batch.packet.add(trusted_packet_sequence_id=_SEQUENCE)
         packet.track_descriptor.uuid = self._tracks

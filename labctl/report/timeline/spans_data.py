@@ -48,15 +48,16 @@ class Packed:
 
 
 def spans_of(timeline: Timeline) -> list[Spans]:
-    """Every lane's spans, cut to the window: by vCPU, the host above the guest, other threads
-    last."""
+    """Return every lane's spans, cut to the window: by vCPU, the host above the guest, other
+    threads last."""
     measured = {late.task for late in timeline.late}
     lanes = sorted(timeline.lanes, key=lambda lane: (lane.vcpu < 0, lane.vcpu, lane.side != "host"))
     return [_spans(lane, timeline, measured) for lane in lanes]
 
 
 def packed(spans: Sequence[Spans]) -> Packed:
-    """The spans as a page holds them; short ones joined where they would take too much room."""
+    """Return the spans as a page holds them; short ones joined where they would take too much
+    room."""
     grain, kept, most = 0, list(spans), _MOST_SPANS
     while True:
         if sum(int(_begins_run(one, grain).sum()) for one in spans) <= most:
@@ -107,7 +108,7 @@ def _bytes(spans: Sequence[Spans]) -> bytes:
 
 
 def _planes(values: NDArray[np.int64], count: int) -> bytes:
-    """All lowest bytes, then all second ones, and so on: alike bytes together pack well."""
+    """Return all lowest bytes, then all second ones, and so on: alike bytes together pack well."""
     return values.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :count].T.tobytes()
 
 

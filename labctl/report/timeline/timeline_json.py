@@ -13,7 +13,7 @@ SCHEMA = 1
 
 
 def timeline_json(timeline: Timeline, about: About) -> dict[str, Any]:
-    """Seconds everywhere; `at_s` counts from the start of the measured window."""
+    """Return seconds everywhere; `at_s` counts from the start of the measured window."""
 
     def seconds(at_ns: int) -> float:
         return (at_ns - timeline.start_ns) / 1e9

@@ -51,7 +51,7 @@ class About:
 
 
 def page(timeline: Timeline, about: About) -> str:
-    """The page's HTML: below 5 MB, however many spans there are."""
+    """Return the page's HTML: below 5 MB, however many spans there are."""
     spans = spans_of(timeline)
     data = packed(spans)
     script = Markup("\n".join(template(name).render() for name in _SCRIPTS))  # noqa: S704 (ours)

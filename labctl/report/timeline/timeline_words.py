@@ -127,7 +127,7 @@ def late_shares(timeline: Timeline) -> dict[str, float]:
 
 
 def _late_bounds(timeline: Timeline) -> dict[str, Bounds]:
-    """The same of all of PARTS, each between what it is at least and at most."""
+    """Return the same of all of PARTS, each between what it is at least and at most."""
     return {name: (0.0, 0.0) for name, _ in PARTS} | (
         dict(timeline.late_bounds) or _exactly(late_shares(timeline))
     )
@@ -150,8 +150,8 @@ def worst_first(lates: Sequence[Late]) -> list[Late]:
 
 
 def answer(timeline: Timeline) -> tuple[str, ...]:
-    """The trial in some sentences: where late wake-ups waited, the worst of them, and of how many
-    of all wake-ups that is."""
+    """Return the trial in some sentences: where late wake-ups waited, the worst of them, and of how
+    many of all wake-ups that is."""
     coverage = timeline.coverage
     if not timeline.late and not is_native(timeline) and not shows_guest(timeline):
         told = "Late wake-ups can't be told without the guest's side of the trace."

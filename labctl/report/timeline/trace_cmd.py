@@ -40,7 +40,7 @@ def write_trace_dat(trial: TrialFolder, folder: Path) -> list[str]:
 
 
 def _guest(trial: TrialFolder, target: Path, said: list[str]) -> int | None:
-    """The id of the file that was written."""
+    """Return the id of the file that was written."""
     clock = stored_clock_map(trial)
     if isinstance(clock, str):
         said.append(f"No {GUEST}, as its times can't be put on the host's clock: {clock}.")
@@ -55,7 +55,8 @@ def _guest(trial: TrialFolder, target: Path, said: list[str]) -> int | None:
 
 
 def _tried(write: Callable[[], int], name: str, said: list[str]) -> int | None:
-    """None, and why, where the recording can't be read: what a guest wrote may be anything."""
+    """Return none, and why, where the recording can't be read: what a guest wrote may be
+    anything."""
     try:
         return write()
     except BrokenError as error:

@@ -46,7 +46,7 @@ class Traced:
 
 
 def traced(run: LoadedRun) -> list[Traced]:
-    """The trials that have a trace, those with the largest latency first."""
+    """Return the trials that have a trace, those with the largest latency first."""
     found = [
         Traced(trial_name(trial.record.number, trial.record.attempt), trial, _worst(trial))
         for trial in run.trials
@@ -84,8 +84,8 @@ def trial_name(number: int, attempt: int) -> str:
 
 
 def find(folder: RunFolder, name: str) -> TrialFolder:
-    """The trial "12" (its last attempt) or "12.2" (its second); raises UsageError for one that
-    isn't there or has no trace."""
+    """Return the trial "12" (its last attempt) or "12.2" (its second); raises UsageError for one
+    that isn't there or has no trace."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise UsageError(

@@ -159,7 +159,7 @@ class Calibrations:
         return command
 
     def _path(self, declared: StudyWorkload, kind: Kind) -> Path:
-        """One file per image, side, accelerator and the workload with its parameters."""
+        """Return one file per image, side, accelerator and the workload with its parameters."""
         key = {
             "image": self._lab.image.digest,
             "kind": str(kind),
@@ -193,7 +193,7 @@ def _stderr_of(channel: Channel, command: Command) -> str:
 
 
 def _counted_by_pmu(channel: Channel, command: Command) -> int:
-    """User instructions of a native command; raises BrokenError where perf can't tell."""
+    """Return user instructions of a native command; raises BrokenError where perf can't tell."""
     kind = str(Kind.NATIVE)
     _, event = perf_stat.user_events(kind)
     with channel.prepared(command, seconds=_COUNTING_S) as execution:

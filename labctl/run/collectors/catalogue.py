@@ -198,7 +198,8 @@ COLLECTORS = (
 
 
 def lacking(level: Level, at: Here) -> list[str]:
-    """A sentence for each collector that `level` adds to counters and that can't work here."""
+    """Return a sentence for each collector that `level` adds to counters and that can't work
+    here."""
     added = (known for known in COLLECTORS if known.level != Level.COUNTERS)
     reasons = {known: known.why_unavailable(at) for known in added if level.holds(known.level)}
     return [

@@ -105,7 +105,7 @@ def perf_record(
 
 
 def complaints(said: bytes) -> list[str]:
-    """The lines that perf printed, without those that it prints however it goes."""
+    """Return the lines that perf printed, without those that it prints however it goes."""
     lines = (line.strip() for line in said.decode(errors="replace").splitlines())
     return [line for line in lines if line and not line.startswith(_SAID_ANYWAY)]
 
@@ -128,8 +128,8 @@ def _command(
 
 
 def buffer_mib(cpu_count: int) -> int:
-    """A power of two, as perf asks for. 16 MiB hold some 100,000 events, a tenth of a second of
-    nothing but switches, for which perf may be kept from its CPU."""
+    """Return a power of two, as perf asks for. 16 MiB hold some 100,000 events, a tenth of a second
+    of nothing but switches, for which perf may be kept from its CPU."""
     least, most = _BUFFER_MIB
     share: int = 1 << (max(1, _BUFFERS_MIB // cpu_count).bit_length() - 1)
     return min(most, max(least, share))

@@ -73,7 +73,7 @@ def host_tracing(
 
 
 def sched_events(cpus: CpuSet) -> list[str]:
-    """perf's arguments for all that concerns these CPUs."""
+    """Return perf's arguments for all that concerns these CPUs."""
     filters = {
         SWITCH: among("CPU", cpus),
         **dict.fromkeys((WAKING, *WAKEUPS), among("target_cpu", cpus)),
@@ -84,22 +84,24 @@ def sched_events(cpus: CpuSet) -> list[str]:
 
 
 def timer_events(cpus: CpuSet) -> list[str]:
-    """perf's arguments for the timers that tasks start on these CPUs, to sleep or to wait until
-    they expire. Ticks and other timers of interrupts' and of the idle task are left out."""
+    """Return perf's arguments for the timers that tasks start on these CPUs, to sleep or to wait
+    until they expire. Ticks and other timers of interrupts' and of the idle task are left out."""
     in_interrupt = f"common_flags&{_HARDIRQ | _SOFTIRQ}"
     tasks_own = f"({among('CPU', cpus)})&&common_pid!=0&&!({in_interrupt})"
     return _chosen({TIMER_START: tasks_own})
 
 
 def switch_records(release: str) -> list[str]:
-    """perf's arguments for records of its own of every switch, where this release of Linux may keep
-    some back (`perfdata_switches`). They can't be filtered: they come of all of the host's CPUs."""
+    """Return perf's arguments for records of its own of every switch, where this release of Linux
+    may keep some back (`perfdata_switches`). They can't be filtered: they come of all of the host's
+    CPUs."""
     numbers = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
     return ["--switch-events"] if numbers > _WHOLE else []
 
 
 def kvm_events(vcpu_tids: Sequence[int]) -> list[str]:
-    """perf's arguments for what KVM does in these threads; other guests may be on the same CPUs."""
+    """Return perf's arguments for what KVM does in these threads; other guests may be on the same
+    CPUs."""
     own = among("common_pid", vcpu_tids)
     return _chosen(dict.fromkeys((ENTRY, EXIT, TO_QEMU, HALT_POLL), own))
 
@@ -109,8 +111,8 @@ def _chosen(filters: dict[str, str]) -> list[str]:
 
 
 def among(field: str, numbers: Sequence[int] | CpuSet) -> str:
-    """A filter for these values of a field (Documentation/trace/events.rst, "Event filtering"),
-    ranges as ranges: a filter must fit into a page."""
+    """Return a filter for these values of a field (Documentation/trace/events.rst, "Event
+    filtering"), ranges as ranges: a filter must fit into a page."""
     parts: list[str] = []
     for first, last in _ranges(numbers):
         parts.append(

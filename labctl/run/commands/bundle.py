@@ -51,7 +51,7 @@ def write_bundle(target: Path, manifest: Mapping[str, Any], files: Mapping[str, 
 
 
 def read_bundle(path: Path) -> Bundle:
-    """The bundle at `path`, each file checked against the manifest.
+    """Return the bundle at `path`, each file checked against the manifest.
 
     Raises UsageError when it is none, is cut off, or was altered.
     """

@@ -82,7 +82,7 @@ def checkup(
     level: Level | None = None,
     results: Path | None = None,
 ) -> Checkup:
-    """Every check of this host and what stands against each tuning of a study, or of the
+    """Return every check of this host and what stands against each tuning of a study, or of the
     catalogue. Only the boot probe's answer is written, to the cache. `hwlat_s`: for how long to
     look for what firmware takes from the CPUs, None for not at all. `level`: what is to be
     collected, None for what the study says; `results`: where its run would be stored.
@@ -129,7 +129,7 @@ def checkup(
 
 
 def _tunings(study: Study | None) -> tuple[dict[str, Tuning], dict[str, str]]:
-    """The tunings by name; of the catalogue, those that can't be loaded with the reason."""
+    """Return the tunings by name; of the catalogue, those that can't be loaded with the reason."""
     if study is not None:
         return {name: load_tuning(name) for name in study.tunings}, {}
     found: dict[str, Tuning] = {}
@@ -201,7 +201,7 @@ def _states(
 
 
 def _pins(topology: Topology, vcpus: int) -> tuple[PinPlan | None, Finding]:
-    """The pin plan, None where there is no room for it, and what there is to say of it."""
+    """Return the pin plan, None where there is no room for it, and what there is to say of it."""
     why = (
         "Pinned vCPUs, QEMU's own threads and the host's housekeeping each want CPUs of their "
         "own; what shares one waits for the other."

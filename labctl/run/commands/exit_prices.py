@@ -105,7 +105,7 @@ def vendor(cpuinfo: str) -> str:
 
 
 def kinds_of(which: str) -> tuple[ExitKind, ...]:
-    """The kinds for a host's `vendor`: each has a hypercall of its own."""
+    """Return the kinds for a host's `vendor`: each has a hypercall of its own."""
     other = 9 if which == "vmx" else 8
     return tuple(kind for kind in KINDS if kind.number != other)
 
@@ -113,8 +113,8 @@ def kinds_of(which: str) -> tuple[ExitKind, ...]:
 def measure(
     kinds: Sequence[ExitKind], cpu: int | None, tell: Callable[[str], None]
 ) -> Iterator[Measured]:
-    """The rounds of the loop alone, then those of each kind. `cpu`: where the vCPU runs, None for
-    anywhere; `tell` gets what is measured next.
+    """Yield the rounds of the loop alone, then those of each kind. `cpu`: where the vCPU runs, None
+    for anywhere; `tell` gets what is measured next.
 
     Raises HostError when the program can't be assembled or no guest starts under KVM here.
     """

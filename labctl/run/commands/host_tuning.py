@@ -169,7 +169,7 @@ def _tuning(name: str) -> Tuning:
 
 
 def _place(tunings: Iterable[Tuning], vcpus: int | None) -> KnobPlace:
-    """The CPUs of a guest as a sweep would have it, and the host's own."""
+    """Return the CPUs of a guest as a sweep would have it, and the host's own."""
     topology = read_topology()
     strategy = next(tuning.pin.strategy for tuning in tunings)
     plan = pin_plan(topology, vcpus or default_vcpus(topology), 1, strategy)

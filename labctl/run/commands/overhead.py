@@ -140,7 +140,7 @@ def measure_overheads(request: OverheadRequest, listener: Listener) -> Overheads
 
 
 def _planned(request: OverheadRequest) -> tuple[Planned, str]:
-    """A plan of the study's roles under that workload alone, and the workload's name."""
+    """Return a plan of the study's roles under that workload alone, and the workload's name."""
     planned = plan_sweep(
         SweepRequest(
             study=request.study,
@@ -300,7 +300,7 @@ class _Measuring:
 
 
 def _value(readings: Iterable[Reading], key: str | None) -> float | None:
-    """The value of the sample of that key; None where there is none."""
+    """Return the value of the sample of that key; None where there is none."""
     for found in readings:
         if isinstance(found, Sample) and found.key == key:
             return found.value

@@ -9,8 +9,8 @@ from labctl.host.settings.journal import Journal
 
 
 def pending_note(places: StatePaths) -> str | None:
-    """A sentence about what is changed on this host and by nobody who lives; None when nothing
-    is."""
+    """Return a sentence about what is changed on this host and by nobody who lives; None when
+    nothing is."""
     try:
         pending = Journal(places.journal).pending()
     except LabctlError:

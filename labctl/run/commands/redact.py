@@ -99,7 +99,7 @@ def redact(folder: RunFolder, target: Path, identity: Identity) -> Redacted:
 
 
 def run_files(folder: Path) -> dict[str, Path]:
-    """Every regular file by its path in the folder, in order; links are named later."""
+    """Return every regular file by its path in the folder, in order; links are named later."""
     found = {}
     for place, folders, names in os.walk(folder):
         folders.sort()
@@ -110,7 +110,8 @@ def run_files(folder: Path) -> dict[str, Path]:
 
 
 def _read(path: Path) -> bytes | None:
-    """The file's bytes; None of what is no regular file or is too large. Raises HostError."""
+    """Return the file's bytes; None of what is no regular file or is too large. Raises
+    HostError."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode) or path.stat().st_size > _MOST_BYTES:
             return None
@@ -121,7 +122,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _text(path: Path) -> bytes | str:
-    """The file's text, or why it isn't copied."""
+    """Return the file's text, or why it isn't copied."""
     if path.name == index.NAME or _DERIVED.fullmatch(path.name):
         return "it is made of the rest"
     data = _read(path)
@@ -340,7 +341,7 @@ _OWN_NAME = re.compile(
 
 
 def _found_in(files: Mapping[str, Path], done: Redacted) -> dict[str, str]:
-    """Names that the run's files give as such, to their kind."""
+    """Return names that the run's files give as such, to their kind."""
     found: dict[str, str] = {}
     for name, path in files.items():
         text = _text(path)
@@ -371,7 +372,7 @@ def _nested(text: bytes) -> Iterator[bytes]:
 
 
 def _domain_of(run: bytes) -> dict[str, str]:
-    """The VM's name as `--domain` was given it."""
+    """Return the VM's name as `--domain` was given it."""
     try:
         domain = parse_json(run).get("domain")
     except (ValueError, AttributeError):
@@ -383,7 +384,7 @@ def _domain_of(run: bytes) -> dict[str, str]:
 
 
 def _vocabulary(plan: Mapping[str, Any]) -> set[str]:
-    """Words that a reader of the run goes by, in small letters."""
+    """Return words that a reader of the run goes by, in small letters."""
     words = {word for shape in (PLAN, RUN, TRIAL, EXTENSION, SAMPLE) for word in _keys(shape)}
     for key in ("tunings", "workloads", "conditions"):
         words |= set(plan.get(key) or ())

@@ -117,8 +117,8 @@ class Scrubber:
         return frozenset(self._made)
 
     def scrubbed(self, data: bytes, *, is_json: bool = False) -> bytes:
-        """The same without what identifies the host. `is_json`: only within strings, with their
-        escapes read, and numbers stay numbers."""
+        """Return the same without what identifies the host. `is_json`: only within strings, with
+        their escapes read, and numbers stay numbers."""
         if not is_json:
             return self._text(data)
         data = _STRING.sub(self._string, data)
@@ -256,7 +256,7 @@ def is_json(name: str, data: bytes) -> bool:
 
 
 def _forms_of(text: str) -> Iterator[bytes]:
-    """A text as it may be written in XML, in a URL and by itself."""
+    """Yield a text as it may be written in XML, in a URL and by itself."""
     yield from {
         form.encode(errors="surrogateescape")
         for form in (text, html.escape(text), html.escape(text).replace("&#x27;", "&apos;"))
@@ -308,7 +308,7 @@ def _stand_in(kind: str, number: int, text: bytes) -> bytes:
 def _any_of(
     texts: Mapping[bytes, object], vocabulary: Collection[bytes]
 ) -> re.Pattern[bytes] | None:
-    """Any of the texts: as a word of its own, a longer one within a word as well."""
+    """Return any of the texts: as a word of its own, a longer one within a word as well."""
     if not texts:
         return None
     longest_first = sorted(texts, key=len, reverse=True)

@@ -36,6 +36,7 @@ def is_commonplace(path: bytes) -> bool:
 
 
 def suffix(path: bytes) -> bytes:
-    """Its '.qcow2' or the like, by which tools and readers know what it is; b"" for others."""
+    """Return its '.qcow2' or the like, by which tools and readers know what it is; b"" for
+    others."""
     found = _SUFFIX.search(path, max(0, len(path) - 8))
     return found.group() if found else b""

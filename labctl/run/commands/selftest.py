@@ -125,8 +125,8 @@ def selftest(
 
 
 def restorable(only: Collection[str] = ()) -> tuple[str, ...]:
-    """The catalogue's guest tunings that a saved baseline can be restored with, or `only` these;
-    raises UsageError for one that is none of them."""
+    """Return the catalogue's guest tunings that a saved baseline can be restored with, or `only`
+    these; raises UsageError for one that is none of them."""
     loaded = [load_tuning(name) for name in tuning_names()]
     names = [t.name for t in loaded if t.kind is Kind.GUEST and t.restore]
     for name in only:
@@ -139,7 +139,7 @@ def restorable(only: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def _lacking(study: Study, names: Collection[str], chosen: Accelerator) -> dict[str, str]:
-    """Tunings that this host can't have, and why."""
+    """Return tunings that this host can't have, and why."""
     tunings = load_tunings(tuple(names))
     topology = read_topology()
     offers = read_offers(
@@ -157,7 +157,7 @@ def _lacking(study: Study, names: Collection[str], chosen: Accelerator) -> dict[
 
 
 def _swept(request: SweepRequest, listener: Listener) -> tuple[RunFolder, str]:
-    """The run's folder, and what ended it early: "" when it came to its end."""
+    """Return the run's folder, and what ended it early: "" when it came to its end."""
     try:
         return sweep(request, listener), ""
     except LabctlError as error:

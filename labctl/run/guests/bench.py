@@ -244,7 +244,8 @@ def _with_cpus_of_now(lab: Lab, tuning: Tuning) -> Lab:
 
 
 def _native_channel(session: NativeSession) -> Channel:
-    """A channel to a native runner that answers; raises what the runner said when it doesn't."""
+    """Return a channel to a native runner that answers; raises what the runner said when it
+    doesn't."""
     channel = Channel(session.connection, "the native runner")
     try:
         channel.wait_ready(Deadline.after(20, "the native runner's first answer"))

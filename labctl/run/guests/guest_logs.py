@@ -31,7 +31,8 @@ def console_end(log: Path) -> str:
 
 
 def how_it_ended(qemu_log: Path, console_log: Path) -> str:
-    """The same of a guest whose QEMU is gone, with what QEMU, or libvirt of it, said at last."""
+    """Return the same of a guest whose QEMU is gone, with what QEMU, or libvirt of it, said at
+    last."""
     lines = _end_of(qemu_log)
     said = _told("QEMU's log", None if lines is None else _of_the_last_guest(lines))
     return f"{said}{console_end(console_log)}"
@@ -53,7 +54,7 @@ def _of_the_last_guest(lines: list[str]) -> list[str]:
 
 
 def _end_of(log: Path) -> list[str] | None:
-    """The last lines that aren't empty; None where there is no such file."""
+    """Return the last lines that aren't empty; None where there is no such file."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _BYTES))

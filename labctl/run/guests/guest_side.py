@@ -97,7 +97,7 @@ def _set(channel: Channel, path: str, value: str) -> Setting:
 
 
 def _disk(channel: Channel, data_path: str) -> str:
-    """The kernel's name of the block device behind a link of udev's."""
+    """Return the kernel's name of the block device behind a link of udev's."""
     found = _output(channel, "readlink", "-f", data_path)
     name = found.rpartition("/")[2]
     if not name or not found.startswith("/dev/"):
@@ -127,12 +127,13 @@ def _output(channel: Channel, *argv: str) -> str:
 
 
 def _read(channel: Channel, path: str) -> str | None:
-    """A file's value as the kernel shows it, the chosen word of several; None if there is none."""
+    """Return a file's value as the kernel shows it, the chosen word of several; None if there is
+    none."""
     text = channel.read([path], Deadline.after(30, f"reading {path} in the guest"))[path]
     return None if text is None else selected(text)
 
 
 def _text(channel: Channel, path: str) -> str:
-    """A file's whole text; "" if there is none."""
+    """Return a file's whole text; "" if there is none."""
     text = channel.read([path], Deadline.after(30, f"reading {path} in the guest"))[path]
     return (text or "").strip()

@@ -78,7 +78,7 @@ def _kill(pid: int) -> None:
 
 
 def _arguments(pid: int) -> bytes:
-    """A process's argv as /proc shows it; b"" for one that has ended, a zombie included."""
+    """Return a process's argv as /proc shows it; b"" for one that has ended, a zombie included."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -86,7 +86,7 @@ def _arguments(pid: int) -> bytes:
 
 
 def leftover_cgroups(places: StatePaths) -> list[Path]:
-    """Those of guests that labctl started from this state folder."""
+    """Return those of guests that labctl started from this state folder."""
     return [
         group
         for name in DOMAIN_NAMES

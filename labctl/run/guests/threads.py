@@ -16,7 +16,7 @@ _RECORDERS = ("perf", "bpftrace")
 def guest_threads(
     pid: int, vcpu_tids: Mapping[int, int], iothread_tids: Mapping[int, int]
 ) -> list[ThreadRef]:
-    """QEMU's threads as they are now: its workers come and go."""
+    """Return QEMU's threads as they are now: its workers come and go."""
     return [
         ThreadRef(pid=pid, tid=state.tid, role=state.role, index=state.index)
         for state in read_threads(pid, vcpu_tids, iothread_tids)
@@ -24,13 +24,13 @@ def guest_threads(
 
 
 def process_threads(pid: int, role: str) -> list[ThreadRef]:
-    """A process's threads; [] when it is gone."""
+    """Return a process's threads; [] when it is gone."""
     tids = thread_ids(pid)
     return [ThreadRef(pid=pid, tid=tid, role=role, index=n) for n, tid in enumerate(tids)]
 
 
 def tree_threads(pid: int, role: str) -> list[ThreadRef]:
-    """The threads of a process and of all its descendants (proc_pid_task_children(5))."""
+    """Return the threads of a process and of all its descendants (proc_pid_task_children(5))."""
     found = process_threads(pid, role)
     for child in _children(found):
         found += tree_threads(child, role)

@@ -15,7 +15,7 @@ from labctl.store.run_folder import RunFolder
 
 
 def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Recipe:
-    """The recipe of a new run; raises UsageError when its kernel is none."""
+    """Return the recipe of a new run; raises UsageError when its kernel is none."""
     recipe = load_recipe(name)
     if kernel is not None:
         return recipe.with_kernel(read_kernel(kernel.resolve(), initrd and initrd.resolve()))
@@ -28,7 +28,8 @@ def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Rec
 
 
 def recipe_of_run(name: str, folder: RunFolder) -> Recipe:
-    """The recipe of a run that is resumed: with the kernel that it began with, or a UsageError."""
+    """Return the recipe of a run that is resumed: with the kernel that it began with, or a
+    UsageError."""
     recorded = folder.read_run().get("kernel")
     if recorded is None:
         return load_recipe(name)
@@ -52,6 +53,6 @@ def recipe_of_run(name: str, folder: RunFolder) -> Recipe:
 
 
 def built_image(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
-    """The recipe's image; built now if there is none."""
+    """Return the recipe's image; built now if there is none."""
     found = find(recipe, places)
     return found if found is not None else build(recipe, places, listener)

@@ -33,7 +33,7 @@ class Kernels:
         return self.image is None and self.recipe.kernel is None and not self.is_own_domain
 
     def have(self, side: Kind, tracer: str) -> bool | None:
-        """None where nothing tells."""
+        """Return None where nothing tells."""
         if side is Kind.NATIVE:
             return has_tracer(tracer)
         config = self._guest_config()
@@ -69,7 +69,7 @@ class Kernels:
 
 
 def tracers_of(study: Study) -> dict[str, tuple[str, ...]]:
-    """The tracers that workloads of a study need, by the names of those that need any."""
+    """Return the tracers that workloads of a study need, by the names of those that need any."""
     needed = {name: workload(item.program).tracers for name, item in study.workloads.items()}
     return {name: tracers for name, tracers in needed.items() if tracers}
 

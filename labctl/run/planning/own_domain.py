@@ -74,7 +74,8 @@ class OwnGuest:
 
 
 def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
-    """The domain in a file, or of that name at the connection `connect`; raises UsageError."""
+    """Return the domain in a file, or of that name at the connection `connect`; raises
+    UsageError."""
     if is_file(asked):
         try:
             return own_domain(_content(Path(asked)), f"the file '{asked}'")
@@ -104,7 +105,7 @@ def is_file(asked: str) -> bool:
 
 
 def read_own(asked: str, *, connect: str | None, keep_network: bool) -> OwnGuest:
-    """The domain to copy. Only reads.
+    """Return the domain to copy. Only reads.
 
     Raises UsageError where there is none, or where it can't be copied; HostError when it isn't
     shut off or a disk of it is in use.
@@ -122,7 +123,7 @@ def read_own(asked: str, *, connect: str | None, keep_network: bool) -> OwnGuest
 
 
 def own_of_run(folder: RunFolder) -> OwnGuest | None:
-    """The domain that a run began with; None where it measures an image."""
+    """Return the domain that a run began with; None where it measures an image."""
     recorded = folder.read_run().get("domain")
     if recorded is None:
         return None
@@ -159,7 +160,8 @@ def check_places(domain: OwnDomain, topology: Topology) -> None:
 
 
 def own_study(study: Study, own: OwnGuest, overrides: Overrides) -> Study:
-    """The study for the domain: with its vCPUs and its memory, and without the native role."""
+    """Return the study for the domain: with its vCPUs and its memory, and without the native
+    role."""
     if overrides.vcpus is not None or overrides.memory_mib is not None:
         raise UsageError(
             f"'{own.domain.name}' has vCPUs and memory of its own ({own.domain.vcpus} vCPUs, "
@@ -177,7 +179,7 @@ def misfits(
     pin_plans: Mapping[Strategy, PinPlan],
     accelerator: str,
 ) -> dict[str, list[Unmet]]:
-    """Tunings that the domain can't be measured with, and why."""
+    """Return tunings that the domain can't be measured with, and why."""
     found = {}
     for name, tuning in tunings.items():
         if reasons := list(_misfit(domain, tuning, baseline, pin_plans, accelerator)):

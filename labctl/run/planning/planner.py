@@ -103,7 +103,7 @@ class Planned:
 
 
 def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned:
-    """The plan that `sweep` would carry out. Only reads.
+    """Return the plan that `sweep` would carry out. Only reads.
 
     `accelerator`: what guests run under, where the caller has found out. Raises UsageError for a
     bad request, HostError when this host can't have what was asked for by name, what has a role,
@@ -266,7 +266,7 @@ def _fitted(
     topology: Topology,
     asked_for: Collection[str],
 ) -> tuple[dict[str, str], list[str]]:
-    """Tunings that this host can't have, with the reason, and warnings of the others' pins.
+    """Return tunings that this host can't have, with the reason, and warnings of the others' pins.
     Raises for one that was asked for by name."""
     skipped: dict[str, str] = {}
     warnings: list[str] = []
@@ -284,8 +284,8 @@ def _fitted(
 def _pin_plans(
     topology: Topology, vcpus: int, tunings: Collection[Tuning]
 ) -> tuple[dict[Strategy, PinPlan], dict[Strategy, Unmet]]:
-    """The plan of each strategy that a tuning pins by, and why there is none. Compact there is
-    always: raises UsageError when even that has no room."""
+    """Return the plan of each strategy that a tuning pins by, and why there is none. Compact there
+    is always: raises UsageError when even that has no room."""
     iothreads = max(1, *(tuning.iothreads for tuning in tunings))
     plans = {Strategy.COMPACT: pin_plan(topology, vcpus, iothreads)}
     unplaced = {}
@@ -370,7 +370,8 @@ def extended_plan(folder: RunFolder, blocks: int) -> Planned:
 
 
 def resumed_plan(folder: RunFolder) -> Planned:
-    """The plan of a run and of its extensions, for a host that is still the one it was made for."""
+    """Return the plan of a run and of its extensions, for a host that is still the one it was made
+    for."""
     plan = plan_of(folder)
     topology = read_topology()
     tunings = load_tunings(tuple(plan.tunings))

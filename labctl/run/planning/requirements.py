@@ -111,7 +111,7 @@ def read_offers(
 
 
 def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
-    """Everything that this host lacks for the tuning; [] when it can have it. Pure."""
+    """Return everything that this host lacks for the tuning; [] when it can have it. Pure."""
     need = tuning.requires
     return [
         *_accelerator(need, offers),

@@ -35,7 +35,7 @@ Disks = Mapping[str, DiskFile]
 
 
 def make_overlays(disks: Disks, folder: Path, stem: str) -> Disks:
-    """A guest's own disks over those of `disks`, which must not change from now on."""
+    """Return a guest's own disks over those of `disks`, which must not change from now on."""
     made = {}
     for name, disk in disks.items():
         if disk.format == FLASH:

@@ -31,7 +31,7 @@ def free_pages(size: str, node: int | None = None, root: Path = _SYS) -> int | N
 
 
 def pages_of(xml: str) -> list[Pages]:
-    """The huge pages that a guest with this XML takes here."""
+    """Return the huge pages that a guest with this XML takes here."""
     return pages_asked(xml, default_page(_MEMINFO.read_text()))
 
 
@@ -74,7 +74,7 @@ def _enough(pages: Pages, journal: Journal, root: Path) -> Iterator[None]:
 
 
 def sizes_in_files(tunings: Iterable[Tuning]) -> set[str]:
-    """Sizes of the pages that QEMU takes from a file; memfds need none."""
+    """Return sizes of the pages that QEMU takes from a file; memfds need none."""
     found = {t.memory.hugepages for t in tunings if t.memory.source != "memfd"}
     return {size for size in found if size is not None}
 

@@ -27,7 +27,7 @@ def rates(first: ClockReading, last: ClockReading) -> dict[str, float]:
 
 
 def problem(measured: dict[str, Any]) -> str | None:
-    """A sentence when the rates differ by more than LIMIT_PPM beyond doubt."""
+    """Return a sentence when the rates differ by more than LIMIT_PPM beyond doubt."""
     if abs(measured["ppm"]) - measured["uncertainty_ppm"] <= LIMIT_PPM:
         return None
     return (

@@ -148,13 +148,13 @@ class Engine:
         return spares_due(self._plan, self._lost(), self._begun)
 
     def _lost(self) -> set[int]:
-        """Trials that are given up."""
+        """Return trials that are given up."""
         left = (trial for trial in self._trials if trial.number not in self._done)
         return {trial.number for trial in left if not self._may_try(trial)}
 
     def _to_do(self) -> tuple[PlannedTrial, ...]:
-        """The trials of the run as far as it is decided: all planned ones, and of the spares those
-        that are due by now."""
+        """Return the trials of the run as far as it is decided: all planned ones, and of the spares
+        those that are due by now."""
         unused = set(self._plan.spare_blocks) - set(self._spares_due())
         return tuple(trial for trial in self._trials if trial.block not in unused)
 
@@ -216,7 +216,7 @@ class Engine:
         return guest_bench(self._lab, self._boots, trial.boot, tuning, self._fresh)
 
     def _run_trial(self, bench: Bench, trial: PlannedTrial) -> bool:
-        """One attempt; False when the machine is no longer there for the next trial."""
+        """Return one attempt; False when the machine is no longer there for the next trial."""
         attempt = self._attempts.get(trial.number, 0) + 1
         folder = self._folder.new_trial(trial.number, attempt)
         declared = self._plan.workloads[trial.cell["workload"]]
@@ -312,8 +312,8 @@ class Engine:
         )
 
     def counts(self) -> dict[str, Any]:
-        """Trials planned (as far as the run went, where its rule ended it; with those of spares
-        that are due), done, and invalid attempts so far."""
+        """Return trials planned (as far as the run went, where its rule ended it; with those of
+        spares that are due), done, and invalid attempts so far."""
         last = self.ended.blocks if self.ended else self._plan.last_block
         return {
             "planned": sum(trial.block <= last for trial in self._to_do()),

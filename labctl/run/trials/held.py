@@ -98,7 +98,7 @@ def _is_asked(asked: Sequence[ExpectedThread], role: str) -> bool:
 
 
 def _where_asked(asked: Sequence[ExpectedThread], state: ThreadState) -> ThreadState:
-    """A command's thread as if it had stayed on its CPUs."""
+    """Return a command's thread as if it had stayed on its CPUs."""
     if state.role != WORKLOAD:
         return state
     (cpus,) = [thread.cpus for thread in asked if thread.role == WORKLOAD]

@@ -37,7 +37,8 @@ from labctl.workloads.registry import workload
 
 
 def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
-    """Every metric of a trial, or why it is unavailable; raises BrokenError naming the file."""
+    """Return every metric of a trial, or why it is unavailable; raises BrokenError naming the
+    file."""
     with contained(folder, "parsing its files"), believable(str(folder.path)):
         readings = _readings(folder, record)
     for reading in readings:

@@ -91,7 +91,8 @@ class Proof:
         return {**sides, "unproven": list(self._unproven)}
 
     def binaries(self) -> dict[str, dict[str, str]]:
-        """The SHA-256 of each program that guests ran, without its libraries, by name and side."""
+        """Return the SHA-256 of each program that guests ran, without its libraries, by name and
+        side."""
         return {
             PurePosixPath(path).name: {
                 str(kind): files[path] for kind, files in self._files.items() if path in files
@@ -173,7 +174,7 @@ def _beside(plan: Plan) -> Iterator[str]:
 
 
 def _difference(one: tuple[Mapping[str, str], str], other: tuple[Mapping[str, str], str]) -> str:
-    """The first file in which two listings differ; empty where they don't."""
+    """Return the first file in which two listings differ; empty where they don't."""
     (ours, here), (theirs, there) = one, other
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):

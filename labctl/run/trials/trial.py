@@ -126,7 +126,7 @@ def _measure(
     folder: TrialFolder,
     times: dict[str, float],
 ) -> list[str]:
-    """The trial itself; returns why it is invalid."""
+    """Return the trial itself; returns why it is invalid."""
     workload = request.workload
     setting = Setting(
         parameters=workload.check_parameters(request.declared.parameters),
@@ -181,7 +181,7 @@ def measured_window(
     peer: RunningPeer | None,
     folder: TrialFolder,
 ) -> CommandResult:
-    """The command's outcome; what was collected around it is in the folder."""
+    """Return the command's outcome; what was collected around it is in the folder."""
     seconds = setting.duration_s + SLACK_S
     trace_mib = limit_mib(folder.path) if request.traces else 0
     with (
@@ -297,7 +297,8 @@ def warm_up(
 
 
 def _busy_s(bench: Bench) -> float:
-    """CPU seconds that the guest's vCPU threads have had (sched-stats.rst, schedstat field 1)."""
+    """Return CPU seconds that the guest's vCPU threads have had (sched-stats.rst, schedstat field
+    1)."""
     total = 0.0
     for tid in bench.vcpu_tids:
         try:

@@ -62,14 +62,14 @@ class Chunk:
     others: Sequence[Record]
 
     def byte(self, word: int) -> int:
-        """The place in the file."""
+        """Return the place in the file."""
         return self.offset + 8 * int(word)
 
 
 def read_chunks(
     file: io.FileIO, head: Head, file_bytes: int, problems: list[str]
 ) -> Iterator[Chunk]:
-    """All records, in the file's order; each chunk holds until the next one is asked for.
+    """Yield all records, in the file's order; each chunk holds until the next one is asked for.
 
     Adds a sentence to `problems` where the last record is cut. Raises BrokenError, with the place,
     where a record isn't one.
@@ -103,7 +103,8 @@ class _Finder:
         self.shortest = int(self.least_words.min())
 
     def find(self, words: NDArray[np.uint64], offset: int) -> tuple[Chunk, int]:
-        """The records from the chunk's start on, and how many words they take: whole ones."""
+        """Return the records from the chunk's start on, and how many words they take: whole
+        ones."""
         starts, events, ends = self._candidates(words)
         breaks = np.flatnonzero(ends[:-1] != starts[1:]).tolist()
         breaks.append(len(starts) - 1)

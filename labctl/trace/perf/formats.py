@@ -86,7 +86,7 @@ class _Reader:
 
 
 def read_formats(section: bytes, where: str, at: int) -> list[Format]:
-    """The formats of every tracepoint in the section, which lies at byte `at` of the file.
+    """Return the formats of every tracepoint in the section, which lies at byte `at` of the file.
     Raises BrokenError where it isn't what perf writes."""
     reader = _Reader(section)
     with _explained(reader, where, at):
@@ -148,7 +148,7 @@ def _formats(reader: _Reader) -> list[Format]:
 
 
 def parse_format(system: str, text: str) -> Format:
-    """The format of one tracepoint. Raises ValueError where it isn't one."""
+    """Return the format of one tracepoint. Raises ValueError where it isn't one."""
     name, number = _NAME.search(text), _ID.search(text)
     if name is None or number is None:
         raise ValueError(f"an event of '{system}' has no name or no ID")

@@ -180,7 +180,8 @@ def _sort(times: Nanoseconds, columns: Sequence[NDArray[Any]]) -> None:
 
 
 def gathered(chunk: Chunk, starts: NDArray[np.int64], raw_at: int, field: Field) -> Numbers:
-    """A field of all these samples, whose own bytes begin `raw_at` bytes after their start."""
+    """Return a field of all these samples, whose own bytes begin `raw_at` bytes after their
+    start."""
     at = raw_at + field.offset
     unit = math.gcd(at, field.size)  # raw bytes begin in the middle of a word
     parts: NDArray[Any] = chunk.words.view(f"<u{unit}")

@@ -36,15 +36,15 @@ _BY_BPF = 1 << 15  # PERF_RECORD_MISC_LOST_SAMPLES_BPF: filtered out, not lost
 
 
 def tracepoints(path: Path) -> tuple[str, ...]:
-    """The tracepoints that a perf.data was to record: `("sched:sched_switch", ...)`. Raises
+    """Return the tracepoints that a perf.data was to record: `("sched:sched_switch", ...)`. Raises
     BrokenError where it can't be read."""
     with _opened(path) as file:
         return read_head(file, str(path), _size(file)).tracepoints
 
 
 def read_trace(path: Path, wanted: Mapping[str, Sequence[str]]) -> Trace:
-    """Every event of the tracepoints in `wanted`, each with the integer fields that are named
-    there: `{"sched:sched_switch": ("prev_pid", "next_pid")}`.
+    """Return every event of the tracepoints in `wanted`, each with the integer fields that are
+    named there: `{"sched:sched_switch": ("prev_pid", "next_pid")}`.
 
     Fields are int32, but unsigned ones of 4 bytes and all of 8 are int64 (two's complement); of
     those the signed ones are int32 too where every value fits. A file that ends within a record is

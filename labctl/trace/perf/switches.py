@@ -100,7 +100,7 @@ class Switches:
         )
 
     def completed(self, events: Events, start_ns: int, end_ns: int) -> Events:
-        """A file's sched_switch events, with those that are missing between these moments.
+        """Return a file's sched_switch events, with those that are missing between these moments.
 
         Of the CPUs that any of them is of: of the others it was not to be recorded. Without its
         fields prev_pid and next_pid, which tell what is missing, they stay as they are.

@@ -81,7 +81,7 @@ def _known(keys: Keys, parts: list[tuple[NDArray[np.int64] | NDArray[np.int32], 
 
 
 def _before(known: _Keys, wanted: _Keys) -> _Keys:
-    """The last of the known at or before each; -1 for none. It may be another thread's."""
+    """Return the last of the known at or before each; -1 for none. It may be another thread's."""
     at = np.searchsorted(known, wanted, "right") - 1
     found: _Keys = np.where(at >= 0, np.append(known, -1)[at], -1)
     return found

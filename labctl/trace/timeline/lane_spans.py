@@ -78,7 +78,7 @@ class Holes:
 
     @classmethod
     def of(cls, gaps: Iterable[Gap], cpu: int | None = None) -> Holes:
-        """Those of one CPU, or of any. A gap of no length lasts a nanosecond."""
+        """Return those of one CPU, or of any. A gap of no length lasts a nanosecond."""
         ends: list[tuple[int, int]] = []
         found = [gap for gap in gaps if cpu is None or gap.cpu == cpu]
         for gap in sorted(found, key=lambda gap: gap.start_ns):
@@ -152,8 +152,8 @@ def among(values: NDArray[np.int8], chosen: Sequence[int]) -> Flags:
 def overlaps(
     start_ns: Nanoseconds, end_ns: Nanoseconds, of_start_ns: Nanoseconds, of_end_ns: Nanoseconds
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Every pair of a span and one of others that overlap, as indices. The others are in order
-    and don't overlap each other."""
+    """Return every pair of a span and one of others that overlap, as indices. The others are in
+    order and don't overlap each other."""
     first = np.searchsorted(of_end_ns, start_ns, "right")
     after = np.searchsorted(of_start_ns, end_ns, "left")
     counts = np.maximum(after - first, 0)

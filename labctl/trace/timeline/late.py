@@ -55,14 +55,14 @@ class Shared:
         return self.latency_ns - self.host_ns - self.exit_ns - self.queue_ns
 
     def of(self, part: str) -> Nanoseconds:
-        """A part by its name: "host", "exit", "queue" or "other"."""
+        """Return a part by its name: "host", "exit", "queue" or "other"."""
         column: Nanoseconds = getattr(self, f"{part}_ns")
         return column
 
 
 def late_ones(found: Wakeups) -> Wakeups:
-    """Those at or above the 95th percentile of all their latencies. A percentile is one of them:
-    the smallest latency that at least 95 % don't exceed."""
+    """Return those at or above the 95th percentile of all their latencies. A percentile is one of
+    them: the smallest latency that at least 95 % don't exceed."""
     if not len(found):
         return found
     threshold = np.quantile(found.latency_ns, QUANTILE, method="inverted_cdf")
@@ -131,7 +131,7 @@ def described(
     sight: Sight,
     names: Mapping[int, str],
 ) -> tuple[Late, ...]:
-    """Some of them, each with who had the CPU for the longest of it."""
+    """Return some of them, each with who had the CPU for the longest of it."""
     culprits: dict[int, str] = {}
     behind: dict[int, dict[str, int]] = {}
     for number in np.unique(late.cpu[rows]).tolist():

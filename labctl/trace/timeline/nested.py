@@ -62,7 +62,7 @@ class _Draft:
 
 
 def read_timeline(folder: TrialFolder) -> Timeline:
-    """The time line of a stored trial's measured window, as `timeline_of_files` has it."""
+    """Return the time line of a stored trial's measured window, as `timeline_of_files` has it."""
     program = str(folder.read_record().parsed_with.get("program", ""))
     # An attempt that was thrown away has none.
     readings = folder.read_readings() if folder.has("samples.json") else ()
@@ -70,7 +70,7 @@ def read_timeline(folder: TrialFolder) -> Timeline:
 
 
 def timeline_of_files(traces: Traces, program: str, readings: Iterable[Reading] = ()) -> Timeline:
-    """The time line of a trial's measured window, of the files that its collectors left.
+    """Return the time line of a trial's measured window, of the files that its collectors left.
 
     `program`: what labctl calls the workload's. `readings`: of its own output. Raises UsageError
     for a trial without a trace, BrokenError naming a file of labctl's own that isn't what was
@@ -98,7 +98,8 @@ def timeline_of(
     clock: ClockMap | str,
     workload: Workload,
 ) -> Timeline:
-    """The time line of a workload's window, or of all of its host's trace if that isn't known.
+    """Return the time line of a workload's window, or of all of its host's trace if that isn't
+    known.
 
     `threads`: whose the host's threads are. `guest`: None natively, too. `clock`: the guest's on
     the host's, or why there is none.
@@ -165,7 +166,8 @@ def timeline_of(
 
 
 def _window(host: Trace, workload: Workload, clock: ClockMap | str | None) -> tuple[int, int]:
-    """The workload's, by the host's clock: without one, or where it can't be, all of the trace."""
+    """Return the workload's, by the host's clock: without one, or where it can't be, all of the
+    trace."""
     told = workload.window_ns
     if told is None or isinstance(clock, str):
         return host.start_ns, host.end_ns
@@ -176,7 +178,7 @@ def _window(host: Trace, workload: Workload, clock: ClockMap | str | None) -> tu
 
 
 def _vcpus(threads: Sequence[Thread]) -> dict[int, list[int]]:
-    """Their threads: of one that was taken out and put in again there are several."""
+    """Return their threads: of one that was taken out and put in again there are several."""
     found: dict[int, list[int]] = {}
     for thread in threads:
         if thread.role == VCPU:
@@ -211,7 +213,8 @@ def _vcpu_lanes(
 
 
 def _helper_lanes(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> Lane | None:
-    """QEMU's other threads. Returns its main loop's lane, where that runs the guest's timers.
+    """Return QEMU's other threads. Returns its main loop's lane, where that runs the guest's
+    timers.
 
     Under emulation it does (QEMU_CLOCK_VIRTUAL, in main_loop_wait() of util/main-loop.c); KVM's
     timers are the kernel's.

@@ -31,7 +31,7 @@ class OwnTimers:
 
     @classmethod
     def of(cls, trace: Trace, keys: Keys) -> OwnTimers:
-        """Those of the tasks that are `keys.things`; none where no starts were recorded."""
+        """Return those of the tasks that are `keys.things`; none where no starts were recorded."""
         starts = trace.events.get(TIMER_START)
         if starts is None or not {"hrtimer", "expires"} <= starts.fields.keys():
             nothing = np.zeros(0, dtype=np.int64)
@@ -87,7 +87,7 @@ def _is_of_one(trace: Trace, starts: Events, rows: NDArray[np.intp], keys: Keys)
 def _lifetimes(
     trace: Trace, starts: Events, rows: NDArray[np.intp], keys: Keys
 ) -> tuple[Nanoseconds, Nanoseconds]:
-    """The first and the last moment at which each task is seen to run."""
+    """Return the first and the last moment at which each task is seen to run."""
     begin = np.full(len(keys.things), np.iinfo(np.int64).max)
     end = np.full(len(keys.things), np.iinfo(np.int64).min)
     seen: list[tuple[Numbers, Nanoseconds]] = [(starts.tid[rows], starts.time_ns[rows])]

@@ -60,7 +60,7 @@ class Traces:
         return self._read(files.GUEST)
 
     def _read(self, name: str) -> Trace | str | None:
-        """All that is used of what the file was to record."""
+        """Return all that is used of what the file was to record."""
         path = self.folder.path / name
         if not self.folder.has(name):
             return None

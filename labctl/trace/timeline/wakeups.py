@@ -51,7 +51,7 @@ class Wakeups:
         return self.ran_ns - self.meant_ns
 
     def within(self, start_ns: int, end_ns: int) -> Wakeups:
-        """Those that were meant and came in a window."""
+        """Return those that were meant and came in a window."""
         return self.take((self.meant_ns >= start_ns) & (self.ran_ns <= end_ns))
 
     def take(self, chosen: Flags | NDArray[np.int64]) -> Wakeups:
@@ -84,7 +84,7 @@ class Unseen:
         return int((self.end_ns - self.start_ns).sum())
 
     def within(self, start_ns: int, end_ns: int) -> Unseen:
-        """Those that touch a window, cut to it."""
+        """Return those that touch a window, cut to it."""
         start, end = np.maximum(self.start_ns, start_ns), np.minimum(self.end_ns, end_ns)
         inside = start < end
         return Unseen(start_ns=start[inside], end_ns=end[inside])
