@@ -59,8 +59,8 @@ install_packages() {
   fi
 }
 
-# libvirt's QEMU driver does not start for root without this account, whatever user its qemu.conf
-# names. libvirt-daemon-system would make it, and start a daemon. 64055 is Debian's number for it.
+# QEMU runs as this account, and libvirt's QEMU driver does not start for root without it, whatever
+# user its qemu.conf names. libvirt-daemon-system would make it, and start a daemon. 64055 is Debian's number for it.
 make_account() {
   local name=libvirt-qemu number=64055
   if getent passwd "$name" >/dev/null && getent group "$name" >/dev/null; then

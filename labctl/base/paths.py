@@ -211,6 +211,11 @@ class StatePaths:
         return self.root / "running"
 
     @property
+    def data(self) -> Path:
+        """The data disk, and its pristine copy."""
+        return self.root / "data"
+
+    @property
     def libvirt_root(self) -> Path:
         """Root of the embedded libvirt driver. Short: socket paths end at 107 bytes (unix(7))."""
         return self.root / "lv"

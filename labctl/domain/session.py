@@ -21,7 +21,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from labctl.base.jsontext import parse_json
 from labctl.base.xmldiff import parse
 from labctl.base.yamlfile import nearest
 from labctl.domain.orphans import adopt_orphans
+from labctl.domain.qemu_conf import qemu_conf
 
 # Read by libvirt when it is loaded: what it logs is also in the exceptions that reach us.
 os.environ.setdefault("LIBVIRT_LOG_OUTPUTS", "4:file:/dev/null")
@@ -42,25 +43,10 @@ os.environ.setdefault("LIBVIRT_LOG_OUTPUTS", "4:file:/dev/null")
 import libvirt
 
 from labctl.domain.calls import MEMORY_S, Calls
+from labctl.domain.known_qemu import find_out_without_kvm
 
 EMBEDDED = "qemu:///embed"
 """How the URI of the driver in this process begins."""
-
-_QEMU_CONF = """\
-# Written by labctl at each start; changes are lost.
-# QEMU runs as root here: the guests are labctl's own images, and a QEMU user of its own would need
-# a changed /dev/kvm (see docs/decisions/embedded-libvirt.md).
-user = "root"
-group = "root"
-dynamic_ownership = 0
-remember_owner = 0
-security_driver = "none"
-namespaces = []
-# No "cpu" where RT_GROUP_SCHED would refuse SCHED_FIFO in a child cgroup.
-cgroup_controllers = [{controllers}]
-stdio_handler = "file"
-{hugetlbfs}save_image_format = "raw"
-"""
 
 _NOT_YET_REMOVED = re.compile(r"already (being removed|being started|active)")
 """What libvirt says of a domain's UUID while it lets go of its last guest."""
@@ -111,21 +97,35 @@ class Session:
     @classmethod
     @contextmanager
     def embedded(
-        cls, root: Path, controllers: Sequence[str], hugetlbfs: Sequence[Path] = ()
+        cls,
+        root: Path,
+        controllers: Sequence[str],
+        hugetlbfs: Sequence[Path] = (),
+        *,
+        user: str,
+        group: str,
+        opens_kvm: bool = True,
     ) -> Iterator[Session]:
         """The QEMU driver in this process, with its own configuration under `root`.
 
+        `user` and `group`: whom it runs QEMU as. `opens_kvm`: False where there is a /dev/kvm that
+        this user can't open.
         `hugetlbfs`: mounts that guests take huge pages from; without any, libvirt looks for them.
         """
         _start_event_loop()
         adopt_orphans()
         # libvirt adds 6 KB for each restore, and nobody else shortens it.
         shutil.rmtree(root / "log", ignore_errors=True)
-        (root / "etc").mkdir(parents=True, exist_ok=True, mode=0o755)
-        mounts = f"hugetlbfs_mount = [{_quoted(map(str, hugetlbfs))}]\n" if hugetlbfs else ""
-        text = _QEMU_CONF.format(controllers=_quoted(controllers), hugetlbfs=mounts)
+        # Whatever the umask is: QEMU's user passes through to what libvirt keeps for it in "lib".
+        for folder in (root, root / "lib", root / "etc"):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o711)
+        text = qemu_conf(user=user, group=group, controllers=controllers, hugetlbfs=hugetlbfs)
         (root / "etc" / "qemu.conf").write_text(text)
-        with cls.connected(f"{EMBEDDED}?root={root}") as session:
+        uri = f"{EMBEDDED}?root={root}"
+        if not opens_kvm:
+            find_out_without_kvm(root, uri)
+        with cls.connected(uri) as session:
             yield session
 
     @classmethod
@@ -162,6 +162,11 @@ class Session:
             "libvirt": _version(self._connection.getLibVersion()),
             "qemu": _version(self._connection.getVersion()),
         }
+
+    def look_at_qemu(self) -> None:
+        """Have libvirt find out what QEMU can do, which it keeps for later."""
+        with self._calls.explained("libvirt does not tell what QEMU can do"):
+            self._connection.getDomainCapabilities(virttype="qemu")
 
     def domain_xml(self, name: str) -> str:
         """The definition of somebody's domain. Raises UsageError when there is none."""
@@ -340,10 +345,6 @@ class RunningGuest:
             except libvirt.libvirtError:
                 pass
             time.sleep(0.005)
-
-
-def _quoted(words: Iterable[str]) -> str:
-    return ", ".join(f'"{word}"' for word in words)
 
 
 def is_embedded(uri: str) -> bool:

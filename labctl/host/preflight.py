@@ -70,7 +70,8 @@ def _root_problem() -> HostError | None:
         return None
     return HostError(
         "a sweep needs root, for native runs, cgroups and real-time policies",
-        hint="Run labctl as root.",
+        hint="Run labctl as root. Without it '--plan-only' shows the plan, and runs that were "
+        "made can be reported, compared and verified.",
     )
 
 

@@ -166,6 +166,7 @@ RUN = Fields(
         "accelerator": TEXT,
         "accelerator_reason": TEXT,
         "connection": TEXT,
+        "qemu_user": Fields({"name": TEXT, "why_root": Listed(TEXT)}, frozenset({"name"})),
         "same_kernel": FLAG,
         "kernel_sentence": TEXT,
         "restored_state": FLAG,

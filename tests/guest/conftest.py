@@ -268,7 +268,7 @@ def kept() -> Iterator[Path]:
     """What a host keeps from run to run, and no test need make for itself: the data disk, half a
     gigabyte that a run takes for dirty, and what libvirt knows of QEMU."""
     folder = Path(f"/var/tmp/labctl-kept-{os.getpid()}")
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o711)  # QEMU's user passes through
     try:
         for name in ("data", "libvirt"):
             (folder / name).mkdir()
@@ -281,7 +281,7 @@ def kept() -> Iterator[Path]:
 def sandboxed(kept: Path, results: Path) -> Iterator[Sandbox]:
     # Not below pytest's own folder: paths of unix sockets end at 107 bytes.
     state = Path(f"/var/tmp/labctl-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
-    state.mkdir(mode=0o700)
+    state.mkdir(mode=0o711)
     # What is made once per host: images and instruction counts. Everything else is the test's.
     for folder in (StatePaths.default().images, StatePaths.default().cache):
         folder.mkdir(exist_ok=True)

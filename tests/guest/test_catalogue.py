@@ -31,6 +31,7 @@ from labctl.host.cgroups import detect, libvirt_controllers
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
 from labctl.host.topology import Topology, read_topology
+from labctl.run.guests.lab import open_image
 from labctl.run.planning.requirements import read_offers
 from labctl.run.resources.disks import DataDisk, make_overlay
 from labctl.run.resources.huge_pages import (
@@ -40,6 +41,7 @@ from labctl.run.resources.huge_pages import (
     pages_of,
     sizes_in_files,
 )
+from labctl.run.resources.qemu_user import account_of_qemu
 from labctl.study.tunings import load_tuning, load_tunings, tuning_names
 from tests.guest.conftest import huge_page_pools, wait_for
 
@@ -119,7 +121,7 @@ class Bench:
 def bench(image: Image) -> Iterator[Bench]:
     # Not below pytest's own folder: paths of unix sockets end at 107 bytes.
     state = Path(f"/var/tmp/labctl-cat-{os.getpid()}")
-    state.mkdir(mode=0o700)
+    state.mkdir(mode=0o711)  # QEMU's user passes through
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, state)
         wait_for(lambda: _locked(stack), 600, "the end of another run")
@@ -130,7 +132,21 @@ def bench(image: Image) -> Iterator[Bench]:
         journal = Journal(state / "journal.jsonl")
         sizes = sizes_in_files(GUESTS)
         mounts = stack.enter_context(hugetlbfs_mounted(sizes, state / "hugetlbfs", journal))
-        session = stack.enter_context(Session.embedded(state / "lv", controllers, mounts))
+        account = account_of_qemu()
+        assert account is not None, "run 'make setup' first"
+        open_image(image, account.gid)
+        for file in (state / "root.qcow2", *map(data.path_in, data.formats)):
+            os.chown(file, account.uid, account.gid)
+        session = stack.enter_context(
+            Session.embedded(
+                state / "lv",
+                controllers,
+                mounts,
+                user=account.name,
+                group=account.group,
+                opens_kvm=False,  # or it can: it makes no difference to emulated guests
+            )
+        )
         stack.callback(session.end_all)
         yield Bench(session, journal, state, image, read_topology(), data)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import hashlib
 import json
+import pwd
 import shutil
 import subprocess
 import sys
@@ -248,6 +250,8 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
     record = json.loads((run / "run.json").read_text())
     assert record["domain"]["name"] == "production"
     assert "not at hand natively" in record["skipped"]["native"]
+    (why,) = record["qemu_user"]["why_root"]  # its disks are root's, and stay so
+    assert why.startswith("libvirt-qemu can't read disk vd")
     # Its programs have no other side to be compared with: that is said, and its files are known.
     assert any("there is no native side" in text for text in record["hashed"]["unproven"])
     assert any("there is no native side" in text for text in report["warnings"])
@@ -273,22 +277,54 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
         assert f"-{disk}.qcow2'" in baseline
 
 
+def direct(image: Image, disk: Path, data: Path, kernel: Path, initrd: Path | None) -> str:
+    """What virt-install made of a VM whose kernel is booted directly, with these files."""
+    made = VIRT_INSTALL.read_text()
+    for was, now in (
+        ("/srv/direct1.qcow2", disk),
+        ("/srv/data.img", data),
+        ("/srv/vmlinuz", kernel),
+        ("/srv/initrd.img", initrd),
+        ("root=/dev/vda1 console=ttyS0", command_line(image)),
+    ):
+        assert was in made
+        made = made.replace(was, str(now))
+    return made
+
+
+def test_a_vm_whose_files_qemus_user_can_read_needs_no_root(
+    sandbox: Sandbox, image: Image, installed: Path, tmp_path: Path
+) -> None:
+    theirs = sandbox.state / "theirs"
+    theirs.mkdir(mode=0o711)
+    assert image.initrd is not None
+    for file in (installed, image.kernel, image.initrd):
+        shutil.copy(file, theirs)
+        (theirs / file.name).chmod(0o644)
+    disk, data = theirs / installed.name, theirs / "data.img"
+    data.write_bytes(b"\x5a" * (1 << 20))
+    xml = theirs / "direct1.xml"
+    made = direct(image, disk, data, theirs / image.kernel.name, theirs / image.initrd.name)
+    # virsh's dumpxml gives a tablet an address, without which it can't be restored.
+    xml.write_text(made.replace('<input type="tablet" bus="usb"/>', ""))
+    before = snapshot(disk, data)
+    done = sandbox.labctl("sweep", study(tmp_path), *SWEEP, f"--domain={xml}")
+    assert done.returncode == 0, done.stderr
+    assert snapshot(disk, data) == before
+    (run,) = sandbox.runs()
+    assert json.loads((run / "run.json").read_text())["qemu_user"]["why_root"] == []
+    account = pwd.getpwnam("libvirt-qemu")
+    label = f"<label>+{account.pw_uid}:+{grp.getgrnam('libvirt-qemu').gr_gid}</label>"
+    assert all(label in live for live in live_xml(run).values())
+    assert sandbox.leftovers() == []
+
+
 def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
     sandbox: Sandbox, image: Image, installed: Path, tmp_path: Path
 ) -> None:
     disk, (data, xml) = installed, (tmp_path / name for name in ("data.img", "direct1.xml"))
     data.write_bytes(b"\x5a" * (1 << 20))
-    made = VIRT_INSTALL.read_text()
-    for was, now in (
-        ("/srv/direct1.qcow2", disk),
-        ("/srv/data.img", data),
-        ("/srv/vmlinuz", image.kernel),
-        ("/srv/initrd.img", image.initrd),
-        ("root=/dev/vda1 console=ttyS0", command_line(image)),
-    ):
-        assert was in made
-        made = made.replace(was, str(now))
-    xml.write_text(made)
+    xml.write_text(direct(image, disk, data, image.kernel, image.initrd))
     theirs = sandbox.state / "theirs"
     (theirs / "etc").mkdir(parents=True)
     controllers = ", ".join(f'"{c}"' for c in cgroups.libvirt_controllers(cgroups.detect()))

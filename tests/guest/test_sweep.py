@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -84,10 +85,11 @@ def test_instructions_were_counted_twice_and_the_counts_bound_each_other(swept: 
 @dataclass(frozen=True)
 class Running:
     """A sweep in the measured trial of a guest with a FIFO vCPU, beside a neighbour; the guest's
-    threads."""
+    QEMU and its threads."""
 
     sandbox: Sandbox
     process: subprocess.Popen[str]
+    qemu: int
     threads: dict[str, tuple[str, int, str]]
 
 
@@ -101,7 +103,7 @@ def running(
         try:
             wait_for(lambda: sandbox.measured_trials(), 600, "a measured trial", process)
             (pid,) = sandbox.qemu_pids()
-            yield Running(sandbox, process, _threads(pid))
+            yield Running(sandbox, process, pid, _threads(pid))
         finally:
             process.kill()
             process.communicate(timeout=60)
@@ -113,6 +115,47 @@ def test_threads_of_a_running_trial_have_the_policies_and_cpus_asked_for(running
     vcpu_cpus, emulator_cpus = plan["vcpus"]["0"], plan["emulator"]
     assert running.threads["CPU 0/TCG"] == ("fifo", 1, f"[{vcpu_cpus}]")
     assert running.threads["qemu-system-x86"] == ("other", 0, f"[{emulator_cpus}]")
+
+
+def test_qemu_is_an_ordinary_user_in_a_sandbox_and_a_dev_of_its_own(running: Running) -> None:
+    account = pwd.getpwnam("libvirt-qemu")
+    lines = Path(f"/proc/{running.qemu}/status").read_text().splitlines()
+    status = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
+    assert status["Uid"] == [str(account.pw_uid)] * 4
+    assert "0" not in status["Gid"] + status["Groups"]
+    assert {int(status[kind][0], 16) for kind in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {0}
+    assert status["NoNewPrivs"] == ["1"]
+    assert status["Seccomp"] == ["2"]
+    assert os.readlink(f"/proc/{running.qemu}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
+    (run,) = running.sandbox.runs()
+    record = json.loads((run / "run.json").read_text())
+    assert record["qemu_user"] == {"name": "libvirt-qemu", "why_root": []}
+
+
+def test_qemus_user_reaches_its_own_disks_and_nothing_else(running: Running, image: Image) -> None:
+    account = pwd.getpwnam("libvirt-qemu")
+    groups = ",".join(map(str, os.getgrouplist(account.pw_name, account.pw_gid)))
+    who = ("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}")
+
+    def may(right: str, path: Path) -> bool:
+        assert path.exists()
+        argv = [*who, f"--groups={groups}", "test", right, str(path)]
+        return subprocess.run(argv, check=False).returncode == 0
+
+    state, (run,) = running.sandbox.state, running.sandbox.runs()
+    work = state / "running"
+    (disk,) = work.glob("restored-*.qcow2")
+    assert may("-w", disk)
+    assert may("-w", state / "data/data.img")
+    assert may("-r", image.disk)
+    assert not may("-w", image.disk)
+    closed = [run / "run.json", *work.glob("*.save"), work / "console.log", image.tree / "etc"]
+    for path in (*closed, state / "journal.jsonl"):
+        assert not may("-r", path), path
+    for folder in (run, work, image.dir, image.dir.parent, state / "data", state, state / "lv"):
+        assert not may("-r", folder), folder  # it passes through, and lists nothing
+    for folder in (work, work / "sockets", image.dir, state, state / "lv", state / "lv/etc"):
+        assert not may("-w", folder), folder
 
 
 def test_a_second_run_is_told_who_runs(running: Running) -> None:
@@ -139,3 +182,15 @@ def test_a_run_that_is_interrupted_leaves_nothing_behind(sandbox: Sandbox) -> No
     process = sandbox.start(*tiny("native"), *BUSY)
     wait_for(lambda: sandbox.measured_trials(), 600, "a measured trial", process)
     _interrupted(sandbox, process, signal.SIGINT)
+
+
+def test_a_state_folder_that_qemus_user_cannot_pass_through_forces_root(sandbox: Sandbox) -> None:
+    sandbox.state.chmod(0o700)
+    done = sandbox.labctl(*tiny())
+    assert done.returncode == 0, done.stderr
+    why = f"libvirt-qemu can't pass through {sandbox.state} (mode 0700, owner 0:0)"
+    assert (done.stdout + done.stderr).count(f"QEMU runs as root, because {why}.") == 1
+    (run,) = sandbox.runs()
+    record = json.loads((run / "run.json").read_text())
+    assert record["qemu_user"] == {"name": "root", "why_root": [why]}
+    assert sandbox.leftovers() == []

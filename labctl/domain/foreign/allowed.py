@@ -7,6 +7,7 @@ https://libvirt.org/formatdomain.html has what each means.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -226,9 +227,10 @@ DOMAIN: Final = Element(
 """What is taken over of the owner's XML."""
 
 
-def copy_table(paths: frozenset[str]) -> Element:
+def copy_table(paths: frozenset[str], label: str) -> Element:
     """Return what labctl's finished copy may hold: that, and in the places of files `paths` alone.
-    The ports, the network's plug, the sound's end and the label are labctl's own."""
+    The ports, the network's plug, the sound's end and the `label`, whom QEMU runs as, are labctl's
+    own."""
     here = one_of(paths)
     devices = DEVICES.children
     port = replace(
@@ -270,7 +272,7 @@ def copy_table(paths: frozenset[str]) -> Element:
             "os": replace(_OS, children=system),
             "seclabel": Element(
                 {"type": words("static"), "model": words("dac"), "relabel": words("no")},
-                {"label": of(matching(r"\+0:\+0", "label of root's"))},
+                {"label": of(matching(re.escape(label), "label of QEMU's user"))},
             ),
             "devices": Element(
                 children={

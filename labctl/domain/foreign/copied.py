@@ -61,6 +61,8 @@ class CopyRequest:
     console_log: Path
     runner_socket: Path
     agent_socket: Path
+    label: str
+    """Whom QEMU runs as: libvirt's "+user:+group"."""
     keep_network: bool
     confined_to: CpuSet | None
 
@@ -102,11 +104,11 @@ def copied(own: OwnDomain, request: CopyRequest) -> Copied:
     return Copied(etree.tostring(root, encoding="unicode"), tuple(notes))
 
 
-def confirmed(xml: str, paths: frozenset[str], what: str) -> str:
-    """The finished copy, rebuilt once more: with all that a tuning and labctl put into it, and no
-    file but `paths`. Raises UsageError for anything else; only a template of a lab folder's can
-    have said that."""
-    made = rebuilt(parse(xml, what), copy_table(paths))
+def confirmed(xml: str, paths: frozenset[str], label: str, what: str) -> str:
+    """The finished copy, rebuilt once more: with all that a tuning and labctl put into it, no file
+    but `paths` and no user but the `label`'s. Raises UsageError for anything else; only a template
+    of a lab folder's can have said that."""
+    made = rebuilt(parse(xml, what), copy_table(paths, label))
     if wrong := [*made.refused, *made.left_out]:
         raise UsageError(
             f"{what} would have what no copy of somebody's domain may: {'; '.join(wrong)}",
@@ -122,9 +124,9 @@ def _name(root: etree._Element, request: CopyRequest) -> None:
     # libvirt refuses a system UUID that isn't the domain's.
     for entry in root.iterfind("sysinfo/system/entry[@name='uuid']"):
         entry.text = request.uuid
-    # QEMU runs as root, so that libvirt has no reason to give the original's files another owner.
+    # libvirt leaves the original's files their owners.
     label = etree.SubElement(root, "seclabel", type="static", model="dac", relabel="no")
-    etree.SubElement(label, "label").text = "+0:+0"
+    etree.SubElement(label, "label").text = request.label
 
 
 def _memory(root: etree._Element, own: OwnDomain) -> None:

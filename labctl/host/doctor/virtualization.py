@@ -63,7 +63,7 @@ def device(reader: Reader, scope: Scope) -> Result:
     if may_open(access, *_ids(reader, user)):
         return fine(f"{shown}: the QEMU user {user} may open it", value)
     return warn(
-        f"{shown}: the QEMU user {user} can't open it; labctl's own QEMU runs as root",
+        f"{shown}: the QEMU user {user} can't open it, so QEMU runs as root under KVM",
         "chgrp kvm /dev/kvm && chmod 0660 /dev/kvm",
         value,
     )
@@ -165,8 +165,9 @@ CHECKS = (
     Check(
         "kvm-device",
         GROUP,
-        "Where the QEMU user can't open it, libvirtd ('--connect qemu:///system') asks QEMU for "
-        "its capabilities again on every call, seconds each.",
+        "Where the QEMU user can't open it, QEMU runs as root in sweeps under KVM, and libvirtd "
+        "('--connect qemu:///system') asks it for its capabilities again on every call, seconds "
+        "each.",
         device,
     ),
     Check(

@@ -31,6 +31,7 @@ _RECORD_KEYS = (
     "kernel_sentence",
     "labctl",
     "memory_mib",
+    "qemu_user",
     "quick",
     "seed",
     "started_at",

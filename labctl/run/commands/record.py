@@ -140,6 +140,20 @@ def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[s
         )
 
 
+def with_qemu_user(record: dict[str, Any], now: Mapping[str, Any] | None) -> None:
+    """Put into the record whom QEMU runs as, and where earlier boots were another's, that too.
+    Without `now` a daemon's configuration says it."""
+    if now is None:
+        return
+    has_begun = "host" in record
+    # What does not say it was made when that was always root.
+    before = record.get("qemu_user", {}).get("name", "root")
+    if has_begun and before != now["name"]:
+        text = f"Boots before {_now()} had QEMU run as {before}, those after it as {now['name']}."
+        record.setdefault("notes", []).append(text)
+    record["qemu_user"] = now
+
+
 def _domain_digest(facts: Mapping[str, Any]) -> str | None:
     domain = facts.get("domain")
     return domain and str(domain["digest"])[:12]

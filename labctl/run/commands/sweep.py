@@ -34,7 +34,7 @@ from labctl.run.collectors.trace_room import (
     traced_bytes,
 )
 from labctl.run.collectors.trace_room import warning as little_room
-from labctl.run.commands.record import check_same_host, command, finished, recorded
+from labctl.run.commands.record import check_same_host, command, finished, recorded, with_qemu_user
 from labctl.run.guests.boots import Boots
 from labctl.run.guests.lab import DOMAIN_NAMES, GuestSource, Lab, open_lab
 from labctl.run.guests.leftovers import clean_up
@@ -244,6 +244,7 @@ def _carry_out(
         check_same_host(folder, record, facts)
         if planned.added is not None:
             folder.write_extension(planned.added.to_json())
+        with_qemu_user(record, lab.qemu_user.to_json() if lab.qemu_user else None)
         record.update(facts)
         folder.write_run(record)
         baseline = planned.tunings[plan.roles.baseline]

@@ -261,7 +261,9 @@ def _data_stand_in(lab: Lab, baseline: Tuning) -> DataDisk:
     takes when it is restored: empty, and of the same size and format."""
     disk = DataDisk(lab.work / "stand-in")
     disk.folder.mkdir(exist_ok=True)
-    make_empty(disk.path_in(baseline.disk.format), baseline.disk.format)
+    file = disk.path_in(baseline.disk.format)
+    make_empty(file, baseline.disk.format)
+    hand_over(lab, file)
     return disk
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from labctl.base.channel import Channel
 from labctl.base.deadline import Deadline
-from labctl.base.events import Listener
+from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
 from labctl.base.signals import cleaning_up
 from labctl.base.tuning import Strategy, Tuning
@@ -30,6 +30,7 @@ from labctl.host.topology import Topology
 from labctl.run.planning.planner import Planned, has_peers
 from labctl.run.resources.disks import RAW, DataDisk, Disks
 from labctl.run.resources.huge_pages import hugetlbfs_mounted, pages_of, sizes_in_files
+from labctl.run.resources.qemu_user import QemuUser, qemu_user
 
 DOMAIN_NAMES = ("labctl-guest", "labctl-guest-2")
 """A host has one run at a time. Two of its guests may boot at once, and as a restore can't rename a
@@ -89,6 +90,8 @@ class Lab:
     source: GuestSource
     accelerator: Accelerator
     session: Session
+    qemu_user: QemuUser | None
+    """Whom QEMU runs as; None: as whom the daemon's own configuration says."""
     journal: Journal
     layout: cgroups.Layout
     topology: Topology
@@ -124,6 +127,12 @@ class Lab:
         return _uuid(self.work, self.seat)
 
     @property
+    def qemu_ids(self) -> tuple[int, int]:
+        """User and group id that QEMU runs as."""
+        known = self.qemu_user
+        return (known.uid, known.gid) if known else self.session.qemu_user()
+
+    @property
     def runner_socket(self) -> Path:
         return self.sockets / f"runner{self._suffix}.sock"
 
@@ -133,7 +142,7 @@ class Lab:
 
     @property
     def sockets(self) -> Path:
-        """The one folder that QEMU itself writes to, as whoever libvirt runs it."""
+        """libvirt makes them and hands them to QEMU, which writes to no folder of labctl's."""
         return self.work / "sockets"
 
     @property
@@ -184,13 +193,21 @@ def open_lab(
         sizes = () if connect else _page_sizes(planned)
         mounts = stack.enter_context(hugetlbfs_mounted(sizes, places.hugetlbfs, journal))
         stack.enter_context(_no_guest_cgroups_left(places))
-        session = stack.enter_context(_session(places, layout, connect, mounts))
+        user = None
+        if not connect:
+            opened = [*_folders_of(image), work, places.data, places.libvirt_root]
+            own = planned.own.domain if planned.own else None
+            files = _files_of(image)
+            user = qemu_user(accelerator, opened, files, planned.tunings.values(), own)
+            listener(Note(text=user.sentence))
+        session = stack.enter_context(_session(places, layout, connect, mounts, user))
         links: AbstractContextManager[Link | None] = (
             link(journal, mac_of(_uuid(work, seat=0))) if has_peers(planned.plan) else nullcontext()
         )
         lab = Lab(
             places=places,
             work=work,
+            qemu_user=user,
             image=image,
             source=source,
             accelerator=accelerator,
@@ -204,14 +221,13 @@ def open_lab(
             memory_mib=planned.plan.guest.memory_mib,
             boot_s=planned.plan.limits.boot_s,
             data=DataDisk(
-                places.root / "data",
+                places.data,
                 formats=frozenset({RAW, *(t.disk.format for t in planned.tunings.values())}),
             ),
             link=stack.enter_context(links),
             listener=listener,
         )
         lab.sockets.mkdir(mode=0o700)
-        os.chown(lab.sockets, *session.qemu_user())
         lab.data.make()
         open_to_qemu(lab)
         yield lab
@@ -223,18 +239,38 @@ def open_to_qemu(lab: Lab) -> None:
     A guest that breaks out of QEMU reaches the files of its own run with it, and neither the
     image's tree, with its set-user-ID programs, nor older runs.
     """
-    _, group = lab.session.qemu_user()
-    image = lab.image
-    folders = [image.dir.parent, image.dir, image.prepared_dir, lab.work, lab.data.folder]
-    for folder in filter(Path.is_dir, folders):
-        os.chown(folder, -1, group)
-        folder.chmod(0o710)
-    files = [image.disk, image.kernel, image.initrd, *image.prepared_dir.glob("[!.]*")]
-    files += [lab.data.path_in(form) for form in lab.data.formats]
-    for file in filter(Path.is_file, filter(None, files)):
+    user, group = lab.qemu_ids
+    open_image(lab.image, group)
+    for folder in (lab.work, lab.data.folder):
+        _let_pass(folder, group)
+    for file in map(lab.data.path_in, lab.data.formats):
+        # A daemon gives it to QEMU's user itself, and takes it back.
+        os.chown(file, user if lab.session.is_embedded else -1, group)
+        file.chmod(0o640)
+
+
+def open_image(image: Image, group: int) -> None:
+    """Let a group read an image's files, and not its tree."""
+    for folder in filter(Path.is_dir, _folders_of(image)):
+        _let_pass(folder, group)
+    for file in _files_of(image):
         os.chown(file, -1, group)
         file.chmod(0o640)
     keep_private(image.dir)
+
+
+def _folders_of(image: Image) -> list[Path]:
+    return [image.dir.parent, image.dir, image.prepared_dir]
+
+
+def _files_of(image: Image) -> list[Path]:
+    files = (image.disk, image.kernel, image.initrd, *image.prepared_dir.glob("[!.]*"))
+    return [file for file in files if file is not None and file.is_file()]
+
+
+def _let_pass(folder: Path, group: int) -> None:
+    os.chown(folder, -1, group)
+    folder.chmod(0o710)
 
 
 def _page_sizes(planned: Planned) -> set[str]:
@@ -281,13 +317,24 @@ def _no_guest_cgroups_left(places: StatePaths) -> Iterator[None]:
 
 @contextmanager
 def _session(
-    places: StatePaths, layout: cgroups.Layout, connect: str | None, hugetlbfs: Sequence[Path]
+    places: StatePaths,
+    layout: cgroups.Layout,
+    connect: str | None,
+    hugetlbfs: Sequence[Path],
+    user: QemuUser | None,
 ) -> Iterator[Session]:
-    if connect:
+    if user is None:
+        assert connect is not None
         opened = Session.connected(connect)
     else:
-        controllers = cgroups.libvirt_controllers(layout)
-        opened = Session.embedded(places.libvirt_root, controllers, hugetlbfs)
+        opened = Session.embedded(
+            places.libvirt_root,
+            cgroups.libvirt_controllers(layout),
+            hugetlbfs,
+            user=user.name,
+            group=user.group,
+            opens_kvm=user.opens_kvm,
+        )
     with opened as session:
         try:
             yield session

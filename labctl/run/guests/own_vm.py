@@ -73,7 +73,7 @@ class OwnVm:
         xml = grafted(self._copied(lab, disks).xml, tuning, plain, rendered)
         xml = with_data_disk(xml, rendered)
         what = f"labctl's copy of '{self.own.domain.name}'"
-        xml = confirmed(xml, self._paths(lab, disks, rendered), what)
+        xml = confirmed(xml, self._paths(lab, disks, rendered), _label(lab), what)
         validate(xml, what=what)
         return xml
 
@@ -130,7 +130,15 @@ class OwnVm:
                 console_log=lab.console_log,
                 runner_socket=lab.runner_socket,
                 agent_socket=lab.agent_socket,
+                label=_label(lab),
                 keep_network=self.own.keep_network,
                 confined_to=confined.usable if confined.usable != confined.online else None,
             ),
         )
+
+
+def _label(lab: Lab) -> str:
+    """Return whom a copy's QEMU runs as. A daemon's QEMU user reads the original's disks only where
+    libvirt gives them to it; root reads them as they are."""
+    user, group = lab.qemu_ids if lab.qemu_user else (0, 0)
+    return f"+{user}:+{group}"

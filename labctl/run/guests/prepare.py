@@ -137,6 +137,7 @@ def _boot_first(lab: Lab, baseline: Tuning, prepared: Path) -> None:
     """Boot the image with its seed, and keep the overlay as `prepared`."""
     seed_disk = lab.work / "seed.iso"
     seed.write_seed(seed_disk, _seed_files(lab.image))
+    hand_over(lab, seed_disk)
     disk = prepared.with_name(f".{prepared.name}.new")
     disk.unlink(missing_ok=True)  # of a labctl that was killed: its guest may still write to it
     # By a relative name, so that the state folder may be moved, or be known by another path.
@@ -151,7 +152,7 @@ def _boot_first(lab: Lab, baseline: Tuning, prepared: Path) -> None:
             # Nothing is written after this: the guest can be ended as by a loss of power.
             _run(channel, ["mount", "-o", "remount,ro", "/"], check=False)
             _run(channel, ["sync"])
-        os.chown(disk, os.geteuid(), lab.session.qemu_user()[1])
+        os.chown(disk, os.geteuid(), lab.qemu_ids[1])
         disk.chmod(0o640)
         disk.rename(prepared)
     finally:

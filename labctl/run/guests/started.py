@@ -56,11 +56,10 @@ def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None 
     return xml
 
 
-def hand_over(lab: Lab, overlay: Path) -> None:
-    """Let QEMU write to an overlay, and to nothing that it is based on: a daemon's QEMU has a user
-    of its own, and libvirt is told to leave the owners of root disks alone."""
-    if not lab.session.is_embedded:
-        os.chown(overlay, *lab.session.qemu_user())
+def hand_over(lab: Lab, file: Path) -> None:
+    """Let QEMU write to an overlay or a disk of its own, and to nothing that it is based on:
+    libvirt leaves the owners of root disks alone."""
+    os.chown(file, *lab.qemu_ids)
 
 
 @contextmanager

@@ -111,6 +111,10 @@ BY_HAND = """\
 """
 
 
+LABEL = "+64055:+64056"
+"""Whom QEMU runs as."""
+
+
 def own(name: str = "by hand") -> OwnDomain:
     """A domain that virt-install made, or the one that was written by hand."""
     if name == "by hand":
@@ -130,6 +134,7 @@ def copy_of(domain: OwnDomain, **changes: Any) -> Copied:
         "console_log": Path("/lab/console.log"),
         "runner_socket": Path("/lab/runner.sock"),
         "agent_socket": Path("/lab/agent.sock"),
+        "label": LABEL,
         "keep_network": False,
         "confined_to": None,
     }

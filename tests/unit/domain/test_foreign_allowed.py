@@ -21,7 +21,7 @@ from labctl.domain.render import render
 from labctl.domain.schema import validate
 from labctl.study.tunings import load_tuning
 from tests.unit.domain import hosts
-from tests.unit.domain.own import BY_HAND, VIRT_INSTALL, copy_of, own
+from tests.unit.domain.own import BY_HAND, LABEL, VIRT_INSTALL, copy_of, own
 
 EVIL = "/tmp/planted"
 
@@ -291,19 +291,21 @@ def test_a_finished_copy_names_labctls_files_and_those_that_were_looked_at(name:
     places = [e.text or "" for tag in ("loader", "kernel", "initrd") for e in parse(xml).iter(tag)]
     places += [str(at) for at in parse(xml).xpath("//@file | //nvram/@template")]
     allowed = {"/lab/agent.sock", "/lab/runner.sock", "/lab/console.log", "/lab/nvram.fd", *places}
-    again = confirmed(xml, frozenset(allowed), "the copy")
+    again = confirmed(xml, frozenset(allowed), LABEL, "the copy")
     assert etree.tostring(parse(again), method="c14n2") == etree.tostring(
         parse(xml), method="c14n2"
     )
     with pytest.raises(UsageError, match="no file that labctl has looked at"):
-        confirmed(xml, frozenset(allowed - {"/lab/agent.sock"}), "the copy")
+        confirmed(xml, frozenset(allowed - {"/lab/agent.sock"}), LABEL, "the copy")
+    with pytest.raises(UsageError, match="<label>"):
+        confirmed(xml, frozenset(allowed), "+0:+0", "the copy")
 
 
 @pytest.mark.parametrize("added", ["<emulator>/x</emulator>", "<filesystem/>", "<future/>"])
 def test_a_template_puts_nothing_into_a_copy_that_is_not_in_the_table(added: str) -> None:
     xml = copy_of(own("server")).xml.replace("</devices>", f"{added}</devices>")
     with pytest.raises(UsageError, match="domain may: .*domain/devices/(emu|file|fut)"):
-        confirmed(xml, frozenset({"/lab/x"}), "the copy")
+        confirmed(xml, frozenset({"/lab/x"}), LABEL, "the copy")
 
 
 def places_of(table: Element, name: str = "domain") -> list[str]:

@@ -108,6 +108,17 @@ def test_answer_and_warnings_open_the_page(judged: Judged, folder: RunFolder) ->
     assert max(places) < text.index("Verdicts")
 
 
+def test_the_page_says_whom_qemu_ran_as_where_the_run_does(
+    judged: Judged, folder: RunFolder
+) -> None:
+    run, judgement = judged
+    assert "QEMU ran as" not in words(rendered(judged, folder))
+    user = {"name": "root", "why_root": ["there is no account"]}
+    told = replace(run, run={**run.run, "qemu_user": user})
+    page_now = words(rendered((told, judgement), folder))
+    assert "QEMU ran as root, because there is no account." in page_now
+
+
 def test_the_matrix_has_each_tunings_verdict_and_who_pays(
     judged: Judged, folder: RunFolder
 ) -> None:

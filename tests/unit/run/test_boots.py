@@ -68,6 +68,7 @@ class Guests:
         self.monkeypatch.setattr(module, "huge_pages", lambda pages, journal: nullcontext())
         self.monkeypatch.setattr(module, "make_overlays", lambda *of: {})
         self.monkeypatch.setattr(module, "make_empty", lambda path, form: path.touch())
+        self.monkeypatch.setattr(module, "hand_over", lambda lab, file: None)
         self.monkeypatch.setattr(module, "memory_available", lambda: self.memory_bytes)
         self.monkeypatch.setattr(module, "answering", self._answering)
         self.monkeypatch.setattr(module, "_check_place", lambda lab, running: None)

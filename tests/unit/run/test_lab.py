@@ -24,7 +24,10 @@ def test_qemu_s_log_is_where_the_connection_s_libvirt_keeps_it(uri: str, folder:
     assert logs_of_qemu(uri) == Path(folder)
 
 
-def test_qemus_group_reaches_what_guests_are_made_of_and_others_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_embedded", [True, False])
+def test_qemus_group_reaches_what_guests_are_made_of_and_others_nothing(
+    tmp_path: Path, is_embedded: bool
+) -> None:
     folder, data = tmp_path / "images/debian", tmp_path / "data"
     for made in (folder / "tree", folder / "prepared", data, tmp_path / "running"):
         made.mkdir(parents=True)
@@ -34,11 +37,16 @@ def test_qemus_group_reaches_what_guests_are_made_of_and_others_nothing(tmp_path
     files.append(image.prepared_dir / "x.qcow2")
     for file in files:
         file.write_text("x")
-    session = SimpleNamespace(qemu_user=lambda: (65534, 65534))
-    found = SimpleNamespace(image=image, session=session, data=disk, work=tmp_path / "running")
+    session = SimpleNamespace(is_embedded=is_embedded)
+    work = tmp_path / "running"
+    found = SimpleNamespace(
+        image=image, session=session, data=disk, work=work, qemu_ids=(65534, 65534)
+    )
     open_to_qemu(cast(Lab, found))
     for file in files:
-        assert (file.stat().st_uid, file.stat().st_gid) == (os.geteuid(), 65534)
+        # A daemon gives the data disk to QEMU's user itself.
+        own = 65534 if file == disk.path and is_embedded else os.geteuid()
+        assert (file.stat().st_uid, file.stat().st_gid) == (own, 65534)
         assert file.stat().st_mode & 0o777 == 0o640
     for opened in (folder, image.prepared_dir, folder.parent, tmp_path / "running"):
         assert opened.stat().st_mode & 0o777 == 0o710

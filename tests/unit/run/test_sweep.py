@@ -16,7 +16,7 @@ from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.paths import naming_lab
 from labctl.base.stopping import Looks, UntilWidth
 from labctl.run.commands import sweep as module
-from labctl.run.commands.record import check_same_host, command
+from labctl.run.commands.record import check_same_host, command, with_qemu_user
 from labctl.run.commands.sweep import sweep
 from labctl.run.planning import planner
 from labctl.run.planning.planner import Planned, SweepRequest, plan_sweep
@@ -208,6 +208,36 @@ def test_a_run_does_not_go_on_over_another_libvirt(
     facts: dict[str, Any] = {"host": {}, "image": {}}
     with nullcontext() if is_same else pytest.raises(UsageError, match="libvirt .*qemu:///system"):
         check_same_host(folder, facts | {"connection": then}, facts | {"connection": now})
+
+
+@pytest.mark.parametrize(
+    ("record", "note"),
+    [
+        ({}, None),
+        ({"host": {}, "qemu_user": {"name": "libvirt-qemu", "why_root": []}}, None),
+        ({"host": {}}, "had QEMU run as root, those after it as libvirt-qemu."),
+        (
+            {"host": {}, "qemu_user": {"name": "root", "why_root": ["x"]}},
+            "had QEMU run as root, those after it as libvirt-qemu.",
+        ),
+    ],
+    ids=["a new run", "the same user", "a run of an older labctl", "another user"],
+)
+def test_a_run_that_goes_on_with_another_qemu_user_says_so(
+    record: dict[str, Any], note: str | None
+) -> None:
+    now = {"name": "libvirt-qemu", "why_root": []}
+    with_qemu_user(record, now)
+    assert record["qemu_user"] == now
+    notes = record.get("notes", [])
+    assert len(notes) == (0 if note is None else 1)
+    assert all(note is not None and text.endswith(note) for text in notes)
+
+
+def test_a_daemons_qemu_user_is_the_daemons_matter() -> None:
+    record: dict[str, Any] = {"host": {}}
+    with_qemu_user(record, None)
+    assert record == {"host": {}}
 
 
 def test_a_resume_on_other_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_kvm_that_opens_and_boots_nothing_is_told_as_emulation(host: FakeHost) -
         (0o666, "kvm:x:104:\n", Status.OK),
     ],
 )
-def test_a_kvm_device_that_the_qemu_user_cannot_open_costs_seconds_a_call(
+def test_a_kvm_device_that_the_qemu_user_cannot_open_makes_qemu_root(
     host: FakeHost, mode: int, groups: str, status: Status
 ) -> None:
     host.write("/dev/kvm", mode=mode)
@@ -74,6 +74,7 @@ def test_a_kvm_device_that_the_qemu_user_cannot_open_costs_seconds_a_call(
     found = host.find("kvm-device")
     assert found.status is status
     if status is Status.WARN:
+        assert "libvirt-qemu can't open it, so QEMU runs as root under KVM" in found.found
         assert found.remedy == "chgrp kvm /dev/kvm && chmod 0660 /dev/kvm"
 
 

@@ -1,0 +1,84 @@
+"""What needs no rights works without them, and what does says so: labctl as nobody."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[3]
+EXAMPLE = CHECKOUT / "results" / "example"
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+
+
+def _may_read(path: Path) -> bool:
+    return subprocess.run([*NOBODY, "test", "-r", path], check=False).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not _may_read(EXAMPLE / "run.json") or not _may_read(Path(sys.executable)),
+    reason="nobody can be asked, or can't read this checkout and its Python",
+)
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    """Of nobody; pytest's own folder is root's alone."""
+    made = Path(tempfile.mkdtemp(prefix="labctl-nobody-"))
+    os.chown(made, 65534, 65534)
+    yield made
+    shutil.rmtree(made)
+
+
+def as_nobody(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT)}
+    return subprocess.run(
+        [*NOBODY, sys.executable, "-B", "-P", "-m", "labctl.cli.main", *words],
+        env=environment,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("domain", "list"),
+        ("domain", "show", "pinned"),
+        ("domain", "diff", "baseline", "pinned"),
+        ("host", "status"),
+        ("pin", "plan"),
+        ("sweep", "pinning", "--plan-only"),
+        ("report", str(EXAMPLE)),
+        ("advise", str(EXAMPLE)),
+        ("run", "list"),
+        ("run", "verify", str(EXAMPLE)),
+    ],
+    ids=" ".join,
+)
+def test_what_only_reads_needs_no_root(home: Path, words: tuple[str, ...]) -> None:
+    done = as_nobody(home, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("sweep", "pinning"), "needs root, for native runs, cgroups and real-time policies"),
+        (("image", "build"), "needs root: its files belong to root"),
+    ],
+    ids=["sweep", "image build"],
+)
+def test_what_needs_root_says_for_what(home: Path, words: tuple[str, ...], why: str) -> None:
+    done = as_nobody(home, *words)
+    assert done.returncode == 3
+    assert why in done.stderr
