@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from labctl.cli.being_measured import refuse_if_running
 from labctl.cli.common import print_json, results_option, runs_folder, state_paths
 
 
@@ -41,6 +42,7 @@ def command(
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)
+    refuse_if_running(folder)
     target = target or Path("redacted.tar.gz" if redacting else f"{folder.name}.tar.gz")
     done = export(folder, target, state_paths(context), redacting=redacting)
     if as_json:

@@ -10,6 +10,7 @@ import click
 
 from labctl.base.errors import BrokenError, ExitCode, HostError, LabctlError, UsageError
 from labctl.cli import run_export, run_import
+from labctl.cli.being_measured import refuse_if_running
 from labctl.cli.common import Group, console, print_json, results_option, runs_folder
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path |
     place = runs_folder(results)
     folders = [RunFolder.find(place, name) for name in run_names]
     for folder in folders:
-        _refuse_if_running(folder)
+        refuse_if_running(folder)
     if not yes:
         _ask(folders)
     for folder in folders:
@@ -173,36 +174,6 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
         "problems": list(run.problems),
         **({"imported_from": imported["file"]} if (imported := run.run.get("imported")) else {}),
     }
-
-
-def _refuse_if_running(folder: RunFolder) -> None:
-    """Raises HostError when a living labctl on this host writes into the folder."""
-    from labctl.base.jsontext import parse_json
-    from labctl.base.paths import host_lock
-
-    try:
-        with host_lock().open(encoding="utf-8") as lock:
-            holder = parse_json(lock.read())
-            if holder["run_folder"] != str(folder.path) or not _is_held(lock.fileno()):
-                return
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # nobody holds it, or its holder says nothing of a run
-    raise HostError(
-        f"run '{folder.name}' is being measured by process {holder['pid']} since {holder['since']}",
-        hint=f"Wait until it is done, or end it with 'kill {holder['pid']}'.",
-    )
-
-
-def _is_held(lock: int) -> bool:
-    """Return whether a living process holds the lock: after SIGKILL its text stays, the lock
-    doesn't."""
-    import fcntl
-
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _ask(folders: list[RunFolder]) -> None:

@@ -55,7 +55,7 @@ def host_identity(folder: RunFolder, places: StatePaths) -> Identity:
         str(folder.path.parent): "/var/lib/labctl/results",
         str(places.root): "/var/lib/labctl",
         str(shipped_data()): "/usr/share/labctl",
-        str(Path(__file__).parents[1]): "/usr/share/labctl/labctl",
+        str(Path(__file__).parents[2]): "/usr/share/labctl/labctl",
         **({str(found): "/redacted/lab"} if (found := lab().folder) else {}),
         str(Path.home()): "/root",
     }

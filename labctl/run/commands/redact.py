@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from labctl import __version__
-from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.errors import BrokenError, HostError
 from labctl.base.held import open_regular
 from labctl.base.jsontext import parse_json
 from labctl.host.identity import HOST_NAME, SERIAL, USER, is_no_name
@@ -65,12 +65,10 @@ class Redacted:
 def redact(folder: RunFolder, target: Path, identity: Identity) -> Redacted:
     """Write the copy to `target`, which must not exist yet.
 
-    Raises HostError when it can't be written, UsageError for a run that isn't over, BrokenError
+    Raises HostError when it can't be written, UsageError for a run of a newer labctl, BrokenError
     when the copy still holds what was to be taken out, or can't be read as the run can.
     """
     before = folder.load()
-    if before.run.get("status") == "running":
-        raise UsageError(f"run '{folder.name}' is not over", hint="Wait until it is done.")
     files, done = run_files(folder.path), Redacted()
     known = {**_found_in(files, done), **identity.known}
     vocabulary = _vocabulary(before.plan)

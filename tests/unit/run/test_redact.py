@@ -21,6 +21,7 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.paths import StatePaths
 from labctl.cli.main import cli
 from labctl.host.identity import is_no_name, read_users
+from labctl.host.lock import host_locked
 from labctl.run.commands import export as module
 from labctl.run.commands import redact as redacting
 from labctl.run.commands.export import export
@@ -409,10 +410,23 @@ def test_a_copy_that_reads_otherwise_is_none(
         redact(run, run.path.parent / "copy", identity)
 
 
-def test_a_run_that_is_measured_is_not_copied(run: RunFolder) -> None:
+def test_a_run_that_is_measured_is_not_copied(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "lock/host.lock"
+    monkeypatch.setattr("labctl.base.paths.host_lock", lambda: lock)
+    words = ["run", "export", f"{run.path}", "--out", f"{tmp_path / 'x'}"]
+    with host_locked(lock, what="labctl sweep", run_folder=run.path):
+        refused = CliRunner().invoke(cli, words)
+    assert "is being measured" in str(refused.exception)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_run_that_was_killed_is_copied(run: RunFolder) -> None:
+    """Its record says that it goes on."""
     run.write_run({**run.read_run(), "status": "running"})
-    with pytest.raises(UsageError, match="is not over"):
-        copied(run)
+    copy, _ = copied(run)
+    assert copy.read_run()["status"] == "running"
 
 
 def test_a_redacted_copy_may_be_redacted_once_more(run: RunFolder) -> None:
