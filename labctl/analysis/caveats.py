@@ -16,12 +16,12 @@ from labctl.analysis.layers import layers
 from labctl.analysis.model import Attempts, Comparison, Diagnostic, Role, RunCheck, Verdict
 from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.proven import unproven
+from labctl.analysis.setting import setting
 from labctl.analysis.skipped import skipped
 from labctl.analysis.spares import too_few_spares
 from labctl.analysis.stopping import lacks_trials, last_block, rule_of
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import listed, sentence
-from labctl.base import verified
 from labctl.base.stopping import Looks
 from labctl.base.units import Better, Unit
 from labctl.base.wording import counted, quantity
@@ -35,11 +35,6 @@ LATENCY_LIMIT = "cpu_latency_limit"
 """The metric that has a value where somebody limits it."""
 LATENCY_KNOB = "cpu-dma-latency"
 """The setting of the host by which a tuning asks for that; tuned's profiles may ask as well."""
-
-_TWO_KERNELS = (
-    "host and guest run different kernels: the native-versus-guest ratio is a stack difference, "
-    "not virtualization overhead"
-)
 
 
 def caveats(
@@ -65,7 +60,7 @@ def caveats(
     yield from unequally_invalid(attempts)
     yield from _boots(primaries)
     yield from _grave(diagnostics)
-    yield from _setting(run, design, cells)
+    yield from setting(run, design, cells)
     yield from unproven(run)
     yield from _collecting(run, cells)
     yield from _kept_awake(run, cells)
@@ -179,26 +174,6 @@ def _grave(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
             f"Intervals in {place} may promise too much: {listed(list(found), 4)}. What was seen, "
             "and what to do, stands below the tables."
         )
-
-
-def _setting(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
-    if run.run.get("accelerator") == "tcg":
-        yield "The guests ran under TCG: " + (
-            "the native-versus-guest ratio shows emulation, not virtualization."
-            if design.natives
-            else "what a tuning does to an emulated guest, it need not do to one under KVM."
-        )
-    if design.natives and run.run.get("same_kernel") is False:
-        yield sentence(str(run.run.get("kernel_sentence") or _TWO_KERNELS))
-    if run.run.get("accelerator") == "kvm" and (text := verified.kvm_caveat()):
-        yield text
-    measured_here = not run.run.get("imported")
-    if measured_here and _has_hardware_counters(cells) and (text := verified.pmu_caveat()):
-        yield text
-
-
-def _has_hardware_counters(cells: Cells) -> bool:
-    return any("source=pmu" in key for series in cells.series.values() for key in series)
 
 
 def _collecting(run: LoadedRun, cells: Cells) -> Iterator[str]:
