@@ -19,13 +19,9 @@ from labctl.analysis.byblock import ByBlock, Floats
 from labctl.analysis.cells import Series
 from labctl.analysis.intervals import Interval, Spread, unpaired
 from labctl.analysis.model import EffectKind
-from labctl.base.units import Better, Unit
-
-_NATURAL_METRICS = frozenset(
-    {"steal", "run_delay", "host_cpu", "ctx_switches", "page_faults", "cpu_latency_limit"}
-)
-_NATURAL_UNITS = frozenset({Unit.FRACTION, Unit.CPUS})
-_ZERO_IN_NATIVE = frozenset({"exits", "exit_time", "userspace_exits"})
+from labctl.base.metrics.model import Zero
+from labctl.base.metrics.table import metric_of
+from labctl.base.units import ZERO_IS_USUAL, Better, Unit
 
 _LOG_RESOLUTION = 1e-9
 _LARGEST_LOG = 700.0
@@ -72,9 +68,9 @@ class Effects:
 def natural(metric: str, unit: Unit, *, against_native: bool) -> bool:
     """Return whether a metric is compared by difference (METHOD 15): 0 is one of its usual
     values."""
-    if metric in _NATURAL_METRICS or unit in _NATURAL_UNITS:
-        return True
-    return against_native and metric in _ZERO_IN_NATIVE
+    row = metric_of(metric)
+    zero = Zero.RARE if row is None else row.zero
+    return unit in ZERO_IS_USUAL or zero is Zero.USUAL or (against_native and zero is Zero.NATIVE)
 
 
 def effects_of(

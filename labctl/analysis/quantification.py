@@ -13,6 +13,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from labctl.base.metrics.model import Counts
+from labctl.base.metrics.table import metric_of
 from labctl.base.units import Unit
 
 _RELATIVE = 0.1
@@ -27,18 +29,11 @@ ends, which together has a standard deviation of 1 / sqrt(6) operations."""
 _BINS = 1 / (_RELATIVE * math.sqrt(12))
 """A value rounded to the middle of a bin has a standard deviation of 1 / sqrt(12) bins."""
 
-_OPERATION_METRICS = frozenset(
-    {
-        *("events_per_s", "iops", "messages_per_s", "ops_per_s", "round_trips_per_s"),
-        *("operations", "round_trips", "wakeups"),
-    }
-)
-_EVENT_METRICS = frozenset(
-    {"exits", "halt_poll", "kvm_stat", "retransmits", "stalls", "userspace_exits"}
-)
-"""Of what is counted. Not here, as nothing is known but that they are above 0: what divides one
-large total by another (bandwidth, cycles, operations per CPU-second), and times that a clock of
-nanoseconds took. What has 0 as a usual value is never compared by ratio (`effects.natural`)."""
+LEAST: Mapping[Counts, float] = {Counts.EVENTS: _EVENTS, Counts.OPERATIONS: _OPERATIONS}
+"""Of what is counted, as rows of metrics say. Not here, as nothing is known but that they are above
+0: what divides one large total by another (bandwidth, cycles, operations per CPU-second), and times
+that a clock of nanoseconds took. What has 0 as a usual value is never compared by ratio
+(`effects.natural`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +72,11 @@ def limits(
                 if block in widths
             },
         )
-    if metric in _EVENT_METRICS:
-        least, noun = _EVENTS, "events"
-    elif metric in _OPERATION_METRICS:
-        least, noun = _OPERATIONS, "operations"
-    else:
+    row = metric_of(metric)
+    if row is None or row.counts is None:
         return Limits()
-    why = f"fewer than {math.ceil(least)} {noun} in a trial"
+    least = LEAST[row.counts]
+    why = f"fewer than {math.ceil(least)} {row.counts} in a trial"
     if unit is Unit.COUNT:
         return Limits(why, dict.fromkeys(values, least))
     if unit is not Unit.PER_SECOND:

@@ -20,7 +20,8 @@ from labctl.analysis.model import (
     Verdict,
 )
 from labctl.analysis.pairing import is_interleaved
-from labctl.base.latencies import OPEN, OPEN_MEAN
+from labctl.base.latencies import OPEN
+from labctl.base.metrics.table import beside_primary
 from labctl.base.wording import metric_title
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import base_name, labels_of, sample_key
@@ -29,13 +30,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _MEASURED = "not measured in this run"
-
-_SHOWN_BESIDE_PRIMARY = (
-    *(("ipc",), (OPEN_MEAN,), (f"{OPEN}p95",), ("latency_p95",)),
-    ("exits_per_op", "exits"),
-)
-"""Metrics that every table has, each by the names under which it may be recorded; open-loop ones
-only where the program has them."""
 
 _STALL_TIME = "stall_time"
 """What percentiles hide of the periods that a program missed; a column where trials lack the
@@ -201,7 +195,7 @@ class View:
             columns.append(replace(primary_column(primary), title=self.title(workload, primary)))
         if self.run.run.get("imported"):
             return columns + self._others_measured(workload, primary)
-        for names in _SHOWN_BESIDE_PRIMARY:
+        for names in beside_primary():
             if names[0].startswith(OPEN) and workload not in self._open_loop:
                 continue
             if primary is None or base_name(primary) not in names:

@@ -6,6 +6,8 @@ CLOSED = "latency_"
 """How metrics begin that a program gives by itself. While it stalls it asks for nothing, so that
 nothing is late ("coordinated omission")."""
 
+LARGEST = f"{CLOSED}max"
+
 OPEN = "open_latency_"
 """How metrics begin of a load that goes on asking at its pace, whatever the machine does."""
 

@@ -21,6 +21,10 @@ class Unit(StrEnum):
     COUNT = "count"
 
 
+ZERO_IS_USUAL = frozenset({Unit.FRACTION, Unit.CPUS})
+"""Units of shares and of CPUs: 0 is a usual value of whatever has them (METHOD 15)."""
+
+
 class Better(StrEnum):
     HIGHER = "higher"
     LOWER = "lower"

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 
-from labctl.base.latencies import CLOSED, OPEN
+from labctl.base.latencies import CLOSED, LARGEST
+from labctl.base.metrics.model import name_in_words
+from labctl.base.metrics.table import metric_of
 from labctl.base.units import Unit
 
 MINUS = "\N{MINUS SIGN}"
@@ -169,15 +171,10 @@ def metric_title(metric: str, *, closed_loop: bool = False) -> str:
     `closed_loop`: say of a latency that it is one, as where "open-loop p95 latency" stands beside.
     """
     base, _, labels = metric.partition("{")
-    title = _TITLES.get(base)
-    if base == "latency_max":
-        title = "largest latency of all blocks"
-    elif title is None and base.startswith(CLOSED):
-        title = f"{'closed-loop ' if closed_loop else ''}{base.removeprefix(CLOSED)} latency"
-    elif title is None and base.startswith(OPEN):
-        title = f"open-loop {base.removeprefix(OPEN)} latency"
-    if title is None:
-        title = base.replace("_per_s", "/s").replace("_", " ")
+    row = metric_of(base)
+    title = name_in_words(base) if row is None else row.title_of(base)
+    if closed_loop and base.startswith(CLOSED) and base != LARGEST:
+        title = f"closed-loop {title}"
     if not labels:
         return title
     values = map(_label_title, labels.rstrip("}").split(","))
@@ -188,35 +185,6 @@ def _label_title(label: str) -> str:
     """The value says it, unless it is a number."""
     name, _, value = label.partition("=")
     return f"vCPU {value}" if name == "vcpu" else value or label
-
-
-_TITLES = {
-    "ipc": "IPC",
-    "iops": "IOPS",
-    "exits": "VM exits",
-    "exits_per_op": "VM exits per operation",
-    "exit_time": "time in VM exits",
-    "exit_time_per_op": "time in VM exits per operation",
-    "userspace_exits": "exits to QEMU",
-    "userspace_exits_per_op": "exits to QEMU per operation",
-    "kvm_stat": "KVM's count",
-    "vcpu_cpu_net": "vCPU time without polling",
-    "events_per_s": "events/s",
-    "host_cpu": "host CPU",
-    "host_busy": "busy on the trial's CPUs",
-    "ctx_switches": "context switches",
-    "sibling_cpu": "CPU on sibling threads",
-    "cpu_frequency": "CPU frequency",
-    "cpu_latency_limit": "limit on idle CPUs' latency",
-    "ops_per_cpu_s": "operations per host CPU-second",
-    "llc_misses": "LLC misses",
-    "llc_misses_per_op": "LLC misses per operation",
-    "llc_miss_share": "LLC misses of all loads",
-    "llc_mpki": "LLC misses per 1000 instructions",
-    "branch_misses_per_op": "branch misses per operation",
-    "branch_miss_share": "branch misses of all branches",
-    "branch_mpki": "branch misses per 1000 instructions",
-}
 
 
 def _percent(ratio: float) -> str:

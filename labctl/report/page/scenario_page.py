@@ -10,6 +10,8 @@ from labctl.analysis.model import Comparison, Diagnostic, Level
 from labctl.analysis.side_costs import Price, side_costs_of
 from labctl.analysis.view import SYMBOLS, View, verdict_text
 from labctl.analysis.words import effect_text, interval_text
+from labctl.base.metrics.model import Page
+from labctl.base.metrics.table import beginnings
 from labctl.base.wording import quantity, share
 from labctl.report import sentences
 from labctl.report.exit_prices import Predictions, predictions
@@ -19,15 +21,8 @@ from labctl.report.page.forest import Forest, forest, native_reference
 from labctl.report.page.stacks import Stack, exits, host_cpu, no_exits
 from labctl.store.samples import labels_of
 
-_ALWAYS = (
-    *("open_latency_mean", "open_latency_p95", "latency_p95", "ipc", "exits", "exits_per_op"),
-    *("ops_per_cpu_s", "neighbour_ops_per_s"),
-)
-_MOSTLY = (
-    *_ALWAYS,
-    *("open_latency_", "latency_", "late_periods", "stall_time"),
-    *("host_cpu", "run_delay", "events_per_s", "iops"),
-)
+_ALWAYS = beginnings(Page.LARGEST)
+_MOSTLY = beginnings(Page.LARGEST, Page.LARGE)
 DETAIL: tuple[tuple[str, ...], ...] = (("",), _MOSTLY, _ALWAYS, ())
 """How metrics begin that a place's table of all numbers has, from all of them to none but the
 primary one."""

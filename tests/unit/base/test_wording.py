@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from labctl.base.metrics.table import METRICS
 from labctl.base.units import Unit
 from labctl.base.wording import (
-    _TITLES,
     change,
     change_interval,
     counted,
@@ -136,7 +136,7 @@ def test_two_metrics_never_share_a_name_and_a_number_says_of_what_it_is() -> Non
     assert metric_title("exits{reason=HLT}") == "VM exits (HLT)"
     assert metric_title("exits_per_op{reason=HLT}") == "VM exits per operation (HLT)"
     assert metric_title("exit_time{vcpu=0}") == "time in VM exits (vCPU 0)"
-    titles = [*_TITLES.values()]
+    titles = [metric_title(row.name) for row in METRICS]
     assert sorted(set(titles)) == sorted(titles)
 
 

@@ -1,0 +1,53 @@
+"""The rows of all metrics, and which of them a name is of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from labctl.base.metrics.cpu import CPU, PER_OPERATION
+from labctl.base.metrics.exits import EXITS, REASONS
+from labctl.base.metrics.host import HOST
+from labctl.base.metrics.model import ANY, Column, Metric, Page, Table
+from labctl.base.metrics.scheduler import GUEST_SCHEDULER, HOST_SCHEDULER
+from labctl.base.metrics.workload import NEIGHBOUR, WORKLOAD
+
+TABLES: Mapping[Table, tuple[Metric, ...]] = {
+    Table.WORKLOAD: WORKLOAD,
+    Table.HOST: HOST,
+    Table.PER_OPERATION: PER_OPERATION,
+    Table.CPU: CPU,
+    Table.EXITS: EXITS,
+    Table.REASONS: REASONS,
+    Table.HOST_SCHEDULER: HOST_SCHEDULER,
+    Table.GUEST_SCHEDULER: GUEST_SCHEDULER,
+    Table.NEIGHBOUR: NEIGHBOUR,
+}
+
+METRICS = tuple(metric for rows in TABLES.values() for metric in rows)
+
+_BY_NAME = {metric.name: metric for metric in METRICS}
+_BY_BEGINNING = sorted(
+    (metric for metric in METRICS if metric.name.endswith(ANY)),
+    key=lambda metric: -len(metric.begins),
+)
+
+
+def metric_of(name: str) -> Metric | None:
+    """Return the row of a metric's name without labels; None of one from elsewhere, as imported
+    trials may have."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    return next((row for row in _BY_BEGINNING if name.startswith(row.begins)), None)
+
+
+def beside_primary() -> tuple[tuple[str, ...], ...]:
+    """Return the metrics that every table has beside its primary one, column by column; open-loop
+    ones only where the program has them."""
+    return tuple(
+        tuple(metric.name for metric in METRICS if metric.column is column) for column in Column
+    )
+
+
+def beginnings(*pages: Page) -> tuple[str, ...]:
+    """Return how the names begin of the metrics that such pages have."""
+    return tuple(metric.begins for metric in METRICS if metric.page in pages)

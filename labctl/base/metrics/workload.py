@@ -1,0 +1,202 @@
+"""Metrics of the workload and of its neighbour."""
+
+from __future__ import annotations
+
+from labctl.base.latencies import CLOSED, LARGEST, OPEN, OPEN_MEAN
+from labctl.base.metrics.model import ANY, Column, Counts, Metric, Page
+from labctl.base.units import Better, Unit
+
+_CLOSED_LOOP = (
+    "closed loop: the program's histogram, in which nothing is late that wasn't asked for during "
+    "a stall; `{op=read|write|fsync}` where there are several; of `fio-fsync` without a label the "
+    "flush's; `{part=irq}` of `timerlat`"
+)
+_OPEN_LOOP = (
+    "the same as `open_latency_mean`, percentiles; of so many real wake-ups as any other takes "
+    "([METHOD 16](method.md))"
+)
+
+WORKLOAD = (
+    Metric(
+        "events_per_s",
+        Unit.PER_SECOND,
+        Better.HIGHER,
+        "sysbench",
+        counts=Counts.OPERATIONS,
+        page=Page.LARGE,
+    ),
+    Metric(
+        "iops",
+        Unit.PER_SECOND,
+        Better.HIGHER,
+        {"iops iops{op}": "fio; `op` under `randrw`"},
+        title="IOPS",
+        counts=Counts.OPERATIONS,
+        page=Page.LARGE,
+    ),
+    Metric(
+        "bandwidth",
+        Unit.BYTES_PER_SECOND,
+        Better.HIGHER,
+        {"bandwidth bandwidth{op}": "fio; iperf3 without `op`"},
+    ),
+    Metric("messages_per_s", Unit.PER_SECOND, Better.HIGHER, "hackbench", counts=Counts.OPERATIONS),
+    Metric(
+        "ops_per_s",
+        Unit.PER_SECOND,
+        Better.HIGHER,
+        "perf bench sched pipe: turns; stress-ng: its operations",
+        counts=Counts.OPERATIONS,
+    ),
+    Metric(
+        "operations",
+        Unit.COUNT,
+        Better.NEITHER,
+        "sysbench's events, fio's requests, iperf3's bytes, messages, turns, stress-ng's "
+        "operations",
+        counts=Counts.OPERATIONS,
+    ),
+    Metric("wakeups", Unit.COUNT, Better.NEITHER, "cyclictest, timerlat", counts=Counts.OPERATIONS),
+    Metric(
+        "noise",
+        Unit.CPUS,
+        Better.LOWER,
+        "oslat, osnoise: what kept busy loops from running, 5 µs or more at a time, all CPUs "
+        "together",
+    ),
+    Metric(
+        "stalls",
+        Unit.COUNT,
+        Better.LOWER,
+        "oslat, osnoise: how often that was",
+        counts=Counts.EVENTS,
+    ),
+    Metric("round_trips", Unit.COUNT, Better.NEITHER, "sockperf", counts=Counts.OPERATIONS),
+    Metric(
+        "round_trips_per_s", Unit.PER_SECOND, Better.HIGHER, "sockperf", counts=Counts.OPERATIONS
+    ),
+    Metric(
+        "retransmits",
+        Unit.COUNT,
+        Better.LOWER,
+        "iperf3: segments that TCP sent again",
+        counts=Counts.EVENTS,
+    ),
+    Metric(
+        "periods",
+        Unit.COUNT,
+        Better.NEITHER,
+        "cyclictest, timerlat: wake-ups, and the periods that they were late for and skipped: "
+        "Σ (1 + ⌊latency ÷ interval⌋)",
+    ),
+    Metric(
+        "late_periods",
+        Unit.FRACTION,
+        Better.LOWER,
+        "cyclictest, timerlat: share of the periods in which a request would have waited for "
+        "longer than one interval: what was skipped ÷ `periods`",
+        page=Page.LARGE,
+    ),
+    Metric(
+        OPEN_MEAN,
+        Unit.SECONDS,
+        Better.LOWER,
+        "cyclictest, timerlat: [open loop](decisions/latency-is-open-loop.md), mean over all "
+        "periods: a wake-up of latency L and interval I stands for L, L − I, L − 2 I, …",
+        title="open-loop mean latency",
+        column=Column.OPEN_MEAN,
+        page=Page.LARGEST,
+    ),
+    Metric(
+        f"{OPEN}p95",
+        Unit.SECONDS,
+        Better.LOWER,
+        _OPEN_LOOP,
+        title="open-loop p95 latency",
+        column=Column.OPEN_P95,
+        page=Page.LARGEST,
+    ),
+    Metric(
+        f"{OPEN}{ANY}",
+        Unit.SECONDS,
+        Better.LOWER,
+        {f"{OPEN}p50 {OPEN}p99 {OPEN}p999": _OPEN_LOOP},
+        title="open-loop {} latency",
+        page=Page.LARGE,
+    ),
+    Metric(
+        f"{CLOSED}p95",
+        Unit.SECONDS,
+        Better.LOWER,
+        _CLOSED_LOOP,
+        title="p95 latency",
+        column=Column.P95,
+        page=Page.LARGEST,
+    ),
+    Metric(
+        f"{CLOSED}{ANY}",
+        Unit.SECONDS,
+        Better.LOWER,
+        {f"{CLOSED}p50 {CLOSED}p99 {CLOSED}p999": _CLOSED_LOOP},
+        title="{} latency",
+        page=Page.LARGE,
+    ),
+    Metric(
+        LARGEST,
+        Unit.SECONDS,
+        Better.LOWER,
+        "the program; a maximum grows with the trial's length",
+        title="largest latency of all blocks",
+        page=Page.LARGE,
+    ),
+    Metric(
+        "bin_width",
+        Unit.FRACTION,
+        Better.NEITHER,
+        {
+            "bin_width{of=latency_…} bin_width{of=open_latency_…}": "width of the percentile's bin "
+            "over its middle (of a mean: times the share of the fullest bin); a floor for the "
+            "spread of its effects ([METHOD 16](method.md))"
+        },
+        compared=False,
+    ),
+    Metric(
+        "batch_error",
+        Unit.FRACTION,
+        Better.NEITHER,
+        {
+            "batch_error{of=…,batches=8|4}": "standard error of the trial's rate over the rate, by "
+            "that many batches of its windows ([METHOD 21](method.md))"
+        },
+        compared=False,
+    ),
+    Metric(
+        "stall_time",
+        Unit.SECONDS,
+        Better.LOWER,
+        "cyclictest: Σ max(0, latency − interval), all threads together",
+        page=Page.LARGE,
+    ),
+    Metric(
+        "duration",
+        Unit.SECONDS,
+        Better.NEITHER,
+        "`side.json`: CLOCK_MONOTONIC of the machine, fork to wait",
+    ),
+)
+
+NEIGHBOUR = (
+    Metric(
+        "neighbour_cpu",
+        Unit.CPUS,
+        Better.HIGHER,
+        "what all hogs together got in the measured window",
+    ),
+    Metric(
+        "neighbour_ops_per_s",
+        Unit.PER_SECOND,
+        Better.HIGHER,
+        "that × (operations ÷ CPU seconds over the hogs' whole lives)",
+        page=Page.LARGEST,
+    ),
+)

@@ -1,0 +1,78 @@
+"""The table of metrics knows whatever a trial holds, and its rows agree with each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from labctl.base.metrics.model import ANY, Column
+from labctl.base.metrics.table import METRICS, beside_primary, metric_of
+from labctl.base.wording import metric_title
+from labctl.store.samples import base_name, labels_of
+
+TRIALS = Path(__file__).parents[3] / "results" / "example" / "trials"
+
+
+def recorded(what: str) -> Iterator[dict[str, Any]]:
+    for path in sorted(TRIALS.glob("*/samples.json")):
+        yield from json.loads(path.read_text())[what]
+
+
+def test_every_recorded_sample_has_its_row_s_unit_and_direction() -> None:
+    seen = set()
+    for sample in recorded("samples"):
+        metric, labels = sample["metric"], sample["labels"]
+        row = metric_of(metric)
+        assert row is not None, metric
+        assert (sample["unit"], sample["better"]) == (row.unit, row.better_of(labels)), sample
+        seen.add(metric)
+    assert len(seen) > 20
+
+
+def test_every_recorded_absence_has_a_row() -> None:
+    names = {base_name(absent["metric"]) for absent in recorded("unavailable")}
+    assert [name for name in names if metric_of(name) is None] == []
+
+
+def test_a_row_names_the_labels_of_every_recorded_sample() -> None:
+    for sample in recorded("samples"):
+        row = metric_of(sample["metric"])
+        assert row is not None
+        if row.name.endswith(ANY):
+            continue  # their labels stand in the text
+        forms = [*row.forms, *(keys for there in row.elsewhere.values() for keys in there)]
+        known = [set(labels_of(key)) for keys in forms for key in keys.split()]
+        assert set(sample["labels"]) in known, sample
+
+
+def test_a_name_has_one_row_and_its_keys_begin_with_it() -> None:
+    assert len({row.name for row in METRICS}) == len(METRICS)
+    for row in METRICS:
+        for keys in row.forms:
+            for key in keys.split():
+                assert metric_of(base_name(key)) is row or key == row.name
+
+
+def test_the_row_of_a_name_wins_over_the_row_of_its_beginning() -> None:
+    for name, row in {
+        "latency_p95": "latency_p95",
+        "latency_p90": "latency_*",
+        "open_latency_p999": "open_latency_*",
+        "sched_delays": "sched_delays",
+        "sched_delay_p50": "sched_delay_p*",
+    }.items():
+        found = metric_of(name)
+        assert found is not None
+        assert found.name == row
+    assert metric_of("frames_per_s") is None
+
+
+def test_a_metric_from_elsewhere_is_read_by_its_name() -> None:
+    assert metric_title("frames_per_s{of=game}") == "frames/s (game)"
+
+
+def test_every_column_has_a_metric() -> None:
+    assert len(beside_primary()) == len(Column)
+    assert all(beside_primary())
