@@ -13,10 +13,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from labctl.base.units import Better, Unit
 from labctl.store.readings import Kinds
 from labctl.store.run_folder import LoadedTrial
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, Sample, sample
 
 METRIC = "preempted_time"
 OTHERS = "others"
@@ -112,11 +111,5 @@ def _renamed(
         values = {name: known.by.get(name, 0.0) for name in names[of]}
         values[OTHERS] = math.fsum(v for name, v in known.by.items() if name not in values)
         for name, value in values.items():
-            yield Sample(
-                metric=METRIC,
-                value=value,
-                unit=Unit.CPUS,
-                better=Better.LOWER,
-                labels={"by": name, **dict(of)},
-                source=known.witness.source,
-            )
+            labels = {"by": name, **dict(of)}
+            yield sample(METRIC, value, source=known.witness.source, labels=labels)

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
 from labctl.collect.known import Known, MissingReadingError
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 
 RAW = "calibration.json"
@@ -128,14 +127,7 @@ def parse(
     except MissingReadingError as error:
         yield _unavailable(str(error))
         return
-    yield Sample(
-        metric="ipc",
-        value=instructions / cycles,
-        unit=Unit.INSTRUCTIONS_PER_CYCLE,
-        better=Better.HIGHER,
-        labels={"source": "calibrated"},
-        source=RAW,
-    )
+    yield sample("ipc", instructions / cycles, source=RAW, labels={"source": "calibrated"})
 
 
 def _calibration(raw: TrialFolder) -> tuple[float, float | None]:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from labctl.base.units import Better, Unit
 from labctl.collect import perf_stat, side, snapshots
 from labctl.collect.known import Known, MissingReadingError
-from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 
 _MISSES = tuple(f"{what}_misses" for what in perf_stat.MISSES)
 
 _PER_OPERATION = {
-    "exits": ("exits_per_op", Unit.PER_OPERATION),
-    "exit_time": ("exit_time_per_op", Unit.SECONDS),
-    "userspace_exits": ("userspace_exits_per_op", Unit.PER_OPERATION),
+    "exits": "exits_per_op",
+    "exit_time": "exit_time_per_op",
+    "userspace_exits": "userspace_exits_per_op",
 }
 """What is counted in `exits_window`, but for KVM's own totals, `exits` and those of each vCPU:
 theirs is `host_window`."""
@@ -45,15 +44,11 @@ def per_operation_readings(
     yield _reading(
         "ops_per_cpu_s",
         lambda: operations() / known.all_cpu_s(kind),
-        Unit.OPERATIONS_PER_CPU_SECOND,
-        Better.HIGHER,
         side.RAW if kind == "native" else snapshots.RAW,
     )
     yield _reading(
         "exits_per_op",
         lambda: known.value("exits") * known.value("host_window") / operations(),
-        Unit.PER_OPERATION,
-        Better.LOWER,
         snapshots.RAW,
     )
     yield from _breakdown(readings, known, operations)
@@ -61,8 +56,6 @@ def per_operation_readings(
     yield _reading(
         "cycles_per_op",
         lambda: known.value("user_cycles") / operations(),
-        Unit.PER_OPERATION,
-        Better.LOWER,
         perf_stat.RAW,
     )
     for missed in readings:
@@ -70,8 +63,6 @@ def per_operation_readings(
             yield _reading(
                 f"{missed.metric}_per_op",
                 per_operation(missed.value),
-                Unit.PER_OPERATION,
-                Better.LOWER,
                 perf_stat.RAW,
                 missed.labels,
             )
@@ -89,8 +80,6 @@ def net_readings(readings: Iterable[Reading], *, kind: str) -> Iterator[Reading]
             - known.value("halt_poll_time{result=success}")
             - known.value("halt_poll_time{result=fail}")
         ),
-        Unit.CPUS,
-        Better.LOWER,
         snapshots.RAW,
     )
 
@@ -105,40 +94,24 @@ def _breakdown(
             continue
         if one.metric == "exits" and not one.labels:
             continue  # exits_per_op itself
-        metric, unit = _PER_OPERATION[one.metric]
+        metric = _PER_OPERATION[one.metric]
         own_total = one.metric == "exits" and "reason" not in one.labels
         try:
             window = known.value("host_window" if own_total else "exits_window")
             value = one.value * window / operations()
         except MissingReadingError:
             continue  # exits_per_op says why
-        yield Sample(
-            metric=metric,
-            value=value,
-            unit=unit,
-            better=Better.LOWER,
-            labels=one.labels,
-            source=one.source,
-        )
+        yield sample(metric, value, source=one.source, labels=one.labels)
 
 
 def _reading(
     metric: str,
     compute: Callable[[], float],
-    unit: Unit,
-    better: Better,
     source: str,
     labels: Mapping[str, str] | None = None,
 ) -> Reading:
     labels = labels or {}
     try:
-        return Sample(
-            metric=metric,
-            value=compute(),
-            unit=unit,
-            better=better,
-            labels=labels,
-            source=source,
-        )
+        return sample(metric, compute(), source=source, labels=labels)
     except MissingReadingError as error:
         return Unavailable(metric=sample_key(metric, labels), reason=str(error))

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
 from labctl.base.versions import is_older
 from labctl.collect import bpf_exits, perf_exits
 from labctl.collect.bpf_exits import Counted
 from labctl.collect.known import MissingReadingError
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Sample, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.exit_names import IDLE, VMX, exit_name, qemu_exit_name
@@ -78,8 +77,8 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
         tool = str(data["tool"])
         if tool == NONE:
             # No guest, no exits, as `exits` has it.
-            for metric, unit in (("exit_time", Unit.CPUS), ("userspace_exits", Unit.PER_SECOND)):
-                yield _sample(metric, 0.0, unit, {}, files.EXITS)
+            for metric in ("exit_time", "userspace_exits"):
+                yield sample(metric, 0.0, source=files.EXITS)
             return
         kernel = str(data["kernel"])
         total = _total(data["total"])
@@ -93,13 +92,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
             f"{where}: expected what counted the exits, with vCPUs, names and KVM's total, found "
             f"something else ({error!r})"
         ) from error
-    yield Sample(
-        metric="exits_window",
-        value=breakdown.seconds,
-        unit=Unit.SECONDS,
-        better=Better.NEITHER,
-        source=breakdown.source,
-    )
+    yield sample("exits_window", breakdown.seconds, source=breakdown.source)
     yield from _userspace_readings(breakdown)
     yield from _exit_readings(breakdown, total, kernel)
 
@@ -200,13 +193,7 @@ def _exit_readings(breakdown: Breakdown, total: Total | None, kernel: str) -> It
             "of its total.",
         )
     else:
-        yield Sample(
-            metric="exits_agreement",
-            value=counted / total.exits,
-            unit=Unit.FRACTION,
-            better=Better.NEITHER,
-            source=breakdown.source,
-        )
+        yield sample("exits_agreement", counted / total.exits, source=breakdown.source)
     yield from _by_reason_and_vcpu(breakdown)
 
 
@@ -235,31 +222,31 @@ def _disagreement(counted: int, total: Total, breakdown: Breakdown) -> str | Non
 def _by_reason_and_vcpu(breakdown: Breakdown) -> Iterator[Sample]:
     seconds, source = breakdown.seconds, breakdown.source
     for reason, count in _sums(breakdown.exits, 1):
-        yield _sample("exits", count / seconds, Unit.PER_SECOND, {"reason": reason}, source)
+        yield sample("exits", count / seconds, source=source, labels={"reason": reason})
     # An exit that was counted may have ended after the window, or without an entry: no time yet.
     timed = {key: breakdown.ns.get(key, 0) for key in breakdown.exits if key[1] not in IDLE}
-    yield _sample("exit_time", sum(timed.values()) / 1e9 / seconds, Unit.CPUS, {}, source)
+    yield sample("exit_time", sum(timed.values()) / 1e9 / seconds, source=source)
     for reason, ns in _sums(timed, 1):
-        yield _sample("exit_time", ns / 1e9 / seconds, Unit.CPUS, {"reason": reason}, source)
+        yield sample("exit_time", ns / 1e9 / seconds, source=source, labels={"reason": reason})
     for vcpu, ns in _sums(timed, 0):
-        yield _sample("exit_time", ns / 1e9 / seconds, Unit.CPUS, {"vcpu": str(vcpu)}, source)
+        yield sample("exit_time", ns / 1e9 / seconds, source=source, labels={"vcpu": str(vcpu)})
     if len({vcpu for vcpu, _ in breakdown.exits}) == 1:
         return  # where the sums are those of the one vCPU
     for (vcpu, reason), count in breakdown.exits.items():
         labels = {"reason": reason, "vcpu": str(vcpu)}
-        yield _sample("exits", count / seconds, Unit.PER_SECOND, labels, source)
+        yield sample("exits", count / seconds, source=source, labels=labels)
         if (vcpu, reason) in timed:
             cpus = timed[vcpu, reason] / 1e9 / seconds
-            yield _sample("exit_time", cpus, Unit.CPUS, labels, source)
+            yield sample("exit_time", cpus, source=source, labels=labels)
 
 
 def _userspace_readings(breakdown: Breakdown) -> Iterator[Sample]:
     seconds, source = breakdown.seconds, breakdown.source
     count = sum(breakdown.userspace.values())
-    yield _sample("userspace_exits", count / seconds, Unit.PER_SECOND, {}, source)
+    yield sample("userspace_exits", count / seconds, source=source)
     for reason, count in sorted(breakdown.userspace.items()):
         labels = {"reason": reason}
-        yield _sample("userspace_exits", count / seconds, Unit.PER_SECOND, labels, source)
+        yield sample("userspace_exits", count / seconds, source=source, labels=labels)
 
 
 def _sums(counts: Mapping[tuple[int, str], int], by: int) -> list[tuple[Any, int]]:
@@ -273,14 +260,6 @@ def _added(counts: Iterable[tuple[_K, int]]) -> dict[_K, int]:
     for key, count in counts:
         sums[key] += count
     return dict(sums)
-
-
-def _sample(
-    metric: str, value: float, unit: Unit, labels: Mapping[str, str], source: str
-) -> Sample:
-    return Sample(
-        metric=metric, value=value, unit=unit, better=Better.LOWER, labels=labels, source=source
-    )
 
 
 def _unavailable(metrics: Sequence[str], reason: str) -> Iterator[Unavailable]:

@@ -16,11 +16,10 @@ from typing import Any
 
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
 from labctl.collect import side, task_clock
 from labctl.collect.host_threads import ROLES, Threads, Used, ended_cpu_s, read_threads
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
-from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 from labctl.trace.threads import HELPERS, VCPU
 
@@ -49,13 +48,13 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
     """
     snapshots = read_snapshots(raw)
     busy = snapshots.busy(snapshots.trial_cpus)
-    yield _cpus("host_busy", busy, {})
+    yield sample("host_busy", busy, source=RAW)
     known = _known_s(raw, snapshots)
     labels = {"thread": "other"}
     if isinstance(known, str):
         yield Unavailable(metric=sample_key("host_cpu", labels), reason=known)
     else:
-        yield _cpus("host_cpu", busy - known / snapshots.seconds, labels)
+        yield sample("host_cpu", busy - known / snapshots.seconds, source=RAW, labels=labels)
 
 
 def _known_s(raw: TrialFolder, snapshots: Snapshots) -> float | str:
@@ -176,14 +175,3 @@ def _rows(taken: Any, where: str) -> dict[int, _Ran]:
         raise BrokenError(
             f"{where}: expected what task clocks have counted, found something else ({error!r})"
         ) from error
-
-
-def _cpus(metric: str, value: float, labels: Mapping[str, str]) -> Sample:
-    return Sample(
-        metric=metric,
-        value=value,
-        unit=Unit.CPUS,
-        better=Better.NEITHER,
-        labels=labels,
-        source=RAW,
-    )

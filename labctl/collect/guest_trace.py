@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labctl.base.units import Better, Unit
-from labctl.collect.waiting import no_waiting, sample, waiting
-from labctl.store.samples import Reading, Unavailable
+from labctl.collect.waiting import no_waiting, waiting
+from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import stored_clock_map
@@ -101,8 +100,8 @@ def _readings(trace: Trace, window: Window) -> Iterator[Reading]:
     times = trace.events[SWITCH].time_ns
     switches = int(np.count_nonzero((times >= window.start_ns) & (times <= window.end_ns)))
     rate = switches / window.seconds
-    yield sample(files.GUEST, "ctx_switches", rate, Unit.PER_SECOND, Better.LOWER, _OF_GUEST)
-    yield sample(files.GUEST, "lost_events", trace.lost, Unit.COUNT, Better.NEITHER, _OF_GUEST)
+    yield sample("ctx_switches", rate, source=files.GUEST, labels=_OF_GUEST)
+    yield sample("lost_events", trace.lost, source=files.GUEST, labels=_OF_GUEST)
 
 
 def _clock_error(raw: TrialFolder) -> Reading:
@@ -110,7 +109,7 @@ def _clock_error(raw: TrialFolder) -> Reading:
     if isinstance(found, str):
         return Unavailable(metric="clock_error", reason=f"{found}.")
     error_s = found.error_ns / 1e9
-    return sample(files.CLOCKS, "clock_error", error_s, Unit.SECONDS, Better.NEITHER)
+    return sample("clock_error", error_s, source=files.CLOCKS)
 
 
 def _unavailable(reason: str, *metrics: str) -> Iterator[Unavailable]:

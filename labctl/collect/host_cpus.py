@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError
 from labctl.base.latency_qos import NO_LIMIT_US
-from labctl.base.units import Better, Unit
 from labctl.collect.perf_stat_text import counts, read_counters, totals
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 
 LIMIT = "cpu_latency_limit_us"
@@ -55,13 +54,7 @@ def _sibling_cpu(snapshots: Snapshots) -> Reading:
     if not others:
         reason = "the trial's CPUs share their cores with each other alone."
         return Unavailable(metric=metric, reason=reason)
-    return Sample(
-        metric=metric,
-        value=max(0.0, snapshots.busy(others)),
-        unit=Unit.CPUS,
-        better=Better.NEITHER,
-        source=RAW,
-    )
+    return sample(metric, max(0.0, snapshots.busy(others)), source=RAW)
 
 
 def _frequency(raw: TrialFolder) -> Reading:
@@ -82,13 +75,7 @@ def _frequency(raw: TrialFolder) -> Reading:
     aperf, mperf, tsc, time_ms = found
     if mperf == 0 or time_ms == 0:
         return Unavailable(metric=metric, reason="MPERF did not count: were the CPUs idle?")
-    return Sample(
-        metric=metric,
-        value=aperf / mperf * tsc / (time_ms / 1000),
-        unit=Unit.HERTZ,
-        better=Better.NEITHER,
-        source=FREQUENCY,
-    )
+    return sample(metric, aperf / mperf * tsc / (time_ms / 1000), source=FREQUENCY)
 
 
 def _latency_limit(snapshots: Snapshots) -> Reading:
@@ -104,10 +91,4 @@ def _latency_limit(snapshots: Snapshots) -> Reading:
     if found >= NO_LIMIT_US:
         reason = "nobody limited how long an idle CPU may take to wake up."
         return Unavailable(metric=metric, reason=reason)
-    return Sample(
-        metric=metric,
-        value=found / 1e6,
-        unit=Unit.SECONDS,
-        better=Better.NEITHER,
-        source=RAW,
-    )
+    return sample(metric, found / 1e6, source=RAW)

@@ -11,10 +11,9 @@ from typing import Any
 
 from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
 from labctl.collect import side
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
-from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 from labctl.trace.threads import HELPERS, VCPU
 
@@ -119,13 +118,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
     """
     snapshots = read_snapshots(raw)
     threads = read_threads(snapshots)
-    yield Sample(
-        metric="host_window",
-        value=snapshots.seconds,
-        unit=Unit.SECONDS,
-        better=Better.NEITHER,
-        source=RAW,
-    )
+    yield sample("host_window", snapshots.seconds, source=RAW)
     yield from _role_cpu(snapshots, threads)
     if snapshots.is_native:
         yield _workload_cpu(raw)
@@ -214,21 +207,13 @@ def _vcpu_readings(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
             yield Unavailable(metric=key, reason=problem)
         return
     vcpus = threads.of("vcpu")
-    yield Sample(
-        metric="run_delay",
-        value=sum(t.delay_ns for t in vcpus) / 1e9 / snapshots.seconds,
-        unit=Unit.FRACTION,
-        better=Better.LOWER,
-        source=RAW,
-    )
+    yield sample("run_delay", sum(t.delay_ns for t in vcpus) / 1e9 / snapshots.seconds, source=RAW)
     for kind in _SWITCHES:
-        yield Sample(
-            metric="ctx_switches",
-            value=sum(t.switches[kind] for t in vcpus) / snapshots.seconds,
-            unit=Unit.PER_SECOND,
-            better=Better.LOWER,
-            labels={"of": "vcpu", "kind": kind},
+        yield sample(
+            "ctx_switches",
+            sum(t.switches[kind] for t in vcpus) / snapshots.seconds,
             source=RAW,
+            labels={"of": "vcpu", "kind": kind},
         )
 
 
@@ -237,13 +222,7 @@ def _host_steal(snapshots: Snapshots) -> Sample:
     total = snapshots.tick_change("cpu", "total")
     if total <= 0:
         raise BrokenError(f"{snapshots.where}: /proc/stat did not advance between the snapshots")
-    return Sample(
-        metric="host_steal",
-        value=max(0, snapshots.tick_change("cpu", "steal")) / total,
-        unit=Unit.FRACTION,
-        better=Better.LOWER,
-        source=RAW,
-    )
+    return sample("host_steal", max(0, snapshots.tick_change("cpu", "steal")) / total, source=RAW)
 
 
 def _both(snapshots: Snapshots) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -342,14 +321,7 @@ def _gone(role: str, threads: Threads) -> str:
 
 
 def _cpu(role: str, value: float, source: str) -> Sample:
-    return Sample(
-        metric="host_cpu",
-        value=value,
-        unit=Unit.CPUS,
-        better=Better.NEITHER if role in ("neighbour", "peer", "labctl") else Better.LOWER,
-        labels={"thread": role},
-        source=source,
-    )
+    return sample("host_cpu", value, source=source, labels={"thread": role})
 
 
 def _kept(text: str, starts: tuple[str, ...]) -> str:

@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from labctl.base.units import Better, Unit
 from labctl.collect.snapshots import Snapshots, read_snapshots
-from labctl.collect.waiting import no_waiting, sample, waiting, why_unknown
-from labctl.store.samples import Reading, Unavailable, sample_key
+from labctl.collect.waiting import no_waiting, waiting, why_unknown
+from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.trace import files
 from labctl.trace.model import Trace
 from labctl.trace.problems import HOST_TRACE, noted_problem
@@ -43,7 +42,7 @@ def parse(traces: Traces) -> Iterator[Reading]:
         return
     if snapshots.is_native:
         threads = [*threads, *_children(trace, threads)]
-    yield sample(files.HOST, "lost_events", trace.lost, Unit.COUNT, Better.NEITHER)
+    yield sample("lost_events", trace.lost, source=files.HOST)
     window = (snapshots.before["monotonic_ns"], snapshots.after["monotonic_ns"])
     found = schedule(trace, [thread.tid for thread in threads], window=window)
     yield from _cpu_times(found, threads, snapshots.seconds)
@@ -88,8 +87,7 @@ def _cpu_times(found: Schedule, threads: Sequence[Thread], seconds: float) -> It
         else:
             seen = [found.threads[thread.tid] for thread in ours if thread.tid in found.threads]
             value = sum(thread.on_cpu_ns for thread in seen) / 1e9 / seconds
-            better = Better.NEITHER if role == "workload" else Better.LOWER
-            yield sample(files.HOST, "cpu_time", value, Unit.CPUS, better, labels)
+            yield sample("cpu_time", value, source=files.HOST, labels=labels)
 
 
 def _nothing(of: str, threads: Sequence[Thread], reason: str) -> Iterator[Unavailable]:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
-from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 
 KEY = "query_stats"
@@ -126,13 +125,11 @@ def _readings(changes: Mapping[str, int], snapshots: Snapshots) -> Iterator[Read
         yield Unavailable(metric="halt_poll", reason="KVM of this host doesn't count halt polls.")
     for result, name in _POLL_NS.items():
         if name in changes:
-            yield Sample(
-                metric="halt_poll_time",
-                value=changes[name] / 1e9 / snapshots.seconds,
-                unit=Unit.CPUS,
-                better=Better.NEITHER,
-                labels={"result": result},
+            yield sample(
+                "halt_poll_time",
+                changes[name] / 1e9 / snapshots.seconds,
                 source=RAW,
+                labels={"result": result},
             )
         else:
             reason = f"KVM of this host doesn't count '{name}'."
@@ -172,11 +169,4 @@ def _unavailable(reason: str) -> Iterator[Reading]:
 
 
 def _per_second(metric: str, count: int, snapshots: Snapshots, labels: Mapping[str, str]) -> Sample:
-    return Sample(
-        metric=metric,
-        value=count / snapshots.seconds,
-        unit=Unit.PER_SECOND,
-        better=Better.LOWER if metric == "exits" else Better.NEITHER,
-        labels=labels,
-        source=RAW,
-    )
+    return sample(metric, count / snapshots.seconds, source=RAW, labels=labels)

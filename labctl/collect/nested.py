@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator
 
 from labctl.base.errors import UsageError
 from labctl.base.percentiles import SAMPLES_BEYOND
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Unavailable, sample
 from labctl.trace import files
 from labctl.trace.timeline.lanes import Timeline
 from labctl.trace.timeline.nested import timeline_of_files
@@ -51,7 +50,7 @@ def parse(
     if coverage is None:
         yield Unavailable(metric=SEEN, reason=_problems(timeline))
     else:
-        yield _fraction(SEEN, coverage.seen / coverage.total, source)
+        yield sample(SEEN, coverage.seen / coverage.total, source=source)
     late = round(timeline.figures.get("late_wakeups", 0))
     impossible = _IMPOSSIBLE.get("native" if kind == "native" else accelerator, {})
     for metric in SHARES:
@@ -61,15 +60,9 @@ def parse(
             reason = f"{late} late wake-ups are fewer than {SAMPLES_BEYOND} (METHOD rule 16)."
             yield Unavailable(metric=metric, reason=reason)
         elif metric in timeline.figures:
-            yield _fraction(metric, timeline.figures[metric], source)
+            yield sample(metric, timeline.figures[metric], source=source)
         else:
             yield Unavailable(metric=metric, reason=_why_none(timeline, metric))
-
-
-def _fraction(metric: str, value: float, source: str) -> Sample:
-    return Sample(
-        metric=metric, value=value, unit=Unit.FRACTION, better=Better.NEITHER, source=source
-    )
 
 
 def _why_none(timeline: Timeline, share: str) -> str:

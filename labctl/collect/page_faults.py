@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
-from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 
 _FIELDS = {"minor": 7, "major": 9}
@@ -46,13 +45,8 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
         if isinstance(counted, str):
             yield Unavailable(metric=sample_key("page_faults", labels), reason=counted)
         else:
-            yield Sample(
-                metric="page_faults",
-                value=counted[kind] / snapshots.seconds,
-                unit=Unit.PER_SECOND,
-                better=Better.LOWER,
-                labels=labels,
-                source=RAW,
+            yield sample(
+                "page_faults", counted[kind] / snapshots.seconds, source=RAW, labels=labels
             )
 
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
 from labctl.collect.perf_stat_text import counts, read_counters, totals
-from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 
 RAW = "perf-stat.txt"
@@ -107,31 +106,25 @@ class _Counts:
             "ipc",
             instructions,
             (cycles,),
-            Unit.INSTRUCTIONS_PER_CYCLE,
-            Better.HIGHER,
             {"source": "pmu"},
         )
         yield self._ratio(
             "ipc",
             kernel_instructions,
             (kernel,),
-            Unit.INSTRUCTIONS_PER_CYCLE,
-            Better.NEITHER,
             {"source": "pmu", "level": "kernel"},
         )
         if self._kind == "guest":
             # Of the vCPU threads' cycles what the host (QEMU, KVM) spent: H / (G + H).
             whole = ("cycles:H", cycles, kernel)
-            yield self._ratio("host_share", "cycles:H", whole, Unit.FRACTION, Better.LOWER)
+            yield self._ratio("host_share", "cycles:H", whole)
         yield self._count("user_cycles", cycles)
         for what, pairs in MISSES.items():
             yield from self._missed(what, pairs, instructions)
         for where, event in _STALLS.items():
             (stalled,) = _in_mode(self._kind, "u", event)
             labels = {"where": where}
-            yield self._ratio(
-                "stalled_cycles", stalled, (cycles,), Unit.FRACTION, Better.LOWER, labels
-            )
+            yield self._ratio("stalled_cycles", stalled, (cycles,), labels)
 
     def _missed(
         self, what: str, pairs: Sequence[tuple[str, str]], instructions: str
@@ -141,15 +134,11 @@ class _Counts:
         event, misses, tries = (counted or named)[0]
         labels = {"event": event} if counted else {}
         yield self._count(f"{what}_misses", misses, labels, may_be_none=True)
-        yield self._ratio(
-            f"{what}_miss_share", misses, (tries,), Unit.FRACTION, Better.LOWER, labels
-        )
+        yield self._ratio(f"{what}_miss_share", misses, (tries,), labels)
         yield self._ratio(
             f"{what}_mpki",
             misses,
             (instructions,),
-            Unit.PER_1000_INSTRUCTIONS,
-            Better.LOWER,
             labels,
             times=1000,
         )
@@ -159,8 +148,6 @@ class _Counts:
         metric: str,
         above: str,
         below: Sequence[str],
-        unit: Unit,
-        better: Better,
         labels: Mapping[str, str] | None = None,
         *,
         times: float = 1,
@@ -173,9 +160,7 @@ class _Counts:
         if sum(found[1:]) == 0:
             return Unavailable(metric=sample_key(metric, labels), reason=_none_of(below[-1]))
         value = times * found[0] / sum(found[1:])
-        return Sample(
-            metric=metric, value=value, unit=unit, better=better, labels=labels, source=RAW
-        )
+        return sample(metric, value, source=RAW, labels=labels)
 
     def _count(
         self,
@@ -191,14 +176,7 @@ class _Counts:
             found = _none_of(event)
         if isinstance(found, str):
             return Unavailable(metric=sample_key(metric, labels), reason=found)
-        return Sample(
-            metric=metric,
-            value=found[0],
-            unit=Unit.COUNT,
-            better=Better.NEITHER,
-            labels=labels,
-            source=RAW,
-        )
+        return sample(metric, found[0], source=RAW, labels=labels)
 
     def _counts(self, events: Sequence[str]) -> list[float] | str:
         for event in events:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
 from labctl.collect.proc_stat import cpu_ticks
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 
@@ -59,21 +58,13 @@ def parse(raw: TrialFolder, *, kind: str, accelerator: str) -> Iterator[Reading]
     """duration, ctx_switches{of=workload,...} and steal. `kind`: "guest" or "native";
     `accelerator`: "kvm" or "tcg". Raises BrokenError when side.json isn't whole."""
     counted = read_side(raw)
-    yield Sample(
-        metric="duration",
-        value=counted.duration_s,
-        unit=Unit.SECONDS,
-        better=Better.NEITHER,
-        source=RAW,
-    )
+    yield sample("duration", counted.duration_s, source=RAW)
     for name, count in counted.switches.items():
-        yield Sample(
-            metric="ctx_switches",
-            value=count / counted.duration_s,
-            unit=Unit.PER_SECOND,
-            better=Better.LOWER,
-            labels={"of": "workload", "kind": name},
+        yield sample(
+            "ctx_switches",
+            count / counted.duration_s,
             source=RAW,
+            labels={"of": "workload", "kind": name},
         )
     yield _steal(counted, kind, accelerator)
 
@@ -91,10 +82,4 @@ def _steal(counted: Side, kind: str, accelerator: str) -> Reading:
     total = after.total - before.total
     if total <= 0:
         raise BrokenError(f"{counted.where}: the guest's /proc/stat did not advance")
-    return Sample(
-        metric="steal",
-        value=max(0, after.steal - before.steal) / total,
-        unit=Unit.FRACTION,
-        better=Better.LOWER,
-        source=RAW,
-    )
+    return sample("steal", max(0, after.steal - before.steal) / total, source=RAW)

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from labctl.base.percentiles import bears_unseen, samples_needed
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.trace.sched import Delays, Schedule, ThreadSchedule
 from labctl.trace.threads import HELPERS, VCPU, Thread
 
@@ -55,16 +54,16 @@ def waiting(
     waited = sum(thread.delays.total_ns for thread in seen.values()) / 1e9
     unknown = sum(thread.unknown_ns for thread in seen.values()) / 1e9
     labels = {"of": of}
-    yield sample(source, "sched_delay", waited / seconds, Unit.FRACTION, Better.LOWER, labels)
+    yield sample("sched_delay", waited / seconds, source=source, labels=labels)
     # Of the recording: no tuning is better for it.
-    yield sample(source, "sched_unknown", unknown / seconds, Unit.FRACTION, Better.NEITHER, labels)
+    yield sample("sched_unknown", unknown / seconds, source=source, labels=labels)
     for metric in ("preemptions", "migrations"):
         count = sum(getattr(thread, metric) for thread in seen.values())
-        yield sample(source, metric, count / seconds, Unit.PER_SECOND, Better.LOWER, labels)
+        yield sample(metric, count / seconds, source=source, labels=labels)
     roles = {thread.tid: thread.role for thread in threads}
     for by, length_ns in _preemptors(seen.values(), names, roles):
         value = length_ns / 1e9 / seconds
-        yield sample(source, "preempted_time", value, Unit.CPUS, Better.LOWER, {"by": by, **labels})
+        yield sample("preempted_time", value, source=source, labels={"by": by, **labels})
     for label, delays, unseen in _delays(of, seen):
         yield from _percentiles(delays, unseen, label, source)
 
@@ -121,15 +120,15 @@ def _percentiles(
             reason = f"there were {count:,} waits, and a percentile of that rank needs {needed:,}."
             yield Unavailable(metric=sample_key(metric, labels), reason=reason)
         else:
-            yield sample(source, metric, value / 1e9, Unit.SECONDS, Better.LOWER, labels)
+            yield sample(metric, value / 1e9, source=source, labels=labels)
     # A maximum says little without the number that it is the largest of.
-    yield sample(source, "sched_delays", count, Unit.COUNT, Better.NEITHER, labels)
-    yield sample(source, "sched_delays_unseen", unseen, Unit.COUNT, Better.NEITHER, labels)
+    yield sample("sched_delays", count, source=source, labels=labels)
+    yield sample("sched_delays_unseen", unseen, source=source, labels=labels)
     if not bears_unseen(_PERCENTILES["p95"], count, unseen):
         yield Unavailable(metric=sample_key("sched_delay_max", labels), reason=hidden)
     elif count:
         worst = int(delays.length_ns.max()) / 1e9
-        yield sample(source, "sched_delay_max", worst, Unit.SECONDS, Better.LOWER, labels)
+        yield sample("sched_delay_max", worst, source=source, labels=labels)
     else:
         reason = "nothing waited for a CPU in the measured window."
         yield Unavailable(metric=sample_key("sched_delay_max", labels), reason=reason)
@@ -168,16 +167,3 @@ def no_waiting(of: str, ours: Sequence[Thread], reason: str) -> Iterator[Unavail
     for one in single:
         for name in (*_PERCENTILES, "max"):
             yield Unavailable(metric=sample_key(f"sched_delay_{name}", one), reason=reason)
-
-
-def sample(
-    source: str,
-    metric: str,
-    value: float,
-    unit: Unit,
-    better: Better,
-    labels: Mapping[str, str] | None = None,
-) -> Sample:
-    return Sample(
-        metric=metric, value=value, unit=unit, better=better, labels=labels or {}, source=source
-    )

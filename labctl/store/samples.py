@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from labctl.base.metrics.table import metric_of
 from labctl.base.units import Better, Unit
 
 
@@ -67,6 +68,24 @@ class Sample:
             labels=dict(data["labels"]),
             source=data["source"],
         )
+
+
+def sample(
+    metric: str, value: float, *, source: str, labels: Mapping[str, str] | None = None
+) -> Sample:
+    """Return a sample of a metric that has a row, which gives its unit and its direction. Raises
+    LookupError for one without."""
+    row = metric_of(metric)
+    if row is None:
+        raise LookupError(f"'{metric}' has no row in labctl/base/metrics")
+    return Sample(
+        metric=metric,
+        value=value,
+        unit=row.unit,
+        better=row.better_of(labels or {}),
+        labels=labels or {},
+        source=source,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.jsontext import parse_json
 from labctl.base.latencies import OPEN_MEAN
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import open_loop
 from labctl.workloads.histogram import Bin, histogram, latency_readings
@@ -95,13 +94,7 @@ class Cyclictest(WorkloadBase):
             source=source,
             beyond=sum(thread.beyond for thread in threads),
         )
-        yield Sample(
-            metric="wakeups",
-            value=latencies.count,
-            unit=Unit.COUNT,
-            better=Better.NEITHER,
-            source=source,
-        )
+        yield sample("wakeups", latencies.count, source=source)
         maximum_us = max(thread.max_us for thread in threads)
         yield from latency_readings(latencies, maximum_us * MICROSECOND_S)
         yield _stall_time(threads, interval_us, source)
@@ -184,13 +177,7 @@ def _stall_time(threads: list[Thread], interval_us: int | None, source: str) -> 
         if lengths_us is None:
             return Unavailable(metric="stall_time", reason=open_loop.OVERFLOW)
         total_us += sum(max(0, us - interval_us) * count for us, count in lengths_us.items())
-    return Sample(
-        metric="stall_time",
-        value=total_us * MICROSECOND_S,
-        unit=Unit.SECONDS,
-        better=Better.LOWER,
-        source=source,
-    )
+    return sample("stall_time", total_us * MICROSECOND_S, source=source)
 
 
 CYCLICTEST = Cyclictest()

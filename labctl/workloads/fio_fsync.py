@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import fio
 from labctl.workloads.model import (
@@ -45,11 +44,8 @@ class FioFsync(WorkloadBase):
         # 'sync.total_ios' counts every fsync and no fdatasync.
         if writes <= 0 or fio.number(job, where, "sync", "lat_ns", "N") <= 0:
             raise BrokenError(f"{where}: expected writes and flushes from fio, found none")
-        for metric, value, unit, better in (
-            ("iops", fio.number(job, where, "write", "iops"), Unit.PER_SECOND, Better.HIGHER),
-            ("operations", writes, Unit.COUNT, Better.NEITHER),
-        ):
-            yield Sample(metric=metric, value=value, unit=unit, better=better, source=source)
+        yield sample("iops", fio.number(job, where, "write", "iops"), source=source)
+        yield sample("operations", writes, source=source)
         yield from fio.latency(job, where, "sync", "lat_ns", {}, source)
         yield from fio.latency(job, where, "write", "clat_ns", {"op": "write"}, source)
         yield from fio.errors(raw)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError, UsageError
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import fio
 from labctl.workloads.model import (
@@ -114,22 +113,13 @@ class FioRandom(WorkloadBase):
         directions = [direction for direction, count in done.items() if count > 0]
         if not directions:
             raise BrokenError(f"{where}: fio did no I/O at all")
-        yield Sample(
-            metric="operations",
-            value=sum(done.values()),
-            unit=Unit.COUNT,
-            better=Better.NEITHER,
-            source=source,
-        )
-        for name, unit, key in (
-            ("iops", Unit.PER_SECOND, "iops"),
-            ("bandwidth", Unit.BYTES_PER_SECOND, "bw_bytes"),
-        ):
+        yield sample("operations", sum(done.values()), source=source)
+        for name, key in (("iops", "iops"), ("bandwidth", "bw_bytes")):
             values = {d: fio.number(job, where, d, key) for d in directions}
-            yield _higher(name, sum(values.values()), unit, source, {})
+            yield sample(name, sum(values.values()), source=source)
             if len(directions) > 1:
                 for direction, value in values.items():
-                    yield _higher(name, value, unit, source, {"op": direction})
+                    yield sample(name, value, source=source, labels={"op": direction})
         for direction in directions:
             labels = {"op": direction} if len(directions) > 1 else {}
             yield from fio.latency(job, where, direction, "clat_ns", labels, source)
@@ -151,14 +141,6 @@ def _job(parameters: Parameters, seed: int) -> tuple[str, ...]:
     if parameters["fsync"]:
         words.append(f"--fsync={parameters['fsync']}")
     return tuple(words)
-
-
-def _higher(
-    metric: str, value: float, unit: Unit, source: str, labels: Mapping[str, str]
-) -> Sample:
-    return Sample(
-        metric=metric, value=value, unit=unit, better=Better.HIGHER, labels=labels, source=source
-    )
 
 
 FIO_RANDOM = FioRandom()

@@ -8,8 +8,7 @@ from math import ceil
 
 from labctl.base.latencies import CLOSED
 from labctl.base.percentiles import SAMPLES_BEYOND, samples_needed
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample, Unavailable, sample_key
+from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
@@ -99,22 +98,8 @@ def bin_width(
 ) -> Sample:
     """Return how coarsely a histogram shows the metric `of`, as a share of its value (METHOD
     16)."""
-    return Sample(
-        metric="bin_width",
-        value=width,
-        unit=Unit.FRACTION,
-        better=Better.NEITHER,
-        labels={**(labels or {}), "of": of},
-        source=source,
-    )
+    return sample("bin_width", width, source=source, labels={**(labels or {}), "of": of})
 
 
 def _seconds(metric: str, value: float, latencies: Histogram) -> Sample:
-    return Sample(
-        metric=metric,
-        value=value,
-        unit=Unit.SECONDS,
-        better=Better.LOWER,
-        labels=latencies.labels,
-        source=latencies.source,
-    )
+    return sample(metric, value, source=latencies.source, labels=latencies.labels)

@@ -9,8 +9,7 @@ from typing import Any
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.jsontext import parse_json
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.model import (
     ChoiceParameter,
@@ -89,26 +88,10 @@ class Iperf3(WorkloadBase):
         seconds = _number(report, where, "end", "sum_received", "seconds")
         if received <= 0 or seconds <= 0:
             raise BrokenError(f"{where}: iperf3 carried no byte")
-        yield Sample(
-            metric="operations",
-            value=received,
-            unit=Unit.COUNT,
-            better=Better.NEITHER,
-            source=STDOUT,
-        )
-        yield Sample(
-            metric="bandwidth",
-            value=received / seconds,
-            unit=Unit.BYTES_PER_SECOND,
-            better=Better.HIGHER,
-            source=STDOUT,
-        )
-        yield Sample(
-            metric="retransmits",
-            value=_number(report, where, "end", "sum_sent", "retransmits"),
-            unit=Unit.COUNT,
-            better=Better.LOWER,
-            source=STDOUT,
+        yield sample("operations", received, source=STDOUT)
+        yield sample("bandwidth", received / seconds, source=STDOUT)
+        yield sample(
+            "retransmits", _number(report, where, "end", "sum_sent", "retransmits"), source=STDOUT
         )
         yield from batch_errors(_windows(report, where), "bandwidth", STDOUT)
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
 from labctl.base.yamltext import parse_yaml
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Sample, Unavailable, sample
 from labctl.store.trial import TrialFolder
 
 BINARY = "/usr/bin/stress-ng"
@@ -76,8 +75,8 @@ def neighbour_readings(raw: TrialFolder, host: Iterable[Reading]) -> Iterator[Re
     cpu_s = sum(seconds for _, seconds in work)
     if cpu_s <= 0:
         raise BrokenError(f"{where}: the hogs used no CPU time")
-    yield _higher("neighbour_cpu", cpu.value, Unit.CPUS, cpu.source)
-    yield _higher("neighbour_ops_per_s", operations / cpu_s * cpu.value, Unit.PER_SECOND, RAW)
+    yield sample("neighbour_cpu", cpu.value, source=cpu.source)
+    yield sample("neighbour_ops_per_s", operations / cpu_s * cpu.value, source=RAW)
 
 
 _KEY = "host_cpu{thread=neighbour}"
@@ -104,7 +103,3 @@ def _finite(metrics: Mapping[str, Any], key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
         raise ValueError(f"{key} is {value!r}")
     return float(value)
-
-
-def _higher(metric: str, value: float, unit: Unit, source: str) -> Sample:
-    return Sample(metric=metric, value=value, unit=unit, better=Better.HIGHER, source=source)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from labctl.base.errors import BrokenError
 from labctl.base.latencies import OPEN, OPEN_MEAN
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Unavailable, sample
 from labctl.workloads.histogram import PERCENTILES, Bin, bin_width, histogram, percentiles
 
 MICROSECOND_S = 1e-6
@@ -72,11 +71,11 @@ def readings(threads: Sequence[Thread], interval_us: int, source: str) -> Iterat
         wakeups.update(lengths)
     requests = every_period(wakeups, interval_us)
     periods, real = sum(requests.values()), wakeups.total()
-    yield _sample("periods", periods, Unit.COUNT, Better.NEITHER, source)
-    yield _sample("late_periods", (periods - real) / periods, Unit.FRACTION, Better.LOWER, source)
+    yield sample("periods", periods, source=source)
+    yield sample("late_periods", (periods - real) / periods, source=source)
     total_us = sum(latency_us * count for latency_us, count in requests.items())
     mean_s = (total_us / periods + 0.5) * MICROSECOND_S
-    yield _sample(OPEN_MEAN, mean_s, Unit.SECONDS, Better.LOWER, source)
+    yield sample(OPEN_MEAN, mean_s, source=source)
     # What cutting does to a mean: at most half a microsecond where all values share a bin, and far
     # less of it where they are spread over several.
     fullest = max(count * (1 + us // interval_us) for us, count in wakeups.items()) / periods
@@ -107,7 +106,3 @@ def every_period(wakeups: Mapping[int, int], interval_us: int) -> dict[int, int]
             waiting += wakeups.get(left_us, 0)
             requests[left_us] = waiting
     return requests
-
-
-def _sample(metric: str, value: float, unit: Unit, better: Better, source: str) -> Sample:
-    return Sample(metric=metric, value=value, unit=unit, better=better, source=source)

@@ -9,8 +9,7 @@ from typing import Any
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.jsontext import parse_json
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.model import IntegerParameter, Setting, Watcher, integer
 
@@ -74,12 +73,9 @@ class Oslat(Watcher):
         total_us = sum((length_us - 0.5) * count for length_us, count in stalls)
         total_us += sum(thread.beyond_us for thread in threads)
         duration_s = sum(thread.duration_s for thread in threads) / len(threads)
-        for metric, value, unit, better in (
-            ("noise", total_us * MICROSECOND_S / duration_s, Unit.CPUS, Better.LOWER),
-            ("stalls", sum(count for _, count in stalls), Unit.COUNT, Better.LOWER),
-            ("latency_max", _longest_us(threads) * MICROSECOND_S, Unit.SECONDS, Better.LOWER),
-        ):
-            yield Sample(metric=metric, value=value, unit=unit, better=better, source=source)
+        yield sample("noise", total_us * MICROSECOND_S / duration_s, source=source)
+        yield sample("stalls", sum(count for _, count in stalls), source=source)
+        yield sample("latency_max", _longest_us(threads) * MICROSECOND_S, source=source)
 
 
 def _longest_us(threads: list[Thread]) -> int:

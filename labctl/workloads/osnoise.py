@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample, Unavailable
+from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import rtla
 from labctl.workloads.model import Setting, Watcher
@@ -28,22 +27,14 @@ class Osnoise(Watcher):
         if report.seconds < 1:
             raise BrokenError(f"{where}: expected a second or more of osnoise, found less")
         yield _noise(report)
-        yield Sample(
-            metric="stalls",
-            value=sum(column.count for column in report.columns),
-            unit=Unit.COUNT,
-            better=Better.LOWER,
-            source=rtla.STDOUT,
-        )
+        yield sample("stalls", sum(column.count for column in report.columns), source=rtla.STDOUT)
         if not report.columns:
             reason = f"nothing kept a CPU's thread from running for {THRESHOLD_US} us."
             yield Unavailable(metric="latency_max", reason=reason)
             return
-        yield Sample(
-            metric="latency_max",
-            value=max(column.maximum_us for column in report.columns) * rtla.MICROSECOND_S,
-            unit=Unit.SECONDS,
-            better=Better.LOWER,
+        yield sample(
+            "latency_max",
+            max(column.maximum_us for column in report.columns) * rtla.MICROSECOND_S,
             source=rtla.STDOUT,
         )
 
@@ -61,13 +52,7 @@ def _noise(report: rtla.Report) -> Reading:
         total_us += sum((length + 0.5) * count for length, count in column.by_length_us.items())
         # The only one beyond the histogram is the longest of all.
         total_us += column.maximum_us * column.beyond
-    return Sample(
-        metric="noise",
-        value=total_us * rtla.MICROSECOND_S / report.seconds,
-        unit=Unit.CPUS,
-        better=Better.LOWER,
-        source=rtla.STDOUT,
-    )
+    return sample("noise", total_us * rtla.MICROSECOND_S / report.seconds, source=rtla.STDOUT)
 
 
 OSNOISE = Osnoise(

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labctl.base.command import Command
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.model import Setting, WorkloadBase
 from labctl.workloads.windows import Window, batch_errors
@@ -65,9 +64,6 @@ class Repeated(WorkloadBase):
         runs = self.runs(raw.read_text(STDOUT), str(raw.path / STDOUT))
         operations = sum(run.operations for run in runs)
         rate = operations / sum(run.seconds for run in runs)
-        for metric, value, unit, better in (
-            (self.primary, rate, Unit.PER_SECOND, Better.HIGHER),
-            ("operations", operations, Unit.COUNT, Better.NEITHER),
-        ):
-            yield Sample(metric=metric, value=value, unit=unit, better=better, source=STDOUT)
+        yield sample(self.primary, rate, source=STDOUT)
+        yield sample("operations", operations, source=STDOUT)
         yield from batch_errors(runs, self.primary, STDOUT)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.histogram import Bin, histogram, latency_readings
 from labctl.workloads.model import (
@@ -103,20 +102,8 @@ class Sockperf(WorkloadBase):
             raise BrokenError(
                 f"{where}: sockperf counted {count} round trips and lists {by_time_ns.total()}"
             )
-        yield Sample(
-            metric="round_trips",
-            value=count,
-            unit=Unit.COUNT,
-            better=Better.NEITHER,
-            source=source,
-        )
-        yield Sample(
-            metric="round_trips_per_s",
-            value=count / seconds,
-            unit=Unit.PER_SECOND,
-            better=Better.HIGHER,
-            source=source,
-        )
+        yield sample("round_trips", count, source=source)
+        yield sample("round_trips_per_s", count / seconds, source=source)
         bins = (Bin(ns * NANOSECOND_S, NANOSECOND_S, n) for ns, n in by_time_ns.items())
         latencies = histogram(bins, source=source)
         yield from latency_readings(latencies, max(by_time_ns) * NANOSECOND_S)

@@ -8,9 +8,8 @@ from typing import Any
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
 from labctl.base.yamltext import parse_yaml
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.model import IntegerParameter, Setting, WorkloadBase
 
@@ -46,11 +45,8 @@ class StressNg(WorkloadBase):
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         source = f"files/{OUTPUT}"
         count, seconds = self._done(raw.read_text(source), str(raw.path / source))
-        for metric, value, unit, better in (
-            ("ops_per_s", count / seconds, Unit.PER_SECOND, Better.HIGHER),
-            ("operations", count, Unit.COUNT, Better.NEITHER),
-        ):
-            yield Sample(metric=metric, value=value, unit=unit, better=better, source=source)
+        yield sample("ops_per_s", count / seconds, source=source)
+        yield sample("operations", count, source=source)
 
     def _command(self, setting: Setting, length: str) -> Command:
         size_kib = setting.parameters.get("size_kib")

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from labctl.base.errors import BrokenError
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.histogram import Bin, histogram, latency_readings
 from labctl.workloads.windows import Window, batch_errors
@@ -42,11 +41,8 @@ def readings(raw: TrialFolder, rate: float) -> Iterator[Reading]:
     text = raw.read_text(STDOUT)
     where = str(raw.path / STDOUT)
     events = int(number(_EVENTS, text, where, "a line 'total number of events:'"))
-    for metric, value, unit, better in (
-        ("events_per_s", rate, Unit.PER_SECOND, Better.HIGHER),
-        ("operations", float(events), Unit.COUNT, Better.NEITHER),
-    ):
-        yield Sample(metric=metric, value=value, unit=unit, better=better, source=STDOUT)
+    yield sample("events_per_s", rate, source=STDOUT)
+    yield sample("operations", float(events), source=STDOUT)
     latencies = histogram((_bin(m) for m in _BIN.finditer(text)), source=STDOUT)
     if latencies.count != events:
         raise BrokenError(

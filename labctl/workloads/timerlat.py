@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.latencies import OPEN_MEAN
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import open_loop, rtla
 from labctl.workloads.histogram import latency_readings
@@ -31,13 +30,7 @@ class Timerlat(Watcher):
             if not latencies.count:
                 raise BrokenError(f"{where}: expected columns '{kind}' with wake-ups, found none")
             if not labels:
-                yield Sample(
-                    metric="wakeups",
-                    value=latencies.count,
-                    unit=Unit.COUNT,
-                    better=Better.NEITHER,
-                    source=rtla.STDOUT,
-                )
+                yield sample("wakeups", latencies.count, source=rtla.STDOUT)
             maximum_us = max(column.maximum_us for column in columns)
             yield from latency_readings(latencies, maximum_us * rtla.MICROSECOND_S)
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample
+from labctl.store.samples import Reading, sample
 
 BATCHES = (8, 4)
 """Into how many batches of neighbouring windows a trial is divided, the second time in pairs."""
@@ -48,13 +47,8 @@ def batch_errors(windows: Sequence[Window], metric: str, source: str) -> Iterato
         error = math.sqrt(count / (count - 1) * squares) / sum(b.operations for b in batches)
         if error == math.inf:
             return
-        yield Sample(
-            metric="batch_error",
-            value=error,
-            unit=Unit.FRACTION,
-            better=Better.NEITHER,
-            labels={"of": metric, "batches": str(count)},
-            source=source,
+        yield sample(
+            "batch_error", error, source=source, labels={"of": metric, "batches": str(count)}
         )
 
 

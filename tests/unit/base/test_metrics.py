@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import labctl
 from labctl.base.metrics.model import ANY, Column
 from labctl.base.metrics.table import METRICS, beside_primary, metric_of
+from labctl.base.units import Better, Unit
 from labctl.base.wording import metric_title
-from labctl.store.samples import base_name, labels_of
+from labctl.store.samples import base_name, labels_of, sample
 
+LABCTL = Path(labctl.__file__).parent
 TRIALS = Path(__file__).parents[3] / "results" / "example" / "trials"
 
 
@@ -22,11 +28,11 @@ def recorded(what: str) -> Iterator[dict[str, Any]]:
 
 def test_every_recorded_sample_has_its_row_s_unit_and_direction() -> None:
     seen = set()
-    for sample in recorded("samples"):
-        metric, labels = sample["metric"], sample["labels"]
+    for one in recorded("samples"):
+        metric, labels = one["metric"], one["labels"]
         row = metric_of(metric)
         assert row is not None, metric
-        assert (sample["unit"], sample["better"]) == (row.unit, row.better_of(labels)), sample
+        assert (one["unit"], one["better"]) == (row.unit, row.better_of(labels)), one
         seen.add(metric)
     assert len(seen) > 20
 
@@ -37,14 +43,14 @@ def test_every_recorded_absence_has_a_row() -> None:
 
 
 def test_a_row_names_the_labels_of_every_recorded_sample() -> None:
-    for sample in recorded("samples"):
-        row = metric_of(sample["metric"])
+    for one in recorded("samples"):
+        row = metric_of(one["metric"])
         assert row is not None
         if row.name.endswith(ANY):
             continue  # their labels stand in the text
         forms = [*row.forms, *(keys for there in row.elsewhere.values() for keys in there)]
         known = [set(labels_of(key)) for keys in forms for key in keys.split()]
-        assert set(sample["labels"]) in known, sample
+        assert set(one["labels"]) in known, one
 
 
 def test_a_name_has_one_row_and_its_keys_begin_with_it() -> None:
@@ -76,3 +82,27 @@ def test_a_metric_from_elsewhere_is_read_by_its_name() -> None:
 def test_every_column_has_a_metric() -> None:
     assert len(beside_primary()) == len(Column)
     assert all(beside_primary())
+
+
+def test_parsers_take_unit_and_direction_from_the_table() -> None:
+    made_by_hand = [
+        f"{path.name}:{node.lineno}"
+        for room in ("collect", "workloads")
+        for path in sorted((LABCTL / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id == "Sample"
+    ]
+    assert made_by_hand == []
+
+
+def test_a_sample_has_its_row_s_unit_and_its_labels_direction() -> None:
+    ours = sample("host_cpu", 0.5, source="host.json", labels={"thread": "vcpu"})
+    theirs = sample("host_cpu", 0.5, source="host.json", labels={"thread": "other"})
+    assert (ours.unit, ours.better) == (Unit.CPUS, Better.LOWER)
+    assert (theirs.unit, theirs.better) == (Unit.CPUS, Better.NEITHER)
+
+
+def test_a_sample_of_a_metric_without_a_row_is_refused() -> None:
+    with pytest.raises(LookupError, match="'frames_per_s' has no row"):
+        sample("frames_per_s", 60, source="stdout.txt")
