@@ -16,6 +16,7 @@ from labctl.base.metrics.table import METRICS, beside_primary, metric_of
 from labctl.base.units import Better, Unit
 from labctl.base.wording import metric_title
 from labctl.store.samples import base_name, labels_of, sample
+from labctl.workloads.registry import checkers
 
 LABCTL = Path(labctl.__file__).parent
 TRIALS = Path(__file__).parents[3] / "results" / "example" / "trials"
@@ -106,3 +107,10 @@ def test_a_sample_has_its_row_s_unit_and_its_labels_direction() -> None:
 def test_a_sample_of_a_metric_without_a_row_is_refused() -> None:
     with pytest.raises(LookupError, match="'frames_per_s' has no row"):
         sample("frames_per_s", 60, source="stdout.txt")
+
+
+def test_a_workload_s_primary_metric_has_a_row_and_a_direction() -> None:
+    for workload in checkers().values():
+        row = metric_of(base_name(workload.primary))
+        assert row is not None, workload.name
+        assert row.better is not Better.NEITHER, workload.name
