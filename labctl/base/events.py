@@ -40,6 +40,14 @@ class Progress(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(Event):
+    """The run waits for others to leave the host alone, for `left_s` seconds at most."""
+
+    text: str
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnded(Event):
     number: int
     valid: bool

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from labctl.base.events import Event, Note, Progress, TrialEnded, Warned
-from labctl.base.wording import duration, printable
+from labctl.base.events import Event, Note, Progress, TrialEnded, Waiting, Warned
+from labctl.base.wording import counted, duration, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +40,8 @@ class ProgressView:
         )
         self._task = self._bar.add_task("starting", total=None, left="")
         self._next_line = 0
+        self._invalid: Counter[str] = Counter()
+        self._waiting = False
         # A dumb terminal can't be drawn on: rich would show nothing at all.
         self._draws = console.is_terminal and not console.is_dumb_terminal
 
@@ -55,15 +59,22 @@ class ProgressView:
         # A bar that was never drawn would still print its closing line.
         if self._draws:
             self._bar.stop()
+        for reason, times in self._invalid.items():
+            if times > 1:
+                self._print(f"Invalid: {counted(times, 'attempt')} with '{reason}'")
 
     def listen(self, event: Event) -> None:
+        if not isinstance(event, Waiting):
+            self._waiting = False
         match event:
             case Note(text=text):
                 self._print(text)
             case Warned(text=text):
                 self._print(f"Warning: {text}")
             case TrialEnded(valid=False, text=text):
-                self._print(f"Invalid: {text}")
+                self._ended(text)
+            case Waiting():
+                self._wait(event)
             case Progress():
                 self._progress(event)
 
@@ -84,6 +95,23 @@ class ProgressView:
             invalid = f", {event.invalid} invalid" if event.invalid else ""
             told = ", ".join(part for part in (event.doing, left) if part)
             self._print(f"{event.done} of {most}{event.planned} trials{invalid}: {told}")
+
+    def _ended(self, text: str) -> None:
+        """Print the first attempt that is invalid for a reason, and count those like it."""
+        # Numbers differ, and lines below the first are logs.
+        reason = re.sub(r"\d+(\.\d+)?", "…", text.partition("): ")[2].partition("\n")[0])
+        self._invalid[reason] += 1
+        if self._invalid[reason] == 1:
+            self._print(f"Invalid: {text}")
+
+    def _wait(self, event: Waiting) -> None:
+        left = f"{duration(event.left_s)} left"
+        if self._draws:
+            self._bar.update(self._task, description=event.text, left=left)
+            self._bar.refresh()
+        elif not self._waiting:
+            self._print(f"The run {event.text}, {left} for that.")
+        self._waiting = True
 
     def _print(self, text: str) -> None:
         # What a guest said may be in it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from labctl.base.errors import UsageError
@@ -9,6 +10,10 @@ from labctl.base.errors import UsageError
 if TYPE_CHECKING:
     from labctl.base.stopping import Stopping
     from labctl.store.run_folder import RunFolder
+
+
+_TIME = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)([smh]?)")
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def rule_asked_for(
@@ -35,6 +40,16 @@ def rule_asked_for(
     if width is not None:
         return until_width(_share(width), CAP if most_blocks is None else most_blocks)
     return None if at is None else looks(_numbers(at))
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Return the seconds of a time such as "90", "90s", "10m" or "1h"; raises UsageError."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(
+            f"{option} is '{text}', which is no time", hint="Say, for example, 90s, 10m or 1h."
+        )
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def _share(text: str) -> float:

@@ -10,7 +10,7 @@ import click
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.cli.common import console, runs_folder, state_paths
-from labctl.cli.stopping import rule_asked_for, why_end
+from labctl.cli.stopping import rule_asked_for, seconds_of, why_end
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
@@ -52,6 +52,12 @@ if TYPE_CHECKING:
 @click.option("--keep-network", is_flag=True, help="That copy stays on the VM's own networks.")
 @click.option("--resume", metavar="RUN", help="Go on with an interrupted run.")
 @click.option("--extend", metavar="RUN", help="Add --blocks more blocks to a finished run.")
+@click.option(
+    "--wait-quiet",
+    metavar="TIME",
+    default="10m",
+    help="How long a run may wait for others to leave the host alone (default: 10m; 0: never).",
+)
 @click.option("--plan-only", is_flag=True, help="Print the plan, and what it could show.")
 @click.option("--results", type=click.Path(path_type=Path), help="Folder of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -144,6 +150,7 @@ def request_of(context: click.Context) -> SweepRequest:
         keep_network=given["keep_network"],
         resume=given["resume"],
         extend=given["extend"],
+        wait_quiet_s=seconds_of(given["wait_quiet"], "--wait-quiet"),
     )
 
 
@@ -159,7 +166,9 @@ def swept(request: SweepRequest, *, quiet: bool) -> RunFolder:
         return sweep(request, view.listen, why_end)
 
 
-_FREE_ON_RESUME = frozenset({"resume", "results", "accel", "connect", "as_json", "quiet"})
+_FREE_ON_RESUME = frozenset(
+    {"resume", "results", "accel", "connect", "as_json", "quiet", "wait_quiet"}
+)
 _FREE_ON_EXTEND = _FREE_ON_RESUME - {"resume"} | {"extend", "blocks"}
 
 

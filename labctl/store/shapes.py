@@ -171,6 +171,7 @@ RUN = Fields(
         "kernel_sentence": TEXT,
         "restored_state": FLAG,
         "boot_seconds": Named(NUMBER),
+        "waited_for_quiet_s": NUMBER,
         "stopped": _whole({"blocks": WHOLE, "why": TEXT}),
         "restores_shown": Listed(
             _whole(dict.fromkeys(("tuning", "workload", "condition", "run"), TEXT))

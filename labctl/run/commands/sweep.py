@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -55,6 +56,7 @@ from labctl.run.resources.disks import Disks, disk_bytes_needed
 from labctl.run.trials.engine import Engine, WhyEnd, never
 from labctl.run.trials.post_boot import Settler
 from labctl.run.trials.proof import Proof, of_older_trials
+from labctl.run.trials.quiet import Quiet
 from labctl.store import collecting_costs
 from labctl.store.exit_prices import known_prices
 from labctl.store.jsonfile import write_bytes
@@ -286,16 +288,28 @@ def _carry_out(
             proof,
             fresh_boots=fresh_boots,
             why_end=why_end,
+            quiet=Quiet(plan.limits.other_cpu, request.wait_quiet_s, lab.listener),
         )
+        began = time.monotonic()
         try:
             engine.run()
         finally:
+            _say_who_took_it(engine.quiet, time.monotonic() - began, lab.listener, record)
             if engine.ended:
                 record["stopped"] = asdict(engine.ended)
             record["trials"] = engine.counts()
             record[HASHED] = proof.to_json()
             seconds = {str(number): taken for number, taken in boots.seconds.items()}
             record["boot_seconds"] = record.get("boot_seconds", {}) | seconds
+
+
+def _say_who_took_it(
+    quiet: Quiet, run_s: float, listener: Listener, record: dict[str, Any]
+) -> None:
+    """Say what others cost the run, and put it into its record."""
+    if text := quiet.summary(run_s):
+        listener(Note(text=text))
+        record["waited_for_quiet_s"] = record.get("waited_for_quiet_s", 0.0) + quiet.waited_s
 
 
 def _check_same_accelerator(folder: RunFolder, record: dict[str, Any], chosen: Accelerator) -> None:

@@ -48,7 +48,8 @@ class SweepRequest:
     `extend`: the finished run that `overrides.blocks` more blocks are for, under its own seed.
     `kernel`, `initrd`: what guests boot in place of what the image brings. `domain`: the user's
     own, a name or a file, in place of an image; `keep_network`: its copy stays on its networks.
-    `verifies`: the run and the tuning of the advice that is measured once more."""
+    `verifies`: the run and the tuning of the advice that is measured once more. `wait_quiet_s`: for
+    how long altogether a run may wait for others to leave the host alone."""
 
     study: str
     places: StatePaths
@@ -66,6 +67,7 @@ class SweepRequest:
     verifies: Mapping[str, str] | None = None
     resume: str | None = None
     extend: str | None = None
+    wait_quiet_s: float = 600.0
 
     @property
     def earlier(self) -> str | None:

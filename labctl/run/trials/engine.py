@@ -23,8 +23,9 @@ from labctl.run.guests.boots import BootError, Boots
 from labctl.run.guests.lab import Lab
 from labctl.run.trials.parse import parse_trial
 from labctl.run.trials.proof import Proof
+from labctl.run.trials.quiet import Quiet, Since
 from labctl.run.trials.trial import TrialRequest, run_trial
-from labctl.run.trials.validity import invalid_reasons
+from labctl.run.trials.validity import invalid_reasons, is_disturbed
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan, PlannedTrial
@@ -74,6 +75,7 @@ class Engine:
         *,
         fresh_boots: bool,
         why_end: WhyEnd = never,
+        quiet: Quiet | None = None,
     ) -> None:
         self._lab = lab
         self._folder = folder
@@ -84,6 +86,8 @@ class Engine:
         self._proof = proof
         self._fresh = fresh_boots
         self._why_end = why_end
+        self.quiet = quiet or Quiet(plan.limits.other_cpu, 0.0, lab.listener)
+        self._was_disturbed = False
         self.ended: Ended | None = None
         self._done: set[int] = set()
         self._begun: set[int] = set()
@@ -103,6 +107,7 @@ class Engine:
             lab.listener(Warned(text=text))
         # A resumed run may try again what was invalid: its cause may have been mended.
         self._attempts_before = dict(self._attempts)
+        self._done_before = len(self._done)
 
     def run(self) -> None:
         """Every trial that isn't done, until the plan's rule ends the run, which `ended` says then;
@@ -123,6 +128,9 @@ class Engine:
             for _, inside in groupby(trials, key=lambda t: t.position):
                 todo = [trial for trial in inside if trial.number not in self._done]
                 while todo := [trial for trial in todo if self._may_try(trial)]:
+                    if self._was_disturbed:
+                        self.quiet.wait()
+                        self._was_disturbed = False
                     self._run_once(todo)
 
     def _asked(self, trials: Sequence[PlannedTrial]) -> str | None:
@@ -230,11 +238,15 @@ class Engine:
             window_rates=self._window_rates,
             traces=self._traces,
         )
+        since = Since.now()
         record = run_trial(self._lab, bench, self._calibrations, request, folder)
+        others = since.others()
+        disturbed = False
         if record.status is TrialStatus.DONE:
             try:
                 readings = parse_trial(folder, record)
                 reasons = invalid_reasons(readings, self._plan.limits)
+                disturbed = is_disturbed(readings, self._plan.limits)
                 folder.write_readings(readings)
             except BrokenError as error:
                 reasons = [error.message]
@@ -243,7 +255,11 @@ class Engine:
         folder.write_record(replace(record, digests=folder.digests()))
         self._count(record)
         self._tell(record)
-        return self._serves(bench)
+        if disturbed:
+            self.quiet.blame(others)
+            self._was_disturbed = self.quiet.may_wait
+        # A machine isn't kept for as long as others may take.
+        return not self._was_disturbed and self._serves(bench)
 
     def _serves(self, bench: Bench) -> bool:
         """Return whether the machine answers, and its threads are still what was asked: where
@@ -299,7 +315,9 @@ class Engine:
         planned, done = len(self._to_do()), len(self._done)
         left = planned - done - len(self._lost())
         tried = sum(self._attempts.values()) - sum(self._attempts_before.values())
-        mean = (time.monotonic() - self._started) / tried if tried else None
+        # By what is done: attempts that count for nothing will go on taking their share.
+        pace = (done - self._done_before) or tried
+        mean = (time.monotonic() - self._started) / pace if pace else None
         self._lab.listener(
             Progress(
                 done=done,

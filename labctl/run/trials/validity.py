@@ -10,6 +10,15 @@ from labctl.study.study import Limits
 OTHER_CPU = "host_cpu{thread=other}"
 
 
+def is_disturbed(readings: Iterable[Reading], limits: Limits) -> bool:
+    """Return whether others took more of the trial's CPUs than the study allows."""
+    return any(
+        reading.value > limits.other_cpu
+        for reading in readings
+        if not isinstance(reading, Unavailable) and reading.key == OTHER_CPU
+    )
+
+
 def invalid_reasons(readings: Iterable[Reading], limits: Limits) -> list[str]:
     """Return why a trial can't be used, one sentence each; [] when it can.
 

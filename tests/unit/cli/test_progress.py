@@ -8,7 +8,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from labctl.base.events import Note, Progress, TrialEnded, Warned
+from labctl.base.events import Note, Progress, TrialEnded, Waiting, Warned
 from labctl.cli.common import console
 from labctl.cli.progress import ProgressView
 
@@ -129,3 +129,33 @@ def test_a_reader_of_the_report_who_leaves_is_told_to_the_command(
     monkeypatch.setattr("sys.stdout", Gone())
     with pytest.raises(BrokenPipeError):
         console().print("a table")
+
+
+def test_attempts_that_are_invalid_alike_are_one_line_and_a_count() -> None:
+    shown, written = view()
+    took = "others took {:.2f} CPU seconds per second on the trial's CPUs"
+    with shown:
+        for number in range(1, 86):
+            text = f"trial {number} (pinned, cpu): {took.format(number / 100)}"
+            shown.listen(TrialEnded(number=number, valid=False, text=text))
+        shown.listen(TrialEnded(number=86, valid=False, text="trial 86 (pinned, cpu): no answer"))
+    assert written.getvalue().splitlines() == [
+        "Invalid: trial 1 (pinned, cpu): others took 0.01 CPU seconds per second on the trial's "
+        "CPUs",
+        "Invalid: trial 86 (pinned, cpu): no answer",
+        "Invalid: 85 attempts with 'others took … CPU seconds per second on the trial's CPUs'",
+    ]
+
+
+def test_a_run_that_waits_says_so_once_without_a_terminal() -> None:
+    shown, written = view()
+    with shown:
+        for left_s in (600.0, 599.0, 598.0):
+            shown.listen(Waiting(text="waits for a quiet host: make (pid 3)", left_s=left_s))
+        shown.listen(Note(text="It goes on."))
+        shown.listen(Waiting(text="waits for a quiet host: make (pid 3)", left_s=500.0))
+    assert written.getvalue().splitlines() == [
+        "The run waits for a quiet host: make (pid 3), 10 min 00 s left for that.",
+        "It goes on.",
+        "The run waits for a quiet host: make (pid 3), 8 min 20 s left for that.",
+    ]

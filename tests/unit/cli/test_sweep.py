@@ -161,6 +161,7 @@ def test_options_change_what_is_planned(labctl: Labctl) -> None:
         (["--duration", "nan"], "--duration is nan", "from 0.1"),
         (["--memory", "-4"], "--memory is -4", "from 256"),
         (["--until-width", "wide"], "--until-width is 'wide', which is no percentage", "2%"),
+        (["--wait-quiet", "soon"], "--wait-quiet is 'soon', which is no time", "10m"),
         (["--until-width", "0"], "a width of 0 %", "2 % is narrow"),
         (["--until-width", "2%", "--max-blocks", "9"], "a run until a width has at most 9", "10"),
         (["--max-blocks", "30"], "--max-blocks is the cap of a run until a width", "--blocks"),
