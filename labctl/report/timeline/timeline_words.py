@@ -179,8 +179,8 @@ def _lead(timeline: Timeline) -> str:
         return f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late."
     if not late_shares(timeline):
         return (
-            "What the slowest 5 % of wake-ups waited for is unknown: those that were not seen may "
-            "have waited for most of it."
+            "What the slowest 5 % of wake-ups waited for is unknown: of more than a tenth of that "
+            "time the trace does not tell what it went to."
         )
     told = _share_words(_late_bounds(timeline), part_words(timeline), _behind(timeline.late))
     return f"Of the time that the slowest 5 % of wake-ups waited, {told}."

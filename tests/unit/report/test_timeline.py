@@ -285,11 +285,12 @@ def test_a_share_that_is_known_between_bounds_is_told_with_both() -> None:
     assert found["late_shares"]["queue"] == 0.9
 
 
-def test_shares_between_bounds_that_are_far_apart_are_unknown() -> None:
-    vague = natively(seen=5980, unseen=7, unseen_ns=20 * MS)
+@pytest.mark.parametrize("unseen", [7, 0], ids=["some unseen", "all seen, some inferred"])
+def test_shares_between_bounds_that_are_far_apart_are_unknown(unseen: int) -> None:
+    vague = natively(seen=5987 - unseen, unseen=unseen, unseen_ns=unseen * 3 * MS)
     vague = replace(vague, late_bounds={"queue": (0.2, 0.9), "other": (0.1, 0.8)})
     lead, *_ = words.answer(vague)
-    assert "is unknown: those that were not seen may have waited for most of it" in lead
+    assert "is unknown: of more than a tenth of that time the trace does not tell what" in lead
     assert timeline_json(vague, ABOUT)["late_shares"] == {}
 
 
