@@ -53,9 +53,10 @@ def caveats(
     yield from hindrances(design, cells)
     yield from imported(run)
     yield from _redacted(run)
+    # What the verdicts are of comes before how sure they are.
+    yield from closed_loop(run, design, cells)
     yield from _checks(checks, primaries)
     yield from _before_look(run, primaries)
-    yield from closed_loop(run, design, cells)
     yield from unseen_disturbance(run)
     yield from unequally_invalid(attempts)
     yield from _boots(primaries)

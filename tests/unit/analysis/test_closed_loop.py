@@ -64,6 +64,16 @@ def test_an_old_run_is_judged_as_planned_and_says_what_that_is_worth(recorded: L
     assert not any(level.metric.startswith("open_") for level in judgement.levels)
 
 
+def test_that_the_deciding_metric_is_worthless_is_said_before_how_sure_its_verdicts_are(
+    recorded: LoadedRun,
+) -> None:
+    judgement = judge(recorded)
+    [text] = said(judgement)
+    checks = {check.sentence for check in (*judgement.control, *judgement.handicap)}
+    assert checks.intersection(judgement.warnings)
+    assert judgement.warnings[0] == text
+
+
 def test_its_raw_files_have_the_open_loop_latencies(reparsed: LoadedRun) -> None:
     judgement = judge(reparsed)
     found = of(judgement, "handicap", OPEN_MEAN)
