@@ -309,7 +309,8 @@ def _sentences(
         )
 
     what = f"effects on {metric_title(of.metric)} in {of.workload} under '{of.condition}'"
-    if found.boots is None and of.boots == 1:
+    boots_unknown = found.boots is None and of.boots == 1
+    if boots_unknown:
         yield (
             f"The {what} spread by {spread(found.blocks)} from block to block; what boots add "
             "can't be told from one."
@@ -341,7 +342,8 @@ def _sentences(
         yield "No number of boots and blocks that anyone would run halves the interval."
         return
     trials = f" with trials of {duration(proposed.trial_s)}" if proposed.trial_s else ""
+    if_so = ", if boots add nothing" if boots_unknown else ""
     yield (
         f"{counted(proposed.boots, 'boot')} × {counted(proposed.blocks_per_boot, 'block')}"
-        f"{trials} would halve the interval{_in_time(proposed.seconds, costs)}."
+        f"{trials} would halve the interval{_in_time(proposed.seconds, costs)}{if_so}."
     )

@@ -143,6 +143,15 @@ def test_where_boots_cannot_be_told_apart_the_sentence_says_why(boots: int, said
     assert found.blocks_per_boot == 1
 
 
+@pytest.mark.parametrize(("boots", "unsure"), [(1, True), (5, False), (10, False)])
+def test_what_more_boots_buy_is_said_with_a_proviso_where_one_was_all(
+    boots: int, unsure: bool
+) -> None:
+    (found,) = judge(synthetic_run(workloads=ONE, primary_only=True, boots=boots)).precision
+    assert "would halve the interval" in found.sentence
+    assert found.sentence.endswith(", if boots add nothing.") is unsure
+
+
 def test_a_run_that_judges_nothing_says_nothing_of_precision() -> None:
     assert judge(synthetic_run(tunings=["baseline", "control"])).precision == ()
     assert judge(synthetic_run(blocks=1, primary_only=True)).precision == ()
