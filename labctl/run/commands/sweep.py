@@ -54,7 +54,7 @@ from labctl.run.planning.planner import (
 )
 from labctl.run.resources.disks import Disks, disk_bytes_needed
 from labctl.run.trials.engine import Engine, WhyEnd, never
-from labctl.run.trials.post_boot import Settler
+from labctl.run.trials.post_boot import PostBootSetup
 from labctl.run.trials.proof import Proof, of_older_trials
 from labctl.run.trials.quiet import Quiet
 from labctl.store import collecting_costs
@@ -259,21 +259,21 @@ def _carry_out(
         record[HASHED] = proof.to_json()
         calibrations = Calibrations(lab, plan)
         calibrations.count_natively()
-        settler = Settler(lab, plan, calibrations, proof)
+        post_boot = PostBootSetup(lab, plan, calibrations, proof)
         reached = _reached(plan, folder)
         fresh_boots = record.setdefault("fresh_boots", request.fresh_boots)
         boots = Boots(
             lab,
             disks,
             baseline,
-            settler.settle,
+            post_boot.set_up,
             boots_before=reached.last_boot,
             # Else one boot alone is saved, for what it tells of the guest.
             to_come=() if fresh_boots else reached.boots,
         )
         stack.callback(boots.drop)
         boots.saved(reached.boots[0])
-        record.update(settler.facts(record["host"]))
+        record.update(post_boot.facts(record["host"]))
         record[HASHED] = proof.to_json()
         record["calibration"] = calibrations.summary()
         record["restored_state"] = not fresh_boots

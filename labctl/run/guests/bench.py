@@ -108,7 +108,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         ]
         channel = stack.enter_context(paused.answering())
         if not restored:
-            boots.settle(channel, tuning)
+            boots.set_up(channel, tuning)
         inside = guest_side.set_up(channel, tuning.guest, guest_data_path(tuning.disk))
         card = guest_nic.look(lab, channel, tuning.network)
         first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))

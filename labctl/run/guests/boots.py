@@ -36,7 +36,7 @@ class _NoSecondError(BrokenError):
     """A second guest didn't start beside the first."""
 
 
-Settle = Callable[[Channel, str], None]
+SetUp = Callable[[Channel, str], None]
 """What is done in a booted guest before it is saved; it is told the guest's data disk."""
 
 
@@ -75,7 +75,7 @@ class Boots:
         lab: Lab,
         disks: Disks,
         baseline: Tuning,
-        settle: Settle,
+        set_up: SetUp,
         *,
         boots_before: int = 0,
         to_come: Sequence[int] = (),
@@ -83,7 +83,7 @@ class Boots:
         self._lab = lab
         self._disks = disks
         self._baseline = baseline
-        self._settle = settle
+        self._set_up = set_up
         self._to_come = to_come
         self._saved: dict[int, SavedBoot] = {}
         self.last = boots_before
@@ -157,12 +157,12 @@ class Boots:
             guest.running.end()
             remove_disks(disks)
 
-    def settle(self, channel: Channel, tuning: Tuning) -> None:
+    def set_up(self, channel: Channel, tuning: Tuning) -> None:
         """Bring a guest that booted with that tuning to where a saved one is."""
         settle_boot(channel, self._lab.boot_s)
         self._lab.source.quieten(channel)
         guest_nic.configure(self._lab, channel)
-        self._settle(channel, guest_data_path(tuning.disk))
+        self._set_up(channel, guest_data_path(tuning.disk))
 
     def _boot_and_save(self, planned: int) -> list[SavedBoot]:
         """That boot of the plan, and the one after it where two may boot at once."""
@@ -186,9 +186,9 @@ class Boots:
         return None if pages_of(guest_xml(self._lab, self._baseline, self._disks)) else after
 
     def _booted_and_saved(self, planned: int, beside: int | None) -> list[SavedBoot]:
-        which = f"Boot {self.last + 1}: the guest starts and settles."
+        which = f"Boot {self.last + 1}: the guest starts and is set up."
         if beside is not None:
-            which = f"Boots {self.last + 1} and {self.last + 2}: two guests start and settle."
+            which = f"Boots {self.last + 1} and {self.last + 2}: two guests start and are set up."
         self._lab.listener(Note(text=which))
         with ExitStack() as stack:
             first = stack.enter_context(self._booting(planned, self._lab))
@@ -233,11 +233,11 @@ class Boots:
         lab, number = boot.lab, boot.number
         memory = lab.work / f"boot-{number}.save"
         with (
-            foreseen(f"the guest of boot {number} settled"),
+            foreseen(f"the guest of boot {number} was set up"),
             answering(lab, boot.running, lab.boot_s, is_booting=True, is_paused=False) as channel,
         ):
             self.seconds[number] = time.monotonic() - boot.started
-            self.settle(channel, self._baseline)
+            self.set_up(channel, self._baseline)
             boot.running.save(memory)
         restored_in = replace(lab, data=self._lab.data)
         return SavedBoot(boot.planned, number, memory, boot.disks, restored_in)
@@ -311,4 +311,4 @@ def settle_boot(channel: Channel, seconds: float) -> None:
     result = channel.run(Command(argv=("sync",)), seconds=60)
     if result.returncode != 0:
         raise BrokenError("'sync' failed in the guest")
-    channel.wait_ready(Deadline.after(10, "the settled guest's answer"))
+    channel.wait_ready(Deadline.after(10, "the set-up guest's answer"))

@@ -20,7 +20,7 @@ from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
 
 
-class Settler:
+class PostBootSetup:
     """Settles each boot; keeps what the first one told of the guest."""
 
     def __init__(self, lab: Lab, plan: Plan, calibrations: Calibrations, proof: Proof) -> None:
@@ -30,7 +30,7 @@ class Settler:
         self._proof = proof
         self._facts: dict[str, Any] | None = None
 
-    def settle(self, channel: Channel, data_path: str) -> None:
+    def set_up(self, channel: Channel, data_path: str) -> None:
         """Done in every boot, so that all are saved in the same state. `data_path`: the data disk
         in that guest."""
         if self._facts is None:

@@ -72,7 +72,7 @@ class Guests:
         self.monkeypatch.setattr(module, "memory_available", lambda: self.memory_bytes)
         self.monkeypatch.setattr(module, "answering", self._answering)
         self.monkeypatch.setattr(module, "_check_place", lambda lab, running: None)
-        self.monkeypatch.setattr(module.Boots, "settle", lambda *of: None)
+        self.monkeypatch.setattr(module.Boots, "set_up", lambda *of: None)
         self.monkeypatch.setattr(
             module.guest_nic, "with_guest_nic", lambda *of: nullcontext(lambda guest: None)
         )
@@ -138,7 +138,7 @@ def test_two_boots_are_made_at_once_and_kept_until_their_blocks_are_over(
     boots = guests.boots(1, 2, 3)
     first = boots.saved(1)
     assert guests.did == ["start 1", "start 2", "save 1", "save 2"]
-    assert guests.said() == ["Boots 1 and 2: two guests start and settle."]
+    assert guests.said() == ["Boots 1 and 2: two guests start and are set up."]
     assert boots.saved(1) is first
     second = boots.saved(2)
     assert len(guests.did) == 4
@@ -182,7 +182,7 @@ def test_a_host_without_room_for_two_boots_one_at_a_time(
     boots = alone.boots(1, 2)
     boots.saved(1)
     assert alone.did == ["start 1", "save 1"]
-    assert alone.said() == ["Boot 1: the guest starts and settles."]
+    assert alone.said() == ["Boot 1: the guest starts and is set up."]
     boots.saved(2)
     assert alone.did[2:] == ["start 1", "save 1"]
 
@@ -224,7 +224,7 @@ def test_a_first_guest_that_fails_is_a_failed_boot(guests: Guests) -> None:
 
 def test_an_answer_that_nobody_foresaw_is_a_failed_boot(guests: Guests) -> None:
     boots = replace(guests, lying=("labctl-guest",)).boots(1)
-    with pytest.raises(module.BootError, match="a fault in labctl, while the guest of boot 1 set"):
+    with pytest.raises(module.BootError, match="a fault in labctl, while the guest of boot 1 was set up"):
         boots.saved(1)
 
 

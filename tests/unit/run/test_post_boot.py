@@ -1,4 +1,4 @@
-"""A guest is hostile: what it says while it settles breaks nothing but itself."""
+"""A guest is hostile: what it says while it is set up breaks nothing but itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from labctl.base.command import Command, CommandResult
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.run.trials.post_boot import Settler
+from labctl.run.trials.post_boot import PostBootSetup
 
 
 class Guest:
@@ -29,6 +29,6 @@ def test_a_guest_whose_complaint_is_no_text_is_an_error_and_no_crash() -> None:
     declared = SimpleNamespace(program="sysbench-cpu", parameters={}, duration_s=1.0)
     plan = SimpleNamespace(workloads={"cpu": declared})
     done = SimpleNamespace(count_in_guest=lambda channel: None, check=lambda kind, channel: None)
-    settler = Settler(cast(Any, lab), cast(Any, plan), cast(Any, done), cast(Any, done))
+    post_boot = PostBootSetup(cast(Any, lab), cast(Any, plan), cast(Any, done), cast(Any, done))
     with pytest.raises(BrokenError, match="sysbench-cpu fails in the guest: .*: gone"):
-        settler.settle(cast(Any, Guest()), "/dev/vdb")
+        post_boot.set_up(cast(Any, Guest()), "/dev/vdb")
