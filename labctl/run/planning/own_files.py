@@ -43,9 +43,13 @@ def check_files(domain: OwnDomain) -> None:
                 hint="Give a kernel and an initrd that only you or root can change, in folders of "
                 "which the same is true.",
             )
+    if domain.nvram is not None and os.path.lexists(domain.nvram):
+        _check_kind(domain, "the variables", domain.nvram)  # labctl copies them
     for disk in domain.disks:
         _check_at_rest(domain, disk)
     for disk in domain.read_only:
+        if os.path.lexists(disk.path):
+            _check_kind(domain, f"disk {disk.name}", disk.path)
         if disk.format != "raw":
             _check_chain(domain, disk)
 
@@ -73,16 +77,12 @@ def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> None:
     on other hosts of a shared file system as well; O_EXCL tells of mounts (open(2)). Raises
     UsageError for a disk that isn't what the XML says, or that lacks a part."""
     try:
-        exclusive = os.O_EXCL if stat.S_ISBLK(disk.path.stat().st_mode) else 0
-        os.close(os.open(disk.path, os.O_RDONLY | os.O_CLOEXEC | exclusive))
+        exclusive = os.O_EXCL if _check_kind(domain, f"disk {disk.name}", disk.path) else 0
+        os.close(os.open(disk.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | exclusive))
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise _in_use(domain, disk) from error
-        raise UsageError(
-            f"cannot open disk {disk.name} of '{domain.name}', {disk.path}: {error.strerror}",
-            hint="labctl copies domains whose disks lie on this host; mend <source> in a copy of "
-            "its XML if they lie elsewhere.",
-        ) from error
+        raise _cannot_open(domain, f"disk {disk.name}", disk.path, error) from error
     _check_chain(domain, disk)
 
 
@@ -122,7 +122,31 @@ def _check_chain(domain: OwnDomain, disk: OwnDisk) -> None:
     )
 
 
+def _check_kind(domain: OwnDomain, what: str, path: Path) -> bool:
+    """Return whether the file of a disk or of variables is a block device. Raises UsageError for
+    what is no file either: opening a pipe may wait for ever, opening another device do anything."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise _cannot_open(domain, what, path, error) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
+        raise UsageError(
+            f"{what} of '{domain.name}', {path}: neither a file nor a block device",
+            hint="Mend <source> in a copy of its XML.",
+        )
+    return stat.S_ISBLK(mode)
+
+
+def _cannot_open(domain: OwnDomain, what: str, path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"cannot open {what} of '{domain.name}', {path}: {error.strerror}",
+        hint="labctl copies domains whose disks lie on this host; mend <source> in a copy of "
+        "its XML if they lie elsewhere.",
+    )
+
+
 def _told(domain: OwnDomain, disk: OwnDisk, path: str, kind: str) -> Mapping[str, Any]:
+    _check_kind(domain, f"disk {disk.name}", Path(path))
     try:
         told: Mapping[str, Any] = parse_json(
             run(

@@ -120,6 +120,30 @@ def test_a_disk_based_on_what_is_no_file_is_refused_before_that_is_opened(
     )
 
 
+@pytest.mark.parametrize("more", ["", "<readonly/>"])
+@pytest.mark.parametrize("kind", ["raw", "qcow2"])
+def test_a_disk_that_is_a_pipe_or_a_device_of_another_kind_is_refused_unopened(
+    tmp_path: Path, kind: str, more: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        assert f"disk vda of 'web', {path}: neither a file nor a block device" == refused(
+            devices=disk(path, kind, more)
+        )
+
+
+def test_variables_that_are_a_device_are_never_copied() -> None:
+    said = refused(system="<nvram>/dev/zero</nvram>")
+    assert said == "the variables of 'web', /dev/zero: neither a file nor a block device"
+
+
+def test_a_disk_based_on_a_pipe_is_refused_unopened(tmp_path: Path) -> None:
+    path, pipe = tmp_path / "disk.qcow2", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    make("create", "-q", "-u", "-f", "qcow2", "-F", "raw", "-b", pipe, path, "4K")
+    assert f"{pipe}: neither a file nor a block device" in refused(devices=disk(path))
+
+
 def test_a_disk_that_keeps_its_data_in_another_file_is_refused(tmp_path: Path) -> None:
     path, data = tmp_path / "disk.qcow2", tmp_path / "elsewhere"
     make("create", "-q", "-f", "qcow2", "-o", f"data_file={data}", path, "4K")
