@@ -79,13 +79,18 @@ def unified(before: str, after: str, names: tuple[str, str]) -> str:
 
 
 def parse(xml: str | bytes, what: str = "the domain XML") -> etree._Element:
-    """Return the root element, without comments and white space between elements.
+    """Return the root element, without comments, processing instructions and white space between
+    elements: none of them says anything of a domain, and none may get into what is advised.
 
     Entities stay as they are: a file from elsewhere can't make us read another. Raises UsageError
     naming the line.
     """
     parser = etree.XMLParser(
-        resolve_entities=False, no_network=True, remove_blank_text=True, remove_comments=True
+        resolve_entities=False,
+        no_network=True,
+        remove_blank_text=True,
+        remove_comments=True,
+        remove_pis=True,
     )
     try:
         return etree.fromstring(xml.encode() if isinstance(xml, str) else xml, parser)

@@ -27,6 +27,11 @@ def test_layout_comments_and_order_are_no_changes() -> None:
     assert changes(PINNED, other) == []
 
 
+def test_a_processing_instruction_is_no_part_of_a_domain() -> None:
+    root = parse("<domain><?planted words?><cputune><?planted words?></cputune></domain>")
+    assert [element.tag for element in root.iter()] == ["domain", "cputune"]
+
+
 def test_a_changed_attribute_is_named_with_what_tells_its_element_from_its_siblings() -> None:
     after = PINNED.replace('vcpu="1" cpuset="2"', 'vcpu="1" cpuset="3"')
     assert changes(PINNED, after) == [Change("cputune/vcpupin[@vcpu='1']/@cpuset", "2", "3")]
