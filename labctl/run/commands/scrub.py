@@ -18,6 +18,7 @@ from labctl.base.jsontext import parse_json
 from labctl.run.commands.scrub_paths import PATH_FORM, QUOTED_PATH, is_commonplace, suffix
 
 UUID, MAC, PATH, ADDRESS, KEY, SERIAL = "uuid", "mac", "path", "address", "key", "serial"
+MAIL = "mail"
 BOOT_VALUE, NAME = "boot-value", "name"
 _IN_PLACE = frozenset({BOOT_VALUE, NAME})
 """Of values that may be words elsewhere, such as 'dhcp' and 'vm': taken out where they are said."""
@@ -27,6 +28,7 @@ _UUID = re.compile(
 )
 _MAC = re.compile(
     rb"(?<![0-9A-Za-z])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5,19}(?![0-9A-Za-z]|:[0-9A-Fa-f])"
+    rb"|(?<![0-9A-Za-z-])[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5}(?![0-9A-Za-z-])"
 )
 _IPV4 = re.compile(rb"(?<![0-9A-Za-z.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z]|\.[0-9])")
 _IPV6 = re.compile(
@@ -41,6 +43,12 @@ _KEY = re.compile(
     rb"|SHA256:[0-9A-Za-z+/]{43}",
     re.DOTALL,
 )
+_MAIL = re.compile(
+    rb"(?<![0-9A-Za-z._%+@-])[0-9A-Za-z_%+-][0-9A-Za-z._%+-]{0,63}@"
+    rb"(?![0-9A-Za-z.-]{0,99}\.(?:service|socket|slice|scope|target|device|mount|timer|path)\b)"
+    rb"[0-9A-Za-z-]{1,63}(?:\.[0-9A-Za-z-]{1,63}){1,9}"
+)
+"""Whom mail is sent to, or `ssh`: a user and a host. A unit of systemd has an '@', too."""
 _MACHINE_ID = re.compile(rb"(?<![0-9A-Za-z])(?=[0-9]{0,31}[a-f])[0-9a-f]{32}(?![0-9A-Za-z])")
 _SERIAL = re.compile(rb"(?<![0-9A-Za-z])(?:eui|naa|wwn|nvme)[.-](?:0x)?[0-9A-Fa-f]{10,64}")
 KERNEL_VALUE: Final = re.compile(
@@ -49,7 +57,10 @@ KERNEL_VALUE: Final = re.compile(
 )
 """Values of a kernel's command line (bootparam(7), dracut.cmdline(7)) that name a host or disk."""
 
-_ASKED = rb"(?:host_?name|nodename|run-by|user_?name|logname|machine[-_]?id|serial(?:[-_]number)?)"
+_ASKED = (
+    rb"(?:host_?name|nodename|run-by|user_?name|logname|machine[-_]?id"
+    rb"|(?:[a-z]{1,20}[-_ ])?(?:serial(?:[-_ ]number)?|asset[-_ ]tag))"
+)
 _SAID = (
     re.compile(
         rb"^(?P<head>[ \t\"'#-]*" + _ASKED + rb"[\"']?[ \t]*[:=][ \t]*[\"']?)"
@@ -146,6 +157,7 @@ class Scrubber:
             data = self._folders.sub(lambda found: self._path(found.group()), data)
         if self._thorough:
             data = _KEY.sub(lambda found: self._numbered(KEY, found.group()), data)
+            data = _MAIL.sub(lambda found: self._numbered(MAIL, found.group()), data)
             data = QUOTED_PATH.sub(self._quoted, data)
             data = PATH_FORM.sub(lambda found: self._foreign_path(found.group()), data)
         if self._known is not None:
@@ -293,6 +305,10 @@ def _as_word(text: bytes) -> bytes:
 def _stand_in(kind: str, number: int, text: bytes) -> bytes:
     if kind == UUID:
         return f"00000000-0000-4000-8000-{number:012x}".encode()
+    if kind == MAIL:
+        return f"mail-{number}@redacted.invalid".encode()
+    if kind == MAC and b"-" in text:
+        return f"52-54-00-00-{number >> 8 & 255:02x}-{number & 255:02x}".encode()
     if kind == MAC:
         return f"52:54:00:00:{number >> 8 & 255:02x}:{number & 255:02x}".encode()
     if kind == PATH:

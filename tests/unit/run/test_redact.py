@@ -53,6 +53,9 @@ IDENTITY = Identity(SECRETS, PATHS)
 
 BY_FORM = (
     "52:54:00:ab:cd:ef",
+    "00-1A-2B-3C-4D-5E",
+    "petra.meier@corp.example",
+    "root@db01.corp",
     "4cb54d0d-fd38-518a-9ecf-b07240e1e3ee",
     "/mnt/customers/acme/disk.qcow2",
     "/data/My VMs/acme server.img",
