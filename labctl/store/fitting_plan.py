@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from labctl.base.wording import counted
 from labctl.store.trial import TrialRecord, TrialStatus
 
 _GUEST, _NATIVE = "guest", "native"
+
+_SHOWN = 10
+"""Numbers of trials in one sentence."""
 
 
 class Fits:
@@ -87,6 +91,22 @@ class Fits:
                     f"the plan has it in boot {wanted}"
                 )
         return None
+
+
+def without_digests(records: Iterable[TrialRecord]) -> Iterator[str]:
+    """Name the trials whose samples nobody can check although labctl took digests by then. A run
+    that an older labctl began and a newer one went on with has others before them."""
+    done = [one for one in records if one.status is TrialStatus.DONE and one.started_at]
+    first = min(
+        (str(one.started_at) for one in done if one.digests and not one.reparsed), default=""
+    )
+    bare = [one.number for one in done if not one.digests and str(one.started_at) > first]
+    if first and bare:
+        shown = ", ".join(map(str, bare[:_SHOWN])) + (", …" if len(bare) > _SHOWN else "")
+        yield (
+            f"nobody can tell whether the samples of {counted(len(bare), 'trial')} were changed "
+            f"({shown}): the digests that labctl took were removed"
+        )
 
 
 def _cell(trial: Mapping[str, Any]) -> frozenset[tuple[str, str]]:

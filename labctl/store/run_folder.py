@@ -17,7 +17,7 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.held import held
 from labctl.base.yamlfile import nearest
 from labctl.store.extended import carried_out, unlike
-from labctl.store.fitting_plan import Fits
+from labctl.store.fitting_plan import Fits, without_digests
 from labctl.store.index import Fingerprint, Row, read_index, write_index
 from labctl.store.jsonfile import canonical, newer, read_json, write_json
 from labctl.store.readings import Kinds
@@ -214,11 +214,18 @@ class RunFolder:
         ]
         problems += unlike(plan, extensions)
         rows = self._fitting(rows, Fits(plan, run, extensions), problems)
+        problems += without_digests([row.record for row in rows])
+        known, said = _accelerator(row.record for row in rows), run.get("accelerator")
+        if known and said is not None and said != known:
+            problems.append(
+                f"{self.path / 'run.json'} says that its guests ran under {said}, and their trials "
+                f"that it was {known}: that is believed"
+            )
         # A run that goes on has other files soon, and one that isn't whole is to be seen to.
         if not (indexed or problems or run.get("status") == "running") and fingerprint.is_lasting:
             write_index(self.path, fingerprint, rows)
         folder = self.path / "trials"
-        if "accelerator" not in run and (known := _accelerator(r.record for r in rows)):
+        if known and known != run.get("accelerator"):
             run = {**run, "accelerator": known}
         trials = (LoadedTrial(r.record, r.readings, TrialFolder(folder / r.folder)) for r in rows)
         plan = carried_out(plan, run, extensions, {row.record.block for row in rows})
@@ -326,8 +333,8 @@ def _number_and_attempt(path: Path) -> tuple[int, int, str]:
 
 
 def _accelerator(records: Iterable[TrialRecord]) -> str | None:
-    """Return what guests ran under by what their trials say, for a run whose record has lost it:
-    nobody may take emulation for virtualization."""
+    """Return what guests ran under by what their trials say, where a run's record has lost it or
+    says otherwise: nobody may take emulation for virtualization."""
     found = {str(name) for r in records if (name := r.parsed_with.get("accelerator"))}
     return found.pop() if len(found) == 1 else None
 

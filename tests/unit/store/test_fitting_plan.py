@@ -184,3 +184,38 @@ def test_a_run_that_goes_on_counts_on_nothing_that_is_damaged(run: RunFolder) ->
     records, damaged = run.records(run.read_plan())
     assert [record.number for record in records] == [2, 4]
     assert [(lost.number, lost.attempt) for lost in damaged] == [(1, 1), (3, 1)]
+
+
+def at(minute: int) -> str:
+    return f"2026-11-22T20:{minute:02d}:00.000+00:00"
+
+
+def test_a_trial_whose_digests_were_removed_is_named(run: RunFolder) -> None:
+    for number in (1, 2, 3, 4):
+        change(run.trial(number), started_at=at(number))
+    assert not run.load().problems
+    change(run.trial(3), digests=None)
+    assert run.load().problems == (
+        "nobody can tell whether the samples of 1 trial were changed (3): the digests that labctl "
+        "took were removed",
+    )
+
+
+def test_trials_that_an_older_labctl_began_a_run_with_have_no_digests(run: RunFolder) -> None:
+    for number in (1, 2, 3, 4):
+        change(run.trial(number), started_at=at(number))
+    change(run.trial(1), digests=None)
+    assert not run.load().problems
+
+
+def test_a_run_that_takes_emulation_for_virtualization_is_corrected_by_its_trials(
+    run: RunFolder,
+) -> None:
+    run.write_run({"status": "done", "accelerator": "kvm"})
+    for number in (1, 2, 3, 4):
+        change(run.trial(number), parsed_with={"accelerator": "tcg"})
+    loaded = run.load()
+    assert loaded.run["accelerator"] == "tcg"
+    assert "says that its guests ran under kvm, and their trials that it was tcg" in str(
+        loaded.problems
+    )
