@@ -1,7 +1,7 @@
 """Count how often diagnostics are false, and how often they find what is there: `python -m
 tools.diagnostics`.
 
-A place of five arms (baseline, control, handicap and two tunings); one arm has what is planted.
+A place of five arms (baseline, control, known loss and two tunings); one arm has what is planted.
 Prints the tables of docs/diagnostics.md.
 """
 
@@ -26,7 +26,7 @@ Rng = np.random.Generator
 
 
 def effects(values: Values) -> list[Values]:
-    """Return the effects of control, handicap and tunings, as `labctl.analysis.diagnostics.lines`
+    """Return the effects of control, known loss and tunings, as `labctl.analysis.diagnostics.lines`
     has them. `values` are by block and arm."""
     reference = values[:, :2].mean(axis=1)
     others = [values[:, arm] - reference for arm in range(2, len(ARMS))]

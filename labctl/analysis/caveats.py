@@ -144,13 +144,15 @@ def _checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) -> Itera
     if most < FEWEST_BLOCKS:
         yield (
             f"Demonstration, no verdict: {counted(most, 'block')} where a verdict takes "
-            f"{FEWEST_BLOCKS}. Control and handicap can't be checked either."
+            f"{FEWEST_BLOCKS}. Control and known loss can't be checked either."
         )
         return
     controls = [check.control for check in checks]
     yield from (c.sentence for c in controls if c.passed is False)
     yield from (c.sentence for c in controls if c.passed is None)
-    yield from (check.handicap.sentence for check in checks if check.handicap.passed is not True)
+    yield from (
+        check.known_loss.sentence for check in checks if check.known_loss.passed is not True
+    )
 
 
 def _before_look(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""Decide whether a run may judge: does baseline equal itself, and was the handicap found?
+"""Decide whether a run may judge: does baseline equal itself, and was the known loss found?
 
 Both use the workload's primary metric and a two-sided interval, in each condition. The control's
 checks are a family of their own: of p places each has confidence 1 - alpha/p, so a sound run finds
 its baseline different from itself anywhere in at most 5 % of cases
-(docs/decisions/control-and-handicap.md). The handicap's interval has 95 %. Found means that it
-lies below 0 altogether, so a blind run passes in one case of forty. A handicap that shows as many
+(docs/decisions/control-and-handicap.md). The known loss's interval has 95 %. Found means that it
+lies below 0 altogether, so a blind run passes in one case of forty. A known loss that shows as many
 times the margin says nothing of losses as small as the margin: then the minimum detectable effect
 must lie below it.
 """
@@ -28,15 +28,15 @@ from labctl.base.wording import metric_title
 @dataclass(frozen=True, slots=True)
 class Checked:
     control: RunCheck
-    handicap: RunCheck
+    known_loss: RunCheck
     eligibility: Eligibility
 
 
 def check(design: Design, cells: Cells, place: Scenario, primary: Primary) -> Checked:
-    """Return the control's and the handicap's check at one workload and condition."""
+    """Return the control's and the known loss's check at one workload and condition."""
     control, judges, reach = _check_control(design, cells, place, primary)
-    handicap, least = _check_handicap(design, cells, place, primary)
-    return Checked(control, handicap, Eligibility(judges, reach, least))
+    known_loss, least = _check_known_loss(design, cells, place, primary)
+    return Checked(control, known_loss, Eligibility(judges, reach, least))
 
 
 CONTROL_FAILED = "the control failed: baseline differs from itself"
@@ -85,15 +85,15 @@ def _control(design: Design, cells: Cells, place: Scenario, primary: Primary) ->
     return _Arm.of(cells, place, primary, design.control, references, design.control_alpha)
 
 
-def _check_handicap(
+def _check_known_loss(
     design: Design, cells: Cells, place: Scenario, primary: Primary
 ) -> tuple[RunCheck, float]:
     """Return the check, and the smallest loss that the run has so shown it sees."""
     references = (design.baseline, design.control)
-    arm = _Arm.of(cells, place, primary, design.handicap, references, ALPHA)
+    arm = _Arm.of(cells, place, primary, design.known_loss, references, ALPHA)
     withheld = '"equivalent" is withheld there'
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
-        sentence = f"The handicap could not be checked in {place}: {arm.excuse}; {withheld}."
+        sentence = f"The known loss could not be checked in {place}: {arm.excuse}; {withheld}."
         return arm.checked("handicap", None, sentence), math.inf
     found = arm.quoted(arm.effects, arm.interval)
     if arm.better is Better.NEITHER:
@@ -101,14 +101,14 @@ def _check_handicap(
         return arm.checked("handicap", None, sentence), math.inf
     if towards_better(arm.interval, arm.better).high >= 0:
         sentence = (
-            f"The handicap was not found in {place}, {found}: this run can't see a loss of that "
+            f"The known loss was not found in {place}, {found}: this run can't see a loss of that "
             f"size, so {withheld}."
         )
         return arm.checked("handicap", False, sentence), math.inf
     control = _control(design, cells, place, primary)
     noise = None if control.excuse or control.effects is None else control.effects.spread
     least = sees_from(abs(arm.effects.spread.mean), noise, design.alpha)
-    sentence = f"The handicap was found in {place}: {found}."
+    sentence = f"The known loss was found in {place}: {found}."
     if least <= on_scale(primary.margin, arm.effects.kind):
         return arm.checked("handicap", True, sentence), least
     visible = None if noise is None else smallest_visible(noise, design.alpha)

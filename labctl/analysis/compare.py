@@ -48,10 +48,10 @@ def comparisons(
 ) -> Iterator[Compared]:
     """Yield every comparison that has a block with both sides; none of maxima.
 
-    Against baseline: each candidate (its primary metric decides), the handicap, and what boots
+    Against baseline: each candidate (its primary metric decides), the known loss, and what boots
     only to be compared with its restored self. Against
     native: baseline and each candidate against the twin with their placement, baseline and the
-    twins against the free native. Control and handicap are instruments of the run, so nothing
+    twins against the free native. Control and known loss are instruments of the run, so nothing
     else is said of them.
     """
     pairs = list(_pairs(design))
@@ -85,7 +85,7 @@ def _pairs(design: Design) -> Iterator[_Pair]:
         references = tuple(filter(None, (design.baseline, design.control)))
         for name in design.candidates:
             yield _Pair(name, design.baseline, references, judged=True)
-        for name in filter(None, (design.handicap, *design.restored_as)):
+        for name in filter(None, (design.known_loss, *design.restored_as)):
             yield _Pair(name, design.baseline, references)
     against: dict[tuple[str, str], None] = {}
     for name in filter(None, (design.baseline, *design.candidates)):

@@ -39,9 +39,9 @@ class Primary:
 class Design:
     baseline: str | None
     control: str | None
-    handicap: str | None
+    known_loss: str | None
     candidates: tuple[str, ...]
-    """Guest tunings that may be recommended: not baseline, control or handicap, and none that is
+    """Guest tunings that may be recommended: not baseline, control or known loss, and none that is
     there to be compared with its restored self."""
     natives: tuple[str, ...]
     twins: Mapping[str, str]
@@ -133,7 +133,7 @@ def read_design(run: LoadedRun) -> Design:
     # Without a plan the trials still say where something was measured.
     cells += [cell_of(trial.record.cell) for trial in run.trials]
     known = list(dict.fromkeys(cell for cell in cells if cell is not None))
-    baseline, control, handicap = (
+    baseline, control, known_loss = (
         _arm(plan, name, tunings) for name in ("baseline", "control", "handicap")
     )
     if not plan:
@@ -143,11 +143,11 @@ def read_design(run: LoadedRun) -> Design:
     problems += _strangers(plan, tunings, known)
     guests = [name for name, entry in tunings.items() if entry.get("kind") == "guest"]
     restored_as = {n: tunings[n]["restored_as"] for n in guests if tunings[n].get("restored_as")}
-    instruments = (baseline, control, handicap, *restored_as)
+    instruments = (baseline, control, known_loss, *restored_as)
     return Design(
         baseline=baseline,
         control=control,
-        handicap=handicap,
+        known_loss=known_loss,
         candidates=tuple(name for name in guests if name not in instruments),
         natives=tuple(name for name, entry in tunings.items() if entry.get("kind") == "native"),
         twins={name: tunings[name]["twin"] for name in guests if tunings[name].get("twin")},

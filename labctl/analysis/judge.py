@@ -95,7 +95,7 @@ def judge(run: LoadedRun) -> Judgement:
         comparisons=compared,
         levels=tuple(levels(cells)),
         control=tuple(c.control for c in checked.values()),
-        handicap=tuple(c.handicap for c in checked.values()),
+        known_loss=tuple(c.known_loss for c in checked.values()),
         unavailable=cells.missing,
         warnings=(
             *caveat(more, decided.run),

@@ -142,7 +142,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCheck:
-    """The control (does baseline equal itself?), the handicap (was 5 % less CPU found?), or what
+    """The control (does baseline equal itself?), the known loss (was 5 % less CPU found?), or what
     a restore does to a tuning (`name` is the tuning's)."""
 
     name: str
@@ -151,8 +151,8 @@ class RunCheck:
     metric: str
     passed: bool | None
     """None: it could not be checked (too few blocks, or the arm is missing), or, of the control,
-    its interval includes no difference but also one larger than the threshold, or, of the handicap,
-    it was found but is no proof that a loss as small as the threshold would have been."""
+    its interval includes no difference but also one larger than the threshold, or, of the known
+    loss, it was found but is no proof that a loss as small as the threshold would have been."""
     estimate: float | None
     low: float | None
     high: float | None
@@ -276,7 +276,7 @@ class Judgement:
     comparisons: tuple[Comparison, ...]
     levels: tuple[Level, ...]
     control: tuple[RunCheck, ...]
-    handicap: tuple[RunCheck, ...]
+    known_loss: tuple[RunCheck, ...]
     unavailable: tuple[MissingMetric, ...]
     warnings: tuple[str, ...]
     answer: str

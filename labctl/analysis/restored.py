@@ -37,7 +37,7 @@ def restore_checks(
 
     `passed`: equivalent, which each check may call with a chance of the run's level over their
     number to be wrong (two one-sided tests); False where it was not shown; None where it can't be.
-    As with any verdict, the control and the handicap say whether the run may call things equal
+    As with any verdict, the control and the known loss say whether the run may call things equal
     (METHOD 5, 18).
     """
     booted_baseline = next((b for b, r in design.restored_as.items() if r == design.baseline), None)
@@ -130,7 +130,7 @@ def _check(
     )
     estimate, shown = restored.shown(of.mean), Interval(low, high)
     if passed and not (eligibility.sees(margin) and eligibility.reach <= margin):
-        forbids = "control and handicap do not let this run call things equal"
+        forbids = "control and known loss do not let this run call things equal"
         return _checked(test, None, f"{unchecked}: {found}, but {forbids}.", estimate, shown)
     apart = t_interval(of, test.alpha)
     differs = apart is not None and (apart.low > 0 or apart.high < 0)

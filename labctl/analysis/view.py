@@ -108,7 +108,7 @@ class View:
         self._plan_tunings = mapping(run.plan.get("tunings"))
         self.baseline = str(run.plan.get("baseline") or "baseline")
         self.control = str(run.plan.get("control") or "control")
-        self.handicap = str(run.plan.get("handicap") or "handicap")
+        self.known_loss = str(run.plan.get("handicap") or "handicap")
         # By place too: a run may have thousands of cells, and whatever is shown is of one place.
         self._levels_of: dict[Scenario, list[Level]] = {}
         self._comparisons_of: dict[Scenario, list[Comparison]] = {}
@@ -154,7 +154,7 @@ class View:
     def candidates(self) -> list[str]:
         """The tunings on trial: guests that are neither baseline nor a check of the run."""
         booted = {t for t, entry in self._plan_tunings.items() if mapping(entry).get("restored_as")}
-        checks = {self.baseline, self.control, self.handicap} | booted
+        checks = {self.baseline, self.control, self.known_loss} | booted
         return [t for t in self.tunings if t not in checks and not self.is_native(t)]
 
     @property
@@ -286,13 +286,13 @@ class View:
         )
 
     def pictured(self, place: Scenario) -> list[Comparison]:
-        """The primary metric of control, handicap and all candidates against baseline."""
+        """The primary metric of control, known loss and all candidates against baseline."""
         primary = self.primary(place.workload)
         if primary is None:
             return []
         column = primary_column(primary)
         found = [self.control_as_comparison(place)]
-        for arm in (self.handicap, *self.candidates):
+        for arm in (self.known_loss, *self.candidates):
             found.append(self.comparison(arm, self.baseline, place, column))
         return [item for item in found if item is not None]
 
@@ -358,8 +358,8 @@ class View:
         return sorted(found, key=lambda one: not one.grave)
 
     def checks(self, place: Scenario) -> list[RunCheck]:
-        """Control, handicap and what restoring did, of one place."""
-        made = (*self.judgement.control, *self.judgement.handicap, *self.judgement.restored)
+        """Control, known loss and what restoring did, of one place."""
+        made = (*self.judgement.control, *self.judgement.known_loss, *self.judgement.restored)
         return [check for check in made if scenario_of(check) == place]
 
     def _ordered_tunings(self) -> list[str]:
@@ -368,7 +368,7 @@ class View:
             names.append(level.tuning)
         for item in self.judgement.comparisons:
             names += [item.tuning, item.against]
-        order = {self.baseline: 1, self.control: 2, self.handicap: 3}
+        order = {self.baseline: 1, self.control: 2, self.known_loss: 3}
         return sorted(
             dict.fromkeys(names),
             key=lambda name: order.get(name, 0 if self.is_native(name) else 4),

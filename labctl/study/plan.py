@@ -362,7 +362,7 @@ def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
         raise UsageError(f"'{roles.native}' has the role 'native', but is a guest")
     if roles.handicap is not None and not tunings[roles.handicap].handicap_percent > 0:
         raise UsageError(
-            f"the handicap '{roles.handicap}' takes nothing away, so it can't tell what the run "
+            f"the known loss '{roles.handicap}' takes nothing away, so it can't tell what the run "
             "would find",
             hint="Give it 'handicap_percent: 5'.",
         )

@@ -130,7 +130,7 @@ def test_json_holds_the_counts_of_every_cell() -> None:
         main, ["--only", "handicap", "--jobs", "1", "--runs", "20", "--json"]
     )
     (table,) = json.loads(result.stdout)["tables"]
-    assert table["title"] == "The handicap"
+    assert table["title"] == "The known loss"
     assert {value["found"]["n"] for value in table["values"]} == {10}
 
 

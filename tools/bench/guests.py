@@ -24,7 +24,7 @@ from labctl.run.guests.lab import Lab
 from labctl.run.guests.prepare import prepared_disk
 from labctl.run.guests.started import RESTORE_S, answering, image_xml
 from labctl.run.resources.disks import make_overlay
-from labctl.run.trials.post_boot import Settler
+from labctl.run.trials.post_boot import PostBootSetup
 from labctl.run.trials.proof import Proof
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure, measured
@@ -58,8 +58,8 @@ def restore(benchmark: Benchmark) -> list[Figure]:
         calibrations = Calibrations(lab, planned.plan)
         calibrations.count_natively()
         proof = Proof(lab, planned.plan)
-        settler = Settler(lab, planned.plan, calibrations, proof)
-        boots = Boots(lab, lab.source.disks(lab, baseline), baseline, settler.settle)
+        post_boot = PostBootSetup(lab, planned.plan, calibrations, proof)
+        boots = Boots(lab, lab.source.disks(lab, baseline), baseline, post_boot.set_up)
         boots.saved(1)
         times = []
         for _ in range(REPEATS):

@@ -13,7 +13,7 @@ from tools.calibrate.sweeps import INSTRUMENTS, Sweep, verdicts
 MOST = 0.97
 """What holds more often than that where the assumptions hold is wider than it says."""
 
-# One test in its family, so that the interval that decides has 95 % too; the handicap's, against
+# One test in its family, so that the interval that decides has 95 % too; the known loss's, against
 # the same blocks, is exploratory.
 ONE_TEST = Sweep(effects={"tuning": 1.1}, workloads=1, conditions=1)
 

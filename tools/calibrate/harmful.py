@@ -142,7 +142,7 @@ def _scenarios() -> Iterable[Scenario]:
         )
     yield _scenario(
         "skewed tunings",
-        f"three at the margin; {KINDS['skewed'].text}; baseline, control and handicap have "
+        f"three at the margin; {KINDS['skewed'].text}; baseline, control and known loss have "
         f"{STEADY:g} of the tunings' standard deviation",
         three,
         replace(plain, noise=KINDS["skewed"], sds=dict.fromkeys(INSTRUMENTS, STEADY)),

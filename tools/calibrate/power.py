@@ -22,12 +22,12 @@ EQUAL = (0.0, 0.01, 0.02, 0.05)
 @dataclass(frozen=True, slots=True)
 class Power:
     """Shares of comparisons that got a verdict, that excluded no effect, and of workloads whose
-    handicap of 5 % was found."""
+    known loss of 5 % was found."""
 
     improves: Rate
     equivalent: Rate
     seen: Rate
-    handicap: Rate
+    known_loss: Rate
 
 
 def power(effect: float, noise: float, blocks: int, runs: int, seed: int) -> Power:
@@ -49,7 +49,7 @@ def power(effect: float, noise: float, blocks: int, runs: int, seed: int) -> Pow
         improves=_having(Verdict.IMPROVES, family),
         equivalent=_having(Verdict.EQUIVALENT, family),
         seen=Rate.of(c.low is not None and c.low > 1 for c in family),
-        handicap=Rate.of(math.isfinite(eligibility.sees_from) for eligibility in eligibilities),
+        known_loss=Rate.of(math.isfinite(eligibility.sees_from) for eligibility in eligibilities),
     )
 
 

@@ -97,10 +97,10 @@ def equivalence_table(simulations: Simulations) -> Table:
 def handicap_table(simulations: Simulations) -> Table:
     return _powers(
         simulations,
-        "The handicap",
-        "Share of workloads in which the handicap (5 % less) is found, in percent.",
+        "The known loss",
+        "Share of workloads in which the known loss (5 % less) is found, in percent.",
         (0.0,),
-        lambda found: found.handicap,
+        lambda found: found.known_loss,
     )
 
 

@@ -56,7 +56,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The effects by block of one arm: of a candidate or the handicap against baseline and
+    """The effects by block of one arm: of a candidate or the known loss against baseline and
     control, or of the control against baseline."""
 
     name: str
@@ -107,7 +107,7 @@ def lines(
         c = one.comparison
         if one.place == place and c.metric == primary.metric and c.against == design.baseline:
             found[c.tuning] = one.effects
-    for name in filter(None, (design.control, design.handicap, *design.candidates)):
+    for name in filter(None, (design.control, design.known_loss, *design.candidates)):
         effects, side = found.get(name), cells.get(name, place, primary.metric)
         if effects is None or side is None or effects.fallback is not None or not effects.paired:
             continue

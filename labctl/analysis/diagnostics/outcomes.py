@@ -18,7 +18,7 @@ from labctl.base.units import Better
 def outcomes(
     ground: Ground, lines: Sequence[Line], without: Collection[int] = ()
 ) -> Mapping[str, str]:
-    """By arm a verdict, or how the control or the handicap fares, as it follows from the t
+    """By arm a verdict, or how the control or the known loss fares, as it follows from the t
     intervals of the blocks that are left: with their own control, but without Holm's procedure.
     """
     left = {line.name: _spread(line, without) for line in lines}
@@ -32,7 +32,7 @@ def outcomes(
             eligibility = _eligibility(eligibility, interval)
             said[line.name] = "not different from" if eligibility.judges else "different from"
             said[line.name] += " baseline"
-        elif line.name == design.handicap:
+        elif line.name == design.known_loss:
             found = interval is not None and towards_better(interval, _better(line)).high < 0
             known = abs(left[line.name].mean) if found else None
             control = left.get(design.control or "")

@@ -67,7 +67,7 @@ def _hanging(
 ) -> Iterator[str]:
     """Yield what of these arms would be said without the blocks, where it is something else."""
     now, then = outcomes(ground, lines), outcomes(ground, lines, without=blocks)
-    instruments = {ground.design.control: "The control", ground.design.handicap: "The handicap"}
+    instruments = {ground.design.control: "The control", ground.design.known_loss: "The known loss"}
     for name in names:
         # Where another rule made the verdict, these two say nothing of it.
         if now[name] != then[name] and ground.verdicts.get(name, now[name]) == now[name]:

@@ -1,4 +1,4 @@
-"""Decide what a run's control and handicap let a gate say of a rule against baseline.
+"""Decide what a run's control and known loss let a gate say of a rule against baseline.
 
 A rule about a primary metric is a claim as a verdict is one, so the run's eligibility binds it as
 it does those (METHOD 5, 18, 20), but by the rule's own limit. Other metrics have no check of their
@@ -108,6 +108,6 @@ def _blind(checked: Checked, loss: float) -> str:
         return ""
     if math.isfinite(checked.eligibility.sees_from):
         why = "was found, but is no proof that a loss as small as the limit would have been"
-        return f"the handicap {why}"
-    why = "was not found" if checked.handicap.passed is False else "could not be checked"
-    return f"the handicap {why}, so this run may be blind to a loss"
+        return f"the known loss {why}"
+    why = "was not found" if checked.known_loss.passed is False else "could not be checked"
+    return f"the known loss {why}, so this run may be blind to a loss"

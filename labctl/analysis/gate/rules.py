@@ -5,7 +5,7 @@ more than that (an intersection-union test; R. L. Berger, Technometrics 24, 1982
 where the contrary is shown, at 5 % over all tests of the gate together (Bonferroni), so that a
 policy of many rules doesn't fail by their number. A run that a rule may have ended has less than
 5 % for both (METHOD 22). What is neither is undecided, and so is what the run's control and
-handicap don't let it say; the policy says what that counts as. Pure.
+known loss don't let it say; the policy says what that counts as. Pure.
 """
 
 from __future__ import annotations

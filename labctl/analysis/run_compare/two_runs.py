@@ -175,7 +175,7 @@ class _Side:
         return self.cells.get(spot.tuning, spot.place, spot.metric) is not None
 
     def checked(self, place: Scenario) -> Checked:
-        """Control and handicap of the run at a place whose workload has a primary metric."""
+        """Control and known loss of the run at a place whose workload has a primary metric."""
         return check(self.design, self.cells, place, self.design.primaries[place.workload])
 
     def eligibility(self, place: Scenario) -> Eligibility:
@@ -374,7 +374,7 @@ def _difference(
 
 
 def _unchecked(a: _Side, b: _Side, judged: Collection[_Spot]) -> Iterator[str]:
-    """Yield what control and handicap of either run hold back of its tunings' effects."""
+    """Yield what control and known loss of either run hold back of its tunings' effects."""
     for place in dict.fromkeys(spot.place for spot in judged):
         for side in (a, b):
             checked = side.checked(place)
@@ -382,8 +382,8 @@ def _unchecked(a: _Side, b: _Side, judged: Collection[_Spot]) -> Iterator[str]:
                 continue  # said already, and then nothing can be checked
             if not checked.eligibility.judges:
                 yield f"{side.run.name}: {checked.control.sentence}"
-            elif checked.handicap.passed is not True:
-                yield f"{side.run.name}: {checked.handicap.sentence}"
+            elif checked.known_loss.passed is not True:
+                yield f"{side.run.name}: {checked.known_loss.sentence}"
 
 
 def _cautions(a: _Side, b: _Side) -> Iterator[str]:

@@ -106,7 +106,7 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "comparisons": map(comparison_json, judgement.comparisons),
         "levels": map(_level, judgement.levels),
         "control": [_check(item) for item in judgement.control],
-        "handicap": [_check(item) for item in judgement.handicap],
+        "handicap": [_check(item) for item in judgement.known_loss],
         "restored": [_check(item) for item in judgement.restored],
         "precision": [_precision(item) for item in judgement.precision],
         "diagnostics": [_diagnostic(item) for item in judgement.diagnostics],

@@ -154,7 +154,11 @@ class _Families:
     def _checks(self) -> Iterator[Metric]:
         """One that could not be made has no number: it neither passed nor failed."""
         judgement = self._judgement
-        checks: Iterable[RunCheck] = (*judgement.control, *judgement.handicap, *judgement.restored)
+        checks: Iterable[RunCheck] = (
+            *judgement.control,
+            *judgement.known_loss,
+            *judgement.restored,
+        )
         values: _Values = {
             (
                 ("check", check.name),

@@ -53,7 +53,7 @@ class Row:
     text: str
     verdict_class: str
     kind: str
-    """"tuning", "check" (control and handicap) or "native"."""
+    """"tuning", "check" (control and known loss) or "native"."""
     y: int
     x: float
     low: float | None
@@ -186,7 +186,7 @@ def _drawable(item: Comparison, judged: Comparison) -> bool:
 def _kind(view: View, arm: str) -> str:
     if view.is_native(arm):
         return "native"
-    return "check" if arm in (view.control, view.handicap) else "tuning"
+    return "check" if arm in (view.control, view.known_loss) else "tuning"
 
 
 def _row(item: Comparison, axis: _Axis, y: int, kind: str) -> Row:

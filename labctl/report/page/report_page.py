@@ -140,7 +140,7 @@ def _matrix(view: View, sections: Sequence[Section]) -> _Matrix:
             cells.append(_Cell(change(judged), prices) if judged is not None else None)
         rows.append(_MatrixRow(tuning, view.description(tuning), tuple(cells)))
     checks = tuple(
-        (name, tuple(sentences.check_words(view, place, name) for place in places))
-        for name in ("control", "handicap")
+        (arm, tuple(sentences.check_words(view, place, name) for place in places))
+        for name, arm in (("control", view.control), ("handicap", view.known_loss))
     )
     return _Matrix(tuple(sections), tuple(rows), checks)

@@ -43,7 +43,7 @@ def test_the_verdicts_of_an_extended_run_are_those_that_it_had_before() -> None:
     run = extended(11, 15)
     before, after = judge(until(run, 10)), judge(run)
     assert after.comparisons == before.comparisons
-    assert (after.control, after.handicap) == (before.control, before.handicap)
+    assert (after.control, after.known_loss) == (before.control, before.known_loss)
     assert (after.answer, after.blocks) == (before.answer, 10)
     assert (before.added, before.ending) == (None, None)
 

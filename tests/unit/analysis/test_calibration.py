@@ -33,7 +33,7 @@ def test_a_judgement_says_what_was_decided(blocks: int) -> None:
     for run in simulate(replace(A_A, blocks=blocks), runs=3, seed=SEED, name="judged"):
         judgement, decided = judge(run), decide(run)
         assert judgement.comparisons == decided.comparisons
-        assert judgement.handicap == tuple(of.handicap for of in decided.checked.values())
+        assert judgement.known_loss == tuple(of.known_loss for of in decided.checked.values())
         assert judgement.control == tuple(of.control for of in decided.checked.values())
 
 
@@ -115,7 +115,7 @@ def test_the_intervals_of_a_family_all_hold_the_truth_in_about_95_of_100_runs() 
 def test_the_handicap_is_found_as_often_as_the_noncentral_t_says(noise: float, blocks: int) -> None:
     shift = log(0.95) / (noise / sqrt(blocks))
     expected = stats.nct.cdf(stats.t.ppf(0.025, blocks - 1), blocks - 1, shift)
-    found = power(0.0, noise, blocks, runs=500, seed=SEED).handicap
+    found = power(0.0, noise, blocks, runs=500, seed=SEED).known_loss
     assert found.n == 1000
     assert found.lower_limit(0.9999) <= expected <= found.limit(0.9999)
 

@@ -46,7 +46,7 @@ def test_the_controls_checks_are_one_family_over_the_places() -> None:
     assert len(read_design(run).places) == 4
     found = checked(run)
     assert found.control.confidence == pytest.approx(1 - 0.05 / 4)
-    assert found.handicap.confidence == pytest.approx(0.95)
+    assert found.known_loss.confidence == pytest.approx(0.95)
 
 
 def test_equal_arms_with_little_noise_pass() -> None:
@@ -81,14 +81,14 @@ def test_a_noisy_control_is_neither_passed_nor_failed_and_still_licenses_large_e
 
 def test_a_handicap_of_5_percent_is_found_with_little_noise() -> None:
     found = checked(synthetic_run(**QUIET))
-    assert found.handicap.passed is True
+    assert found.known_loss.passed is True
     assert found.eligibility.sees(math.log(1.05))
-    assert found.handicap.estimate == pytest.approx(0.95, abs=0.01)
+    assert found.known_loss.estimate == pytest.approx(0.95, abs=0.01)
 
 
 def test_a_handicap_of_5_percent_is_lost_in_noise_of_20_percent() -> None:
     found = checked(synthetic_run(noise=0.2))
-    assert found.handicap.passed is False
+    assert found.known_loss.passed is False
     assert found.eligibility.sees_from == math.inf
 
 
@@ -102,27 +102,27 @@ def known_loss(factor: float, *, noise: float) -> tuple[Checked, set[Verdict | N
 
 def test_a_loss_that_shows_as_threefold_proves_no_sensitivity_to_5_percent() -> None:
     small, equal = known_loss(0.95, noise=0.03)
-    assert (small.handicap.passed, equal) == (True, {Verdict.EQUIVALENT})
+    assert (small.known_loss.passed, equal) == (True, {Verdict.EQUIVALENT})
     large, equal = known_loss(0.3, noise=0.03)
-    assert (large.handicap.passed, equal) == (None, {Verdict.INCONCLUSIVE})
-    assert large.handicap.high is not None
-    assert large.handicap.high < 0.5  # it was found, beyond doubt
-    assert "The handicap was found" in large.handicap.sentence
-    assert "more than twice the threshold of 5 %" in large.handicap.sentence
-    assert "minimum detectable effect there is 6.7 %" in large.handicap.sentence
-    assert '"equivalent" is withheld' in large.handicap.sentence
+    assert (large.known_loss.passed, equal) == (None, {Verdict.INCONCLUSIVE})
+    assert large.known_loss.high is not None
+    assert large.known_loss.high < 0.5  # it was found, beyond doubt
+    assert "The known loss was found" in large.known_loss.sentence
+    assert "more than twice the threshold of 5 %" in large.known_loss.sentence
+    assert "minimum detectable effect there is 6.7 %" in large.known_loss.sentence
+    assert '"equivalent" is withheld' in large.known_loss.sentence
 
 
 def test_nor_need_it_where_equal_arms_would_have_shown_as_small_a_difference() -> None:
     found, equal = known_loss(0.3, noise=0.01)
-    assert (found.handicap.passed, equal) == (True, {Verdict.EQUIVALENT})
+    assert (found.known_loss.passed, equal) == (True, {Verdict.EQUIVALENT})
     assert found.eligibility.sees_from < math.log(1.05)
 
 
 def test_a_loss_that_was_not_found_is_no_matter_of_noise() -> None:
     """A metric that is steady and sees nothing proves nothing, however steady it is."""
     found, equal = known_loss(1.0, noise=0.001)
-    assert (found.handicap.passed, equal) == (False, {Verdict.INCONCLUSIVE})
+    assert (found.known_loss.passed, equal) == (False, {Verdict.INCONCLUSIVE})
     assert found.eligibility.sees_from == math.inf
 
 
@@ -140,7 +140,7 @@ def test_the_smallest_loss_that_a_run_sees_is_half_of_the_known_one_or_what_nois
 
 def test_a_handicap_that_is_faster_than_baseline_is_not_found() -> None:
     found = checked(synthetic_run(**QUIET, effects={"handicap": 1.05}))
-    assert found.handicap.passed is False
+    assert found.known_loss.passed is False
 
 
 def test_a_handicap_on_a_latency_is_a_rise() -> None:
@@ -148,8 +148,8 @@ def test_a_handicap_on_a_latency_is_a_rise() -> None:
     run = synthetic_run(noise=0.005)
     run = with_plan(run, workloads={**run.plan["workloads"], "sysbench-cpu": workload})
     found = checked(run)
-    assert found.handicap.passed is True
-    assert found.handicap.estimate == pytest.approx(1 / 0.95, abs=0.01)
+    assert found.known_loss.passed is True
+    assert found.known_loss.estimate == pytest.approx(1 / 0.95, abs=0.01)
 
 
 def test_without_the_handicap_equal_tunings_are_inconclusive_not_equivalent() -> None:
@@ -164,7 +164,7 @@ def test_without_the_handicap_equal_tunings_are_inconclusive_not_equivalent() ->
 def test_an_arm_that_is_missing_is_not_checked(arm: str) -> None:
     tunings = [t for t in ("baseline", "control", "handicap", "pinned") if t != arm]
     found = checked(synthetic_run(**QUIET, tunings=tunings))
-    here = found.control if arm == "control" else found.handicap
+    here = found.control if arm == "control" else found.known_loss
     assert here.passed is None
     assert here.estimate is None
     assert "could not be checked" in here.sentence
@@ -178,9 +178,9 @@ def test_without_a_control_every_verdict_is_suspended() -> None:
 def test_nine_blocks_are_too_few_for_a_check_but_show_their_estimate() -> None:
     found = checked(synthetic_run(**QUIET, blocks=9))
     assert found.control.passed is None
-    assert found.handicap.passed is None
-    assert found.handicap.estimate == pytest.approx(0.95, abs=0.01)
-    assert found.handicap.low is not None
+    assert found.known_loss.passed is None
+    assert found.known_loss.estimate == pytest.approx(0.95, abs=0.01)
+    assert found.known_loss.low is not None
 
 
 def test_a_control_that_is_the_same_number_in_every_block_is_not_checked() -> None:

@@ -69,7 +69,7 @@ def test_that_the_deciding_metric_is_worthless_is_said_before_how_sure_its_verdi
 ) -> None:
     judgement = judge(recorded)
     [text] = said(judgement)
-    checks = {check.sentence for check in (*judgement.control, *judgement.handicap)}
+    checks = {check.sentence for check in (*judgement.control, *judgement.known_loss)}
     assert checks.intersection(judgement.warnings)
     assert judgement.warnings[0] == text
 
@@ -89,8 +89,8 @@ def test_judged_by_its_mean_it_finds_the_known_loss_that_its_p95_never_saw(
 ) -> None:
     by_p95, by_mean = judge(reparsed), judge(judged_by_mean(reparsed))
     assert said(by_mean) == []
-    [blind] = [check for check in by_p95.handicap if check.workload == "cyclictest"]
-    [seen] = [check for check in by_mean.handicap if check.workload == "cyclictest"]
+    [blind] = [check for check in by_p95.known_loss if check.workload == "cyclictest"]
+    [seen] = [check for check in by_mean.known_loss if check.workload == "cyclictest"]
     assert blind.low is not None
     assert blind.low < 1 < (blind.high or 0)
     assert seen.low is not None

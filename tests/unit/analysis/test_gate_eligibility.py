@@ -1,4 +1,4 @@
-"""A gate says no more of a run than its control, its handicap and its stopping rule allow."""
+"""A gate says no more of a run than its control, its known loss and its stopping rule allow."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def found(tuning: str = "pinned", against: str = "baseline", **fields: Any) -> F
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
-        ({"seed": 10, "effects": {"handicap": 1.0}}, "the handicap was not found"),
+        ({"seed": 10, "effects": {"handicap": 1.0}}, "the known loss was not found"),
         (
             {"seed": 5, "tunings": ("baseline", "control", "pinned"), "effects": {}},
-            "the handicap could not be checked",
+            "the known loss could not be checked",
         ),
         (
             {"seed": 5, "tunings": UNCHECKED, "effects": {"handicap": 0.95}},
@@ -54,7 +54,7 @@ def found(tuning: str = "pinned", against: str = "baseline", **fields: Any) -> F
         ({**WIDE, "effects": {"handicap": 0.93}}, "the control leaves up to"),
         (
             {**WIDE, "effects": {"handicap": 0.3}},
-            "the handicap was found, but is no proof that a loss as small as the limit",
+            "the known loss was found, but is no proof that a loss as small as the limit",
         ),
     ],
     ids=["blind", "no handicap", "no control", "a wide control", "a huge loss"],
@@ -98,7 +98,7 @@ def test_beyond_the_reach_of_a_wide_control_a_rule_is_decided(
 def test_a_blind_run_does_not_break_a_rule_that_asks_for_a_gain() -> None:
     one = found(better_by_at_least="5 %", seed=10, effects={"handicap": 1.0})
     assert one.outcome is Outcome.UNDECIDED
-    assert "the handicap was not found" in one.why
+    assert "the known loss was not found" in one.why
 
 
 def test_what_is_worse_needs_no_handicap_to_be_no_gain() -> None:
@@ -118,7 +118,7 @@ def test_a_metric_that_is_no_primary_has_no_check_of_its_own() -> None:
 
 def test_against_the_control_the_same_is_asked_as_against_baseline() -> None:
     one = found(against="control", within="5 %", seed=10, effects={"handicap": 1.0})
-    assert one.why.startswith("the handicap was not found")
+    assert one.why.startswith("the known loss was not found")
 
 
 @pytest.mark.parametrize(("tuning", "against"), [("control", "baseline"), ("baseline", "control")])
@@ -188,7 +188,7 @@ def test_a_rule_that_asks_for_less_than_the_threshold_takes_a_run_that_sees_less
     effects = {"handicap": 0.8, "pinned": effect}
     one = found(worse_by_at_most=limit, **{**TIGHT, "effects": effects})
     assert one.outcome is outcome
-    why = "the handicap was found, but is no proof that a loss as small as the limit"
+    why = "the known loss was found, but is no proof that a loss as small as the limit"
     assert (why in one.why) is (outcome is Outcome.UNDECIDED)
 
 

@@ -86,7 +86,7 @@ def test_an_export_comes_back_with_the_same_judgement(labctl: Labctl, tmp_path: 
     ours, theirs = judge(again), judge(loaded(tmp_path, "measured"))
     assert without_sources(ours) == without_sources(theirs)
     assert [item.typical for item in ours.levels] == [item.typical for item in theirs.levels]
-    assert (ours.control, ours.handicap) == (theirs.control, theirs.handicap)
+    assert (ours.control, ours.known_loss) == (theirs.control, theirs.known_loss)
     assert (ours.blocks, ours.boots, ours.done) == (theirs.blocks, theirs.boots, theirs.done)
 
 
@@ -100,7 +100,7 @@ def test_a_real_run_comes_back_as_well(labctl: Labctl, tmp_path: Path) -> None:
     assert labctl("run", "import", str(tmp_path / "samples.csv"), *words).code == 0
     ours, theirs = judge(loaded(tmp_path, "again")), judge(measured)
     assert without_sources(ours) == without_sources(theirs)
-    assert (ours.control, ours.handicap) == (theirs.control, theirs.handicap)
+    assert (ours.control, ours.known_loss) == (theirs.control, theirs.known_loss)
     assert (ours.boots, ours.done, ours.invalid) == (theirs.boots, theirs.done, theirs.invalid)
 
 

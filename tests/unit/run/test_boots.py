@@ -224,7 +224,9 @@ def test_a_first_guest_that_fails_is_a_failed_boot(guests: Guests) -> None:
 
 def test_an_answer_that_nobody_foresaw_is_a_failed_boot(guests: Guests) -> None:
     boots = replace(guests, lying=("labctl-guest",)).boots(1)
-    with pytest.raises(module.BootError, match="a fault in labctl, while the guest of boot 1 was set up"):
+    with pytest.raises(
+        module.BootError, match="a fault in labctl, while the guest of boot 1 was set up"
+    ):
         boots.saved(1)
 
 

@@ -49,7 +49,7 @@ def measured(record: TrialRecord) -> Sample:
 def planned(
     *, blocks: int | None = 10, spares: int = 2, per_boot: int = 2, rule: Stopping | None = None
 ) -> Plan:
-    """Native, baseline, control, handicap and 'pinned' under one workload: five trials a block."""
+    """Five arms under one workload: native, baseline, control, known loss and 'pinned'."""
     overrides = Overrides(
         tunings=("pinned",),
         workloads=("sysbench-cpu",),
