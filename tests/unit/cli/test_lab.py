@@ -91,6 +91,20 @@ def test_a_template_of_the_lab_folder_runs_in_a_sandbox(
     assert not marker.exists()
 
 
+@pytest.mark.parametrize(
+    "code", [b"{{ 1/0 }}", b"{{ range(10**9)|list }}", b"{% include 'domain.xml.j2' %}", b"\xff"]
+)
+def test_a_broken_template_of_the_lab_folder_is_no_fault_in_labctl(
+    labctl: Labctl, present: Path, code: bytes
+) -> None:
+    (present / MARKER).touch()
+    planted(present, "templates/domain.xml.j2", "")
+    (present / "templates/domain.xml.j2").write_bytes(code)
+    said = labctl("domain", "render", "baseline")
+    assert said.code == 2
+    assert "the domain template does not render" in said.err
+
+
 def test_a_tuning_of_the_present_folder_replaces_none_of_labctls(
     labctl: Labctl, present: Path
 ) -> None:
