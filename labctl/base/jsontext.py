@@ -18,6 +18,14 @@ MOST_GROUPS: Final = 2_000_000
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
+_CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
+
+
+def without_controls(data: bytes) -> bytes:
+    """Return JSON text (UTF-8) with the control characters escaped that JSON lets stand: U+007F to
+    U+009F, of which terminals take some for the begin of a sequence."""
+    return _CONTROLS.sub(lambda found: b"\\u00%02x" % found.group()[-1], data)
+
 
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a text; numbers that aren't any (NaN) are taken, as some tools write

@@ -104,7 +104,11 @@ def recorded_sweep(run: LoadedRun) -> tuple[list[str], str | None] | None:
 
 
 def json_text(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    # Loaded here: commands that print none must not take longer to start.
+    from labctl.base.jsontext import without_controls
+
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return without_controls(text.encode(errors="surrogatepass")).decode(errors="surrogatepass")
 
 
 def print_json(value: Any) -> None:

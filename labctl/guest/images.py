@@ -235,6 +235,7 @@ def images_lock(places: StatePaths) -> Iterator[None]:
     try:
         places.images.mkdir(parents=True, exist_ok=True)
         lock = os.open(places.images / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(lock, 0o600)  # whoever can open it can lock it
     except OSError as error:
         raise HostError(
             f"cannot write to {places.images}: {error.strerror}",

@@ -25,6 +25,7 @@ from labctl.analysis.model import (
     Standing,
 )
 from labctl.analysis.view import View, mapping
+from labctl.base.jsontext import without_controls
 from labctl.report.exit_prices import predicted_json
 from labctl.report.published import published_json
 from labctl.store.run_folder import LoadedRun
@@ -67,7 +68,8 @@ def _list_pieces(items: Iterator[Any]) -> Iterator[bytes]:
 
 def _indented(value: Any, newline: bytes) -> bytes:
     # A string of JSON holds no newline, so each of these begins a line.
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).replace(b"\n", newline)
+    text = orjson.dumps(value, option=orjson.OPT_INDENT_2).replace(b"\n", newline)
+    return without_controls(text)
 
 
 def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from pathlib import Path
 from labctl.base.channel import Channel, runner_program
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError
+from labctl.base.errors import BrokenError, BusyError
 from labctl.base.events import Listener, Note
 from labctl.base.tuning import Tuning
 from labctl.domain.asked import ExpectedThread, expected_threads
 from labctl.domain.session import RunningGuest
 from labctl.guest import seed
 from labctl.guest.images import Image
+from labctl.host.lock import WAIT_S, flock_within
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.started import answering, hand_over, image_xml
 from labctl.run.resources.disks import DiskFile, Disks, make_overlay
@@ -127,7 +128,12 @@ def _alone(folder: Path, listener: Listener) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             listener(Note(text="Another labctl boots this image for the first time: waiting."))
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not flock_within(descriptor, WAIT_S):
+                raise BusyError(
+                    f"another labctl boots the image in {folder.parent} for the first time, and "
+                    f"has not ended within {WAIT_S:.0f} s",
+                    hint="See which process has that folder open: 'lsof +D FOLDER'.",
+                ) from None
         yield
     finally:
         os.close(descriptor)

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from labctl.base import jsontext
-from labctl.base.jsontext import MOST_DEEP, parse_json
+from labctl.base.jsontext import MOST_DEEP, parse_json, without_controls
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -71,3 +73,10 @@ def test_a_text_beyond_the_sizes_is_refused_by_their_numbers(
         parse_json(" " * ((1 << 20) + 1))
     with pytest.raises(ValueError, match="more than 1000 lists and objects"):
         parse_json(f"[{','.join(['[]'] * 1000)}]")
+
+
+@given(st.text())
+def test_no_control_character_of_a_text_stands_in_json_as_itself(text: str) -> None:
+    data = without_controls(orjson.dumps([text, "\x7f\x80\x9b31m\x9fä"]))
+    assert parse_json(data) == [text, "\x7f\x80\x9b31m\x9fä"]
+    assert not any(unicodedata.category(char) == "Cc" for char in data.decode())

@@ -153,6 +153,13 @@ def test_an_image_with_something_mounted_in_it_is_not_removed(
     assert images.verify(image) == []
 
 
+def test_no_other_user_can_hold_the_lock_of_the_images(places: StatePaths, image: Image) -> None:
+    lock = places.images / ".lock"
+    lock.touch(mode=0o644)
+    with images.images_lock(places):
+        assert lock.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_second_process_is_told_that_images_are_being_changed(
     places: StatePaths, image: Image
 ) -> None:

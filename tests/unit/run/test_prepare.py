@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import BrokenError, BusyError
 from labctl.base.events import Event, Note
 from labctl.guest.images import Image
 from labctl.run.guests import prepare as module
@@ -64,6 +64,19 @@ def test_a_second_first_boot_waits_and_takes_what_the_first_has_made(host: Host)
     assert len(host.boots) == 1
     assert host.prepared() == first.result()
     assert len(host.boots) == 1
+
+
+def test_who_waits_for_a_first_boot_does_not_wait_for_ever(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WAIT_S", 0.01)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(host.prepared)
+        assert host.begun.wait(30)
+        with pytest.raises(BusyError, match="has not ended within"):
+            host.prepared()
+        host.over.set()
+        first.result()
 
 
 def test_a_first_boot_that_fails_leaves_the_next_its_turn(host: Host) -> None:
