@@ -27,8 +27,8 @@ TCG = Accelerator(name="tcg", reason="Guests are emulated (TCG), because this is
 STUDY = """\
 title: A study
 description: What a test asks of the host.
-roles: {native: native, baseline: baseline, control: control, handicap: known loss}
-tunings: [native, baseline, control, known loss, pinned+fifo]
+roles: {native: native, baseline: baseline, control: control, handicap: handicap}
+tunings: [native, baseline, control, handicap, pinned+fifo]
 workloads:
   w:
     program: sysbench-cpu

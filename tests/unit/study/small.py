@@ -14,8 +14,8 @@ roles:
   native: native
   baseline: baseline
   control: control
-  handicap: known loss
-tunings: [native, baseline, control, known loss, pinned]
+  handicap: handicap
+tunings: [native, baseline, control, handicap, pinned]
 workloads:
   cpu:
     program: sysbench-cpu
@@ -44,7 +44,7 @@ exercises:
   pinned: [cpu, read]
   handicap: [cpu]
 quick:
-  tunings: [baseline, control, known loss, native, pinned]
+  tunings: [baseline, control, handicap, native, pinned]
   workloads: [cpu]
   conditions: [neighbour]
   duration_s: 2

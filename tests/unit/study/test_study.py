@@ -78,7 +78,7 @@ def test_a_tuning_of_ones_own_joins_the_arms_that_have_a_role(make_study: MakeSt
 
 def test_a_role_that_is_left_out_of_a_selection_stays(make_study: MakeStudy) -> None:
     study = make_study(
-        "tunings: [baseline, control, known loss, native, pinned]", "tunings: [pinned]", quick=True
+        "tunings: [baseline, control, handicap, native, pinned]", "tunings: [pinned]", quick=True
     )
     assert study.tunings == ("native", "baseline", "control", "handicap", "pinned")
 
