@@ -20,7 +20,7 @@ from labctl.rollout.steps import (
     backup_path,
     quoted,
 )
-from labctl.store.jsonfile import write_bytes, write_output
+from labctl.store.jsonfile import refuse_foreign_link, write_bytes, write_output
 
 UNNAMED = "NAME"
 """Stands for a domain that nobody has named."""
@@ -113,8 +113,9 @@ def write_card(target: Path, advice: Advice, names: Names) -> None:
 
 def write_files(folder: Path, advice: Advice, names: Names) -> list[Path]:
     """Write the card, and a folder for each advised tuning; returns the files. Raises UsageError
-    when nothing is advised, or the folder can't be made."""
+    when nothing is advised, the folder can't be made, or is another user's link."""
     card = card_text(advice, names)
+    refuse_foreign_link(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -70,16 +70,24 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
         with replacing(path) as file:
             yield file
         return
-    if stat.S_ISLNK(there.st_mode) and there.st_uid not in believed_owners():
-        raise UsageError(
-            f"{path} is a link that belongs to another user, so labctl does not write through it",
-            hint="Give another file, or remove the link.",
-        )
+    refuse_foreign_link(path)
     try:
         with open(path, "wb") as file:
             yield file
     except OSError as error:
         raise HostError(f"cannot write {path}: {error.strerror}") from error
+
+
+def refuse_foreign_link(path: Path) -> None:
+    """Raise UsageError for a link that belongs to somebody else, which may lead anywhere."""
+    with suppress(OSError):  # what keeps it from being written, is said then
+        there = os.lstat(path)
+        if stat.S_ISLNK(there.st_mode) and there.st_uid not in believed_owners():
+            raise UsageError(
+                f"{path} is a link that belongs to another user, so labctl does not write through "
+                "it",
+                hint="Give another file or folder, or remove the link.",
+            )
 
 
 def write_output(path: Path, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -101,6 +102,20 @@ def test_the_card_shows_markup_as_text(results: Path, labctl: Labctl) -> None:
     card = (results / "card.md").read_text()
     assert "<script>" not in card
     assert r"&lt;script&gt;alert(1)&lt;/script&gt; \[a\](javascript:x) \| \`c\`" in card
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
+def test_advice_is_not_written_through_a_folder_link_of_another_user(
+    results: Path, labctl: Labctl, tmp_path: Path
+) -> None:
+    results.mkdir(exist_ok=True)
+    (tmp_path / "elsewhere").mkdir()
+    (results / "out").symlink_to(tmp_path / "elsewhere")
+    os.chown(results / "out", 65534, 65534, follow_symlinks=False)
+    said = advice_of(results, labctl, PLAIN)
+    assert said.code == 2
+    assert "belongs to another user" in said.err
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_scripts_of_the_advice_are_whole_shell(results: Path, labctl: Labctl) -> None:
