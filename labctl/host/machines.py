@@ -40,8 +40,9 @@ def running_machines(root: Path = Path("/")) -> list[RunningMachine]:
             status = (folder / "status").read_text(errors="replace")
         except OSError:
             continue  # it has ended
-        if not arguments or "\0-machine\0none" in arguments:
-            continue  # it has ended and nobody has reaped it; libvirt asks QEMU what it can do
+        # It has ended and nobody has reaped it; or somebody asks QEMU what it is or what it can do.
+        if not arguments or "\0-machine\0none" in arguments or "\0--version" in arguments:
+            continue
         named = re.search(r"\0-name\0(?:guest=)?([^,\0]+)", arguments)
         name = named[1] if named else program
         found.append(RunningMachine(pid=int(folder.name), name=name, allowed=allowed_cpus(status)))

@@ -13,6 +13,7 @@ import pytest
 
 from labctl.base.paths import StatePaths
 from labctl.cli import doctor_since
+from labctl.host import facts as facts_module
 from labctl.host.accelerator import Accelerator
 from labctl.host.facts import host_facts
 from labctl.run.collectors import trace_room
@@ -58,6 +59,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatePaths:
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path / "lab"))
     for module in (checkup, doctor_since):
         monkeypatch.setattr(module, "accelerator_here", lambda *_: TCG)
+    # Guests of other tests come and go.
+    monkeypatch.setattr(facts_module, "running_machines", list)
     return StatePaths.default()
 
 
