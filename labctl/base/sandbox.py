@@ -42,5 +42,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Raise TemplateError for a file that can't be read as text, too."""
         try:
             return super().get_template(*args, **kwargs)
+        except TemplateError:
+            raise  # TemplateNotFound is an OSError as well
         except (OSError, ValueError) as error:
             raise TemplateRuntimeError(f"the template cannot be read: {error}") from error
