@@ -201,8 +201,9 @@ def test_a_sweep_that_ends_in_the_midst_leaves_no_copy(
 def test_labctls_own_guests_run_there_and_its_images_stay_roots(
     inside: Sandbox, system: System, image: Image
 ) -> None:
-    (prepared,) = image.prepared_dir.glob("*.qcow2")
-    built = (image.disk, image.kernel, prepared)
+    # One for each runner and user-data that was prepared for on this machine.
+    built = (image.disk, image.kernel, *image.prepared_dir.glob("*.qcow2"))
+    assert len(built) > 2
     before = [path.stat().st_uid for path in built]
     with unchanged(system, inside):
         done = inside.labctl(*tiny(), f"--connect={URI}", "--json")
