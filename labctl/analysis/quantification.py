@@ -30,7 +30,7 @@ _BINS = 1 / (_RELATIVE * math.sqrt(12))
 """A value rounded to the middle of a bin has a standard deviation of 1 / sqrt(12) bins."""
 
 LEAST: Mapping[Counts, float] = {Counts.EVENTS: _EVENTS, Counts.OPERATIONS: _OPERATIONS}
-"""Of what is counted, as rows of metrics say. Not here, as nothing is known but that they are above
+"""Hold what rows of metrics count. Not here, as nothing is known but that they are above
 0: what divides one large total by another (bandwidth, cycles, operations per CPU-second), and times
 that a clock of nanoseconds took. What has 0 as a usual value is never compared by ratio
 (`effects.natural`)."""

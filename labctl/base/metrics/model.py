@@ -1,4 +1,4 @@
-"""What a row of the table of metrics says."""
+"""Define what a row of the table of metrics says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Zero(Enum):
     RARE = auto()
     USUAL = auto()
     NATIVE = auto()
-    """Of native arms alone."""
+    """The row is about native arms alone."""
 
 
 class Counts(StrEnum):
@@ -32,9 +32,9 @@ class Page(Enum):
     """Say in which pages the table of all numbers has a metric."""
 
     WHOLE = auto()
-    """Where there is room for every metric."""
+    """Shown where there is room for every metric."""
     LARGE = auto()
-    """Of a large run too."""
+    """Shown for a large run, too."""
     LARGEST = auto()
     """As long as there is room for more than the primary metric."""
 
@@ -93,7 +93,7 @@ class Metric:
 
     @property
     def begins(self) -> str:
-        """How the names begin that the row is of."""
+        """Return how the names begin that the row is about."""
         return self.name.removesuffix(ANY)
 
     @property
