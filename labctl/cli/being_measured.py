@@ -1,4 +1,4 @@
-"""Whether a run is being measured now: its folder is neither removed nor copied then."""
+"""Tell whether a run is being measured now: its folder is neither removed nor copied then."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ DOMAIN: Final = Element(
         "devices": DEVICES,
     },
 )
-"""What is taken over of the owner's XML."""
+"""Names all that is taken over of the owner's XML."""
 
 
 def copy_table(paths: frozenset[str], label: str) -> Element:

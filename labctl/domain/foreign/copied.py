@@ -38,7 +38,7 @@ _INTERFACE = ("model", "boot", "rom", "link", "acpi", "alias", "address")
 """What a network card keeps without its network: all that the guest sees."""
 
 _KEPT_NETWORKS = ("network", "bridge", "direct", "user")
-"""What --keep-network leaves a card on. Others lead to a socket, a port or a device."""
+"""Networks that --keep-network leaves a card on. Others lead to a socket, a port or a device."""
 
 _DISPLAYS = ("spice", "vnc")
 """Those that need neither a window nor the host's graphics card."""

@@ -47,7 +47,7 @@ _DEVICE = {
     "boot": leaf(order=FEW),
     "acpi": leaf(index=FEW),
 }
-"""What any device may say."""
+"""Elements that any device may have."""
 
 
 def _device(

@@ -22,7 +22,7 @@ MOST_PATH: Final = 4096
 _MOST_SHOWN = 60
 
 Grammar = Callable[[str], str | None]
-"""Why a value is refused; None for one that is taken over."""
+"""Returns why a value is refused; None for one that is taken over."""
 
 
 class Words(frozenset[str]):

@@ -27,8 +27,8 @@ Look = Callable[[], "Others"]
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What others took meanwhile. `cpus`: CPU seconds per second, with what a hypervisor below this
-    host took; `processes`: those of them that are named, the busiest first."""
+    """Hold what others took meanwhile. `cpus`: CPU seconds per second, with what a hypervisor below
+    this host took; `processes`: those of them that are named, the busiest first."""
 
     cpus: float
     processes: tuple[BusyProcess, ...] = ()
