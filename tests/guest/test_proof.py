@@ -74,10 +74,14 @@ def test_a_policy_that_is_changed_in_the_middle_of_a_trial_makes_it_invalid(
         ("native", "the workload ('sysbench',", "SCHED_BATCH, asked was SCHED_OTHER"),
         ("pinned+fifo", "vCPU 0 (", "SCHED_OTHER, asked was SCHED_FIFO at priority 1"),
     ):
-        # A busy host may have given it another reason beside this one.
-        (reason,) = [r for r in invalid[arm]["reasons"] if "asked was" in r]
-        assert reason.startswith(f"after the measured window {start}")
-        assert reason.endswith(f"runs under {end}")
+        # A busy host may have given it other reasons beside this one, and more than one thread may
+        # have been changed.
+        reasons = invalid[arm]["reasons"]
+        assert any(
+            reason.startswith(f"after the measured window {start}")
+            and reason.endswith(f"runs under {end}")
+            for reason in reasons
+        ), reasons
     # On a fresh machine it is as asked again.
     assert {t["cell"]["tuning"] for t in trials if t["status"] == "done"} == {
         "native",
