@@ -1,0 +1,45 @@
+"""How much of labctl one of its files knows, and that its name says what is inside."""
+
+from __future__ import annotations
+
+from tools.structure import MOST_IMPORTS, imports, many_imports, same_names
+
+STILL_MORE = {
+    "labctl.analysis.caveats",
+    "labctl.analysis.gate.rules",
+    "labctl.analysis.judge",
+    "labctl.cli.domain",
+    "labctl.cli.timeline",
+    "labctl.run.collectors.calibrate",
+    "labctl.run.collectors.exit_counting",
+    "labctl.run.commands.checkup",
+    "labctl.run.commands.host_tuning",
+    "labctl.run.commands.overhead",
+    "labctl.run.commands.selftest",
+    "labctl.run.commands.sweep",
+    "labctl.run.guests.bench",
+    "labctl.run.guests.boots",
+    "labctl.run.guests.lab",
+    "labctl.run.guests.own_vm",
+    "labctl.run.planning.planner",
+    "labctl.run.trials.engine",
+    "labctl.run.trials.parse",
+    "labctl.run.trials.trial",
+    "labctl.workloads.registry",
+}
+"""Modules that import more than the most: none may join them."""
+
+STILL_IN_THREE = {"exit_prices", "model", "published"}
+
+
+def test_no_module_imports_more_than_the_most() -> None:
+    assert many_imports().keys() <= STILL_MORE
+
+
+def test_no_three_files_have_one_name() -> None:
+    assert {name for name, modules in same_names().items() if len(modules) > 2} <= STILL_IN_THREE
+
+
+def test_imports_inside_functions_count() -> None:
+    assert len(imports()["labctl.cli.sweep"]) > MOST_IMPORTS // 2
+    assert "labctl.run.commands.sweep" in imports()["labctl.cli.sweep"]
