@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"\d[\d.]*")
 
 
 def count_attempts(run: LoadedRun) -> Attempts:
-    """Attempts by arm, in the order of the plan; the whole run's, extensions included."""
+    """Count attempts by arm, in the order of the plan; the whole run's, extensions included."""
     tried: Counter[str] = Counter()
     invalid: Counter[str] = Counter()
     reasons: defaultdict[str, list[str]] = defaultdict(list)
@@ -81,7 +81,7 @@ def kinds(reasons: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def unequally_invalid(found: Attempts) -> Iterator[str]:
-    """That invalid attempts differ between arms, where they do."""
+    """Warn where invalid attempts differ between arms."""
     if not found.differ:
         return
     most = max(found.arms, key=lambda arm: arm.share)

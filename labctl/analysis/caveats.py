@@ -108,7 +108,7 @@ def hindrances(design: Design, cells: Cells) -> Iterator[str]:
 
 
 def imported(run: LoadedRun) -> Iterator[str]:
-    """That nothing of the run is known but its trials, where that is so."""
+    """Warn where only the trials of the run are known."""
     source = run.run.get("imported")
     if source:
         yield (

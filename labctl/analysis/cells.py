@@ -44,7 +44,7 @@ class Scenario(NamedTuple):
 
     @property
     def title(self) -> str:
-        """In headings."""
+        """Return the title for headings."""
         return f"{self.workload} under {self.condition}"
 
 
@@ -93,24 +93,26 @@ class Series:
 
     @property
     def is_maximum(self) -> bool:
-        """A maximum grows with the number of samples and is never averaged (METHOD 16)."""
+        """Tell whether it is a maximum, which grows with the number of samples and is never
+        averaged (METHOD 16).
+        """
         return self.sample.metric.endswith("_max")
 
     @cached_property
     def numbers(self) -> ByBlock:
-        """The values, in the order of the blocks."""
+        """Return the values, in the order of the blocks."""
         return ByBlock.of(self.values)
 
     @cached_property
     def logs(self) -> ByBlock:
-        """Their logarithms, where all of them are above 0."""
+        """Return their logarithms, where all of them are above 0."""
         # A block that no ratio is taken of may hold anything.
         with np.errstate(divide="ignore", invalid="ignore"):
             return ByBlock(self.numbers.blocks, np.log(self.numbers.array))
 
     @cached_property
     def widths(self) -> ByBlock:
-        """`bin_widths` of all its blocks, 0 where there is none."""
+        """Return `bin_widths` of all its blocks, 0 where there is none."""
         known, blocks = dict(self.bin_widths.items()), self.numbers.blocks
         return ByBlock(blocks, np.array([known.get(block, 0.0) for block in blocks]))
 
@@ -120,17 +122,17 @@ class Series:
 
     @cached_property
     def largest(self) -> float:
-        """The largest size, whichever the sign."""
+        """Return the largest size, whichever the sign."""
         return float(np.abs(self.numbers.array).max())
 
     @cached_property
     def unquantified(self) -> frozenset[int]:
-        """The blocks whose value is below its limit (METHOD 15)."""
+        """Return the blocks whose value is below its limit (METHOD 15)."""
         return frozenset(self.limits.undercut(self.values))
 
     @property
     def limits(self) -> Limits:
-        """The least values of it that a ratio may be taken of (METHOD 15)."""
+        """Return the least values of it that a ratio may be taken of (METHOD 15)."""
         return limits(
             self.sample.metric,
             self.sample.unit,
@@ -141,7 +143,7 @@ class Series:
 
     @property
     def typical(self) -> float:
-        """The geometric mean over blocks where all values are positive, else the mean; of a
+        """Return the geometric mean over blocks where all values are positive, else the mean; of a
         maximum the largest."""
         values: list[float] = self.numbers.array.tolist()
         if self.is_maximum:

@@ -45,7 +45,7 @@ def _lost(effect: float) -> float:
 
 
 def cost_words(found: Mapping[str, Any]) -> str:
-    """ "3.1 % (2.0…4.2 %)" of an estimate with its interval."""
+    """Return "3.1 % (2.0…4.2 %)" of an estimate with its interval."""
     text = f"{_percent(found['estimate'])} %"
     low, high = found.get("low"), found.get("high")
     if low is None or high is None:
@@ -54,7 +54,7 @@ def cost_words(found: Mapping[str, Any]) -> str:
 
 
 def busy_words(labctl_cpu: float) -> str:
-    """ "0.05 % of a CPU" of CPU seconds per second."""
+    """Return "0.05 % of a CPU" of CPU seconds per second."""
     return f"{_percent(labctl_cpu)} % of a CPU"
 
 

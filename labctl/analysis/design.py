@@ -66,8 +66,8 @@ class Design:
 
     @cached_property
     def family(self) -> int:
-        """m: the tests that decide, as planned. A tuning that later fails to run stays in, so
-        that what happened in the run can't loosen the intervals of the others."""
+        """Return m, the number of planned tests that decide. A tuning that later fails to run still
+        counts, so that events in the run can't loosen the intervals of the others."""
         return sum(
             cell.tuning in self.candidates
             and cell.place.workload in self.primaries

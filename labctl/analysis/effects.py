@@ -50,18 +50,20 @@ class Effects:
     blocks); empty where a side has no batches, and of differences."""
 
     def shown(self, value: float) -> float:
-        """A value of this scale as reports show it: a ratio, or a difference."""
+        """Return a value of this scale as reports show it: a ratio, or a difference."""
         return ratio_of(value) if self.kind is EffectKind.RATIO else value
 
     def shown_by_block(self) -> ByBlock:
-        """Each block's own effect as reports show it."""
+        """Return each block's own effect as reports show it."""
         if self.kind is not EffectKind.RATIO:
             return self.by_block
         within = np.clip(self.by_block.array, -_LARGEST_LOG, _LARGEST_LOG)
         return ByBlock(self.by_block.blocks, np.exp(within))
 
     def as_size(self, value: float) -> float:
-        """A size on this scale (a margin, a reach) as reports show it: 0.05, or in the unit."""
+        """Return a size on this scale (a margin, a reach) as reports show it: 0.05, or in the
+        unit.
+        """
         return ratio_of(value) - 1 if self.kind is EffectKind.RATIO else value
 
 
@@ -76,8 +78,8 @@ def natural(metric: str, unit: Unit, *, against_native: bool) -> bool:
 def effects_of(
     tuning: Series, references: Sequence[Series], *, against_native: bool
 ) -> Effects | None:
-    """Effects in the blocks where every side has a value, or of all values where arms were not
-    interleaved; None without any."""
+    """Return effects in the blocks where every side has a value, or of all values where arms were
+    not interleaved; None without any."""
     sides = [tuning, *references]
     interleaved = all(side.interleaved for side in sides)
     blocks = _common(sides)
@@ -94,7 +96,7 @@ def effects_of(
 
 
 def ratios(tuning: Series, references: Sequence[Series]) -> Effects | str:
-    """Effects by ratio whatever the metric, for figures that are known by ratio alone; or why
+    """Return effects as ratios whatever the metric, for figures that exist only as ratios; or why
     there are none, as the predicate of a sentence about the metric."""
     sides = [tuning, *references]
     interleaved = all(side.interleaved for side in sides)
@@ -117,7 +119,7 @@ def _why_no_ratio(
 
 
 def _unpaired(sides: Sequence[Series], kind: EffectKind, fallback: str | None) -> Effects:
-    """The first side's mean against the mean of the others'."""
+    """Compare the first side's mean with the mean of the others'."""
     logs = kind is EffectKind.RATIO
     one, *others = (alone(side, logs=logs) for side in sides)
     values = sides[0].logs if logs else sides[0].numbers
@@ -135,7 +137,7 @@ def _unpaired(sides: Sequence[Series], kind: EffectKind, fallback: str | None) -
 def _effects(
     sides: Sequence[Series], blocks: tuple[int, ...], kind: EffectKind, fallback: str | None
 ) -> Effects:
-    """The first side against the mean of the others."""
+    """Compare the first side with the mean of the others."""
     if kind is EffectKind.RATIO:
         scale = [side.logs.at(blocks) for side in sides]
         resolution = _LOG_RESOLUTION
@@ -174,7 +176,7 @@ def _of_trials(sides: Sequence[Series], blocks: tuple[int, ...]) -> dict[int, fl
 
 
 def _common(sides: Sequence[Series]) -> tuple[int, ...]:
-    """The blocks that all of them have, which mostly are those of each."""
+    """Return the blocks that all of them have, which mostly are those of each."""
     first, *others = (side.numbers.blocks for side in sides)
     if all(blocks == first for blocks in others):
         return first
@@ -216,8 +218,8 @@ def _largest(side: Series, blocks: tuple[int, ...]) -> float:
 
 
 def alone(side: Series, *, logs: bool) -> Spread:
-    """The values of one series by themselves, on the log scale if `logs`. Their deviation is at
-    least (bin width) / sqrt(12), that of one value rounded to the middle of its bin (METHOD 16).
+    """Return the values of one series by themselves, on the log scale if `logs`. Their deviation is
+    at least (bin width) / sqrt(12), that of one value rounded to the middle of its bin (METHOD 16).
     """
     values = side.logs if logs else side.numbers
     resolution = _LOG_RESOLUTION * (1.0 if logs else max(abs(v) for v in values.values()))
@@ -248,13 +250,13 @@ def _root_mean_square(values: Floats) -> float:
 
 
 def towards_better(interval: Interval, better: Better) -> Interval:
-    """The same interval with positive meaning better."""
+    """Return the same interval with positive meaning better."""
     return interval.mirrored() if better is Better.LOWER else interval
 
 
 def on_scale(margin: float, kind: EffectKind) -> float:
-    """A margin on the scale of effects. For ratios log(1 + margin): 5 % faster and its inverse
-    are then equally far from no effect, whichever side is called the tuning."""
+    """Return a margin on the scale of effects. For ratios log(1 + margin): 5 % faster and its
+    inverse are then equally far from no effect, whichever side is called the tuning."""
     return math.log1p(margin) if kind is EffectKind.RATIO else margin
 
 

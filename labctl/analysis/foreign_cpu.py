@@ -21,8 +21,8 @@ _BY_CPU = "host_busy"
 
 
 def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
-    """That valid trials of arms with fewer CPUs than their neighbours may have been disturbed:
-    recorded before foreign CPU time was counted per CPU."""
+    """Warn that valid trials of arms with fewer CPUs than their neighbours may have been disturbed:
+    they were recorded before foreign CPU time was counted per CPU."""
     narrow = {name for name, entry in _tunings(run).items() if _has_fewer_cpus(run, entry)}
     blind: Counter[str] = Counter()
     for trial in run.trials:

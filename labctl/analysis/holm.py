@@ -36,7 +36,8 @@ _ANY_SIGN = 0.5
 
 
 def rejected_at(p_values: Sequence[float], alpha: float, family: int) -> list[float | None]:
-    """For each p-value the level that Holm's procedure rejects it at, None where it doesn't.
+    """Return for each p-value the level at which Holm's procedure rejects it, None where it
+    doesn't.
 
     `family`: the number of tests, those that have no p-value here included.
     """

@@ -31,7 +31,7 @@ class Interval:
 
     @property
     def reach(self) -> float:
-        """The distance of its farther end from 0."""
+        """Return the distance of its farther end from 0."""
         return max(abs(self.low), abs(self.high))
 
 
@@ -58,7 +58,7 @@ class Spread:
 
     @property
     def error(self) -> float:
-        """The standard error of the mean, with so many `degrees` of freedom."""
+        """Return the standard error of the mean, with so many `degrees` of freedom."""
         return self.sd / math.sqrt(self.n) if self.boot_error is None else self.boot_error
 
     @property
@@ -67,7 +67,7 @@ class Spread:
 
 
 def spread(effects: Collection[float] | Floats, resolution: float, floor: float = 0.0) -> Spread:
-    """Mean and standard deviation; effects closer together than `resolution` count as tied.
+    """Return mean and standard deviation; effects closer together than `resolution` count as tied.
 
     The deviation is at least `floor`, what rounding alone puts into it (METHOD 16). Raises
     ValueError when there are no effects.
@@ -92,7 +92,8 @@ def quantile(p: float, degrees: float) -> float:
 
 
 def t_interval(of: Spread, alpha: float) -> Interval | None:
-    """mean +- t(1 - alpha/2, n - 1) * sd / sqrt(n); of shared boots theirs (analysis/boots.py).
+    """Return mean +- t(1 - alpha/2, n - 1) * sd / sqrt(n); of shared boots theirs
+    (analysis/boots.py).
 
     None where no interval exists: one block, or effects that are all the same number. Ties come
     from a resolution too coarse to show the spread, and an interval of no width would pass them
@@ -105,14 +106,16 @@ def t_interval(of: Spread, alpha: float) -> Interval | None:
 
 
 def p_value(of: Spread) -> float:
-    """Two-sided, of no effect: the alpha at which `t_interval` would end at 0; 1 without one."""
+    """Return the two-sided p-value of no effect: the alpha at which `t_interval` would end at 0; 1
+    without one.
+    """
     if of.n < 2 or of.error == 0.0:
         return 1.0
     return 2 * float(stdtr(of.degrees, -abs(of.mean) / of.error))
 
 
 def unpaired(one: Spread, others: Sequence[Spread]) -> Spread:
-    """`one` less the mean of the others, of samples that have nothing in common.
+    """Return `one` minus the mean of the others, for independent samples.
 
     The variances are not pooled. The degrees of freedom are Welch's and Satterthwaite's,
     (sum of v_i)^2 / (sum of v_i^2 / f_i) with v_i the squared standard error of each side's share
@@ -137,7 +140,7 @@ def unpaired(one: Spread, others: Sequence[Spread]) -> Spread:
 
 
 def welch_interval(a: Spread, b: Spread, alpha: float) -> Interval | None:
-    """b's mean less a's, of samples that have nothing in common (B. L. Welch, Biometrika 34, 1947).
+    """Return b's mean minus a's, for independent samples (B. L. Welch, Biometrika 34, 1947).
 
     None where either side has one block, or neither shows a spread.
     """

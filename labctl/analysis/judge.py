@@ -52,8 +52,8 @@ class Decided:
 
 
 def decide(run: LoadedRun) -> Decided:
-    """Comparisons, checks and verdicts alone: all that can be right or wrong in a judgement, and
-    what thousands of simulated runs are asked for. Nothing raises."""
+    """Return comparisons, checks and verdicts alone: all that can be right or wrong in a judgement,
+    and what thousands of simulated runs need. Nothing raises."""
     deciding = confirmatory(run)
     design = read_design(deciding)
     cells = read_cells(deciding)
@@ -71,7 +71,7 @@ def decide(run: LoadedRun) -> Decided:
 
 
 def judge(run: LoadedRun) -> Judgement:
-    """Levels, comparisons with verdicts, checks, caveats and the answer of a run.
+    """Return levels, comparisons with verdicts, checks, caveats and the answer of a run.
 
     A run that isn't whole gives what it can, and a sentence for what it can't; nothing raises.
     """

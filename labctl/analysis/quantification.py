@@ -45,7 +45,7 @@ class Limits:
     by_block: Mapping[int, float] = field(default_factory=dict)
 
     def undercut(self, values: Mapping[int, float]) -> list[int]:
-        """The blocks whose value is below its limit."""
+        """Return the blocks whose value is below its limit."""
         if not self.by_block:
             return []
         known = dict(values.items())
@@ -60,7 +60,7 @@ def limits(
     seconds: Mapping[int, float],
     bin_widths: Mapping[int, float],
 ) -> Limits:
-    """The limits of one metric's values. By block, `seconds`: for how long was measured;
+    """Return the limits of one metric's values. By block, `seconds`: for how long was measured;
     `bin_widths`: of a percentile, its bin's width over its middle."""
     if bin_widths:
         widths = dict(bin_widths.items())

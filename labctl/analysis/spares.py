@@ -35,7 +35,7 @@ def spares_that_ran(run: LoadedRun) -> tuple[int, ...]:
 
 
 def too_few_spares(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
-    """That a comparison has fewer blocks than planned although every spare ran."""
+    """Warn where a comparison has fewer blocks than planned although every spare ran."""
     found = spares(run)
     if found is None or len(found.ran) < found.planned or run.run.get("status") != "done":
         return

@@ -85,8 +85,9 @@ def stop_after(judged: Judged, rule: Stopping, blocks: int) -> Stop | None:
 
 
 def half_width(comparison: Comparison) -> float | None:
-    """Half the interval's width relative to the estimate, sqrt(high / low) - 1: what the interval
-    reaches beyond the estimate on the log scale, as a share (0.02: from 2 % below it to 2 % above).
+    """Return half the interval's width relative to the estimate, sqrt(high / low) - 1: what the
+    interval reaches beyond the estimate on the log scale, as a share (0.02: from 2 % below it to 2
+    % above).
 
     None of a difference, which is no share of anything, and where there is no interval.
     """
@@ -114,7 +115,8 @@ def _usable_width(comparison: Comparison) -> float:
 
 
 def ending(run: LoadedRun, comparisons: Sequence[Comparison] | None = None) -> str | None:
-    """By what rule the run ended, or would; None of a run with a fixed number of blocks.
+    """Return the rule by which the run ended, or would; None for a run with a fixed number of
+    blocks.
 
     `comparisons`: those of its judgement, where there is one.
     """

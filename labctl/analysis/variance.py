@@ -96,8 +96,9 @@ class Proposal:
 
 
 def components(found: MeanSquares) -> Components:
-    """T_1^2 is the mean square within boots, and T_2^2 = S_2^2 - S_1^2 / r_1, which with the mean
-    squares reads (between - within) / r_1; r_1 is n_0 where boots have unequally many blocks."""
+    """Estimate both components: T_1^2 is the mean square within boots, and T_2^2 = S_2^2 - S_1^2 /
+    r_1, which with the mean squares reads (between - within) / r_1; r_1 is n_0 where boots have
+    unequally many blocks."""
     if found.within is None:
         return Components(None, found.between)
     return Components((found.between - found.within) / found.blocks_per_boot, found.within)

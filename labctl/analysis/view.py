@@ -67,15 +67,15 @@ class Column:
 
 
 def series_name(metric: str) -> str:
-    """The metric's key without its `source`: `ipc{source=pmu}` is a series of "ipc", while
+    """Return the metric's key without its `source`: `ipc{source=pmu}` is a series of "ipc", while
     `latency_p95{direction=read}` is one of its own."""
     kept = {name: value for name, value in labels_of(metric).items() if name != "source"}
     return sample_key(base_name(metric), kept)
 
 
 def only_label(metric: str, base: str, name: str) -> str | None:
-    """The value of a label of a `base` that has no other: exits by reason are "exits{reason=HLT}",
-    and "exits{reason=HLT,vcpu=0}" is a part of them."""
+    """Return the value of a label of a `base` that has no other: exits by reason are
+    "exits{reason=HLT}", and "exits{reason=HLT,vcpu=0}" is a part of them."""
     labels = labels_of(metric)
     if base_name(metric) != base or len(labels) != 1:
         return None
@@ -83,7 +83,9 @@ def only_label(metric: str, base: str, name: str) -> str | None:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """`value` if it is a mapping, else an empty one: a run record may be old, cut or edited."""
+    """Return `value` if it is a mapping, else an empty one: a run record may be old, cut or
+    edited.
+    """
     return value if isinstance(value, Mapping) else {}
 
 
@@ -92,7 +94,7 @@ def sequence(value: Any) -> list[Any]:
 
 
 def verdict_text(verdict: Verdict | None) -> str:
-    """The verdict in one or two words; "" where none was asked for."""
+    """Return the verdict in one or two words; "" where none was asked for."""
     if verdict is None:
         return ""
     return "no verdict" if verdict in _NONE_DUE else str(verdict)
@@ -138,7 +140,9 @@ class View:
         return kind == "native" if kind else tuning.startswith("native")
 
     def twin(self, tuning: str) -> str | None:
-        """The native arm with the tuning's placement and policy, as planned or as compared."""
+        """Return the native arm with the tuning's placement and policy, as planned or as
+        compared.
+        """
         twin = mapping(self._plan_tunings.get(tuning)).get("twin")
         if isinstance(twin, str):
             return twin
@@ -152,7 +156,7 @@ class View:
 
     @property
     def candidates(self) -> list[str]:
-        """The tunings on trial: guests that are neither baseline nor a check of the run."""
+        """Return the tunings on trial: guests that are neither baseline nor a check of the run."""
         booted = {t for t, entry in self._plan_tunings.items() if mapping(entry).get("restored_as")}
         checks = {self.baseline, self.control, self.known_loss} | booted
         return [t for t in self.tunings if t not in checks and not self.is_native(t)]
@@ -163,7 +167,7 @@ class View:
         return [text for text in self.run.problems if text not in self.judgement.warnings]
 
     def primary(self, workload: str) -> str | None:
-        """The key of the workload's primary metric."""
+        """Return the key of the workload's primary metric."""
         if workload in self.judgement.primaries:
             return self.judgement.primaries[workload]
         return next(
@@ -176,7 +180,7 @@ class View:
         )
 
     def title(self, workload: str, metric: str) -> str:
-        """The metric in words; of a latency that it is closed-loop, where the workload has
+        """Return the metric in words; of a latency that it is closed-loop, where the workload has
         open-loop ones as well."""
         return metric_title(metric, closed_loop=workload in self._open_loop)
 
@@ -187,8 +191,8 @@ class View:
         return "open-loop latency" if prefix == OPEN else "closed-loop latency"
 
     def columns(self, workload: str) -> list[Column]:
-        """The primary metric first, then IPC, p95 latency (open-loop as well, where that is known)
-        and VM exits, each once, then what only some workloads have."""
+        """Return the primary metric first, then IPC, p95 latency (open-loop as well, where that is
+        known) and VM exits, each once, then what only some workloads have."""
         primary = self.primary(workload)
         columns = []
         if primary is not None:
@@ -216,7 +220,7 @@ class View:
         return [Column(metric_title(name), (name,)) for name in others[:_MOST_OTHERS]]
 
     def _columns_of(self, workload: str, names: tuple[str, ...]) -> list[Column]:
-        """One column, or one per label set where the metric was recorded only by labels."""
+        """Return one column, or one per label set where the metric was recorded only by labels."""
         metrics = [level.metric for level in self.judgement.levels if level.workload == workload]
         for missing in self.judgement.unavailable:
             if workload in missing.workloads:
@@ -237,11 +241,13 @@ class View:
         return _first(self._comparisons, keys)
 
     def levels(self, place: Scenario) -> list[Level]:
-        """All of one place, in the judgement's order."""
+        """Return all comparisons of one place, in the judgement's order."""
         return self._levels_of.get(place, [])
 
     def comparisons(self, place: Scenario) -> list[Comparison]:
-        """All of one place: primaries first, then by metric, against and tuning."""
+        """Return all comparisons of one place: primaries first, then by metric, against and
+        tuning.
+        """
         rank = {name: at for at, name in enumerate(self.tunings)}
         return sorted(
             self._comparisons_of.get(place, ()),
@@ -254,7 +260,7 @@ class View:
         )
 
     def judged(self, place: Scenario, tuning: str) -> list[Comparison]:
-        """The tuning's comparisons with baseline that its verdicts belong to."""
+        """Return the tuning's comparisons with baseline that its verdicts belong to."""
         return [
             item
             for item in self._comparisons_of.get(place, ())
@@ -262,12 +268,12 @@ class View:
         ]
 
     def primary_comparison(self, place: Scenario) -> Comparison | None:
-        """Any comparison of the place that is judged: it tells metric, direction and margin."""
+        """Return any judged comparison of the place: it shows metric, direction and margin."""
         return next((item for t in self.tunings for item in self.judged(place, t)), None)
 
     def control_as_comparison(self, place: Scenario) -> Comparison | None:
-        """The control's check in the shape of the tunings' comparisons, to be shown beside them;
-        None when it could not be checked."""
+        """Return the control's check in the shape of the tunings' comparisons, to be shown beside
+        them; None when it could not be checked."""
         judged = [item for tuning in self.tunings for item in self.judged(place, tuning)]
         check = next((c for c in self.judgement.control if scenario_of(c) == place), None)
         if check is None or check.estimate is None or len({item.kind for item in judged}) != 1:
@@ -286,7 +292,7 @@ class View:
         )
 
     def pictured(self, place: Scenario) -> list[Comparison]:
-        """The primary metric of control, known loss and all candidates against baseline."""
+        """Return the primary metric of control, known loss and all candidates against baseline."""
         primary = self.primary(place.workload)
         if primary is None:
             return []
@@ -297,7 +303,7 @@ class View:
         return [item for item in found if item is not None]
 
     def column_titles(self, place: Scenario, columns: list[Column]) -> list[str]:
-        """Titles, with the source where the numbers of this place have one (METHOD 13)."""
+        """Return the titles, with the source where the numbers have one (METHOD 13)."""
         titles = []
         for column in columns:
             sources = {
@@ -340,8 +346,8 @@ class View:
         return f"{column.title}: no block has both {tuning} and {against}"
 
     def spotlight(self, place: Scenario, most: int) -> list[str]:
-        """At most `most` arms for pictures that can't hold all: what tunings are measured by, then
-        the tunings, those with a clear effect first."""
+        """Return at most `most` arms for a picture: the references first, then the tunings, those
+        with a clear effect before the others."""
         clear = {Verdict.IMPROVES, Verdict.REGRESSES}
         candidates = self.candidates
         measures = [arm for arm in self.tunings if arm not in candidates]

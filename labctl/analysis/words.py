@@ -15,7 +15,7 @@ def change_text(value: float, kind: EffectKind, unit: Unit) -> str:
 
 
 def ends_text(low: float | None, high: float | None, kind: EffectKind, unit: Unit) -> str:
-    """An interval's ends: "−31…−14 %"; "" where there is none."""
+    """Return an interval's ends: "−31…−14 %"; "" where there is none."""
     if kind is EffectKind.RATIO:
         return change_interval(low, high)
     return difference_interval(low, high, unit)
@@ -41,7 +41,7 @@ def size_text(value: float, kind: EffectKind, unit: Unit) -> str:
 
 
 def listed(items: Sequence[str], limit: int = 3) -> str:
-    """'a, b and c'; beyond `limit`: 'a, b, c and 4 more'."""
+    """Return 'a, b and c'; beyond `limit`: 'a, b, c and 4 more'."""
     if len(items) > limit:
         return f"{', '.join(items[:limit])} and {len(items) - limit} more"
     if len(items) < 2:
@@ -57,7 +57,7 @@ def few(items: Sequence[str], limit: int = 3) -> list[str]:
 
 
 def sentence(text: str) -> str:
-    """With a capital at its beginning and a full stop at its end."""
+    """Return the text with a capital at its beginning and a full stop at its end."""
     text = text.strip()
     return capital(text if text.endswith((".", "!", "?")) else f"{text}.")
 

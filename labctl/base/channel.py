@@ -84,7 +84,7 @@ class Channel:
     def connected(
         cls, path: Path, name: str, deadline: Deadline, how_ended: Callable[[], str] = lambda: ""
     ) -> Iterator[Channel]:
-        """A channel through the unix socket of a guest's virtio-serial port."""
+        """Open a channel through the unix socket of a guest's virtio-serial port."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with connection:
             while True:
@@ -168,7 +168,7 @@ class Channel:
         sched: Sched | None = None,
         folder: str | None = None,
     ) -> Iterator[Execution]:
-        """A command that is forked and placed on its machine but waits for `go`."""
+        """Fork a command and place it on its machine, where it waits for `go`."""
         sched = sched or Sched(policy=Policy.OTHER)
         request = self._send(
             "exec",
@@ -287,14 +287,14 @@ def _garbage(machine: str, found: Any) -> BrokenError:
 
 
 def _whole(value: Any) -> int:
-    """Raises ValueError for what is no whole number of 64 bits."""
+    """Raise ValueError for what is no whole number of 64 bits."""
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _LARGEST:
         raise ValueError("no whole number")
     return value
 
 
 def _numbers(value: Any) -> dict[str, float]:
-    """Raises ValueError for what is no object of finite numbers."""
+    """Raise ValueError for what is no object of finite numbers."""
     if not isinstance(value, dict):
         raise ValueError("no object")
     for number in value.values():
@@ -306,7 +306,7 @@ def _numbers(value: Any) -> dict[str, float]:
 
 
 def _counters(value: Any) -> dict[str, str | int]:
-    """Raises ValueError for what are no texts of /proc with the time when they were read."""
+    """Raise ValueError for what are no texts of /proc with the time when they were read."""
     if not isinstance(value, dict):
         raise ValueError("no object")
     for name, found in value.items():
@@ -318,7 +318,7 @@ def _counters(value: Any) -> dict[str, str | int]:
 
 
 def _threads(value: Any) -> dict[str, list[dict[str, str | int]]]:
-    """Raises ValueError for what are no two lists of threads: ids and texts of /proc."""
+    """Raise ValueError for what are no two lists of threads: ids and texts of /proc."""
     found = {at: [_counters(thread) for thread in value[at]] for at in ("before", "after")}
     if max(map(len, found.values())) > _MOST_THREADS:
         raise ValueError("more threads than a command has")
@@ -355,7 +355,7 @@ class Execution:
         self._tell("go")
 
     def wait_exited(self) -> None:
-        """Block until the command has ended; the machine is sent nothing meanwhile."""
+        """Wait until the command has ended; the machine is sent nothing meanwhile."""
         name = f"{self._machine}: '{self._command.argv[0]}'"
         # The runner kills the command after `seconds`; more means that the machine hangs.
         self._answer("exited", Deadline.after(self._seconds + 30, name))

@@ -58,4 +58,4 @@ Listener = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
-    """A listener for callers that want none."""
+    """Ignore an event: a listener for callers that want none."""

@@ -44,13 +44,13 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def check_size(size: int) -> None:
-    """Raises ValueError for more bytes than a text may have."""
+    """Raise ValueError for more bytes than a text may have."""
     if size > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES >> 20} MiB, the most that is read of JSON")
 
 
 def _check_groups(data: bytes) -> None:
-    """Raises ValueError for too many lists and objects, or too many in each other."""
+    """Raise ValueError for too many lists and objects, or too many in each other."""
     groups = data.count(b"[") + data.count(b"{")
     if groups <= MOST_DEEP:
         return

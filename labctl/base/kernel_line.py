@@ -11,7 +11,7 @@ COMMAND_LINE = Path("/proc/cmdline")
 
 
 def in_full(words: Iterable[str], isolated: CpuSet) -> list[str]:
-    """`words` as they are given to a kernel: those that want CPUs get `isolated`.
+    """Return `words` as a kernel gets them: those that want CPUs get `isolated`.
 
     Documentation/admin-guide/kernel-parameters.txt: isolcpus= with `managed_irq` keeps the queues
     of devices off as well, `domain` is what it does by itself; nohz_full= without rcu_nocbs= would

@@ -50,7 +50,7 @@ def limit_us(root: Path = Path("/")) -> int:
 
 
 def limit_or_reason() -> int | dict[str, str]:
-    """The limit in force, or {"unavailable": why it can't be told}."""
+    """Return the limit in force, or {"unavailable": why it is unknown}."""
     try:
         return limit_us()
     except OSError as error:
@@ -63,7 +63,7 @@ def in_words(us: int) -> str:
 
 @contextmanager
 def limited(us: int, root: Path = Path("/")) -> Iterator[Held]:
-    """Idle CPUs take no longer than `us` microseconds to wake up inside the block.
+    """Limit the wake-up latency of idle CPUs to `us` microseconds inside the block.
 
     Raises HostError when the device can't be opened, or when another limit is read back: somebody
     else asks for less.

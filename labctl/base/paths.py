@@ -33,7 +33,7 @@ _named: Path | None = None
 
 
 def shipped_data() -> Path:
-    """The folder that holds labctl's own four data folders."""
+    """Return the folder that holds labctl's own four data folders."""
     inside = _PACKAGE / "data"
     return inside if inside.is_dir() else _CHECKOUT
 
@@ -49,7 +49,7 @@ class Lab:
 
 @contextmanager
 def naming_lab(folder: Path | None) -> Iterator[None]:
-    """For a block, the lab folder that --lab names; None: what the environment says."""
+    """Use the lab folder that --lab names inside the block; None: the environment's."""
     global _named
     before, _named = _named, folder
     try:
@@ -59,8 +59,8 @@ def naming_lab(folder: Path | None) -> Iterator[None]:
 
 
 def lab() -> Lab:
-    """The lab folder: --lab, else $LABCTL_LAB, else the present folder where it has the marker or
-    is the checkout that labctl runs from.
+    """Return the lab folder: --lab, else $LABCTL_LAB, else the present folder where it has the
+    marker or is the checkout that labctl runs from.
 
     Raises UsageError for one that is named and can't be believed.
     """
@@ -108,7 +108,7 @@ def lab_doubt(folder: Path) -> str | None:
 
 
 def data_folders(kind: str) -> list[Path]:
-    """The folders of `kind` (one of DATA_FOLDERS) that exist, the one that shadows first.
+    """Return the folders of `kind` (one of DATA_FOLDERS) that exist, the one that shadows first.
 
     Raises UsageError as `lab` does.
     """
@@ -139,7 +139,9 @@ def is_shadowing(path: Path) -> bool:
 
 
 def shadowing() -> list[Path]:
-    """The lab folder's files that stand in for labctl's own of the same name, relative to it."""
+    """Return the lab folder's files that stand in for labctl's own of the same name, relative to
+    it.
+    """
     shadows: list[Path] = []
     for kind in DATA_FOLDERS:
         *own, shipped = data_folders(kind)
@@ -183,7 +185,7 @@ class StatePaths:
 
     @classmethod
     def default(cls) -> StatePaths:
-        """$LABCTL_STATE_DIR, /var/lib/labctl for root, else $XDG_STATE_HOME/labctl."""
+        """Return $LABCTL_STATE_DIR, /var/lib/labctl for root, else $XDG_STATE_HOME/labctl."""
         if configured := os.environ.get("LABCTL_STATE_DIR"):
             return cls(Path(configured).resolve())
         if os.geteuid() == 0:
@@ -197,12 +199,14 @@ class StatePaths:
 
     @property
     def downloads(self) -> Path:
-        """Verified files that images are made from."""
+        """Return the folder of verified files that images are made from."""
         return self.root / "downloads"
 
     @property
     def cache(self) -> Path:
-        """Derived values that may be deleted: probe answers, instruction counts."""
+        """Return the folder of derived values that may be deleted: probe answers, instruction
+        counts.
+        """
         return self.root / "cache"
 
     @property
@@ -212,12 +216,14 @@ class StatePaths:
 
     @property
     def data(self) -> Path:
-        """The data disk, and its pristine copy."""
+        """Return the data disk, and its pristine copy."""
         return self.root / "data"
 
     @property
     def libvirt_root(self) -> Path:
-        """Root of the embedded libvirt driver. Short: socket paths end at 107 bytes (unix(7))."""
+        """Return the root of the embedded libvirt driver. It is short: socket paths end at 107
+        bytes (unix(7)).
+        """
         return self.root / "lv"
 
     @property
@@ -247,7 +253,7 @@ class StatePaths:
 
 
 def host_lock() -> Path:
-    """One run at a time per host: the file whose lock says who runs.
+    """Return the file whose lock lets one run at a time on this host.
 
     In a folder of the caller's own: whoever can open a file can lock it (flock(2)).
     """

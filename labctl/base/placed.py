@@ -31,8 +31,8 @@ def name_of(stat: str) -> str:
 
 
 def parse_placed(stat: str, status: str) -> Placed | None:
-    """From the texts of a thread's `stat` and `status`; None where they are cut off: the thread
-    ended while it was read. Raises ValueError for what no kernel writes."""
+    """Parse the texts of a thread's `stat` and `status`; None where they are cut off because the
+    thread ended meanwhile. Raises ValueError for what no kernel writes."""
     # The command may hold parentheses: the last one closes it.
     fields = stat.rpartition(")")[2].split()
     cpus = [line for line in status.splitlines() if line.startswith("Cpus_allowed_list:")]

@@ -100,7 +100,7 @@ def running(
     stop_signal: signal.Signals = signal.SIGTERM,
     grace_s: float = 5.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a session of its own, ended (with all of its group) when the block is left.
+    """Run a process in a session of its own and end its whole group when the block is left.
 
     A session of its own also gives it an autogroup of its own (sched(7), "The autogroup
     feature"), so that it weighs against others as another VM would.

@@ -106,7 +106,9 @@ def read_text(path: str) -> str | None:
 
 
 def loader_of(path: str) -> str | None:
-    """The loader that an ELF file names (PT_INTERP in elf(5)); None for one that needs none."""
+    """Return the loader that an ELF file names (PT_INTERP in elf(5)); None for one that needs
+    none.
+    """
     with open(path, "rb") as file:
         head = file.read(64)
         if head[:4] != b"\x7fELF":
@@ -153,8 +155,8 @@ def libraries_of(path: str, loader: str) -> list[str]:
 
 
 def files_of(path: str, depth: int = 0) -> tuple[list[str], bool]:
-    """The files that running a program takes, and whether a script is among them: what a script
-    starts itself nobody can tell."""
+    """Return the files that running a program takes, and whether a script is among them: what a
+    script starts itself nobody can tell."""
     with open(path, "rb") as file:
         line = file.readline(LONGEST_LINE)
     if line[:2] != b"#!":
@@ -174,8 +176,8 @@ def files_of(path: str, depth: int = 0) -> tuple[list[str], bool]:
 
 
 def hash_programs(paths: list[str]) -> dict[str, Any]:
-    """Each program's files with their SHA-256, read as a command that runs it now would have them;
-    or the problem that kept us from it."""
+    """Return each program's files with their SHA-256, read as a command that runs it now would have
+    them; or the problem that kept us from it."""
     digests: dict[str, str] = {}
     programs: dict[str, Any] = {}
     for path in paths:
@@ -200,8 +202,8 @@ def sha256(path: str) -> str:
 
 
 def placed(pid: int, tid: int) -> dict[str, Any] | None:
-    """Policy, priority and affinity of a thread as the kernel tells them; None when it is gone.
-    A process that has ended still shows them until it is waited for."""
+    """Return a thread's policy, priority and affinity from the kernel; None when it is gone. A
+    process that has ended still shows them until it is waited for."""
     folder = "/proc/%d/task/%d/" % (pid, tid)
     stat, status = read_text(folder + "stat"), read_text(folder + "status")
     if stat is None or status is None:
@@ -212,7 +214,9 @@ def placed(pid: int, tid: int) -> dict[str, Any] | None:
 
 
 def threads_of_session(leader: int) -> list[dict[str, Any]]:
-    """The threads of a command that are still there: its own, and those of what it has started."""
+    """Return the threads of a command that still exist: its own, and those of what it has
+    started.
+    """
     found = [placed(leader, leader)]
     for name in os.listdir("/proc"):
         stat = read_text("/proc/%s/stat" % name) if name.isdigit() else None

@@ -17,8 +17,8 @@ an interrupt is lost, and another must count."""
 
 @contextmanager
 def ending_signals_interrupt() -> Iterator[None]:
-    """Inside, SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread; one that
-    follows soon does not cut the way out short. What was ignored before (nohup) stays ignored."""
+    """Make SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread. A second one soon
+    after does not cut the cleanup short. A signal that was ignored before (nohup) stays ignored."""
     interrupted_at = float("-inf")
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -39,7 +39,7 @@ def ending_signals_interrupt() -> Iterator[None]:
 
 @contextmanager
 def cleaning_up() -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM do not cut the cleanup short."""
+    """Keep Ctrl-C and SIGTERM from cutting the cleanup short."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING}
     try:
         yield

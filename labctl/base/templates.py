@@ -22,9 +22,9 @@ _USUAL: dict[str, Any] = {
 
 
 def template_environment(kind: str, *, escapes: bool, **options: Any) -> Environment:
-    """For labctl's own templates in the folder `kind` of `templates/`, or in all of it (""). Names
-    that a template isn't given are errors. `escapes`: whether values are text in XML or HTML;
-    `options`: others of Jinja's."""
+    """Return an environment for labctl's own templates in the folder `kind` of `templates/`, or in
+    all of it (""). Names that a template isn't given are errors. `escapes`: whether values are text
+    in XML or HTML; `options`: others of Jinja's."""
     # Loaded here: commands that fill in none must not take as long to start as a report.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

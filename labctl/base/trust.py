@@ -55,7 +55,7 @@ def believed_owners() -> frozenset[int]:
 
 
 def mounted_by(mountinfo: str) -> Mapping[int, int]:
-    """Device number to user id of each file system that a user's own program serves (FUSE): it
+    """Map device number to user id for each file system that a user's own program serves (FUSE): it
     shows whatever owners it likes. `mountinfo`: as /proc/self/mountinfo (proc(5))."""
     users: dict[int, int] = {}
     for line in mountinfo.splitlines():

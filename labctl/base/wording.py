@@ -41,7 +41,7 @@ _SCALE_AND_SYMBOL: dict[Unit, tuple[float, str]] = {
 
 
 def change(ratio: float | None) -> str:
-    """A ratio as a change: 0.77 is "−23 %", 2.73 is "×2.73", None or no number is "n/a".
+    """Return a ratio as a change: 0.77 is "−23 %", 2.73 is "×2.73", None or no number is "n/a".
 
     From −99 % to +100 % it is a percentage, beyond that a factor: "+173 %" and "×2.73" say the
     same, but only the second is read right at a glance.
@@ -58,7 +58,9 @@ def change(ratio: float | None) -> str:
 
 
 def change_interval(low: float | None, high: float | None) -> str:
-    """Both ends of a ratio's interval, what they share only once: "−31…−14 %", "×2.41…3.10"."""
+    """Return both ends of a ratio's interval, what they share only once: "−31…−14 %",
+    "×2.41…3.10".
+    """
     if low is None or high is None:
         return ""
     first, last = change(low), change(high)
@@ -70,7 +72,7 @@ def change_interval(low: float | None, high: float | None) -> str:
 
 
 def quantity(value: float | None, unit: Unit) -> str:
-    """A value with three significant digits, SI prefix and unit: 0.00123 s is "1.23 ms"."""
+    """Return a value with three significant digits, SI prefix and unit: 0.00123 s is "1.23 ms"."""
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
     scale, symbol = _SCALE_AND_SYMBOL[unit]
@@ -82,7 +84,7 @@ def quantity(value: float | None, unit: Unit) -> str:
 
 
 def difference(value: float | None, unit: Unit) -> str:
-    """A difference with its sign: "+1.23 ms"; of fractions in percentage points ("pp")."""
+    """Return a difference with its sign: "+1.23 ms"; of fractions in percentage points ("pp")."""
     text = quantity(value, unit)
     if unit is Unit.FRACTION:
         text = text.replace("%", "pp")
@@ -90,7 +92,7 @@ def difference(value: float | None, unit: Unit) -> str:
 
 
 def difference_interval(low: float | None, high: float | None, unit: Unit) -> str:
-    """Both ends of a difference's interval; a unit that both have only once."""
+    """Return both ends of a difference's interval; a unit that both have only once."""
     if low is None or high is None:
         return ""
     first, last = difference(low, unit), difference(high, unit)
@@ -101,7 +103,7 @@ def difference_interval(low: float | None, high: float | None, unit: Unit) -> st
 
 
 def size(fraction: float) -> str:
-    """A threshold or the smallest effect as a share, without sign: 0.05 is "5 %", 0.0731 is
+    """Return a threshold or the smallest effect as a share, without sign: 0.05 is "5 %", 0.0731 is
     "7.3 %". Beyond 100 % it is a factor, as `change` has it: 1.73 is "×2.73"."""
     if fraction > 1:
         return change(1 + fraction)
@@ -109,12 +111,12 @@ def size(fraction: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """ "1 boot", "2 boots"."""
+    """Return "1 boot", "2 boots"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def duration(seconds: float) -> str:
-    """In units that people use: "40 s", "2 min 05 s", "1 h 30 min"."""
+    """Return a duration in units that people use: "40 s", "2 min 05 s", "1 h 30 min"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -123,19 +125,19 @@ def duration(seconds: float) -> str:
 
 
 def roughly(seconds: float) -> str:
-    """An estimate of a time, in its largest unit: "40 s", "20 min", "3.5 h"."""
+    """Return an estimate of a time, in its largest unit: "40 s", "20 min", "3.5 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def share(fraction: float) -> str:
-    """A confidence or threshold: 0.9875 is "98.75 %", 0.05 is "5 %"."""
+    """Return a confidence or threshold: 0.9875 is "98.75 %", 0.05 is "5 %"."""
     return f"{100 * fraction:.4g} %"
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`digits` significant digits, never in scientific notation; integers beyond that."""
+    """Return `digits` significant digits, never in scientific notation; larger integers in full."""
     if value == 0:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -146,7 +148,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` without control and formatting characters (newlines and tabs stay).
+    """Return `text` without control and formatting characters (newlines and tabs stay).
 
     Facts come from a guest, which is hostile: an escape sequence would drive the terminal, a
     bidi override would reorder what is read.
@@ -158,15 +160,15 @@ def printable(text: str) -> str:
 
 
 def without_logs(reason: str) -> tuple[str, str]:
-    """A reason's sentence, and the lines of logs below it ("" where there are none): what failed
-    for the same reason twice has left other lines."""
+    """Return a reason's sentence, and the lines of logs below it ("" where there are none): what
+    failed for the same reason twice has left other lines."""
     sentence, _, logs = reason.partition("\n")
     return sentence, logs
 
 
 def metric_title(metric: str, *, closed_loop: bool = False) -> str:
-    """A metric's key in words: "latency_p95" is "p95 latency", "host_cpu{thread=vcpu}"
-    is "host CPU (vcpu)", "exits{vcpu=0}" is "VM exits (vCPU 0)".
+    """Return a metric's key in words: "latency_p95" is "p95 latency", "host_cpu{thread=vcpu}" is
+    "host CPU (vcpu)", "exits{vcpu=0}" is "VM exits (vCPU 0)".
 
     `closed_loop`: say of a latency that it is one, as where "open-loop p95 latency" stands beside.
     """
@@ -182,7 +184,7 @@ def metric_title(metric: str, *, closed_loop: bool = False) -> str:
 
 
 def _label_title(label: str) -> str:
-    """The value says it, unless it is a number."""
+    """Return why the value is missing; "" where it is a number."""
     name, _, value = label.partition("=")
     return f"vCPU {value}" if name == "vcpu" else value or label
 

@@ -99,7 +99,7 @@ def parse(xml: str | bytes, what: str = "the domain XML") -> etree._Element:
 
 
 def children(element: etree._Element) -> dict[str, etree._Element]:
-    """Child elements by their step of a path: tag, identity, and a number where that is not
+    """Return child elements by their step of a path: tag, identity, and a number where that is not
     enough (`interface[2]`)."""
     found: dict[str, etree._Element] = {}
     for child in element.iterchildren(etree.Element):

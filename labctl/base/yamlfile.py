@@ -96,7 +96,7 @@ def line_of(mapping: Any, keys: Iterable[str | int]) -> int | None:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """'Did you mean …?' and what is allowed, as one remedy; of many choices the nearest."""
+    """Return 'Did you mean …?' and what is allowed, as one remedy; of many choices the nearest."""
     choices = sorted(allowed)
     name = name if len(name) <= _LONG else ""
     close = difflib.get_close_matches(name, choices, n=1)

@@ -74,7 +74,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def check_size(size: int) -> None:
-    """Raises YamlError for more bytes than a document may have."""
+    """Raise YamlError for more bytes than a document may have."""
     if size > MOST_BYTES:
         raise YamlError(f"is larger than {MOST_BYTES >> 20} MiB, the most that is read of YAML")
 

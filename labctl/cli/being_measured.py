@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def refuse_if_running(folder: RunFolder) -> None:
-    """Raises HostError when a living labctl on this host writes into the folder."""
+    """Raise HostError when a living labctl on this host writes into the folder."""
     from labctl.base.jsontext import parse_json
     from labctl.base.paths import host_lock
 

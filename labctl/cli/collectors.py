@@ -115,7 +115,7 @@ def command(
 
 
 def _refuse_alone(context: click.Context) -> None:
-    """Raises UsageError for options that say how to measure, where nothing is to be measured."""
+    """Raise UsageError for options that say how to measure, where nothing is to be measured."""
     for option in ("level", "side", "pairs", "seconds", "workload", "seed"):
         name = f"{option}s" if option in ("level", "side") else option
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:

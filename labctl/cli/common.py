@@ -42,7 +42,7 @@ def state_paths(context: click.Context) -> StatePaths:
 
 
 def runs_folder(chosen: Path | None) -> Path:
-    """The folder of runs: what --results chose, else where they are kept."""
+    """Return the folder of runs: what --results chose, else where they are kept."""
     from labctl.base.paths import results_folder
 
     if chosen is not None:

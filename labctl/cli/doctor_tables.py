@@ -29,7 +29,7 @@ _INDENT = 20
 
 
 def print_checkup(console: Console, checkup: Checkup, seconds: float) -> None:
-    """All findings, and of a study each tuning."""
+    """Print all findings and, for a study, each tuning."""
     counts = {
         status: sum(finding.status is status for finding in checkup.findings) for status in Status
     }

@@ -19,7 +19,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group("host", cls=Group)
 def command() -> None:
-    """Facts and settings of this host; what labctl changed on it, and back again."""
+    """Show facts and settings of this host, and restore what labctl changed on it."""
 
 
 for member in (host_tune.tune, host_tune.status, host_tune.restore):

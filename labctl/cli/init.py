@@ -92,7 +92,7 @@ def _made(folder: Path) -> bool:
 
 
 def _check_believed(folder: Path, is_new: bool) -> None:
-    """Raises UsageError for a place where labctl would never read it."""
+    """Raise UsageError for a place where labctl would never read it."""
     if why := lab_doubt(folder):
         if is_new:
             folder.rmdir()

@@ -150,7 +150,7 @@ def _tell_pending(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Entry point of the `labctl` script; exits with the codes of labctl.base.errors."""
+    """Run the `labctl` script; exit with the codes of labctl.base.errors."""
     debug = "--debug" in sys.argv
     try:
         code = cli.main(prog_name="labctl", standalone_mode=False)

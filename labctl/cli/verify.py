@@ -85,7 +85,7 @@ def _request(
 
 
 def _check_lab(run: LoadedRun) -> None:
-    """Raises UsageError where the run's studies and tunings came from a lab folder that isn't the
+    """Raise UsageError where the run's studies and tunings came from a lab folder that isn't the
     caller's now: a run may come from anywhere, so its folder is never taken by itself."""
     from labctl.base.paths import lab
 

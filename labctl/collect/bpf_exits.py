@@ -114,9 +114,9 @@ def environment(keys: int) -> dict[str, str]:
 
 
 def command(qemu: int, labctl: int, cpus: CpuSet) -> tuple[str, ...]:
-    """bpftrace until SIGINT; RAW is its standard output. `qemu`, `labctl`: process ids of the
-    host's own PID namespace. `cpus`: where bpftrace itself runs, which looks round ten times a
-    second."""
+    """Return the command of bpftrace, which runs until SIGINT; RAW is its standard output. `qemu`,
+    `labctl`: process ids of the host's own PID namespace. `cpus`: where bpftrace itself runs, which
+    looks round ten times a second."""
     return (
         *DIES_WITH_LABCTL,
         *("taskset", "--cpu-list", format_cpus(cpus)),
@@ -125,8 +125,8 @@ def command(qemu: int, labctl: int, cpus: CpuSet) -> tuple[str, ...]:
 
 
 def why_unavailable() -> str | None:
-    """A sentence on why BPF can't count VM exits here, or None. Probed with a program that ends
-    at once."""
+    """Return a sentence on why BPF can't count VM exits here, or None. Probed with a program that
+    ends at once."""
     if shutil.which("bpftrace") is None:
         return "BPF can't be used: bpftrace is not installed (Debian's package bpftrace has it)."
     if Path("/proc/self/ns/pid").stat().st_ino != _HOSTS_PIDS:
@@ -142,14 +142,14 @@ def why_unavailable() -> str | None:
 
 
 def what_it_said(stderr: str) -> str:
-    """bpftrace's words on why it ended, as one sentence."""
+    """Return bpftrace's reason for ending, as one sentence."""
     lines = [line.strip() for line in stderr.splitlines()]
     told = [line for line in lines if line and _SAID_ANYWAY not in line]
     return f"{' / '.join(told)[:_WORDS].rstrip('.') or 'bpftrace said nothing'}."
 
 
 def read_counts(text: str, where: str) -> Counted:
-    """From what bpftrace printed, of which the last of each map counts.
+    """Parse bpftrace's output, where the last print of each map counts.
 
     Raises BrokenError naming the file and the line where it isn't that, or where no window was
     opened and closed.

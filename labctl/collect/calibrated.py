@@ -30,13 +30,13 @@ _BOGOMIPS = re.compile(r"^bogomips\s*:\s*(\d+\.\d+)\s*$", re.M)
 
 
 def callgrind_command(command: Command) -> Command:
-    """The same command under callgrind; what it counted is on standard error."""
+    """Return the same command under callgrind; what it counted is on standard error."""
     return _under(command, "--tool=callgrind", "--callgrind-out-file=/dev/null")
 
 
 def lackey_command(command: Command) -> Command:
-    """The same command under lackey, which shares valgrind's translator with callgrind, but has
-    code of its own that counts; what it counted is on standard error."""
+    """Return the same command under lackey, which shares valgrind's translator with callgrind, but
+    has code of its own that counts; what it counted is on standard error."""
     return _under(command, "--tool=lackey", "--basic-counts=yes")
 
 
@@ -47,12 +47,14 @@ def _under(command: Command, *options: str) -> Command:
 
 
 def collected_instructions(stderr: str) -> int:
-    """User instructions that callgrind counted; raises BrokenError when it names none."""
+    """Return the user instructions that callgrind counted; raises BrokenError when it names
+    none.
+    """
     return _one(_COLLECTED, stderr, "'Collected : N' from callgrind")
 
 
 def lackey_instructions(stderr: str) -> int:
-    """User instructions that lackey counted; raises BrokenError when it names none."""
+    """Return the user instructions that lackey counted; raises BrokenError when it names none."""
     return _one(_LACKEY_COUNTED, stderr, "'guest instrs: N' from lackey")
 
 
@@ -67,7 +69,9 @@ def _one(pattern: re.Pattern[str], stderr: str, what: str) -> int:
 
 
 def instructions_per_operation(counts: Sequence[tuple[int, int]]) -> float:
-    """The slope between two (operations, instructions); raises BrokenError when there is none."""
+    """Return the slope between two (operations, instructions); raises BrokenError when there is
+    none.
+    """
     if len(counts) != 2 or counts[0][0] >= counts[1][0] or counts[0][1] >= counts[1][1]:
         raise BrokenError(f"callgrind's counts don't grow with the operations: {list(counts)}")
     (few, instructions_few), (many, instructions_many) = counts
@@ -75,12 +79,14 @@ def instructions_per_operation(counts: Sequence[tuple[int, int]]) -> float:
 
 
 def error_bound(count: float, *others: float) -> float:
-    """The largest share by which another count of the same instructions differs from this one."""
+    """Return the largest share by which another count of the same instructions differs from this
+    one.
+    """
     return max(abs(other / count - 1) for other in others)
 
 
 def tsc_hz(cpuinfo: str, tsc_freq_khz: str | None = None) -> float | None:
-    """Rate of the host's time-stamp counter in Hz, None when it can't be told (no x86).
+    """Return the rate of the host's time-stamp counter in Hz, None when it is unknown (no x86).
 
     `tsc_freq_khz`: the text of /sys/devices/system/cpu/cpu0/tsc_freq_khz where a kernel has it.
     Else from /proc/cpuinfo: the kernel sets loops_per_jiffy from the TSC (lpj_fine in
@@ -103,7 +109,7 @@ def parse(
     rate_metric: str | None,
     kind: str,
 ) -> Iterator[Reading]:
-    """ipc{source=calibrated}: user instructions per reference cycle of busy CPU time.
+    """Return ipc{source=calibrated}: user instructions per reference cycle of busy CPU time.
 
     `readings`: the trial's others; of them `operations` and the CPU time of the vCPU threads
     (natively of the workload). Raises BrokenError when calibration.json isn't whole.

@@ -26,8 +26,8 @@ theirs is `host_window`."""
 def per_operation_readings(
     readings: Sequence[Reading], *, rate_metric: str | None, kind: str
 ) -> Iterator[Reading]:
-    """ops_per_cpu_s, exits_per_op, cycles_per_op and misses per operation from all of a trial's
-    other readings, and per operation what is known of exits by reason.
+    """Return ops_per_cpu_s, exits_per_op, cycles_per_op and misses per operation from a trial's
+    other readings, and exits by reason per operation where they are known.
 
     `rate_metric`: the workload's; None for one that runs at a fixed pace.
     """
@@ -69,7 +69,9 @@ def per_operation_readings(
 
 
 def net_readings(readings: Iterable[Reading], *, kind: str) -> Iterator[Reading]:
-    """vcpu_cpu_net: CPU time of the vCPU threads without KVM's halt polling (METHOD rule 14)."""
+    """Return vcpu_cpu_net: CPU time of the vCPU threads without KVM's halt polling (METHOD rule
+    14).
+    """
     if kind != "guest":
         return
     known = Known(readings)

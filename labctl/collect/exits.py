@@ -59,9 +59,9 @@ class Total:
 
 
 def parse(raw: TrialFolder) -> Iterator[Reading]:
-    """exits{reason=...}, exit_time, exit_time{reason=...}, exit_time{vcpu=...}, userspace_exits,
-    userspace_exits{reason=...}, exits_window and exits_agreement, or why not; of several vCPUs
-    exits{reason=...,vcpu=...} and exit_time{reason=...,vcpu=...} as well.
+    """Return exits{reason=...}, exit_time, exit_time{reason=...}, exit_time{vcpu=...},
+    userspace_exits, userspace_exits{reason=...}, exits_window and exits_agreement, or why not; of
+    several vCPUs exits{reason=...,vcpu=...} and exit_time{reason=...,vcpu=...} as well.
 
     Nothing for a trial that wasn't to tell them. Raises BrokenError when a file isn't whole.
     """
@@ -163,7 +163,7 @@ def _name(isa: int, code: int) -> str:
 
 
 def _total(data: Mapping[str, Any]) -> Total | None:
-    """None where KVM tells none, or its vCPUs changed."""
+    """Return the threads, or None where KVM reports none or its vCPUs changed."""
     before, after = data["before"], data["after"]
     if before is None or after is None or before.keys() != after.keys():
         return None
@@ -207,8 +207,8 @@ def _why_none(total: Total | None) -> str:
 
 
 def _disagreement(counted: int, total: Total, breakdown: Breakdown) -> str | None:
-    """A sentence, unless both agree to 1 %. KVM's total may also hold what happened between its
-    own readings and the edges of the breakdown's window."""
+    """Return a sentence where the two differ by more than 1 %. KVM's total may also hold what
+    happened between its own readings and the edges of the breakdown's window."""
     outside = max(0.0, 1 - breakdown.seconds / total.seconds) * total.exits
     margin = _AGREEMENT * total.exits
     if total.exits - outside - margin <= counted <= total.exits + margin:
@@ -255,7 +255,7 @@ def _sums(counts: Mapping[tuple[int, str], int], by: int) -> list[tuple[Any, int
 
 
 def _added(counts: Iterable[tuple[_K, int]]) -> dict[_K, int]:
-    """One count per key: codes may share a name."""
+    """Return one count per key, since codes may share a name."""
     sums: dict[_K, int] = defaultdict(int)
     for key, count in counts:
         sums[key] += count

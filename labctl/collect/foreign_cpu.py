@@ -41,7 +41,7 @@ class _Place(Enum):
 
 
 def parse(raw: TrialFolder) -> Iterator[Reading]:
-    """host_busy and host_cpu{thread=other}, both of the trial's CPUs.
+    """Return host_busy and host_cpu{thread=other}, both of the trial's CPUs.
 
     `other` is a difference and may be a little below 0. Raises BrokenError when host.json (natively
     also side.json) isn't whole.

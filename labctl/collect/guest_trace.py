@@ -47,9 +47,9 @@ _OF_TRACE = ("ctx_switches{of=guest}", "lost_events{of=guest}")
 
 
 def parse(traces: Traces, *, kind: str) -> Iterator[Reading]:
-    """clock_error, how the workload's threads waited for the guest's CPUs (`waiting`, with
-    `of=workload`), ctx_switches{of=guest} and lost_events{of=guest} of a guest's trial at level
-    `trace`; nothing of another one.
+    """Return clock_error, the waits of the workload's threads for the guest's CPUs (`waiting`, with
+    `of=workload`), ctx_switches{of=guest} and lost_events{of=guest} for a guest's trial at level
+    `trace`; nothing for other trials.
 
     `kind`: "guest" or "native". Raises BrokenError when a file of labctl's own isn't whole.
     """

@@ -25,14 +25,14 @@ EVENTS = (_APERF, _MPERF, TSC, TIME)
 
 
 def command(cpus: CpuSet, output: Sequence[str]) -> tuple[str, ...]:
-    """perf stat on these CPUs until SIGINT; FREQUENCY is its standard error. It reads registers
-    when it starts and when it ends, and sleeps meanwhile."""
+    """Return the command of perf stat on these CPUs, which runs until SIGINT; FREQUENCY is its
+    standard error. It reads registers when it starts and when it ends, and sleeps meanwhile."""
     counting = ("perf", "stat", *output, "--event", ",".join(EVENTS))
     return (*counting, "--cpu", format_cpus(cpus))
 
 
 def parse(raw: TrialFolder) -> Iterator[Reading]:
-    """sibling_cpu, cpu_frequency and cpu_latency_limit.
+    """Return sibling_cpu, cpu_frequency and cpu_latency_limit.
 
     Raises BrokenError when host.json isn't whole, or what perf printed isn't perf's.
     """
@@ -79,7 +79,7 @@ def _frequency(raw: TrialFolder) -> Reading:
 
 
 def _latency_limit(snapshots: Snapshots) -> Reading:
-    """The least wake-up time that anybody on the host asked for; none where nobody did."""
+    """Return the least wake-up latency that a process requested; None without a request."""
     metric = "cpu_latency_limit"
     found = snapshots.before.get(LIMIT)
     if isinstance(found, dict) and "unavailable" in found:

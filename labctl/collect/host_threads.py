@@ -111,8 +111,8 @@ def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> d
 
 
 def parse(raw: TrialFolder) -> Iterator[Reading]:
-    """host_cpu{thread=...} of known threads, run_delay, ctx_switches{of=vcpu,...}, host_steal and
-    host_window. `foreign_cpu` tells what is nobody's.
+    """Return host_cpu{thread=...} of known threads, run_delay, ctx_switches{of=vcpu,...},
+    host_steal and host_window. `foreign_cpu` accounts for all other threads.
 
     Raises BrokenError when host.json (natively also side.json) isn't whole.
     """
@@ -127,7 +127,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 
 
 def changes(raw: TrialFolder) -> list[str]:
-    """Sentences on threads that came or went during the trial."""
+    """Return sentences on threads that came or went during the trial."""
     threads = read_threads(read_snapshots(raw))
     born = [f"{t.role} thread '{t.name}' was born" for t in threads.used if t.born]
     gone = [f"{t.role} thread '{t.name}' ended" for t in threads.vanished]
@@ -168,7 +168,7 @@ def _role_cpu(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
 
 
 def ended_cpu_s(snapshots: Snapshots, threads: Threads, role: str) -> float | None:
-    """CPU seconds that this role's ended threads used in the window; None when it can't be told.
+    """Return the CPU seconds that this role's ended threads used in the window; None if unknown.
 
     QEMU's I/O workers end after ten idle seconds, so this is common. A process's utime and stime
     hold its ended threads' run time too (thread_group_cputime in kernel/sched/cputime.c); what
@@ -268,7 +268,7 @@ def _rows(taken: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
 
 
 def _counted(row: Mapping[str, Any], where: str) -> Used:
-    """A thread's counters since it began, as if it had been born in the window.
+    """Return a thread's counters since it began, as if it had been born in the window.
 
     schedstat: time on a CPU and time waiting for one, in ns (Documentation/scheduler/
     sched-stats.rst, "/proc/<pid>/schedstat").

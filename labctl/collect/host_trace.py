@@ -23,8 +23,9 @@ from labctl.trace.timeline.recordings import Traces
 
 
 def parse(traces: Traces) -> Iterator[Reading]:
-    """sched_delay_p50/p95/p99/max{vcpu}, sched_delay, sched_unknown, preemptions, migrations,
-    preempted_time{by}, cpu_time{thread} and lost_events. Nothing of a trial that wasn't traced.
+    """Return sched_delay_p50/p95/p99/max{vcpu}, sched_delay, sched_unknown, preemptions,
+    migrations, preempted_time{by}, cpu_time{thread} and lost_events; nothing for a trial without a
+    trace.
 
     What can't be had of a trace is unavailable, with the reason. Raises BrokenError when the
     snapshots or threads.json aren't what was written.

@@ -25,7 +25,7 @@ class Known:
                 self._reasons[reading.metric] = reading.reason
 
     def value(self, key: str) -> float:
-        """Raises MissingReadingError."""
+        """Raise MissingReadingError."""
         if key not in self._values:
             # Unavailable may be all of a metric, whatever its labels.
             every = self._reasons.get(base_name(key), f"there is no {key}.")
@@ -33,14 +33,14 @@ class Known:
         return self._values[key]
 
     def positive(self, key: str) -> float:
-        """Raises MissingReadingError."""
+        """Raise MissingReadingError."""
         value = self.value(key)
         if value <= 0:
             raise MissingReadingError(f"{key} is not above 0.")
         return value
 
     def workload_cpu_s(self, kind: str) -> float:
-        """CPU seconds of what does the trial's work: the vCPU threads, natively the workload.
+        """Return the CPU seconds of the vCPU threads, natively of the workload.
 
         Raises MissingReadingError.
         """
@@ -49,8 +49,8 @@ class Known:
         return self.positive("host_cpu{thread=workload}") * self.value("duration")
 
     def all_cpu_s(self, kind: str) -> float:
-        """CPU seconds of all that the machine costs its host: a guest has helpers, and may have
-        iothreads and vhost workers. Raises MissingReadingError."""
+        """Return the CPU seconds that the machine costs its host, with a guest's helpers, iothreads
+        and vhost workers. Raises MissingReadingError."""
         total = self.workload_cpu_s(kind)
         if kind == "guest":
             for role in HELPERS:

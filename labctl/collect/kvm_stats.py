@@ -35,8 +35,8 @@ Stats = Mapping[str, Mapping[str, int]]
 
 
 def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
-    """exits, halt_poll{result=...}, halt_poll_time{result=...} and kvm_stat{name=...}, over all
-    vCPUs of the VM, and exits{vcpu=...} of each.
+    """Return exits, halt_poll{result=...}, halt_poll_time{result=...} and kvm_stat{name=...}, over
+    all vCPUs of the VM, and exits{vcpu=...} of each.
 
     `accelerator`: "kvm" or "tcg". Raises BrokenError when host.json isn't whole.
     """
@@ -75,7 +75,7 @@ def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
 
 
 def exits_by_vcpu(counters: Mapping[str, Any]) -> Mapping[str, int] | None:
-    """KVM's `exits` so far by vCPU, from what a bench counts; None where it tells none."""
+    """Return KVM's `exits` so far by vCPU, from a bench's counts; None where it reports none."""
     stats = _stats(counters.get(KEY, []), KEY)
     vcpus = _vcpus(stats)
     if not vcpus or not all("exits" in stats[vcpu] for vcpu in vcpus):
@@ -84,8 +84,8 @@ def exits_by_vcpu(counters: Mapping[str, Any]) -> Mapping[str, int] | None:
 
 
 def page_faults(counters: Mapping[str, Any]) -> int | None:
-    """Faults on the guest's memory that KVM has fixed so far, over all vCPUs; None where it tells
-    none."""
+    """Return the faults on guest memory that KVM has fixed so far, over all vCPUs; None where it
+    reports none."""
     stats = _stats(counters.get(KEY, []), KEY)
     by_vcpu = [stats[vcpu].get("pf_fixed") for vcpu in _vcpus(stats)]
     known = [count for count in by_vcpu if count is not None]

@@ -31,8 +31,8 @@ def parse(
     accelerator: str,
     own: Collection[Reading] = (),
 ) -> Iterator[Reading]:
-    """The share of the workload's wake-ups that the traces tell of, and the shares of the time of
-    the latest 5 %; nothing of a trial without a trace.
+    """Return the share of the workload's wake-ups that the traces cover, and the shares of time of
+    the latest 5 %; nothing for a trial without a trace.
 
     `program`: the workload's; `kind`: "guest" or "native"; `accelerator`: "kvm" or "tcg"; `own`:
     the readings of its own output. Raises BrokenError when a file of labctl's own isn't whole.

@@ -20,7 +20,7 @@ _FIELDS = {"minor": 7, "major": 9}
 
 
 def faults(stat: str, where: str) -> dict[str, int]:
-    """Minor and major faults so far, from the text of /proc/PID/task/TID/stat.
+    """Return minor and major faults so far, from the text of /proc/PID/task/TID/stat.
 
     Raises BrokenError when it is something else.
     """
@@ -34,7 +34,7 @@ def faults(stat: str, where: str) -> dict[str, int]:
 
 
 def parse(raw: TrialFolder) -> Iterator[Reading]:
-    """page_faults{kind=minor|major,of=vcpu} per second, over all vCPU threads.
+    """Return page_faults{kind=minor|major,of=vcpu} per second, over all vCPU threads.
 
     Raises BrokenError when host.json isn't whole.
     """

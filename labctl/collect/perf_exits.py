@@ -65,7 +65,7 @@ def _trace(raw: TrialFolder) -> Trace:
 
 
 def _vm_exits(text: str, where: str) -> Report:
-    """The only table, of a report; perf has others of MMIO and of ports, whose times are parts of
+    """Return a report's only table; perf has others of MMIO and of ports, whose times are parts of
     the exits'."""
     reports = read_reports(text, where)
     if [report.what for report in reports] != [VM_EXITS]:

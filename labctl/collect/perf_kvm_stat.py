@@ -86,7 +86,7 @@ class Report:
 
 
 def read_reports(text: str, where: str) -> list[Report]:
-    """The tables that perf printed: one of `report`, one per frame of `live`.
+    """Return the tables that perf printed: one of `report`, one per frame of `live`.
 
     Raises BrokenError naming `where` and the line for what isn't such a table, or not all of it: a
     table must have its total, and its rows must add up to it. A browser's table has none: each
@@ -244,7 +244,7 @@ def _browser_table(lines: _Lines, header_at: int, header: str) -> Report:
 
 
 def _browser_reason(columns: list[str], line: str) -> Reason:
-    """Raises ValueError."""
+    """Raise ValueError."""
     name, *cells = line.rsplit(maxsplit=len(columns))
     if any(_BROWSER_CELL.fullmatch(cell) is None for cell in cells):
         raise ValueError(line)

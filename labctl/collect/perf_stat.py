@@ -35,7 +35,7 @@ _STALLS = {"frontend": "stalled-cycles-frontend", "backend": "stalled-cycles-bac
 
 
 def user_events(kind: str) -> tuple[str, ...]:
-    """Cycles and instructions; without these perf stat is not run at all."""
+    """Return cycles and instructions, without which perf stat does not run at all."""
     return _in_mode(kind, "u", "cycles", "instructions")
 
 
@@ -64,8 +64,9 @@ def _in_mode(kind: str, mode: str, *events: str) -> tuple[str, ...]:
 def command(
     kind: str, ids: Sequence[int], events: Sequence[str], output: Sequence[str]
 ) -> tuple[str, ...]:
-    """perf stat until SIGINT, on a guest's vCPU threads, or natively on a process that waits to
-    become the workload, with every child that it will have. RAW is its standard error.
+    """Return the command of perf stat, which runs until SIGINT, on a guest's vCPU threads, or
+    natively on a process that waits to become the workload, with every child that it will have. RAW
+    is its standard error.
 
     `output`: the options that make a program's output (`perf_stat_probe`).
     """
@@ -76,8 +77,9 @@ def command(
 
 
 def parse(raw: TrialFolder, *, kind: str, problem: str | None = None) -> Iterator[Reading]:
-    """ipc{source=pmu} (user), ipc{level=kernel,source=pmu}, user_cycles, a guest's host_share;
-    llc_misses and branch_misses, their share and number per 1000 user instructions; stalled_cycles.
+    """Return ipc{source=pmu} (user), ipc{level=kernel,source=pmu}, user_cycles, a guest's
+    host_share; llc_misses and branch_misses, their share and number per 1000 user instructions;
+    stalled_cycles.
 
     `problem`: why nothing was counted (from the probe). Events that perf did not count, or counted
     only part of the time, make their metrics unavailable. Raises BrokenError when the raw file

@@ -79,9 +79,9 @@ def frequency_countable(msr: Path = _MSR) -> Countable:
 
 
 def measured_tsc_hz(cpu: int, msr: Path = _MSR) -> float | None:
-    """Rate of a CPU's time-stamp counter while that CPU is busy, in Hz, for hosts that don't say
-    that it is constant: it may go with the CPU's clock, and stand still while that sleeps. None
-    where perf can't read the counter."""
+    """Return the rate of a busy CPU's time-stamp counter in Hz, for hosts that don't declare it
+    constant: it may follow the CPU's clock and stop while the CPU sleeps. None where perf can't
+    read the counter."""
     if not (msr / "tsc").exists():
         return None
     events = (host_cpus.TSC, host_cpus.TIME)
@@ -101,7 +101,7 @@ def _busy(cpu: int) -> tuple[str, ...]:
 
 
 def output_options() -> tuple[str, ...]:
-    """perf stat's options for output that programs read: JSON where it has that."""
+    """Return perf stat's options for output that programs read: JSON where it has that."""
     done = run(("perf", "version"), deadline=Deadline.after(_PROBING_S, "perf's version"))
     version = done.stdout.strip().removeprefix("perf version").strip()
     return ("-x,",) if is_older(version, _JSON_SINCE) else ("--json-output",)
@@ -123,7 +123,7 @@ def _with_wanted(kind: str, needed: tuple[str, ...], output: tuple[str, ...]) ->
 
 
 def _why_not(events: tuple[str, ...], choice: tuple[str, ...], output: Sequence[str]) -> str | None:
-    """A sentence on why these can't be counted beside those, None when they can."""
+    """Return a sentence on why these can't be counted beside those, None when they can."""
     try:
         found = _tried((*events, *choice), output)
     except LabctlError as error:

@@ -52,7 +52,8 @@ class Counter:
 
 
 def read_counters(text: str, where: str) -> list[Counter]:
-    """Counters from perf stat's JSON lines or its CSV, of one or many threads, in any locale.
+    """Return the counters in perf stat's JSON lines or its CSV, of one or many threads, in any
+    locale.
 
     Lines that hold a metric and no counter are skipped. Raises BrokenError for anything else.
     """
@@ -73,8 +74,8 @@ def read_counters(text: str, where: str) -> list[Counter]:
 
 
 def totals(counters: Iterable[Counter]) -> Mapping[str, Counter]:
-    """One counter per event: threads (or intervals) added up, the worst of their problems kept;
-    then, beside each of a host's several kinds of cores, all of them."""
+    """Return one counter per event: threads (or intervals) added up, the worst of their problems
+    kept; then, beside each of a host's several kinds of cores, all of them."""
     by_event: dict[str, list[Counter]] = defaultdict(list)
     for counter in counters:
         by_event[counter.event].append(counter)
@@ -95,9 +96,9 @@ def totals(counters: Iterable[Counter]) -> Mapping[str, Counter]:
 
 
 def _of_all_cores(event: str, kinds: Sequence[Counter]) -> Counter:
-    """A thread is counted on cores of one kind while it runs there, and perf scales what it counted
-    up to the whole time (perf_counts_values__scale): that is undone here. Of whole CPUs each kind
-    is counted all of the time."""
+    """Sum up one kind of core: a thread is counted on cores of one kind while it runs there, and
+    perf scales what it counted up to the whole time (perf_counts_values__scale): that is undone
+    here. Of whole CPUs each kind is counted all of the time."""
     counted = [kind for kind in kinds if kind.value is not None]
     unsupported = [kind for kind in kinds if kind.problem not in ("", "<not counted>")]
     if not counted or unsupported:
@@ -113,7 +114,7 @@ def _of_all_cores(event: str, kinds: Sequence[Counter]) -> Counter:
 
 
 def counts(summed: Mapping[str, Counter], events: Sequence[str]) -> list[float] | str:
-    """The events' counts, or a sentence on why one of them can't be used."""
+    """Return the events' counts, or a sentence on why one of them can't be used."""
     values = []
     for event in events:
         counter = summed.get(event)

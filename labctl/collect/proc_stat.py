@@ -20,7 +20,9 @@ class CpuTicks:
 
 
 def cpu_ticks(text: str, name: str, where: str) -> CpuTicks:
-    """The line of "cpu" (all) or "cpu1"; raises BrokenError when it isn't there or isn't whole."""
+    """Return the line of "cpu" (all) or "cpu1"; raises BrokenError when it isn't there or isn't
+    whole.
+    """
     for line in text.splitlines():
         fields = line.split()
         if fields and fields[0] == name:
@@ -29,7 +31,7 @@ def cpu_ticks(text: str, name: str, where: str) -> CpuTicks:
 
 
 def cpus(text: str) -> CpuSet:
-    """Those that have a line of their own: the machine's CPUs that are online."""
+    """Return the CPUs with a line of their own: those that are online."""
     return frozenset(int(number) for number in re.findall(r"^cpu(\d+) ", text, re.M))
 
 

@@ -28,7 +28,7 @@ class Side:
 
 
 def read_side(raw: TrialFolder) -> Side:
-    """Raises BrokenError naming the file when it is missing or isn't what the runner writes."""
+    """Raise BrokenError naming the file when it is missing or isn't what the runner writes."""
     where = str(raw.path / RAW)
     data: Any = raw.read_json(RAW)
     try:
@@ -55,7 +55,7 @@ def read_side(raw: TrialFolder) -> Side:
 
 
 def parse(raw: TrialFolder, *, kind: str, accelerator: str) -> Iterator[Reading]:
-    """duration, ctx_switches{of=workload,...} and steal. `kind`: "guest" or "native";
+    """Return duration, ctx_switches{of=workload,...} and steal. `kind`: "guest" or "native";
     `accelerator`: "kvm" or "tcg". Raises BrokenError when side.json isn't whole."""
     counted = read_side(raw)
     yield sample("duration", counted.duration_s, source=RAW)
@@ -70,8 +70,8 @@ def parse(raw: TrialFolder, *, kind: str, accelerator: str) -> Iterator[Reading]
 
 
 def _steal(counted: Side, kind: str, accelerator: str) -> Reading:
-    """The guest's steal time as a share of its CPU time. KVM fills it from the vCPU threads' run
-    delay (Documentation/virt/kvm/x86/msr.rst, MSR_KVM_STEAL_TIME): no independent evidence."""
+    """Return the guest's steal time as a share of its CPU time. KVM fills it from the vCPU threads'
+    run delay (Documentation/virt/kvm/x86/msr.rst, MSR_KVM_STEAL_TIME): no independent evidence."""
     if kind == "native":
         return Unavailable(metric="steal", reason="natively there is no guest to steal from.")
     if accelerator == "tcg":

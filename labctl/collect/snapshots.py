@@ -36,7 +36,8 @@ class Snapshots:
         return self.kind == "native"
 
     def tick_change(self, line: str, field: str) -> int:
-        """By how much a count of a line of /proc/stat ("cpu", "cpu1") grew; `field` of CpuTicks.
+        """Return the growth of a count in a line of /proc/stat ("cpu", "cpu1"); `field` of
+        CpuTicks.
 
         Raises BrokenError when it isn't there."""
         changes: list[int] = []
@@ -49,11 +50,11 @@ class Snapshots:
 
     @property
     def online(self) -> CpuSet:
-        """The host's CPUs that /proc/stat tells of."""
+        """Return the host's CPUs that /proc/stat lists."""
         return cpus(str(self.before.get("proc_stat")))
 
     def busy(self, cpus: CpuSet) -> float:
-        """CPU seconds per second that were not idle on these CPUs.
+        """Return the CPU seconds per second that were not idle on these CPUs.
 
         Idle time is what the kernel measures exactly; it samples the rest at its tick
         (kernel/sched/cputime.c). It includes what a hypervisor below this host took.
@@ -63,7 +64,7 @@ class Snapshots:
 
 
 def read_snapshots(raw: TrialFolder) -> Snapshots:
-    """Raises BrokenError naming the file when it is missing or isn't two snapshots."""
+    """Raise BrokenError naming the file when it is missing or isn't two snapshots."""
     where = str(raw.path / RAW)
     data = raw.read_json(RAW)
     try:

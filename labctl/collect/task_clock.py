@@ -95,7 +95,7 @@ Open = Callable[[int, int], int]
 def counting(
     threads: Sequence[ThreadRef], cpus: CpuSet, open_event: Open | None = None
 ) -> Iterator[Clocks]:
-    """Clocks on those of the threads that may run both on and off these CPUs.
+    """Count with clocks on those threads that may run both on and off these CPUs.
 
     Each counts on the fewer of the two. Where the kernel refuses one there are none, as a sum that
     lacks some would be wrong.

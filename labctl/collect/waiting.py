@@ -38,7 +38,7 @@ def waiting(
     seconds: float,
     source: str,
 ) -> Iterator[Reading]:
-    """sched_delay and its percentiles, sched_delays, sched_delays_unseen, sched_unknown,
+    """Return sched_delay and its percentiles, sched_delays, sched_delays_unseen, sched_unknown,
     preemptions, migrations and preempted_time{by} of the threads whose role is `of`, per second of
     a window of `seconds`.
 

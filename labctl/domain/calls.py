@@ -57,8 +57,8 @@ class Calls:
 
     @contextmanager
     def explained(self, what: str, seconds: float | None = None) -> Iterator[None]:
-        """libvirt's refusal as an error of ours. Its calls know no deadline: after `seconds` the
-        QEMU that they wait for is killed, and they fail (None: what an answer may take).
+        """Raise libvirt's refusal as an error of ours. Its calls have no deadline: after `seconds`
+        the QEMU that they wait for is killed and they fail (None: the limit for an answer).
 
         Raises BrokenError with libvirt's reason; ConnectionLostError when nobody is there.
         """
@@ -110,7 +110,7 @@ class Calls:
 
 
 def qemus(uuids: Collection[str]) -> list[int]:
-    """Process ids of the QEMUs that libvirt has started for these domains."""
+    """Return the process ids of the QEMUs that libvirt has started for these domains."""
     wanted = {uuid.encode() for uuid in uuids}
     found = []
     for name in os.listdir("/proc"):

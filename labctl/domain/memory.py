@@ -23,8 +23,8 @@ _FIELD = re.compile(r"^(KernelPageSize|Shared_Hugetlb|Private_Hugetlb):\s+(\d+) 
 
 
 def huge_page_kib(smaps: str) -> dict[int, int]:
-    """KiB that a process really has in huge pages, by the size of a page in KiB, from the text of
-    its /proc/PID/smaps (proc(5))."""
+    """Return the KiB that a process really has in huge pages, by the size of a page in KiB, from
+    the text of its /proc/PID/smaps (proc(5))."""
     found: Counter[int] = Counter()
     size = 0
     # Each mapping's page size comes before what it has of them.

@@ -64,7 +64,7 @@ class DomainRequest:
 
     @property
     def mac(self) -> str:
-        """A MAC address that is the domain's own: a restored guest must keep the one it had.
+        """Return a MAC address that is the domain's own: a restored guest must keep the one it had.
 
         52:54:00 is the prefix that QEMU and libvirt use.
         """

@@ -33,7 +33,7 @@ def covers(tuning: Tuning, installed: object) -> bool:
 
 
 def validate(xml: str, *, what: str = "the domain XML") -> None:
-    """Nothing when `xml` is a valid domain; raises UsageError naming line and element."""
+    """Check that `xml` is a valid domain; raise UsageError naming line and element."""
     try:
         document = etree.fromstring(xml.encode()).getroottree()
     except etree.XMLSyntaxError as error:

@@ -106,7 +106,7 @@ class Session:
         group: str,
         opens_kvm: bool = True,
     ) -> Iterator[Session]:
-        """The QEMU driver in this process, with its own configuration under `root`.
+        """Open the QEMU driver in this process, with its own configuration under `root`.
 
         `user` and `group`: whom it runs QEMU as. `opens_kvm`: False where there is a /dev/kvm that
         this user can't open.
@@ -131,7 +131,7 @@ class Session:
     @classmethod
     @contextmanager
     def connected(cls, uri: str) -> Iterator[Session]:
-        """Raises HostError when libvirt can't be reached there."""
+        """Raise HostError when libvirt can't be reached there."""
         _start_event_loop()
         try:
             connection = libvirt.open(uri)
@@ -146,7 +146,7 @@ class Session:
             connection.close()
 
     def check_here(self) -> None:
-        """Raises UsageError unless guests that it starts are QEMU's and on this host: labctl looks
+        """Raise UsageError unless guests that it starts are QEMU's and on this host: labctl looks
         at their threads, and makes their disks."""
         uri = urlsplit(self._connection.getURI())
         transport = uri.scheme.partition("+")[2]
@@ -157,7 +157,7 @@ class Session:
             )
 
     def versions(self) -> dict[str, str]:
-        """Versions of libvirt and of the QEMU that it starts."""
+        """Return the versions of libvirt and of the QEMU that it starts."""
         return {
             "libvirt": _version(self._connection.getLibVersion()),
             "qemu": _version(self._connection.getVersion()),
@@ -169,12 +169,12 @@ class Session:
             self._connection.getDomainCapabilities(virttype="qemu")
 
     def domain_xml(self, name: str) -> str:
-        """The definition of somebody's domain. Raises UsageError when there is none."""
+        """Return a foreign domain's definition. Raises UsageError when there is none."""
         return str(self._somebodys(name).XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
     def check_shut_off(self, name: str) -> None:
-        """Raises HostError when somebody's domain isn't shut off: what its disks hold is only
-        whole then."""
+        """Raise HostError when somebody's domain isn't shut off: what its disks hold is only whole
+        then."""
         domain = self._somebodys(name)
         with self._calls.explained(f"libvirt does not tell the state of '{name}'"):
             if domain.isActive():
@@ -203,7 +203,9 @@ class Session:
             ) from error
 
     def qemu_user(self) -> tuple[int, int]:
-        """User and group id that libvirt runs QEMU as (its DAC security model's base label)."""
+        """Return the user and group id that libvirt runs QEMU as (its DAC security model's base
+        label).
+        """
         with self._calls.explained("libvirt does not tell its capabilities"):
             capabilities = etree.fromstring(self._connection.getCapabilities().encode())
         label = capabilities.findtext("host/secmodel[model='dac']/baselabel")
@@ -278,7 +280,7 @@ class RunningGuest:
             return str(self._domain.XMLDesc())
 
     def qmp(self, command: str, **arguments: Any) -> Any:
-        """QEMU's answer to a monitor command (the value of "return")."""
+        """Return QEMU's answer to a monitor command (the value of "return")."""
         # libvirt-python has this call in a module of its own, which loads another library.
         import libvirt_qemu
 
@@ -291,7 +293,7 @@ class RunningGuest:
         return decoded["return"]
 
     def agent(self, command: str, **arguments: Any) -> Any:
-        """The answer of the guest's own agent (the value of "return").
+        """Return the answer of the guest's own agent (the value of "return").
 
         Raises AgentSilentError while none is connected or it takes longer than some seconds,
         BrokenError with what it said when it refuses.
@@ -311,11 +313,11 @@ class RunningGuest:
         return parse_json(answer)["return"]
 
     def vcpu_threads(self) -> dict[int, int]:
-        """vCPU number to host thread id."""
+        """Map vCPU number to host thread id."""
         return {cpu["cpu-index"]: cpu["thread-id"] for cpu in self.qmp("query-cpus-fast")}
 
     def iothread_threads(self) -> dict[int, int]:
-        """libvirt's iothread number (from 1) to host thread id."""
+        """Map libvirt's iothread number (from 1) to host thread id."""
         threads = self.qmp("query-iothreads")
         return {int(t["id"].removeprefix("iothread")): t["thread-id"] for t in threads}
 

@@ -37,9 +37,9 @@ _Named = Iterator[tuple[str, str]]
 
 
 def facts(xml: str, which: str) -> Facts:
-    """Accelerator, vCPUs, memory with its backing and policy, CPU, KVM features, timers,
-    iothreads, pins, policies, and of disks, their controller, network card and balloon what a
-    driver is told. `which` names the XML in errors.
+    """Return accelerator, vCPUs, memory with its backing and policy, CPU, KVM features, timers,
+    iothreads, pins, policies, and the drivers' options of disks, their controller, network card and
+    balloon. `which` names the XML in errors.
 
     Raises BrokenError when it is no XML.
     """

@@ -42,7 +42,7 @@ class Partition:
 
 
 def refuse_what_cannot_be_built(recipe: Recipe) -> None:
-    """Raises UsageError for an image that labctl can download and verify, but not build from."""
+    """Raise UsageError for an image that labctl can download and verify, but not build from."""
     cloud = recipe.spec.cloud_image
     if cloud is not None and cloud.packages_by != "apt":
         raise UsageError(
@@ -128,7 +128,7 @@ def _check_is_whole(file: Path, cloud: CloudImage, deadline: Deadline) -> None:
 
 
 def _ext4_partitions(raw: Path, deadline: Deadline) -> list[Partition]:
-    """Raises BrokenError when the file has no partition table."""
+    """Raise BrokenError when the file has no partition table."""
     partx = ["partx", "--raw", "--noheadings", "--bytes", "--output", "START,SIZE"]
     listed = process.run([*partx, str(raw)], deadline=deadline, check=False)
     partitions = partitions_of(listed.stdout) if listed.returncode == 0 else []
@@ -145,7 +145,7 @@ def _ext4_partitions(raw: Path, deadline: Deadline) -> list[Partition]:
 
 
 def partitions_of(listing: str) -> list[Partition]:
-    """From partx's lines of start (in sectors of 512 bytes) and size (in bytes)."""
+    """Parse partx's lines of start (in sectors of 512 bytes) and size (in bytes)."""
     return [
         Partition(int(start) * 512, int(size))
         for line in listing.splitlines()

@@ -37,7 +37,7 @@ class Image:
 
     @classmethod
     def load(cls, folder: Path) -> Image:
-        """Raises BrokenError when the folder's manifest can't be read or is none."""
+        """Raise BrokenError when the folder's manifest can't be read or is none."""
         manifest = read_json(folder / MANIFEST)
         keys = {"name", "digest", "command_line", "files", "binaries", "packages"}
         if not isinstance(manifest, dict) or not keys <= manifest.keys():
@@ -57,12 +57,12 @@ class Image:
 
     @property
     def command_line(self) -> str:
-        """The guest kernel's command line, root device included."""
+        """Return the guest kernel's command line, root device included."""
         return str(self.manifest["command_line"])
 
     @property
     def binaries(self) -> Mapping[str, Mapping[str, str]]:
-        """Program to `path` in the tree and `sha256`."""
+        """Map program to `path` in the tree and `sha256`."""
         binaries: Mapping[str, Mapping[str, str]] = self.manifest["binaries"]
         return binaries
 
@@ -76,7 +76,7 @@ class Image:
 
     @property
     def initrd(self) -> Path | None:
-        """None where the kernel, one of the user's own, boots without."""
+        """Return the initrd; None where the user's own kernel boots without one."""
         return self.dir / INITRD if INITRD in self.manifest["files"] else None
 
     @property
@@ -88,7 +88,7 @@ class Image:
 
     @property
     def tree(self) -> Path:
-        """The root file system as files, for native runs. Never to be written to."""
+        """Return the root file system as files, for native runs. It is never written to."""
         return self.dir / TREE
 
     @property
@@ -179,7 +179,7 @@ def _changed(path: Path, sha256: str, owner: str) -> list[str]:
 
 
 def file_sha256(path: Path) -> str:
-    """Raises OSError when it can't be read."""
+    """Raise OSError when it can't be read."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -231,7 +231,7 @@ def _refuse_mounted(folder: Path) -> None:
 
 @contextmanager
 def images_lock(places: StatePaths) -> Iterator[None]:
-    """Only one process at a time adds or removes images; raises BusyError to the second."""
+    """Lock the images for one process that adds or removes some; raise BusyError in a second."""
     try:
         places.images.mkdir(parents=True, exist_ok=True)
         lock = os.open(places.images / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

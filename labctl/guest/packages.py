@@ -51,6 +51,6 @@ def make_tree(
 
 
 def write_files(root: Path, recipe: Recipe) -> None:
-    """The recipe's own files, below `root`."""
+    """Write the recipe's own files below `root`."""
     for name, text in recipe.spec.files.items():
         write_file(root, name, text)

@@ -31,7 +31,7 @@ class Checksum:
 
     @classmethod
     def of(cls, text: str) -> Checksum:
-        """From "sha256:…", as recipes write it."""
+        """Parse "sha256:…", as recipes write it."""
         algorithm, _, digits = text.partition(":")
         return cls(algorithm, digits)
 
@@ -96,8 +96,8 @@ def verified(
 
 
 def good_signers(status: str) -> Iterator[str]:
-    """Fingerprints of the primary keys of good signatures, in gpgv's status lines; none at all
-    when one of the signatures is bad.
+    """Return the fingerprints of the primary keys of good signatures, in gpgv's status lines; none
+    at all when one of the signatures is bad.
 
     doc/DETAILS of GnuPG, "General status codes": a signature of a key that has expired or was
     revoked has EXPKEYSIG or REVKEYSIG in place of GOODSIG.

@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """ "v1", "v2", "hybrid" (v1 controllers beside a v2 mount) or "none"."""
+        """Return "v1", "v2", "hybrid" (v1 controllers beside a v2 mount) or "none"."""
         has_v1 = any(hierarchy.version == 1 for hierarchy in self.controllers.values())
         if self.unified is None:
             return "v1" if has_v1 else "none"
@@ -185,7 +185,7 @@ def autogroup_enabled(root: Path = Path("/")) -> bool:
 
 @contextmanager
 def controllers_enabled(layout: Layout, journal: Journal) -> Iterator[None]:
-    """Children of the v2 root have the controllers that we need; nothing to do on v1."""
+    """Enable the needed controllers for children of the v2 root; nothing to do on v1."""
     missing = {
         name for name in _OURS if _has(layout, name) and layout.controllers[name].version == 2
     }
@@ -203,7 +203,7 @@ def controllers_enabled(layout: Layout, journal: Journal) -> Iterator[None]:
 def group(
     layout: Layout, journal: Journal, name: str, *, memory_bytes: int | None = None
 ) -> Iterator[Group]:
-    """A group "labctl-NAME" at the top of each hierarchy, beside libvirt's /machine.
+    """Make a group "labctl-NAME" at the top of each hierarchy, beside libvirt's /machine.
 
     Its cpu weight is the default, its memory at most `memory_bytes` (no swap on top). It is in
     the journal, so that SIGKILL leaves none behind; at the end what is still in it is killed.

@@ -49,7 +49,7 @@ def read_host_files(paths: Sequence[str]) -> Texts:
 
 
 def folder_facts(folder: Path) -> dict[str, Any]:
-    """File system, disk and I/O scheduler below a folder, or below its nearest parent."""
+    """Return file system, disk and I/O scheduler below a folder, or below its nearest parent."""
     while not folder.exists():
         folder = folder.parent
     device = os.stat(folder).st_dev
@@ -96,7 +96,7 @@ def tool_version(argv: Sequence[str]) -> Any:
 
 
 def libvirt_version() -> Any:
-    """The version of the libvirt library in use (libvirt-python's may differ)."""
+    """Return the version of the libvirt library in use (libvirt-python's may differ)."""
     try:
         import libvirt
     except ImportError as error:

@@ -74,7 +74,7 @@ class Link:
 
 @contextmanager
 def link(journal: Journal, guest_mac: str) -> Iterator[Link]:
-    """Both namespaces and the native cable, up; all gone at the end, and by the journal after
+    """Set up both namespaces and the native link; remove them at the end, and by the journal after
     SIGKILL. Raises HostError when the host can't have them."""
     pid = os.getpid()
     made = Link(
@@ -108,8 +108,8 @@ def link(journal: Journal, guest_mac: str) -> Iterator[Link]:
 
 @contextmanager
 def tap(journal: Journal, link: Link, *, many_queues: bool) -> Iterator[None]:
-    """The guest's tap device, for one guest to open; wherever it is at the end, it is taken
-    away. Raises HostError when the host can't have it."""
+    """Make the guest's tap device, for one guest to open, and remove it at the end wherever it is.
+    Raises HostError when the host can't have it."""
     queues = "many" if many_queues else "one"
     device = TapDevice(link.tap, link.peer_namespace, queues)
     with journal.changed(device, PRESENT):

@@ -71,7 +71,9 @@ class NativeSession:
         return self.process.pid
 
     def oom_kills(self) -> int:
-        """Processes that the kernel killed so far because the guest's memory did not suffice."""
+        """Return the number of processes that the kernel has killed because the guest's memory ran
+        out.
+        """
         return self.group.oom_kills()
 
     def placement(self) -> dict[str, str]:
@@ -79,7 +81,7 @@ class NativeSession:
         return placement(self.pid)
 
     def check_alive(self) -> None:
-        """Raises BrokenError with what it said last when the runner has ended."""
+        """Raise BrokenError with what it said last when the runner has ended."""
         if self.process.poll() is not None:
             self._stderr.seek(0)
             said = self._stderr.read()[-_LAST_WORDS:].decode(errors="replace").strip()
@@ -100,7 +102,7 @@ def native_session(
     journal: Journal,
     network: Path | None = None,
 ) -> Iterator[NativeSession]:
-    """A runner in the tree: own session, memory cgroup of the guest's size, equal cpu weight.
+    """Start a runner in the tree: own session, memory cgroup of the guest's size, equal cpu weight.
 
     `network`: its network namespace, else the host's. CPUs and policy are each command's own (the
     runner sets them after the fork). Raises
@@ -135,7 +137,7 @@ def native_session(
 
 
 def check_tree(tree: Path) -> None:
-    """Raises HostError unless we can run programs of the tree: root, and the tree is whole."""
+    """Raise HostError unless we can run programs of the tree: root, and the tree is whole."""
     if os.geteuid() != 0:
         raise HostError(
             "native runs need root, for a mount namespace and a chroot", hint="Run labctl as root."

@@ -27,7 +27,7 @@ def preflight(
     has_link: bool = False,
     root: Path = Path("/"),
 ) -> list[HostError]:
-    """Every problem that would end the sweep later on, each with its remedy; [] when none.
+    """Return every problem that would end the sweep later, each with its remedy; [] when none.
 
     `disk_bytes` must be free below `state_folder`, `memory_bytes` (all guests and native runs
     that exist at one time) must be available as /proc/meminfo counts it. `has_link`: its guests
@@ -57,7 +57,9 @@ def check(problems: Sequence[HostError]) -> None:
 
 
 def memory_available(root: Path = Path("/")) -> int | None:
-    """Bytes that new work can have without swapping (MemAvailable, proc(5)); None if not told."""
+    """Return the bytes that new work can have without swapping (MemAvailable, proc(5)); None if
+    unknown.
+    """
     for line in (root / "proc/meminfo").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":

@@ -69,12 +69,12 @@ class Topology:
 
     @cached_property
     def usable(self) -> CpuSet:
-        """The CPUs that are online and that we may use: where threads that nobody pins run."""
+        """Return the online CPUs that labctl may use: where unpinned threads run."""
         return self.online & self.allowed
 
     @cached_property
     def pinnable(self) -> CpuSet:
-        """The usable CPUs and the isolated ones: where threads of ours may be pinned to."""
+        """Return the usable and the isolated CPUs, to which labctl may pin threads."""
         return self.usable | self.online & self.isolated
 
     @cached_property
@@ -82,11 +82,11 @@ class Topology:
         return {cpu.number: cpu for cpu in self.cpus}
 
     def cpu(self, number: int) -> Cpu:
-        """Raises KeyError when the host has no such CPU."""
+        """Raise KeyError when the host has no such CPU."""
         return self._by_number[number]
 
     def cores(self, cpus: CpuSet) -> tuple[CpuSet, ...]:
-        """`cpus` by core, ordered by the lowest CPU of each.
+        """Group `cpus` by core, ordered by the lowest CPU of each.
 
         Firmware has been seen to lie about siblings: no CPU is in two cores here, no core on two
         nodes, in two packages or below two caches of level 3.

@@ -86,7 +86,7 @@ class Predicted:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """As text, in the order of the table's columns."""
+        """Return the cells as text, in the order of the table's columns."""
         cost = quantity(self.cost.typical, Unit.CPUS)
         return (
             quantity(self.cost.exits, Unit.PER_SECOND),

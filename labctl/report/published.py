@@ -46,7 +46,7 @@ class PublishedPart:
 
 
 def published_part(run: LoadedRun) -> PublishedPart | None:
-    """For the page; None for a run whose study repeats nothing."""
+    """Return the part for the page; None for a run whose study repeats nothing."""
     found = published(run)
     if not found.results:
         return None
@@ -56,7 +56,7 @@ def published_part(run: LoadedRun) -> PublishedPart | None:
 
 
 def published_table(run: LoadedRun) -> list[RenderableType]:
-    """For a terminal of 80 columns; [] for a run whose study repeats nothing."""
+    """Return the lines for a terminal of 80 columns; [] for a run whose study repeats nothing."""
     found = published(run)
     if not found.results:
         return []
@@ -96,7 +96,9 @@ def _reasons(rows: Sequence[PublishedRow]) -> dict[str, list[str]]:
 
 
 def published_json(run: LoadedRun) -> dict[str, Any] | None:
-    """docs/report-schema.md has the keys; None for a run whose study repeats nothing."""
+    """Return JSON with the keys of docs/report-schema.md; None for a run whose study repeats
+    nothing.
+    """
     found = published(run)
     if not found.results:
         return None

@@ -102,7 +102,7 @@ def _calibration_bound(view: View, place: Scenario) -> str:
 
 
 def inconclusive(view: View, place: Scenario) -> Iterator[str]:
-    """For each tuning without a clear answer, what it would have taken."""
+    """Return for each inconclusive tuning what an answer would have taken."""
     for tuning in view.candidates:
         for item in view.judged(place, tuning):
             if item.verdict is not Verdict.INCONCLUSIVE or item.smallest_visible is None:
@@ -141,7 +141,7 @@ def _is_judged(view: View, place: Scenario) -> bool:
 
 
 def left_out(view: View, place: Scenario) -> Iterator[str]:
-    """For each tuning, the blocks that its comparison lacks."""
+    """Return for each tuning the blocks that its comparison lacks."""
     for tuning in view.candidates:
         for item in view.judged(place, tuning):
             if not item.left_out:

@@ -28,5 +28,7 @@ def _environment() -> Environment:
 
 
 def _clean(value: Any) -> Any:
-    """No control characters from guest or tools in the page; markup of our own stays as it is."""
+    """Escape a value without control characters from guest or tools; our own markup stays as it
+    is.
+    """
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -130,7 +130,7 @@ def _advised(view: View, of: Standing, folder: Path) -> Advised:
 
 
 def _headline(view: View, advised: Sequence[Advised]) -> str:
-    """One sentence; of a run that advises nothing, what analysis says of it."""
+    """Return one sentence; where the run advises nothing, analysis's own."""
     if not advised:
         return view.judgement.answer
     first = advised[0]

@@ -40,7 +40,7 @@ class Names:
     disk: str | None = None
 
     def check(self) -> None:
-        """Raises UsageError for a name that no domain has and no script should hold."""
+        """Raise UsageError for a name that no domain has and no script should hold."""
         for what, name in (("domain", self.domain), ("disk", self.disk)):
             if name is None:
                 continue

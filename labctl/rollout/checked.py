@@ -41,12 +41,12 @@ _XML_VALUE = named(r"[A-Za-z0-9_.,:+ -]{0,200}", "letters, digits, blanks and _.
 
 
 def check_settings(run: str, tuning: str, settings: Mapping[str, Any]) -> None:
-    """Raises UsageError naming the first setting of host or guest that is none of its values."""
+    """Raise UsageError naming the first setting of host or guest that is none of its values."""
     _refuse_first(run, tuning, _wrong_settings(settings))
 
 
 def check_domains(run: str, tuning: str, before: str, after: str) -> None:
-    """Raises UsageError naming the first difference of two domains that no tuning makes."""
+    """Raise UsageError naming the first difference of two domains that no tuning makes."""
     _refuse_first(run, tuning, _wrong_changes(before, after))
 
 

@@ -108,7 +108,7 @@ def side_cost_lines(cost: Cost) -> Iterator[str]:
 
 
 def worse_text(item: Comparison) -> str:
-    """'p99 latency +12 % (+3…+20 %) in fio-randread under quiet'."""
+    """Return 'p99 latency +12 % (+3…+20 %) in fio-randread under quiet'."""
     change = f"{metric_title(item.metric)} {effect_text(item)} ({interval_text(item)})"
     return f"{change} in {scenario_of(item).title}"
 

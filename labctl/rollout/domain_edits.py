@@ -137,7 +137,7 @@ def edits(before: str, after: str) -> Iterator[Step]:
 
 
 def live_pins(before: str, after: str) -> list[Command]:
-    """Commands that pin the vCPUs and the emulator of a running domain until it ends."""
+    """Return commands that pin the vCPUs and the emulator of a running domain until it ends."""
     commands = []
     for change in domain_changes(before, after):
         vcpu = re.fullmatch(r"cputune/vcpupin\[@vcpu='(\d+)'\]/@cpuset", change.path)
@@ -188,7 +188,7 @@ _DEVICE = re.compile(r"devices/(disk|interface|controller|channel|console|serial
 def _with_serial(
     devices: dict[str, etree._Element], wanted: etree._Element
 ) -> etree._Element | None:
-    """A disk on another bus has another target, and still its serial number."""
+    """Find the disk by its serial number: on another bus it has another target."""
     serial = wanted.findtext("serial")
     found = (device for device in devices.values() if device.findtext("serial") == serial)
     return next(found, None) if serial else None

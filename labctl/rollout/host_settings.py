@@ -110,7 +110,7 @@ def host_steps(
 
 
 def not_lasting(host: Mapping[str, str], cpus: Cpus) -> list[str]:
-    """Knobs that no step is known for, or for which the run has not recorded enough."""
+    """Return the knobs without a known step, or for which the run has not recorded enough."""
     unknown = {name for name in host if name not in KNOBS}
     if not cpus.online:
         unknown |= {"workqueues", "irq-affinity"}
@@ -206,8 +206,9 @@ def _idle_states(tuning: str, value: str) -> Step:
 
 
 def _held_latency(tuning: str, value: str) -> Step:
-    """The kernel keeps it for as long as a program has the device open, so one stays. As text it is
-    hexadecimal, and longer than the four bytes that are taken for a number (kernel/power/qos.c)."""
+    """Hold the limit while the block runs: the kernel keeps it while the device is open. As text it
+    is hexadecimal, and longer than the four bytes that are taken for a number (kernel/power/qos.c).
+    """
     hold = f"exec 3>/dev/cpu_dma_latency && echo 0x{int(value):08x} >&3 && exec sleep infinity"
     return _service(
         title=f"Let idle CPUs take {value} µs at most to wake up",

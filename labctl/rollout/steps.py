@@ -55,7 +55,7 @@ class Command:
         return self.argv[0] == "virt-xml"
 
     def shell(self, domain: str, disk: str) -> str:
-        """As lines for sh(1)."""
+        """Return the command as lines for sh(1)."""
         line = _joined(filled(self.argv, domain, disk))
         if self.unless is None:
             return line

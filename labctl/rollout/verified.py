@@ -133,7 +133,7 @@ def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
 
 
 def verified_json(result: Verified) -> dict[str, Any]:
-    """As plain JSON values; docs/advice.md has the keys."""
+    """Return plain JSON values; docs/advice.md has the keys."""
     return {
         "schema": 2,
         "run": result.run,

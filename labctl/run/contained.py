@@ -17,7 +17,7 @@ _SHOWN = 200
 
 @contextmanager
 def foreseen(doing: str) -> Iterator[None]:
-    """Raises BrokenError for every exception that is none of the project's own, which are raised as
+    """Raise BrokenError for every exception that is none of the project's own, which are raised as
     they are: a guest decides what it answers while it boots and is set up."""
     try:
         yield
@@ -43,7 +43,7 @@ def keep_fault(folder: TrialFolder, error: BaseException) -> None:
 
 @contextmanager
 def contained(folder: TrialFolder, doing: str) -> Iterator[None]:
-    """Raises BrokenError for every exception that is none of the project's own, which are raised as
+    """Raise BrokenError for every exception that is none of the project's own, which are raised as
     they are. A guest writes most of what is read of a trial: a reader that trips over it is to be
     mended, but the other trials are as good as they were."""
     try:

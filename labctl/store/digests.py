@@ -34,7 +34,7 @@ class Digests:
         return cls(data.get("samples"), dict(data["raw"]))
 
     def changed_raw(self, now: Digests) -> list[str]:
-        """Raw files that are others, gone, or new, in order."""
+        """Return the raw files that are changed, missing or new, in order."""
         names = sorted(self.raw.keys() | now.raw.keys())
         return [name for name in names if self.raw.get(name) != now.raw.get(name)]
 

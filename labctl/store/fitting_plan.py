@@ -74,9 +74,9 @@ class Fits:
         return None
 
     def _boot_problem(self, record: TrialRecord, planned: Mapping[str, Any]) -> str | None:
-        """A guest's boots count those that were made: a resumed run makes the plan's anew, and
-        tunings that boot for themselves are between them. But no boot stands for two of the
-        plan's."""
+        """Number a guest's boots by those that were made: a resumed run makes the plan's anew, and
+        tunings that boot for themselves are between them. But no boot stands for two of the plan's.
+        """
         wanted = planned.get("boot")
         if wanted is None or record.status is not TrialStatus.DONE:
             return None

@@ -26,7 +26,7 @@ def canonical(value: Any) -> str:
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o644, below: Path | None = None) -> Iterator[IO[bytes]]:
-    """A file to write to, so that after a crash it is the old one or the new one, never half.
+    """Open a file to write so that after a crash it is the old one or the new one, never half.
 
     A link or a device that has its name is replaced, never written through. `below`: a folder
     above the file; no link from there on is followed, and folders that are missing are made.
@@ -57,8 +57,8 @@ def replacing(path: Path, *, mode: int = 0o644, below: Path | None = None) -> It
 
 @contextmanager
 def output_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that the user named, to write to. What is there and is no regular file (a device, a
-    pipe, a link) is written through, since putting a file in its place would break it.
+    """Open a file that the user named, to write to. A device, a pipe or a link is written through,
+    since replacing it by a file would break it.
 
     Raises UsageError for a link that belongs to somebody else, which may lead anywhere.
     """
@@ -108,12 +108,12 @@ def write_json(path: Path, value: Any, *, below: Path | None = None) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raises BrokenError naming the file when it is missing, cut off, no JSON or beyond a limit."""
+    """Raise BrokenError naming the file when it is missing, cut off, no JSON or beyond a limit."""
     return read_json_and_digest(path)[0]
 
 
 def read_json_and_digest(path: Path) -> tuple[Any, str]:
-    """`read_json`, and the SHA-256 of the very bytes that were read."""
+    """Return `read_json` and the SHA-256 of the very bytes that were read."""
     try:
         with open(open_regular(path), "rb") as file:
             check_size(os.fstat(file.fileno()).st_size)

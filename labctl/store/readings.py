@@ -87,7 +87,7 @@ class Kinds:
     def kind(
         self, metric: str, unit: str, better: str, labels: Mapping[str, str], source: str
     ) -> Kind:
-        """Raises ValueError for a unit or a direction that isn't ours."""
+        """Raise ValueError for a unit or a direction that isn't ours."""
         name = (metric, unit, better, source, *labels.items())
         kind = self._kinds.get(name)
         if kind is None:

@@ -115,7 +115,9 @@ class RunFolder:
         write_json(self.path / "run.json", {"schema": SCHEMA, **data}, below=self.path)
 
     def read_run(self) -> dict[str, Any]:
-        """run.json; raises BrokenError naming the first place where it isn't what was written."""
+        """Read run.json; raise BrokenError naming the first place where it isn't what was
+        written.
+        """
         data = self._read_record()
         _, unfit = fitting(data, RUN)
         if unfit:
@@ -145,7 +147,7 @@ class RunFolder:
         return data
 
     def write_extension(self, data: Mapping[str, Any]) -> None:
-        """Beside the plan and the extensions before it, none of which changes."""
+        """Write an extension beside the plan and earlier extensions, none of which changes."""
         write_json(self._extensions()[-1], data, below=self.path)
 
     def read_extensions(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from labctl.base.units import Better, Unit
 
 
 def sample_key(metric: str, labels: Mapping[str, str]) -> str:
-    """A metric with its labels, as reports name it: `host_cpu{thread=vcpu}`."""
+    """Return a metric with its labels, as reports name it: `host_cpu{thread=vcpu}`."""
     if not labels:
         return metric
     inside = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
@@ -19,12 +19,14 @@ def sample_key(metric: str, labels: Mapping[str, str]) -> str:
 
 
 def base_name(key: str) -> str:
-    """The metric without its labels: "ipc" of "ipc{source=pmu}"."""
+    """Return the metric without its labels: "ipc" of "ipc{source=pmu}"."""
     return key.partition("{")[0]
 
 
 def labels_of(key: str) -> dict[str, str]:
-    """The labels in a key that `sample_key` made: {"thread": "vcpu"} of "host_cpu{thread=vcpu}"."""
+    """Return the labels in a key that `sample_key` made: {"thread": "vcpu"} of
+    "host_cpu{thread=vcpu}".
+    """
     inside = key.partition("{")[2].removesuffix("}")
     pairs = (label.partition("=") for label in inside.split(",") if label)
     return {name: value for name, _, value in pairs}

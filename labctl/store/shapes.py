@@ -267,8 +267,8 @@ _GONE = object()
 
 
 def fitting(value: Any, shape: Shape) -> tuple[Any, list[str]]:
-    """`value` without what doesn't fit, and a sentence's end for each thing left out, such as
-    "'tunings.pinned.kind' is 5 where a text belongs".
+    """Return `value` without what doesn't fit, and a sentence's end for each thing left out, such
+    as "'tunings.pinned.kind' is 5 where a text belongs".
 
     null fits wherever nothing is needed. What lacks a needed key is left out as a whole; of a
     `value` that is left out itself, an empty object is what remains.

@@ -114,7 +114,7 @@ class TrialFolder:
 
     @property
     def _run(self) -> Path:
-        """The run's folder, which nothing that is written here leaves."""
+        """Return the run's folder; no file is written outside it."""
         return self.path.parents[1]
 
     def write_raw(self, name: str, data: bytes | str) -> None:
@@ -129,7 +129,7 @@ class TrialFolder:
         return (self.path / name).is_file()
 
     def read_text(self, name: str) -> str:
-        """Raises BrokenError naming the file when it isn't there or isn't text."""
+        """Raise BrokenError naming the file when it isn't there or isn't text."""
         try:
             with open(open_regular(self.path / name), encoding="utf-8") as file:
                 return file.read()
@@ -153,8 +153,8 @@ class TrialFolder:
         return digests_of(self.path)
 
     def check_samples(self, digests: Digests | None) -> None:
-        """Raises BrokenError where samples.json isn't the one that the trial left, by `digests`;
-        a trial of an older labctl has none."""
+        """Raise BrokenError where samples.json isn't the one that the trial left, by `digests`; a
+        trial of an older labctl has none."""
         if digests is None or digests.samples is None:
             return
         path = self.path / "samples.json"
@@ -168,7 +168,7 @@ class TrialFolder:
         _check_digest(path, digest, digests)
 
     def read_record(self) -> TrialRecord:
-        """Raises BrokenError naming the place where trial.json isn't what was written."""
+        """Raise BrokenError naming the place where trial.json isn't what was written."""
         path = self.path / "trial.json"
         if not path.exists():
             raise BrokenError(

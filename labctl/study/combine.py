@@ -48,8 +48,8 @@ def split(name: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def with_combinations(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """`known`, and those of `names` that combine some of them. Raises UsageError for a name with
-    a '+' in it that is neither."""
+    """Return `known`, and those of `names` that combine some of them. Raises UsageError for any
+    other name with a '+'."""
     combinations = [name for name in names if name not in known and JOINT in name]
     for name in combinations:
         split(name, known)

@@ -47,7 +47,7 @@ class Extension:
 
 
 def extension(plan: Plan, blocks: int, *, extends: str) -> Extension:
-    """`blocks` more blocks for a run that has carried `plan` out.
+    """Plan `blocks` more blocks for a run that has carried out `plan`.
 
     They are numbered on from the last one, spares included, whether those ran or not. The order of
     block k follows from the seed and k, so without spares they are the blocks that a longer plan

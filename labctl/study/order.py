@@ -20,8 +20,8 @@ def cells_of(
     conditions: Collection[str],
     skipped: Mapping[str, Mapping[str, str]],
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Position and cell of each trial of a block, in order. `kinds`: of each tuning; `skipped`:
-    workloads with the kinds that can't have them.
+    """Yield position and cell of each trial of a block, in order. `kinds`: of each tuning;
+    `skipped`: workloads with the kinds that can't have them.
 
     A tuning is restored once per block and all its trials run inside that restore; their order is
     the same for every tuning of the block, so that what one trial does to the next cancels in the

@@ -87,28 +87,30 @@ class Plan:
 
     @property
     def spare_blocks(self) -> tuple[int, ...]:
-        """Their numbers, in order."""
+        """Return their numbers, in order."""
         return tuple(dict.fromkeys(trial.block for trial in self.spares))
 
     @property
     def last_spare(self) -> int:
-        """The last block that a spare may stand in for, or that is one; those of extensions come
-        after it. 0 without spares."""
+        """Return the last block that a spare may stand in for, or that is one; those of extensions
+        come after it. 0 without spares."""
         return max(self.spare_blocks, default=0)
 
     @property
     def last_block(self) -> int:
-        """The largest number of a block, spares included, whether they run or not."""
+        """Return the largest number of a block, spares included, whether they run or not."""
         return max((self.blocks, *self.spare_blocks))
 
     @property
     def in_order(self) -> tuple[PlannedTrial, ...]:
-        """All trials with the spares', which come after the blocks that they stand in for."""
+        """Return all trials with the spares', which come after the blocks that they stand in
+        for.
+        """
         return tuple(sorted(self.trials + self.spares, key=lambda trial: trial.number))
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON of everything else in the plan."""
+        """Return the SHA-256 of the canonical JSON of everything else in the plan."""
         return _digest(self._content())
 
     def to_json(self) -> dict[str, Any]:

@@ -104,8 +104,8 @@ class Study:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the study's canonical JSON: what runs on two hosts have in common. What others
-        published is not in it, as it changes nothing that is measured."""
+        """Return the SHA-256 of the study's canonical JSON, which runs on two hosts have in common.
+        It leaves out published results, since they change no measurement."""
         content = asdict(self)
         content["workloads"] = {name: item.to_json() for name, item in self.workloads.items()}
         del content["published"]

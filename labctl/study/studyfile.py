@@ -47,7 +47,7 @@ class Program(Protocol):
         """Return all parameters, defaults filled in; raises UsageError."""
 
     def check_duration(self, duration_s: float, /) -> None:
-        """Raises UsageError when it can't run for exactly that long."""
+        """Raise UsageError when it can't run for exactly that long."""
 
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$", max_length=150)]
@@ -186,7 +186,9 @@ class StudyFile(FileModel):
 
     @property
     def most_blocks(self) -> int:
-        """The fixed number, or the most that the rule allows; 0 of a file that says neither."""
+        """Return the fixed number, or the most that the rule allows; 0 of a file that says
+        neither.
+        """
         rule = self.rule()
         return rule.most_blocks if rule else self.blocks or 0
 

@@ -65,8 +65,8 @@ class Coverage:
 
     @property
     def text(self) -> str:
-        """ "5,987 of 5,987 wake-ups", "2,453 of 5,987 wake-ups (40.9 %)": rounded down, so that
-        100 % are all of them."""
+        """Return "5,987 of 5,987 wake-ups", "2,453 of 5,987 wake-ups (40.9 %)": rounded down, so
+        that 100 % are all of them."""
         told = f"{self.seen:,} of {self.total:,} wake-ups"
         share = math.floor(1000 * self.seen / self.total) / 10 if self.unseen else None
         return told if share is None else f"{told} ({share:.1f} %)"
@@ -87,8 +87,7 @@ def is_narrow(bounds: Bounds) -> bool:
 def bounds_of(
     latency_ns: Nanoseconds, part_ns: Nanoseconds, unsure_ns: Nanoseconds, coverage: Coverage
 ) -> Bounds:
-    """Between which values the share of a part lies in the time of all late wake-ups, whatever the
-    unseen ones were.
+    """Return bounds on a part's share of all late wake-ups' time, whatever the unseen ones were.
 
     The columns are those of the late ones that were seen: of `unsure_ns` it isn't known whether it
     is the part's. Any unseen one may be late, in place of the least late of these, and its time may

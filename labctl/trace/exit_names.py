@@ -222,7 +222,7 @@ SPINS = {VMX: (40,), SVM: (0x77,)}
 
 
 def exit_name(isa: int, reason: int) -> str:
-    """`reason`: without the flags that VMX puts above its 16 bits."""
+    """Return the exit's name. `reason`: without the flags that VMX puts above its 16 bits."""
     names = {VMX: _VMX, SVM: _SVM}.get(isa, {})
     return names.get(reason, f"reason {reason:#x}")
 

@@ -22,7 +22,7 @@ class Keys:
 
     @classmethod
     def of(cls, things: ArrayLike, trace: Trace) -> Keys:
-        """For moments of a trace's events. Raises ValueError when it has none."""
+        """Make keys for moments of a trace's events. Raises ValueError when it has none."""
         times = [events.time_ns for events in trace.events.values() if len(events)]
         begin = min(int(time[0]) for time in times)
         end = max(int(time[-1]) for time in times)

@@ -38,8 +38,8 @@ class Events:
         fields: Mapping[str, Any],
         place: NDArray[np.intp] | None = None,
     ) -> Events:
-        """And these, columns in order too, each before the event whose index `place` has, without
-        it after those of its time; 0 in fields that they lack."""
+        """Return the events with these added, columns in order too: each before the event whose
+        index `place` has, without it after those of its time; 0 in fields that they lack."""
         if place is None:
             place = np.searchsorted(self.time_ns, time_ns, "right")
 

@@ -23,13 +23,13 @@ class Numbering:
     number_of: NDArray[Any]
 
     def within(self, tids: NDArray[Any]) -> NDArray[Any]:
-        """These, with 0 for those that are too large to be looked up."""
+        """Return the keys, with 0 for those that are too large to be looked up."""
         return np.where(tids < len(self.number_of), tids, 0)
 
     @classmethod
     def of(cls, trace: Trace, tids: Collection[int] | None = None) -> Numbering:
-        """Number these threads, or of all that a trace's scheduler events name; never of the idle
-        task (0)."""
+        """Number these threads, or all that a trace's scheduler events name; never the idle task
+        (0)."""
         columns = [trace.events[SWITCH].fields[name] for name in ("prev_pid", "next_pid")]
         columns += [trace.events[name].fields["pid"] for name in WAKEUPS if name in trace.events]
         highest = max((int(column.max()) for column in columns if len(column)), default=0)

@@ -35,8 +35,8 @@ class _Stretches:
 
 
 def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
-    """By thread that waited: by thread that ran meanwhile on the CPU it was queued at, how long, in
-    ns; 0 is the idle task, -1 what isn't known. `waits` are in order of thread and time.
+    """Return for each waiting thread how long, in ns, each other thread ran meanwhile on the CPU
+    where it was queued; 0 is the idle task, -1 is unknown. `waits` are in order of thread and time.
 
     A thread that is moved while it waits waits for its new CPU from then on. Of a trace that was
     not to record switches nobody knows who ran.

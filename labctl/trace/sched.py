@@ -43,8 +43,8 @@ class Delays:
         return int(np.partition(self.length_ns, rank)[rank])
 
     def histogram(self) -> tuple[tuple[int, int], ...]:
-        """Counts by powers of two: (upper bound in ns, how many were below it and not below the
-        one before). Up to the last that isn't empty."""
+        """Return counts by powers of two: (upper bound in ns, how many lie between the bound before
+        and this one), up to the last that isn't empty."""
         _, exponents = np.frexp(self.length_ns.astype(np.float64))
         counts = np.bincount(exponents)
         return tuple((2**power, int(count)) for power, count in enumerate(counts))

@@ -173,7 +173,7 @@ def _joined(*parts: _Records) -> _Records:
 
 
 def _unseen(trace: Trace, numbering: Numbering) -> _Records:
-    """Every thread, before anything is known of it."""
+    """Return every thread, before anything is known about it."""
     count = len(numbering.tids)
     return _Records(
         np.arange(count, dtype=numbering.number_of.dtype),

@@ -47,7 +47,7 @@ class VmExits:
         return self._chosen(self.time_ns > moment_ns)
 
     def by_code(self) -> dict[tuple[int, int], Took]:
-        """By instruction set and code."""
+        """Return exits by instruction set and code."""
         key = (self.isa.astype(np.int64) << _CODE_BITS) | (self.code.astype(np.int64) & 0xFFFFFFFF)
         is_ended = self.entry_ns != _NEVER
         keys, where = np.unique(key, return_inverse=True)
@@ -73,8 +73,8 @@ class VmExits:
 
 
 def vm_exits(trace: Trace) -> dict[int, VmExits]:
-    """By thread: each exit ends with the entry that follows it on its thread, and one that another
-    exit follows has no end."""
+    """Pair each exit with its thread's next entry; an exit that is followed by another exit has no
+    end."""
     exits, entries = trace.events[EXIT], trace.events[ENTRY]
     found = {}
     for tid in np.unique(exits.tid).tolist():

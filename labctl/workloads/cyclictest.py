@@ -131,7 +131,7 @@ def _command(setting: Setting, length: str, histogram_us: int) -> Command:
 
 
 def read(text: str, where: str) -> tuple[list[Thread], int | None]:
-    """The threads of a report, and the interval that its command line names."""
+    """Return the threads of a report, and the interval that its command line names."""
     try:
         report = parse_json(text)
         if report["return_code"] != 0:

@@ -18,7 +18,9 @@ _KNOWN = (
 
 
 def last_words(stderr: bytes, lines: int = 1) -> str:
-    """The last lines of a failed program's standard error, with their meaning where it is known."""
+    """Return the last lines of a failed program's standard error, with their meaning where it is
+    known.
+    """
     text = stderr.decode(errors="replace").strip()
     said = text.splitlines()[-lines:]
     meant = [meaning for pattern, meaning in _KNOWN if pattern.search(text)]

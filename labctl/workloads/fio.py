@@ -31,7 +31,7 @@ PLAT_BITS = 6
 
 
 def check_duration(program: str, duration_s: float) -> None:
-    """Raises UsageError for less than fio can run."""
+    """Raise UsageError for less than fio can run."""
     if duration_s < SHORTEST_S:
         raise UsageError(
             f"workload '{program}' cannot run for {duration_s:g} s",
@@ -40,8 +40,8 @@ def check_duration(program: str, duration_s: float) -> None:
 
 
 def command(setting: Setting, program: str, job: tuple[str, ...]) -> Command:
-    """fio on the data disk, past the machine's own page cache; `job`: what it does there. Raises
-    UsageError without a data disk."""
+    """Return the command of fio on the data disk, bypassing the page cache; `job`: its options
+    there. Raises UsageError without a data disk."""
     window_s = max(_SHORTEST_WINDOW_S, setting.duration_s / (WANTED + _REST))
     return _command(setting, program, setting.duration_s, window_s, job)
 
@@ -81,14 +81,14 @@ def _command(
 def warmup_command(
     setting: Setting, program: str, window_s: float, job: tuple[str, ...]
 ) -> Command:
-    """Several windows in one process, told apart by fio's own log: under TCG fio takes longer to
-    start than a window lasts."""
+    """Return several windows in one process, told apart by fio's own log: under TCG fio takes
+    longer to start than a window lasts."""
     window_s = max(window_s, SHORTEST_S)
     return _command(setting, program, (_WARMUP_WINDOWS + _REST) * window_s, window_s, job)
 
 
 def window_rates(files: Mapping[str, bytes]) -> list[float]:
-    """Requests per second of each window of a warm-up."""
+    """Return requests per second of each window of a warm-up."""
     logged = _logged(files.get(LOG, b"").decode(errors="replace"))
     return list(logged.values()) or [_whole_rate(files)]
 
@@ -126,8 +126,8 @@ def _logged(text: str) -> dict[int, float]:
 
 
 def _whole_rate(files: Mapping[str, bytes]) -> float:
-    """The rate of all windows as one: a guest that the host let run for less than a window at a
-    time logs none of them."""
+    """Return the rate of all windows together: a guest that the host let run for less than a window
+    at a time logs none of them."""
     if OUTPUT not in files:
         raise BrokenError(f"fio wrote neither {LOG} nor {OUTPUT}")
     job = read_job(files[OUTPUT].decode(errors="replace"), OUTPUT)
@@ -138,7 +138,9 @@ def _whole_rate(files: Mapping[str, bytes]) -> float:
 
 
 def read_job(text: str, where: str) -> Mapping[str, Any]:
-    """The only job of a report; raises BrokenError when it failed, or when there is another."""
+    """Return the only job of a report; raises BrokenError when it failed, or when there is
+    another.
+    """
     # fio puts its notes and warnings into the same file, in front of the JSON.
     start = max(0, text.find("{"))
     try:

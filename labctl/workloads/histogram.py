@@ -36,7 +36,9 @@ class Histogram:
         return sum(b.count for b in self.bins) + self.beyond
 
     def quantile(self, q: float) -> Bin | None:
-        """The bin that holds the q-quantile (nearest rank); None when it lies beyond the last."""
+        """Return the bin that holds the q-quantile (nearest rank); None when it lies beyond the
+        last.
+        """
         rank = max(1, ceil(q * self.count - 1e-9))
         seen = 0
         for b in self.bins:
@@ -49,13 +51,13 @@ class Histogram:
 def histogram(
     bins: Iterable[Bin], *, source: str, beyond: int = 0, labels: Mapping[str, str] | None = None
 ) -> Histogram:
-    """A histogram with its bins in order and empty ones left out."""
+    """Return a histogram with its bins in order and empty ones left out."""
     kept = sorted((b for b in bins if b.count), key=lambda b: b.middle_s)
     return Histogram(bins=tuple(kept), source=source, beyond=beyond, labels=labels or {})
 
 
 def latency_readings(latencies: Histogram, maximum_s: float) -> Iterator[Reading]:
-    """Percentiles as `percentiles` has them, and the maximum."""
+    """Return percentiles, as `percentiles` has them, and the maximum."""
     yield from percentiles(latencies)
     yield _seconds("latency_max", maximum_s, latencies)
 
@@ -63,7 +65,7 @@ def latency_readings(latencies: Histogram, maximum_s: float) -> Iterator[Reading
 def percentiles(
     latencies: Histogram, *, prefix: str = CLOSED, wakeups: int | None = None
 ) -> Iterator[Reading]:
-    """Percentiles (middle of their bin), and their bins' relative widths.
+    """Return percentiles (middle of their bin), and their bins' relative widths.
 
     A percentile with fewer than 20 samples beyond it, or beyond the histogram, is unavailable.
     `wakeups`: how many of the latencies were measured, where those of other periods follow.

@@ -79,7 +79,9 @@ class Setting:
 
     @property
     def cpu_list(self) -> str:
-        """As many of its CPUs as a guest has vCPUs, for programs that pin threads of their own."""
+        """Return as many of its CPUs as a guest has vCPUs, for programs that pin their own
+        threads.
+        """
         cpus = range(self.vcpus) if self.cpus is None else sorted(self.cpus)[: self.vcpus]
         return format_cpus(cpus)
 
@@ -113,11 +115,11 @@ class Workload(Protocol):
 
     @property
     def primary(self) -> str:
-        """The metric that a study should decide on when it has no reason for another."""
+        """Return the metric that a study should decide on when it has no reason for another."""
 
     @property
     def rate_metric(self) -> str | None:
-        """The metric that holds operations per second; None where more isn't better."""
+        """Return the metric that holds operations per second; None where more isn't better."""
 
     @property
     def calibratable(self) -> bool:
@@ -137,10 +139,10 @@ class Workload(Protocol):
         names."""
 
     def check_parameters(self, given: Mapping[str, object]) -> Parameters:
-        """All parameters, defaults filled in; raises UsageError."""
+        """Return all parameters, defaults filled in; raises UsageError."""
 
     def check_duration(self, duration_s: float) -> None:
-        """Raises UsageError when the program can't run for exactly that long."""
+        """Raise UsageError when the program can't run for exactly that long."""
 
     def writes_data_disk(self, parameters: Parameters) -> bool:
         """Return whether the data disk must be reset before the next trial."""
@@ -151,22 +153,23 @@ class Workload(Protocol):
     def command(self, setting: Setting) -> Command: ...
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
-        """The same load in one or more windows of about `window_s` each. `rate`: the operations
-        per second of the window before (what `window_rates` said of it), None for the first."""
+        """Return the same load in one or more windows of about `window_s` each. `rate`: the
+        operations per second of the window before (what `window_rates` said of it), None for the
+        first."""
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
-        """The same work done exactly `operations` times by one thread, for counting its
+        """Return the same work done exactly `operations` times by one thread, for counting its
         instructions; None where the workload isn't calibratable."""
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        """Operations per second of each window of a warm-up command, in order; [] where
+        """Return operations per second of each window of a warm-up command, in order; [] where
         `rate_metric` is None.
 
         Raises BrokenError when the output isn't the program's.
         """
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
-        """Every metric of a trial, `operations` among them where `rate_metric` isn't None.
+        """Yield every metric of a trial, `operations` among them where `rate_metric` isn't None.
 
         Raises BrokenError naming the raw file.
         """
@@ -237,7 +240,7 @@ class Watcher(WorkloadBase):
 def check_parameters(
     program: str, declared: tuple[Parameter, ...], given: Mapping[str, object]
 ) -> dict[str, Value]:
-    """Every declared parameter's value, defaults filled in; raises UsageError."""
+    """Return every declared parameter's value, defaults filled in; raises UsageError."""
     names = [parameter.name for parameter in declared]
     for name in given:
         if name not in names:
@@ -248,7 +251,9 @@ def check_parameters(
 
 
 def check_whole_seconds(program: str, duration_s: float) -> None:
-    """For programs that take their duration in whole seconds; raises UsageError."""
+    """Check that the duration is whole seconds, for programs that take no other; raise
+    UsageError.
+    """
     if duration_s < 1 or duration_s != int(duration_s):
         raise UsageError(
             f"workload '{program}' cannot run for {duration_s:g} s: it takes whole seconds only",
@@ -257,14 +262,14 @@ def check_whole_seconds(program: str, duration_s: float) -> None:
 
 
 def peer_of(setting: Setting, program: str) -> str:
-    """The peer's address; raises UsageError where the machine has no link to one."""
+    """Return the peer's address; raises UsageError where the machine has no link to one."""
     if setting.peer is None:
         raise UsageError(f"workload '{program}' needs a peer and was given none")
     return setting.peer
 
 
 def integer(parameters: Parameters, name: str) -> int:
-    """A parameter that `check_parameters` has made sure is an integer."""
+    """Return a parameter that `check_parameters` has made sure is an integer."""
     value = parameters[name]
     if not isinstance(value, int):
         raise TypeError(f"parameter {name} is {value!r}")

@@ -27,7 +27,7 @@ LIMIT_S = 7200
 
 
 def hog_command() -> Command:
-    """One hog: a process that keeps one CPU busy until STOP_SIGNAL."""
+    """Return one hog: a process that keeps one CPU busy until STOP_SIGNAL."""
     return Command(
         argv=(
             BINARY,
@@ -48,7 +48,8 @@ def hog_command() -> Command:
 
 
 def neighbour_readings(raw: TrialFolder, host: Iterable[Reading]) -> Iterator[Reading]:
-    """The neighbour's share and throughput in the measured window; nothing without a neighbour.
+    """Yield the neighbour's share and throughput in the measured window; nothing without a
+    neighbour.
 
     `host`: the readings of the host's threads, of which `host_cpu{thread=neighbour}` is used.
     neighbour_cpu: CPU seconds per second of all hogs together, in the measured window.

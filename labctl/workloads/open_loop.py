@@ -41,7 +41,7 @@ class Thread:
 
     @property
     def lengths_us(self) -> Mapping[int, int] | None:
-        """All wake-ups by latency; None where the histogram's end hides more than one."""
+        """Return all wake-ups by latency; None where the histogram's end hides more than one."""
         if self.beyond > 1:
             return None
         if not self.beyond:
@@ -57,7 +57,7 @@ def unavailable(reason: str) -> Iterator[Reading]:
 
 
 def readings(threads: Sequence[Thread], interval_us: int, source: str) -> Iterator[Reading]:
-    """METRICS of threads that share an interval, or why they can't be had.
+    """Return METRICS of threads that share an interval, or why they are unavailable.
 
     A percentile takes as many real wake-ups as any other (METHOD 16): the periods of one stall are
     one event. Raises BrokenError where lengths can't be those of a trial.
@@ -88,8 +88,8 @@ def readings(threads: Sequence[Thread], interval_us: int, source: str) -> Iterat
 
 
 def every_period(wakeups: Mapping[int, int], interval_us: int) -> dict[int, int]:
-    """Requests by latency: for each wake-up of latency L those of L, L - I, L - 2 I, ... above or
-    at 0, which are 1 + floor(L / I)."""
+    """Return requests by latency: each wake-up of latency L stands for those of L, L - I, L - 2 I,
+    ... above or at 0, which are 1 + floor(L / I)."""
     latest: dict[int, int] = {}
     for latency_us in wakeups:
         phase = latency_us % interval_us

@@ -88,7 +88,7 @@ class RandomAccess(WorkloadBase):
 
 
 def thread_mib(setting: Setting) -> int:
-    """MiB of each thread's part: a power of two, all of them together no more than the set."""
+    """Return the MiB of each thread's part: a power of two, together no more than the set."""
     return 1 << ((integer(setting.parameters, "set_mib") // setting.vcpus or 1).bit_length() - 1)
 
 

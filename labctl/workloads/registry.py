@@ -24,7 +24,7 @@ from labctl.workloads.timerlat import TIMERLAT
 
 
 def checkers() -> Mapping[str, Workload]:
-    """Every workload by its name: what a study's programs are checked against."""
+    """Return every workload by its name: what a study's programs are checked against."""
     known: tuple[Workload, ...] = (
         SYSBENCH_CPU,
         SYSBENCH_MEMORY,
@@ -46,7 +46,7 @@ def checkers() -> Mapping[str, Workload]:
 
 
 def workload(name: str) -> Workload:
-    """The workload of that name; raises UsageError with the nearest one."""
+    """Return the workload of that name; raises UsageError with the nearest one."""
     known = checkers()
     if name not in known:
         raise UsageError(f"there is no workload '{name}'", hint=nearest(name, known))

@@ -26,13 +26,14 @@ _TIMES = 'left=$0; while [ "$left" -gt 0 ]; do "$@" || exit; left=$((left - 1));
 
 
 def for_seconds(argv: Sequence[str], seconds: float) -> tuple[str, ...]:
-    """Runs `argv` again and again, at least once, until that much time has gone; ends with the
-    status of a run that fails."""
+    """Run `argv` repeatedly, at least once, for that long; end with the status of a run that
+    fails.
+    """
     return (SHELL, "-c", _FOR_TIME, str(round(seconds * 100)), *argv)
 
 
 def times(argv: Sequence[str], count: int) -> tuple[str, ...]:
-    """Runs `argv` that often."""
+    """Run `argv` that often."""
     return (SHELL, "-c", _TIMES, str(count), *argv)
 
 

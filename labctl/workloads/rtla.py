@@ -66,7 +66,7 @@ class Report:
 
 
 def command(tool: str, setting: Setting, seconds: int, option: str) -> Command:
-    """`rtla TOOL hist` for so long; the shortest that rtla takes is a second."""
+    """Return the command `rtla TOOL hist` for so long; rtla takes no less than a second."""
     return Command(
         argv=(
             BINARY,
@@ -82,7 +82,7 @@ def command(tool: str, setting: Setting, seconds: int, option: str) -> Command:
 
 
 def read(text: str, tool: str, where: str) -> Report:
-    """Raises BrokenError when it is no whole histogram of that tool in buckets of a microsecond."""
+    """Raise BrokenError when it is no whole histogram of that tool in buckets of a microsecond."""
     header = _HEADER.search(text)
     if header is None or header["tool"] != tool:
         raise BrokenError(f"{where}: expected the histogram of 'rtla {tool} hist', found none")
@@ -148,7 +148,7 @@ def _column(
 def together(
     columns: Iterable[Column], source: str, labels: Mapping[str, str] | None = None
 ) -> Histogram:
-    """The histogram of several CPUs. rtla cuts to whole microseconds: 7 is 7 to 8."""
+    """Return the histogram of several CPUs. rtla cuts to whole microseconds: 7 is 7 to 8."""
     columns = list(columns)
     return histogram(
         (

@@ -34,7 +34,7 @@ _WINDOW = re.compile(r"^\[ \d+s \] (?:thds: \d+ [et]ps: )?(\d+\.\d+)(?: MiB/sec|
 
 
 def readings(raw: TrialFolder, rate: float) -> Iterator[Reading]:
-    """Every metric of a trial whose output was read to `rate` events per second.
+    """Yield every metric of a trial whose output was read to `rate` events per second.
 
     Raises BrokenError when the output is not a whole one with --histogram=on.
     """
@@ -56,8 +56,8 @@ def readings(raw: TrialFolder, rate: float) -> Iterator[Reading]:
 
 
 def event_rate(text: str, where: str) -> float:
-    """Events per second of a test whose events may be long: sysbench prints it with two decimals,
-    and it ends after the last event that began in time, to where its total time goes."""
+    """Return events per second of a test whose events may be long: sysbench prints two decimals,
+    and its total time runs to the end of the last event that began in time."""
     events = number(_EVENTS, text, where, "a line 'total number of events:'")
     seconds = number(_SECONDS, text, where, "a line 'total time:'")
     if seconds <= 0:

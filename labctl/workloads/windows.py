@@ -23,9 +23,9 @@ class Window:
 
 
 def batch_errors(windows: Sequence[Window], metric: str, source: str) -> Iterator[Reading]:
-    """`batch_error{of=METRIC,batches=N}` for N of 8 and 4: the standard error of the trial's rate
-    over that rate, by the method of batch means (R. W. Conway, Management Science 10, 1963; B. W.
-    Schmeiser, Operations Research 30, 1982). Nothing of fewer than 8 windows.
+    """Return `batch_error{of=METRIC,batches=N}` for N of 8 and 4: the standard error of the trial's
+    rate over that rate, by the method of batch means (R. W. Conway, Management Science 10, 1963; B.
+    W. Schmeiser, Operations Research 30, 1982). Nothing of fewer than 8 windows.
 
     Windows resemble their neighbours, so that their own spread tells too small an error. Means of
     batches do so less the longer they are; whether 4 batches tell the same error as 8 is for

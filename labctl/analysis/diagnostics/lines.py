@@ -72,8 +72,8 @@ class Line:
 
     @property
     def apart_from_boots(self) -> Values:
-        """The values as if all boots had the same mean: what boots differ by is in the interval
-        already, where several share the blocks."""
+        """Return the values as if all boots had the same mean: what boots differ by is in the
+        interval already, where several share the blocks."""
         if not self.shares_boots:
             return self.values
         apart = self.values.copy()

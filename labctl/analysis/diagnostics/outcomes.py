@@ -18,8 +18,8 @@ from labctl.base.units import Better
 def outcomes(
     ground: Ground, lines: Sequence[Line], without: Collection[int] = ()
 ) -> Mapping[str, str]:
-    """By arm a verdict, or how the control or the known loss fares, as it follows from the t
-    intervals of the blocks that are left: with their own control, but without Holm's procedure.
+    """Return by arm a verdict, or the outcome of the control or the known loss, from the t
+    intervals of the remaining blocks: with their own control, but without Holm's procedure.
     """
     left = {line.name: _spread(line, without) for line in lines}
     design = ground.design

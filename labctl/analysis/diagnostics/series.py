@@ -120,7 +120,7 @@ def slope(values: Values, at: Sequence[int], groups: Groups) -> float:
 
 
 def _stretches(values: Values) -> Values:
-    """The values, or of many the means of consecutive stretches of them."""
+    """Return the values, or of many the means of consecutive stretches of them."""
     if len(values) <= _MOST_STEPS:
         return values
     return np.array([part.mean() for part in np.array_split(values, _MOST_STEPS)])

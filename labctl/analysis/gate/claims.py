@@ -40,8 +40,8 @@ def decide(
     *,
     logs: bool,
 ) -> Claim:
-    """`holds` is the interval to show the demand by, `violated` the one for its contrary; all are
-    on the log scale if `logs`."""
+    """Decide a claim: `holds` is the interval to show the demand by, `violated` the one for its
+    contrary; all are on the log scale if `logs`."""
     if rule.limit in ("below", "above"):
         shift, turned = _logged(rule.amount) if logs else rule.amount, rule.limit == "below"
         kept_lacks = broken_lacks = False

@@ -111,7 +111,7 @@ class Rule(FileModel):
 
     @property
     def amount(self) -> float:
-        """The limit as a share (0.05) or in the metric's unit."""
+        """Return the limit as a share (0.05) or in the metric's unit."""
         value = getattr(self, self.limit)
         return float(value.rstrip("% ")) / 100 if isinstance(value, str) else float(value)
 
@@ -121,7 +121,7 @@ class Rule(FileModel):
 
     @property
     def demand(self) -> str:
-        """Its limit in words: "within 10 %"."""
+        """Return its limit in words: "within 10 %"."""
         if self.facts is not None:
             return f"the same {', '.join(self.facts)}"
         value = getattr(self, self.limit)
@@ -130,7 +130,7 @@ class Rule(FileModel):
 
     @property
     def title(self) -> str:
-        """Its name, or what it says."""
+        """Return its name, or what it says."""
         if self.name:
             return self.name
         if self.facts is not None:
@@ -163,5 +163,5 @@ class Policy(FileModel):
 
 
 def load_policy(path: Path) -> Policy:
-    """Raises UsageError naming file, line and key."""
+    """Raise UsageError naming file, line and key."""
     return load(Policy, path)

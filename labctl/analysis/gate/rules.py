@@ -78,8 +78,8 @@ class GateResult:
 
     @property
     def passed(self) -> bool | None:
-        """False: a rule is violated, or counts as that; None: nothing is violated, but something
-        that must be decided isn't."""
+        """Return False: a rule is violated, or counts as that; None: nothing is violated, but
+        something that must be decided isn't."""
         states = [_passes(finding) for finding in self.findings]
         if False in states:
             return False
@@ -394,8 +394,8 @@ def _finding(test: _Test, counts_as: Undecided, decidable: int) -> Finding:
 
 
 def _of_maximum(rule: Rule, series: Series) -> tuple[Outcome, str]:
-    """Return a maximum grows with the number of samples: it can break a limit, and never prove
-    one."""
+    """Tell whether it is a maximum, which grows with the number of samples: it can break a limit,
+    and never prove one."""
     if series.typical >= rule.amount:
         return Outcome.VIOLATED, ""
     return Outcome.UNDECIDED, "no maximum reached it, which doesn't prove that none will"

@@ -102,7 +102,7 @@ class Choice:
 
 
 def history(runs: Iterable[LoadedRun], choice: Choice) -> History:
-    """The series of a metric over runs, each run looked at once; nothing raises."""
+    """Return the series of a metric over runs, each run looked at once; nothing raises."""
     found: dict[str, list[tuple[_Kept, Point]]] = {}
     ranks: dict[str, int] = {}
     metrics: set[str] = set()

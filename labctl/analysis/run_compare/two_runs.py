@@ -226,7 +226,7 @@ def builds(record: Mapping[str, Any], programs: Collection[str]) -> dict[str, st
 
 
 def accelerator_title(name: Any) -> str:
-    """As people read it; of what a run.json may say."""
+    """Return the accelerator in words, from what a run.json may hold."""
     return {"tcg": "TCG", "kvm": "KVM"}.get(str(name), "an unknown accelerator")
 
 

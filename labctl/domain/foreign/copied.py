@@ -67,7 +67,9 @@ class CopyRequest:
     confined_to: CpuSet | None
 
     def mac(self, number: int) -> str:
-        """The same in each boot and restore; 52:54:00 is the prefix of QEMU and libvirt."""
+        """Return the address, the same in each boot and restore; 52:54:00 is the prefix of QEMU and
+        libvirt.
+        """
         digits = self.uuid.replace("-", "")[:4].lower()
         return f"52:54:00:{digits[:2]}:{digits[2:]}:{number:02x}"
 
@@ -81,7 +83,7 @@ class Copied:
 
 
 def copied(own: OwnDomain, request: CopyRequest) -> Copied:
-    """labctl's copy of a domain, over its overlays."""
+    """Return labctl's copy of a domain, over its overlays."""
     taken = rebuilt(parse(own.xml), DOMAIN)
     root = taken.root
     kept = kept_note(root)
@@ -105,7 +107,7 @@ def copied(own: OwnDomain, request: CopyRequest) -> Copied:
 
 
 def confirmed(xml: str, paths: frozenset[str], label: str, what: str) -> str:
-    """The finished copy, rebuilt once more: with all that a tuning and labctl put into it, no file
+    """Rebuild the finished copy once more: with all that a tuning and labctl put into it, no file
     but `paths` and no user but the `label`'s. Raises UsageError for anything else; only a template
     of a lab folder's can have said that."""
     made = rebuilt(parse(xml, what), copy_table(paths, label))

@@ -146,7 +146,7 @@ def _parsed(xml: str | bytes, what: str) -> etree._Element:
 
 
 def check_copyable(own: OwnDomain) -> None:
-    """Raises UsageError naming every element that a copy can't have, its line, and why."""
+    """Raise UsageError naming every element that a copy can't have, its line, and why."""
     if own.refused:
         raise UsageError(f"labctl can't copy {own.what}: {'; '.join(own.refused)}", hint=_REMEDY)
     if not own.disks and not own.has_command_line:

@@ -63,7 +63,7 @@ def kept_note(root: etree._Element) -> str:
 
 
 def left_out_notes(left_out: Sequence[str]) -> Iterator[str]:
-    """A sentence for each reason why something is left out. `left_out`: as Rebuilt has it."""
+    """Yield a sentence for each reason why something is left out. `left_out`: as Rebuilt has it."""
     reasons: dict[str, list[str]] = {}
     for path in (name.partition("/")[2] for name in left_out):
         if path not in _REPLACED:

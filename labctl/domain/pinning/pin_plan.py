@@ -41,7 +41,7 @@ class PinPlan:
 
     @property
     def vcpu_cpus(self) -> CpuSet:
-        """The CPUs of all vCPUs together: what a native twin runs on."""
+        """Return the CPUs of all vCPUs together: what a native twin runs on."""
         return frozenset(self.vcpus)
 
     def roles(self) -> dict[int, list[str]]:

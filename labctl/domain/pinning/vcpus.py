@@ -55,12 +55,16 @@ class _Core:
 
     @property
     def part(self) -> Hashable:
-        """Its node's part in its package: a package may have several nodes, and the reverse."""
+        """Return the node's part in its package: a package may have several nodes, and the
+        reverse.
+        """
         return self.cpu.package, self.cpu.node
 
     @property
     def cache(self) -> Hashable:
-        """Its level 3 cache within its node: a cache spans nodes with Intel's sub-NUMA clusters."""
+        """Return the level 3 cache within its node: a cache spans nodes with Intel's sub-NUMA
+        clusters.
+        """
         return self.part, self.cpu.l3
 
 
@@ -96,7 +100,7 @@ def vcpu_cpus(
 
 
 def guest_topology(topology: Topology, chosen: Sequence[int]) -> tuple[int, int, int]:
-    """Sockets, cores per socket and threads per core for vCPUs that run on `chosen`.
+    """Return sockets, cores per socket and threads per core for vCPUs that run on `chosen`.
 
     QEMU counts the threads of a core first, then the cores of a socket (-smp in qemu(1)). So vCPUs
     are threads of one core only where each core of the host has as many of them, and in a row;

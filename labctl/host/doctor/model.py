@@ -133,7 +133,7 @@ class Check:
 
 
 def size(number_of_bytes: float) -> str:
-    """ "512 MiB", "23.1 GiB"."""
+    """Return "512 MiB", "23.1 GiB"."""
     if number_of_bytes >= GIB:
         return f"{number_of_bytes / GIB:.3g} GiB"
     return f"{number_of_bytes / MIB:.0f} MiB"
@@ -144,7 +144,7 @@ def percent(fraction: float) -> str:
 
 
 def some(names: Iterable[str], most: int = 3) -> str:
-    """ "a, b, c and 4 more"."""
+    """Return "a, b, c and 4 more"."""
     listed = list(names)
     if len(listed) <= most + 1:
         return ", ".join(listed)

@@ -109,7 +109,7 @@ class Reader:
         return shutil.disk_usage(self._nearest(folder)).free
 
     def device(self, folder: Path) -> str:
-        """ "major:minor" of the file system that holds a folder, or its nearest parent."""
+        """Return "major:minor" of the file system that holds a folder, or its nearest parent."""
         number = os.stat(self._nearest(folder)).st_dev
         return f"{os.major(number)}:{os.minor(number)}"
 

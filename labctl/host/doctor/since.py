@@ -150,7 +150,7 @@ def voided_by(rests: Iterable[Rests], changes: Iterable[Change]) -> list[Change]
 
 
 def difference(change: Change) -> tuple[str, str]:
-    """Then and now in words; of tables and lists only what differs."""
+    """Return then and now in words; for tables and lists only the differences."""
     then, now = change.then, change.now
     if _is_unavailable(then) or _is_unavailable(now):
         return _words(then), _words(now)

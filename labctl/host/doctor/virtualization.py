@@ -130,7 +130,7 @@ def _works(scope: Scope) -> bool:
 
 
 def _qemu_user(reader: Reader) -> str | None:
-    """The user that libvirt's daemon runs QEMU as; None where there is no such account."""
+    """Return the user that libvirt's daemon runs QEMU as; None where there is no such account."""
     configured = re.search(r'^user\s*=\s*"([^"]+)"', reader.text(_QEMU_CONF) or "", re.MULTILINE)
     names = [fields[0] for fields in _accounts(reader, "/etc/passwd")]
     wanted = (configured[1].lstrip("+"),) if configured else _QEMU_USERS
@@ -138,7 +138,7 @@ def _qemu_user(reader: Reader) -> str | None:
 
 
 def _ids(reader: Reader, user: str) -> tuple[int, set[int]]:
-    """A user's id and those of its groups: passwd(5), group(5)."""
+    """Return a user's id and those of its groups: passwd(5), group(5)."""
     passwd = {fields[0]: fields for fields in _accounts(reader, "/etc/passwd")}[user]
     groups = {
         int(fields[2])

@@ -65,7 +65,7 @@ class Journal:
 
     @contextmanager
     def changed(self, tunable: Tunable, value: str) -> Iterator[None]:
-        """`tunable` has `value` inside the block and its old value after it.
+        """Set `tunable` to `value` inside the block and back to its old value after it.
 
         Raises HostError when it can't be read or changed (then nothing is changed), BrokenError
         when it can't be put back (then the entry stays for `restore_all`).
@@ -76,7 +76,7 @@ class Journal:
 
     @contextmanager
     def changing(self) -> Iterator[Changes]:
-        """Changes that are made in the block and undone after it, unless they are kept.
+        """Make changes in the block that are undone after it unless they are kept.
 
         Raises BrokenError when one can't be put back, or was changed by someone else meanwhile:
         its entry stays for `restore_all`.
@@ -210,7 +210,7 @@ class Changes:
         return refused
 
     def keep(self, asked: str) -> None:
-        """From now on these changes are in force until `labctl host restore`.
+        """Keep these changes in force until `labctl host restore`.
 
         All of them or, where we die before, none: then they are undone as a dead run's are.
         """

@@ -78,8 +78,9 @@ class Entry:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Entry:
-        """Raises KeyError and TypeError for what is no entry: a line of version 1 has no
-        checksum."""
+        """Raise KeyError and TypeError for what is no entry: a line of version 1 has no
+        checksum.
+        """
         fields = {name: data[name] for name in cls.__slots__ if name not in ("done", "kept")}
         arguments = fields["arguments"]
         if not isinstance(arguments, dict):
@@ -196,7 +197,7 @@ class JournalFile:
 
 @contextmanager
 def locked(path: Path, *, reading: bool = False, undoing: bool = False) -> Iterator[JournalFile]:
-    """The journal for us alone: an image build and a run may both write to it.
+    """Lock the journal: an image build and a run may both write to it.
 
     `reading`: it is not written to. `undoing`: on a file system that has become read-only the
     host's settings can still be put back, so the journal is opened for reading then.

@@ -72,18 +72,20 @@ class Knob:
 
 
 def file_change(path: Path, value: str, *, optional: bool = False) -> Change:
-    """Raises Impossible when the file isn't there, or nobody may write to it."""
+    """Raise Impossible when the file isn't there, or nobody may write to it."""
     check_writable(path)
     return Change(tunable=FileValue(str(path)), value=value, optional=optional)
 
 
 def follower(path: Path) -> list[Change]:
-    """A file that the kernel changes along with others; [] where it isn't there."""
+    """Return the words of a file that the kernel changes along with others; [] where it is
+    missing.
+    """
     return [Change(tunable=FileValue(str(path)), follows=True)] if path.exists() else []
 
 
 def check_writable(path: Path) -> None:
-    """Raises Impossible when the file isn't there, or nobody may write to it."""
+    """Raise Impossible when the file isn't there, or nobody may write to it."""
     try:
         mode, mount = path.stat().st_mode, os.statvfs(path)
     except OSError:

@@ -44,7 +44,7 @@ def knob_names() -> list[str]:
 
 
 def check_knobs(host: Mapping[str, str]) -> None:
-    """Raises UsageError for a knob that doesn't exist, or a value that it doesn't take."""
+    """Raise UsageError for a knob that doesn't exist, or a value that it doesn't take."""
     for name, value in host.items():
         if name not in _KNOBS:
             raise UsageError(f"'host.{name}' is no knob of a host", hint=nearest(name, _KNOBS))
@@ -99,7 +99,7 @@ def turn(host: Mapping[str, str], place: KnobPlace, changes: Changes) -> list[st
 def host_changed(
     host: Mapping[str, str], journal: Journal, housekeeping: CpuSet, isolated: CpuSet
 ) -> Iterator[Turned]:
-    """The knobs have these values inside the block, and their old ones after it, in reverse.
+    """Give the knobs these values inside the block, and their old ones after it, in reverse.
 
     `isolated`: the CPUs of the guest's vCPUs, `housekeeping`: the host's own. Raises HostError when
     a knob can't be turned (then none is), BrokenError when one can't be turned back.

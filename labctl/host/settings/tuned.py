@@ -60,7 +60,7 @@ class Application:
 
 
 def knob() -> Knob:
-    """tuned's profiles as a knob of the host."""
+    """Return tuned's profiles as a knob of the host."""
     return Knob(
         name=TUNED,
         what="the profile of tuned(8) that the host is set up with",

@@ -55,14 +55,14 @@ _Values = dict[tuple[tuple[str, str], ...], float]
 
 
 def openmetrics(run: LoadedRun, judgement: Judgement) -> bytes:
-    """The run as OpenMetrics 1.0 text."""
+    """Return the run as OpenMetrics 1.0 text."""
     text: bytes = openmetrics_text(_Families(run, judgement))  # type: ignore[no-untyped-call]
     return printable(text.decode()).encode()
 
 
 def prometheus(run: LoadedRun, judgement: Judgement) -> bytes:
-    """The run as Prometheus's own text, which the node exporter's textfile collector reads; it
-    knows neither info nor states and has them as gauges."""
+    """Return the run as Prometheus's own text, which the node exporter's textfile collector reads;
+    it knows neither info nor states and has them as gauges."""
     return printable(plain_text(_Families(run, judgement)).decode()).encode()
 
 
@@ -186,7 +186,7 @@ class _Families:
 
 
 def _family(metric: str, unit: Unit) -> tuple[str, str, float]:
-    """The family that a metric's levels are in, with its unit's name and the factor to it."""
+    """Return the family of a metric's levels, its unit's name and the factor to that unit."""
     base = re.sub(r"[^a-zA-Z0-9_]", "_", base_name(metric))
     spelt, factor, short = _UNITS[unit]
     for ending in short:
@@ -214,7 +214,7 @@ def _pair(item: Comparison) -> dict[str, str]:
 
 
 def _labels(metric: str) -> dict[str, str]:
-    """The labels in a metric's key; ours keep their names."""
+    """Return the labels in a metric's key; ours keep their names."""
     return {_label_name(name): value for name, value in labels_of(metric).items()}
 
 

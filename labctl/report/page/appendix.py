@@ -169,12 +169,12 @@ class InvalidTrial:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The reasons without their logs."""
+        """Return the reasons without their logs."""
         return tuple(without_logs(reason)[0] for reason in self.reasons)
 
 
 def facts(run: LoadedRun) -> list[Fact]:
-    """Facts of host and guest side by side; nested ones as `cpu.model`."""
+    """Return facts of host and guest side by side; nested ones as `cpu.model`."""
     host = dict(_flat(mapping(run.run.get("host"))))
     guest = dict(_flat(mapping(run.run.get("guest"))))
     keys = list(dict.fromkeys([*host, *guest]))[:_MOST_FACTS]
@@ -182,7 +182,7 @@ def facts(run: LoadedRun) -> list[Fact]:
 
 
 def flat(value: Any) -> list[tuple[str, str]]:
-    """Nested data as (dotted key, text) pairs."""
+    """Return nested data as (dotted key, text) pairs."""
     return list(_flat(mapping(value)))[:_MOST_FACTS]
 
 
@@ -263,7 +263,9 @@ class InvalidKind:
 
 
 def invalid_kinds(trials: Iterable[InvalidTrial]) -> list[InvalidKind]:
-    """Arms and reasons, the most frequent first: whether validity depends on the tuning."""
+    """Return arms and reasons, the most frequent first: they show whether validity depends on the
+    tuning.
+    """
     counted: Counter[tuple[str, str]] = Counter()
     left: dict[tuple[str, str], str] = {}
     for trial in trials:

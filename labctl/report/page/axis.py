@@ -42,8 +42,8 @@ class Axis:
         return self.low <= (math.log(value) if self.log else value) <= self.high
 
     def ticks(self, unit: Unit, gap: float) -> list[tuple[float, str]]:
-        """Round values inside with their text, at least `gap` of the height apart: two or more
-        where there is room for them."""
+        """Return round values inside with their text, at least `gap` of the height apart: two or
+        more where there is room for them."""
         kept: list[float] = []
         for candidates in self._candidates():
             inside = self._apart([value for value in candidates if self.holds(value)], gap)

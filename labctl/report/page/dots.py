@@ -154,7 +154,7 @@ class _Across:
     last: int
 
     def x(self, block: float) -> float:
-        """A block's place, with half a block free at both ends."""
+        """Return a block's place, with half a block free at both ends."""
         return round(100 * (block - self.first + 0.5) / (self.last - self.first + 1), 2)
 
     def edge(self, block: int) -> float:

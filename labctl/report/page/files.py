@@ -31,7 +31,7 @@ def write_page(
 
 
 def check_folder(target: Path) -> None:
-    """Raises UsageError when there is no folder to write a file to."""
+    """Raise UsageError when there is no folder to write a file to."""
     if not target.absolute().parent.is_dir():
         raise UsageError(
             f"cannot write {target}: there is no folder {target.parent}",

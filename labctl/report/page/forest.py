@@ -149,7 +149,7 @@ def forest(view: View, place: Scenario) -> Forest | None:
 
 
 def native_reference(view: View, place: Scenario) -> Comparison | None:
-    """Native against baseline, which the judgement has the other way round; None without."""
+    """Return native against baseline, the reverse of the judgement's; None without a native arm."""
     primary = view.primary(place.workload)
     twin = view.twin(view.baseline)
     if primary is None or twin is None:
@@ -256,7 +256,7 @@ def _band(axis: _Axis, judged: Comparison) -> tuple[float, float] | None:
 
 
 def _ticks(axis: _Axis, ratio: bool, unit: Unit) -> Iterable[Tick]:
-    """No change, and to both sides of it what fits without touching."""
+    """Return the tick for no change, and on both sides those that fit without touching."""
     none = 1.0 if ratio else 0.0
     kept = [axis.x(none)]
     yield Tick(kept[0], "no change" if ratio else "0")

@@ -71,7 +71,7 @@ class _Matrix:
 
 
 def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
-    """The page's HTML. `folder` is the run's: the domain XML is read from there."""
+    """Return the page's HTML. `folder` is the run's: the domain XML is read from there."""
     view = View(run, judgement)
     room, attempts = room_for(view), dots.invalid_attempts(view)
     sections = [
@@ -121,7 +121,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
 
 
 def _lead(answer: str) -> tuple[str, str]:
-    """The answer's beginning, up to what it says first of all, and the rest of it."""
+    """Split the answer into its first statement and the rest."""
     ends = [at + 1 for mark in (": ", ". ") if (at := answer.find(mark)) >= 0]
     end = min(ends, default=len(answer))
     return answer[:end], answer[end:].strip()

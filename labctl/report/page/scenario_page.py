@@ -48,7 +48,7 @@ class Room:
 
 
 def room_for(view: View) -> Room:
-    """As much as keeps the page below 2 MB."""
+    """Return as much as keeps the page below 2 MB."""
     levels = view.judgement.levels
     fitting = (
         detail
@@ -137,7 +137,7 @@ class Section:
 
 
 def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Room) -> Section:
-    """Everything of one place, as far as there is room."""
+    """Return everything about one scenario, as far as there is room."""
     shown = view.spotlight(place, room.arms)
     said = [*sentences.calibrated(view, place), *sentences.inconclusive(view, place)]
     said += [*sentences.harmless(view, place), *sentences.holm(view, place)]

@@ -65,9 +65,9 @@ def host_cpu(view: View, place: Scenario, shown: Collection[str]) -> Stack | Non
 
 
 def exits(view: View, place: Scenario, shown: Collection[str]) -> tuple[Stack, ...]:
-    """VM exits by reason, their number and their time, each per operation where that was measured,
-    else per second; () without a breakdown. Of a run with more arms than a picture has room for
-    the number alone."""
+    """Return VM exits by reason, their number and their time, each per operation where that was
+    measured, else per second; () without a breakdown. A run with more arms than fit a picture has
+    only the number."""
     room = len(_EXITS) if len(shown) >= len(view.tunings) else 1
     told = [(_told_by_reason(view, place, base), base, what) for base, what in _EXITS[:room]]
     # One colour for a reason in both pictures: its rank by the larger of its two shares.

@@ -28,7 +28,7 @@ _MOST_WORDS = 60
 
 
 def comparison_table(found: RunComparison) -> RenderableType:
-    """Fits 80 columns: facts, what isn't compared, then the numbers."""
+    """Return lines of 80 columns: facts, what isn't compared, then the numbers."""
     parts: list[RenderableType] = [text(f"A: {found.a}\nB: {found.b}\n")]
     parts += marked("Not comparable", (f"{reason}." for reason in found.refusals))
     parts.append(_facts(found))
@@ -120,7 +120,7 @@ def _confidence(first: Difference, *, several: bool) -> str:
 
 
 def comparison_json(found: RunComparison) -> dict[str, Any]:
-    """docs/compare.md has the keys."""
+    """Return JSON with the keys of docs/compare.md."""
     return {
         "schema": SCHEMA,
         "a": found.a,

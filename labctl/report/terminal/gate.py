@@ -36,7 +36,7 @@ _COUNTED_AS = {
 
 
 def gate_table(result: GateResult) -> RenderableType:
-    """Fits 80 columns. A rule that speaks of many cells has a row for each."""
+    """Return lines of 80 columns. A rule for many cells has a row for each."""
     table = bare_table(f"Gate of {result.run}")
     table.add_column("rule", max_width=26, overflow="fold")
     table.add_column("where", max_width=22, overflow="fold")
@@ -130,7 +130,7 @@ _JOINER = "\N{WORD JOINER}"
 
 
 def gate_json(result: GateResult) -> dict[str, Any]:
-    """docs/gate.md has the keys."""
+    """Return JSON with the keys of docs/gate.md."""
     return {
         "schema": SCHEMA,
         "run": result.run,

@@ -34,7 +34,7 @@ LEGEND = (
 
 
 def history_table(found: History) -> RenderableType:
-    """Fits 80 columns."""
+    """Return lines of 80 columns."""
     parts: list[RenderableType] = []
     for series in found.series:
         parts += [*_series(series, alone=len(found.series) == 1), Text()]
@@ -164,7 +164,7 @@ def _points(series: RunSeries) -> RenderableType:
 
 
 def history_json(found: History) -> dict[str, Any]:
-    """docs/history.md has the keys."""
+    """Return JSON with the keys of docs/history.md."""
     return {
         "schema": SCHEMA,
         "metric": found.metric,

@@ -228,7 +228,7 @@ def _change_cell(item: Comparison) -> Text:
 
 
 def _folded(interval: str) -> str:
-    """An interval too wide for a column breaks between its ends, never inside a number."""
+    """Return an interval that breaks between its ends, never inside a number."""
     return interval if len(interval) <= _WIDEST else interval.replace(TO, f"{TO}\n", 1)
 
 

@@ -130,7 +130,7 @@ def _path(low: NDArray[np.float64], high: NDArray[np.float64], bottom: int) -> s
 
 
 def _ticks(window: int) -> tuple[tuple[float, str], ...]:
-    """Five moments or so, in milliseconds."""
+    """Return five moments or so, in milliseconds."""
     milliseconds = window / 1e6
     rough = milliseconds / 5
     magnitude = 10.0 ** np.floor(np.log10(rough))

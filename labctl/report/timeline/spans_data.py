@@ -84,7 +84,7 @@ def _spans(lane: Lane, timeline: Timeline, measured: Collection[str]) -> Spans:
 
 
 def title_of(lane: Lane) -> str:
-    """With the side that it shows, where there are two of them."""
+    """Return the lane's title, with its side where there are two of them."""
     if lane.side == "guest":
         return f"{lane.title}, inside the guest"
     return f"{lane.title}, on its host" if lane.vcpu >= 0 and not _of_tasks(lane) else lane.title

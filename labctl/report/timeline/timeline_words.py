@@ -80,12 +80,12 @@ def nanoseconds(value: float) -> str:
 
 
 def moment(timeline: Timeline, at_ns: int) -> str:
-    """In milliseconds from the window's start."""
+    """Return a moment in milliseconds from the window's start."""
     return f"{(at_ns - timeline.start_ns) / 1e6:,.3f} ms"
 
 
 def parts_of(late: Late) -> tuple[int, ...]:
-    """In the order of PARTS, in nanoseconds."""
+    """Return the parts in the order of PARTS, in nanoseconds."""
     return late.host_ns, late.exit_ns, late.queue_ns, late.other_ns
 
 

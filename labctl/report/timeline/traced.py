@@ -56,7 +56,7 @@ def traced(run: LoadedRun) -> list[Traced]:
 
 
 def with_traces(results: Path) -> list[str]:
-    """The names of the runs in a folder that have a trace of any trial, the newest first."""
+    """Return the names of the runs in a folder that have a trace of any trial, the newest first."""
     found = (folder for folder in reversed(RunFolder.all(results)))
     return [run.name for run in found if any(map(files.has_trace, run.trial_folders()))]
 
@@ -108,7 +108,7 @@ def find(folder: RunFolder, name: str) -> TrialFolder:
 
 
 def about(folder: RunFolder, trial: TrialFolder) -> About:
-    """Raises UsageError for a trial that was not finished, BrokenError when its record can't be
+    """Raise UsageError for a trial that was not finished, BrokenError when its record can't be
     read."""
     if not trial.has_record:
         raise UsageError(

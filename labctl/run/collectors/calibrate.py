@@ -67,8 +67,9 @@ class Calibrations:
         self._count(channel, Kind.GUEST)
 
     def summary(self) -> list[dict[str, Any]]:
-        """The counts of each workload: both sides', the second one and who made it, by how much
-        the guest's differs from native's (a share of it), and the bound on the error of any."""
+        """Return the counts of each workload: both sides', the second one and who made it, by how
+        much the guest's differs from native's (a share of it), and the bound on the error of any.
+        """
         rows = []
         for name, declared in self._declared.items():
             native, guest = (self._read(declared, kind) for kind in (Kind.NATIVE, Kind.GUEST))

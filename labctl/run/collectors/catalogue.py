@@ -50,7 +50,7 @@ class KnownCollector:
 
 
 def here(places: StatePaths, accel: Requested, image: str) -> Here:
-    """Found out without booting anything."""
+    """Find out, without booting anything, whether each collector works here."""
     found = find(load_recipe(image), places)
     return Here(
         accelerator=known_accelerator(accel, found.kernel if found else None, places),

@@ -18,7 +18,7 @@ from labctl.store.trial import TrialFolder
 def collecting(
     lab: Lab, bench: Bench, pid: int, folder: TrialFolder, level: Level, trace_mib: int
 ) -> Iterator[None]:
-    """Collectors attached, their raw files stored at the end. `pid`: natively the process that
+    """Attach the collectors and store their raw files at the end. `pid`: natively the process that
     waits to become the workload. `trace_mib`: what there is room for. Raises BrokenError when a
     collector ends before it is asked to."""
     with ExitStack() as stack:

@@ -24,13 +24,13 @@ _GRACE_S = 5.0
 
 @functools.cache
 def countable(kind: str) -> Countable:
-    """Probed once per process: the answer is the host's."""
+    """Tell whether it can be counted; probed once per process: the answer is the host's."""
     return perf_stat_probe.countable(kind)
 
 
 @functools.cache
 def frequency_countable() -> Countable:
-    """Probed once per process: the answer is the host's."""
+    """Tell whether it can be counted; probed once per process: the answer is the host's."""
     return perf_stat_probe.frequency_countable()
 
 
@@ -42,8 +42,8 @@ class Printed:
 
 @contextmanager
 def pmu_counting(bench: Bench, pid: int, folder: TrialFolder) -> Iterator[None]:
-    """perf stat on the vCPU threads, natively on the waiting command; or the reason why not,
-    stored in its place. Raises BrokenError when perf ends before it is asked to."""
+    """Run perf stat on the vCPU threads, natively on the waiting command; or store why it can't.
+    Raises BrokenError when perf ends before it is asked to."""
     kind = str(bench.kind)
     can = countable(kind)
     if can.problem is not None:
@@ -73,7 +73,7 @@ def frequency_counting(bench: Bench, folder: TrialFolder) -> Iterator[None]:
 
 @contextmanager
 def perf_attached(command: Sequence[str]) -> Iterator[Printed]:
-    """perf stat beside the block. Raises BrokenError when it ends before it is asked to."""
+    """Run perf stat beside the block. Raises BrokenError when it ends before it is asked to."""
     printed = Printed()
     with running(
         (*DIES_WITH_LABCTL, *command),

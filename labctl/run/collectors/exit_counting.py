@@ -45,7 +45,7 @@ _POLL_S = 0.01
 
 @contextmanager
 def exit_counting(lab: Lab, bench: Bench, folder: TrialFolder) -> Iterator[None]:
-    """VM exits of the block by reason, or why they can't be told, stored in the trial's folder.
+    """Store the block's VM exits by reason, or why they are unknown, in the trial's folder.
 
     Raises BrokenError when a counter that had begun ends before it is asked to.
     """
@@ -126,7 +126,7 @@ class _Total:
 
     @property
     def seconds(self) -> float:
-        """The longest that the two readings may lie apart."""
+        """Return the longest that the two readings may lie apart."""
         return (self._ended_ns - self._began_ns) / 1e9
 
     def to_json(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class _Total:
 
 @functools.cache
 def why_no_bpf() -> str | None:
-    """Probed once per process: the answer is the host's."""
+    """Return why BPF can't be used, probed once per process: the answer is the host's."""
     return bpf_exits.why_unavailable()
 
 
@@ -153,7 +153,7 @@ class Window:
     process: subprocess.Popen[bytes]
 
     def mark(self) -> None:
-        """Raises BrokenError when bpftrace has ended."""
+        """Raise BrokenError when bpftrace has ended."""
         if self.process.poll() is not None:
             raise BrokenError(f"bpftrace ended by itself with status {self.process.returncode}")
         self.process.send_signal(bpf_exits.MARK)
@@ -163,9 +163,9 @@ class Window:
 def bpf_counting(
     qemu: int, output: Path, *, cpus: CpuSet, keys_max: int = bpf_exits.KEYS_MAX
 ) -> Iterator[Window]:
-    """bpftrace attached to the process `qemu`, running on `cpus`; what it counted is in `output`
-    when the block is over. `keys_max`: of each of its maps. Raises BrokenError, or DeadlineError,
-    where it doesn't start or end.
+    """Attach bpftrace, running on `cpus`, to the process `qemu`; its counts are in `output` when
+    the block is over. `keys_max`: of each of its maps. Raises BrokenError, or DeadlineError, where
+    it doesn't start or end.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     errors = output.with_suffix(".stderr")

@@ -83,7 +83,8 @@ if test -s pid && kill "$(cat pid)"; then read -r answer <&4; else cat log >&2; 
 def guest_tracing(
     bench: Bench, folder: TrialFolder, level: Level, seconds: float, *, has_room: bool = True
 ) -> Iterator[None]:
-    """The guest's trace and readings of both clocks in the trial's folder, or the reason why not.
+    """Store the guest's trace and readings of both clocks in the trial's folder, or why there are
+    none.
 
     For a guest at level `trace`; nothing else happens anywhere else. `seconds`: what the block
     may take at most. `has_room`: whether the trace may be stored. Raises ChannelClosed when the

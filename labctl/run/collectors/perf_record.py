@@ -49,8 +49,8 @@ class Recorded:
 def recording(
     output: Path, events: Sequence[str], *, cpus: CpuSet, limit_mib: int | None = None
 ) -> Iterator[Recorded]:
-    """Every one of these events on any CPU, with times of CLOCK_MONOTONIC, from before the block
-    to after it: how long before and after is perf's matter. Never raises for what perf can't do.
+    """Record all of these events on every CPU, with times of CLOCK_MONOTONIC, from before the block
+    to after it (perf decides how long). Never raises for what perf can't do.
 
     `events`: perf's own arguments, `-e` and `--filter`. `cpus`: where perf itself runs.
     `limit_mib`: what the disk has room for, 0 for nothing at all; None: LIMIT_MIB.

@@ -114,7 +114,7 @@ class Forecast:
 
     @property
     def fitting_s(self) -> int:
-        """Whole seconds that a trial may measure here; 0: not even one."""
+        """Return the whole seconds that a trial may measure here; 0: not even one."""
         grows_by = (os.cpu_count() or 1) * _MIB_PER_CPU_S
         return max(0, math.floor((self.room_mib - GUEST_MIB) / grows_by - _AROUND_S))
 
@@ -138,8 +138,8 @@ def forecast(
     recorded: Collection[int] = (),
     besides_bytes: int = 0,
 ) -> Forecast:
-    """`recorded`: bytes of trials that were traced already. `besides_bytes`: what the run is yet to
-    write on the same disk."""
+    """Forecast the size of the traces. `recorded`: bytes of trials that were traced already.
+    `besides_bytes`: what the run is yet to write on the same disk."""
     mean = sum(recorded) / len(recorded) if recorded else None
     return Forecast(
         folder=folder,
@@ -169,7 +169,7 @@ def refusal(found: Forecast) -> HostError | None:
 
 
 def warning(found: Forecast) -> str | None:
-    """That traces may take more than there is; None when they can't."""
+    """Warn that traces may need more room than there is; None when they can't."""
     if found.is_enough:
         return None
     return (

@@ -48,7 +48,7 @@ _WHOLE = (6, 1)
 def host_tracing(
     lab: Lab, bench: Bench, pid: int, folder: TrialFolder, limit_mib: int
 ) -> Iterator[None]:
-    """perf's file of the trial, with whose threads its events are of; or the reason why not.
+    """Store perf's file of the trial, with the owners of the threads in it; or why there is none.
 
     perf runs on the housekeeping CPUs of the tuning's pin plan, pinned guest or not: then it takes
     the same from each of them. `limit_mib`: how large its file may become, 0 for none at all.

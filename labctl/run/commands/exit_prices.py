@@ -92,7 +92,7 @@ class Measured:
 
 
 def vendor(cpuinfo: str) -> str:
-    """ "vmx" or "svm"; raises HostError for a host that has neither."""
+    """Return "vmx" or "svm"; raises HostError for a host that has neither."""
     flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "").split()
     for name in ("svm", "vmx"):
         if name in flags:
@@ -129,7 +129,7 @@ def measure(
 
 @contextmanager
 def exiting(kind: ExitKind, cpu: int | None) -> Iterator[ExitingGuest]:
-    """A guest that does nothing but make this exit, for ever. `cpu`: as `measure` has it.
+    """Run a guest that does nothing but make this exit, for ever. `cpu`: as `measure` has it.
 
     Raises HostError as `measure` does.
     """
@@ -214,8 +214,8 @@ class ExitingGuest:
     monitor: QEMUMonitorProtocol
 
     def exits(self) -> int | None:
-        """VM exits so far by KVM's own count, None where its kernel tells none (Linux before
-        5.14)."""
+        """Return the VM exits so far by KVM's own count, None where its kernel reports none (Linux
+        before 5.14)."""
         answer = _command(self.monitor, "query-stats", target="vcpu")
         counts = [
             stat["value"] for entry in answer for stat in entry["stats"] if stat["name"] == "exits"
@@ -231,7 +231,7 @@ class _Guest:
     cpu: int | None
 
     def rounds(self, kind: ExitKind, iterations: int) -> _Rounds:
-        """Raises BrokenError for a guest that doesn't do them."""
+        """Raise BrokenError for a guest that doesn't do them."""
         with self.stopped(kind, iterations, ROUNDS) as guest:
             before, started = guest.exits(), time.monotonic()
             _command(guest.monitor, "cont")

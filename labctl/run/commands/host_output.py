@@ -65,7 +65,7 @@ class ToolOutput:
 
     @property
     def text(self) -> str:
-        """All of it, as a file."""
+        """Return the whole file."""
         ended = self.problem or f"status {self.status}"
         return (
             f"$ {shlex.join(self.argv)}\n# {ended}\n# stdout\n{_lines(self.stdout)}"
@@ -103,12 +103,14 @@ def tool_output(argv: Sequence[str]) -> ToolOutput:
 
 
 def tool_outputs() -> dict[str, ToolOutput]:
-    """By name, of every tool that labctl asks about the host."""
+    """Return by name the output of every tool that labctl asks about the host."""
     return {name: tool_output(argv) for name, argv in _TOOLS.items()}
 
 
 def kernel_files(root: Path = Path("/")) -> dict[str, bytes]:
-    """Path (relative to the root) to content of the files of /proc and /sys that labctl reads."""
+    """Map path (relative to the root) to content for the files of /proc and /sys that labctl
+    reads.
+    """
     found = {}
     for pattern in _FILES:
         for path in sorted(root.glob(pattern)):

@@ -41,7 +41,7 @@ def live_outputs(
     accelerator: Accelerator,
     listener: Listener,
 ) -> dict[str, ToolOutput]:
-    """By name, what each tool printed about a booted baseline that runs the plan's workload.
+    """Return by name each tool's output about a booted baseline that runs the plan's workload.
 
     Raises what booting a guest raises.
     """

@@ -27,7 +27,7 @@ from labctl.study.tuning_digest import tuning_json
 def recorded(
     folder: RunFolder, request: SweepRequest, planned: Planned
 ) -> Iterator[dict[str, Any]]:
-    """run.json, kept true: what is in the dictionary is written now and when the run ends.
+    """Keep run.json true: write the dictionary now and when the run ends.
 
     A finished run that could not be extended is what it was before."""
     before = folder.read_run() if request.earlier else {}
@@ -113,8 +113,8 @@ def _pin_plan(planned: Planned, strategy: Strategy) -> dict[str, Any]:
 
 
 def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises UsageError when a resumed run would mix two hosts: nothing that it says of "the
-    host" would be true then. A new run has nothing to differ from."""
+    """Raise UsageError when a resumed run would mix two hosts: nothing that it says of "the host"
+    would be true then. A new run has nothing to differ from."""
     if "host" not in record:
         return
     differing = [
@@ -160,13 +160,17 @@ def _domain_digest(facts: Mapping[str, Any]) -> str | None:
 
 
 def _connection(facts: Mapping[str, Any]) -> str:
-    """A state folder may be moved; a daemon is another libvirt."""
+    """Name the connection without the state folder, which may be moved; a daemon is another
+    libvirt.
+    """
     uri = str(facts.get("connection") or EMBEDDED)
     return EMBEDDED if is_embedded(uri) else uri
 
 
 def command(request: SweepRequest, plan: Plan) -> list[str]:
-    """The command as it was given; for a new run with the seed, so that it repeats the plan."""
+    """Return the command as it was given; for a new run with the seed, so that it repeats the
+    plan.
+    """
     if request.resume:
         return ["labctl", "sweep", "--resume", request.resume]
     if request.extend:
@@ -211,8 +215,8 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
 
 
 def _lab_words() -> list[str]:
-    """The lab folder, which the study and its tunings may come from: none where it is that of
-    labctl's own code, which every labctl has."""
+    """Return the lab folder, which the study and its tunings may come from: none where it is that
+    of labctl's own code, which every labctl has."""
     folder = lab().folder
     return [] if folder in (None, shipped_data()) else ["--lab", str(folder)]
 

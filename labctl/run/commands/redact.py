@@ -291,7 +291,7 @@ def _digest_of(plan: Mapping[str, Any]) -> str:
 
 
 def _check_nothing_left(target: Path, scrubber: Scrubber) -> None:
-    """Raises BrokenError naming what is left of the originals, and where."""
+    """Raise BrokenError naming what is left of the originals, and where."""
     for name, path in run_files(target).items():
         data = _read(path) or b""
         for where, text, json_form in (("name", name.encode(), False), ("text", data, True)):

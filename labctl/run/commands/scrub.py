@@ -118,7 +118,7 @@ class Scrubber:
 
     @property
     def originals(self) -> dict[bytes, str]:
-        """Every text that nothing may hold any more, to its kind: not those that are taken out in
+        """Map every text that no file may still hold to its kind: not those that are taken out in
         their place alone."""
         found = {text: kind for kind, text in self._stand_ins if kind not in _IN_PLACE}
         return {**found, **self._kinds, **dict.fromkeys(self._paths, PATH)}
@@ -231,8 +231,8 @@ class Scrubber:
         return self._stand_ins[key]
 
     def left_in(self, data: bytes, *, is_json: bool = False) -> Iterator[tuple[str, bytes]]:
-        """Kind and text of each original that is in `data` in any of its forms: not by the
-        patterns that took them out."""
+        """Return kind and text of each original that is in `data` in any form, found without the
+        patterns that removed them."""
         looked = _readings_of(data, is_json=is_json)
         for text, kind in self.originals.items():
             if text in self._made:

@@ -148,7 +148,7 @@ def _why_missing(run: LoadedRun, kind: str, metric: str) -> str | None:
 
 
 def unavailable(run: LoadedRun) -> dict[str, dict[str, str]]:
-    """By kind of machine ("guest", "native"): every metric that was not to be had, and why."""
+    """Return by kind of machine ("guest", "native") every unavailable metric, and why."""
     found: dict[str, dict[str, str]] = {}
     for trial in run.trials:
         kind = str(trial.record.parsed_with.get("kind", "unknown"))
@@ -159,7 +159,7 @@ def unavailable(run: LoadedRun) -> dict[str, dict[str, str]]:
 
 
 def _result(name: str, lacking: Mapping[str, str], run: LoadedRun) -> TuningResult:
-    """A tuning ran when each of its trials that was tried has a valid attempt."""
+    """Return the tunings that ran: each trial that was tried has a valid attempt."""
     if name in lacking:
         return TuningResult(name=name, state=NOT_HERE, why=lacking[name])
     tried = [trial.record for trial in run.trials if trial.record.cell.get("tuning") == name]

@@ -111,8 +111,8 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
 
 
 def _on_its_connection(request: SweepRequest, folder: RunFolder | None) -> SweepRequest:
-    """A run goes on over the connection that it was begun with: another has another QEMU user and
-    other cgroups."""
+    """Resume a run over the connection that it began with: another has another QEMU user and other
+    cgroups."""
     if folder is None or request.connect is not None:
         return request
     began = str(folder.read_run().get("connection") or EMBEDDED)
@@ -128,8 +128,8 @@ def _plan_for(request: SweepRequest, folder: RunFolder | None) -> Planned:
 
 
 def _with_image(request: SweepRequest, planned: Planned, listener: Listener) -> Planned:
-    """The plan made once more where it hangs on what guests run under, which only a kernel that
-    boots can tell, or on what that kernel has: there is none before the image is built."""
+    """Plan again where the plan depends on the accelerator, which only a kernel that boots can
+    tell, or on what that kernel has: there is none before the image is built."""
     if not (planned.hangs_on_accelerator or planned.hangs_on_image):
         return planned
     image = built_image(planned.recipe, request.places, listener)
@@ -201,7 +201,9 @@ def _folder_path(request: SweepRequest, plan: Plan) -> Path:
 
 
 def _new_folder(path: Path, planned: Planned) -> RunFolder:
-    """The run's folder with its plan on disk: before the first trial, and before any change."""
+    """Return the run's folder with its plan on disk: before the first trial, and before any
+    change.
+    """
     try:
         folder = RunFolder.create(path.parent, path.name)
     except OSError as error:
@@ -399,7 +401,9 @@ def _source(planned: Planned, image: Image) -> GuestSource:
 
 
 def _store_xml(lab: Lab, folder: RunFolder, disks: Disks) -> dict[str, str]:
-    """Every guest tuning's domain XML as this run asks for it, for the report's differences."""
+    """Return every guest tuning's domain XML as this run asks for it, for the report's
+    differences.
+    """
     named = {name: replace(disk, path=lab.work / name) for name, disk in disks.items()}
     stored = {}
     for name, tuning in lab.tunings.items():

@@ -42,7 +42,7 @@ class Verified:
 
 
 def verify(folder: RunFolder) -> Verified:
-    """Reads every file of the run's trials. Raises UsageError when a newer labctl wrote one."""
+    """Read every file of the run's trials. Raises UsageError when a newer labctl wrote one."""
     seen = without = 0
     notes: list[str] = []
     run = folder.load()

@@ -79,7 +79,7 @@ class Bench:
 
 @contextmanager
 def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) -> Iterator[Bench]:
-    """A guest with the tuning in force: restored from boot `boot`, or booted for itself."""
+    """Provide a guest with the tuning in force: restored from boot `boot`, or booted for itself."""
     restored = tuning.restore and not fresh
     with ExitStack() as stack:
         if restored:
@@ -157,7 +157,9 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
 
 @contextmanager
 def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
-    """The image's tree on the host, with as many CPUs and as much memory as the guest has."""
+    """Provide the image's tree on the host, with as many CPUs and as much memory as the guest
+    has.
+    """
     with ExitStack() as stack:
         changed = stack.enter_context(_host_changed(lab, tuning))
         lab = _with_cpus_of_now(lab, tuning)
@@ -195,8 +197,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
 
 @contextmanager
 def tree_channel(lab: Lab) -> Iterator[Channel]:
-    """A runner in the image's tree that is nobody's bench: for what is asked of the programs
-    themselves."""
+    """Start a runner in the image's tree outside any bench, for questions about the programs."""
     with native_session(
         lab.image.tree,
         data_folder=None,

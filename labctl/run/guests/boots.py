@@ -94,7 +94,9 @@ class Boots:
         once, to each its half of what they took together."""
 
     def saved(self, planned: int) -> SavedBoot:
-        """The plan's boot `planned`, saved; booted now unless it was beside the one before."""
+        """Return the plan's boot `planned`, saved; booted now unless it was beside the one
+        before.
+        """
         if planned not in self._saved:
             self.drop()
             self._saved = {boot.planned: boot for boot in self._boot_and_save(planned)}
@@ -114,7 +116,7 @@ class Boots:
 
     @contextmanager
     def restored(self, planned: int, tuning: Tuning) -> Iterator[PausedGuest]:
-        """The boot that the plan calls `planned`, restored with the tuning's XML, paused."""
+        """Restore the plan's boot `planned` with the tuning's XML, paused."""
         saved = self.saved(planned)
         lab = saved.lab
         disks = self._overlays(saved.disks, "restored")
@@ -127,7 +129,7 @@ class Boots:
 
     @contextmanager
     def booted(self, tuning: Tuning) -> Iterator[PausedGuest]:
-        """A boot of the tuning's own, paused before its first instruction."""
+        """Start a boot of the tuning's own, paused before its first instruction."""
         self.last += 1
         disks = self._overlays(self._disks, "booted")
         xml = guest_xml(self._lab, tuning, disks)
@@ -178,7 +180,7 @@ class Boots:
             raise BootError(error.message, hint=error.hint) from error
 
     def _beside(self, planned: int) -> int | None:
-        """The plan's boot that may boot beside this one."""
+        """Return the plan's boot that may boot beside this one."""
         after = next((boot for boot in self._to_come if boot > planned), None)
         if after is None or not may_boot_two(self._lab):
             return None
@@ -257,8 +259,8 @@ def may_boot_two(lab: Lab) -> bool:
 
 
 def _data_stand_in(lab: Lab, baseline: Tuning) -> DataDisk:
-    """A data disk for a guest that boots while another has the real one open, whose place that
-    takes when it is restored: empty, and of the same size and format."""
+    """Return a data disk for a guest that boots while another has the real one open, whose place
+    that takes when it is restored: empty, and of the same size and format."""
     disk = DataDisk(lab.work / "stand-in")
     disk.folder.mkdir(exist_ok=True)
     file = disk.path_in(baseline.disk.format)
@@ -268,8 +270,8 @@ def _data_stand_in(lab: Lab, baseline: Tuning) -> DataDisk:
 
 
 def _check_place(lab: Lab, running: RunningGuest) -> None:
-    """Raises HostError where a daemon puts guests in cgroups in which each of their trials would
-    be invalid: its qemu.conf is the administrator's."""
+    """Raise HostError where a daemon puts guests in cgroups in which each of their trials would be
+    invalid: its qemu.conf is the administrator's."""
     problems = placement_problems(lab.layout, placement(running.pid))
     if problems and not lab.session.is_embedded:
         named = ", ".join(f'"{name}"' for name in libvirt_controllers(lab.layout))

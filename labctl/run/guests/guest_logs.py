@@ -17,7 +17,7 @@ _COMMANDS_END = "-msg timestamp=on"
 
 
 def bound(log: Path) -> None:
-    """A guest may write to its console without end; the host's disk has one."""
+    """Bound the console's log: a guest may write without end, and the host's disk has one."""
     try:
         if log.stat().st_size > _LIMIT_BYTES:
             os.truncate(log, 0)

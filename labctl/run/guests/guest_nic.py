@@ -47,8 +47,8 @@ class CardState:
 
 @contextmanager
 def with_guest_nic(lab: Lab, tuning: Tuning) -> Iterator[Callable[[RunningGuest], None]]:
-    """A tap device for one guest, and what plugs it in once that guest has it open (and ends the
-    guest if it can't). Nothing in a run without a link."""
+    """Make a tap device for one guest and plug it in once that guest has it open (or end the guest
+    if that fails). Does nothing in a run without a link."""
     link = lab.link
     if link is None:
         yield lambda running: None

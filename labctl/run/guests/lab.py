@@ -54,14 +54,14 @@ class GuestSource(Protocol):
         """Return what every boot starts from; made ready now if need be."""
 
     def check(self) -> None:
-        """Raises HostError when those are no longer what they were."""
+        """Raise HostError when those are no longer what they were."""
 
     @property
     def may_boot_two(self) -> bool:
         """Return whether two of its guests may boot at once."""
 
     def xml(self, lab: Lab, tuning: Tuning, disks: Disks) -> str:
-        """The validated domain XML of a tuning."""
+        """Return the validated domain XML of a tuning."""
 
     def expected_threads(self, lab: Lab, tuning: Tuning, xml: str) -> list[ExpectedThread]:
         """Return what each thread of a guest with that XML must show."""
@@ -119,7 +119,7 @@ class Lab:
 
     @property
     def pin_plan(self) -> PinPlan:
-        """The one that tunings use unless they say otherwise."""
+        """Return the one that tunings use unless they say otherwise."""
         return self.pin_plans[Strategy.COMPACT]
 
     @property
@@ -128,7 +128,7 @@ class Lab:
 
     @property
     def qemu_ids(self) -> tuple[int, int]:
-        """User and group id that QEMU runs as."""
+        """Return the user and group id that QEMU runs as."""
         known = self.qemu_user
         return (known.uid, known.gid) if known else self.session.qemu_user()
 
@@ -142,7 +142,9 @@ class Lab:
 
     @property
     def sockets(self) -> Path:
-        """libvirt makes them and hands them to QEMU, which writes to no folder of labctl's."""
+        """Return the folder of sockets. libvirt makes them and hands them to QEMU, which writes to
+        no folder of labctl's.
+        """
         return self.work / "sockets"
 
     @property
@@ -160,8 +162,9 @@ class Lab:
 
 
 def logs_of_qemu(uri: str) -> Path:
-    """The folder in which the libvirt of that URI keeps what QEMU says. An embedded one keeps it
-    under the root that the URI names, whoever named it (docs/decisions/embedded-libvirt.md)."""
+    """Return the folder in which the libvirt of that URI keeps what QEMU says. An embedded one
+    keeps it under the root that the URI names, whoever named it
+    (docs/decisions/embedded-libvirt.md)."""
     if not is_embedded(uri):
         return Path("/var/log/libvirt/qemu")
     # As libvirt decodes it (virURIParse): a plus is a plus.
@@ -180,7 +183,7 @@ def open_lab(
     connect: str | None = None,
     listener: Listener,
 ) -> Iterator[Lab]:
-    """The host made ready for guests of `planned`; left as it was found, with no guest running.
+    """Prepare the host for guests of `planned`; leave it as it was found, with no guest running.
 
     `connect`: a libvirt URI, else libvirt runs embedded. The caller holds the host's lock.
     """

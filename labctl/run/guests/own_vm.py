@@ -103,7 +103,7 @@ class OwnVm:
         )
 
     def _paths(self, lab: Lab, disks: Disks, rendered: str) -> frozenset[str]:
-        """Every file that the copy may name."""
+        """Return every file that the copy may name."""
         own = self.own.domain
         labctls = parse(rendered).iterfind("devices/disk/source")
         return frozenset(

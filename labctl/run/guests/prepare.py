@@ -99,7 +99,7 @@ def _seed_files(image: Image) -> Mapping[str, str]:
 
 
 def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
-    """The overlay that a first boot of the image provisioned; booted now if there is none.
+    """Return the overlay that a first boot of the image provisioned; booted now if there is none.
 
     Raises BrokenError with the log's last lines when cloud-init failed.
     """

@@ -22,12 +22,12 @@ RESTORE_S = 60.0
 
 
 def guest_xml(lab: Lab, tuning: Tuning, disks: Disks) -> str:
-    """The validated domain XML of a tuning over a guest's disks."""
+    """Return the validated domain XML of a tuning over a guest's disks."""
     return lab.source.xml(lab, tuning, disks)
 
 
 def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None = None) -> str:
-    """The same for a guest of labctl's own image."""
+    """Return the same for a guest of labctl's own image."""
     xml = render(
         DomainRequest(
             name=lab.domain_name,

@@ -77,8 +77,9 @@ def tracers_of(study: Study) -> dict[str, tuple[str, ...]]:
 def lacking(
     study: Study, sides: Collection[Kind], kernels: Kernels
 ) -> dict[str, dict[Kind, Unmet]]:
-    """By workload and side, why it can't run there. A kernel of which nothing is known is left to
-    the trial."""
+    """Return by workload and side why it can't run there. An unknown kernel is left to the
+    trial.
+    """
     found: dict[str, dict[Kind, Unmet]] = {}
     for name, tracers in tracers_of(study).items():
         for side in (side for side in Kind if side in sides):

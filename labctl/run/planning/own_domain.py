@@ -52,8 +52,8 @@ class OwnGuest:
     """Disk to its size and time of last change in ns (0 for block devices, which have none)."""
 
     def check(self) -> None:
-        """Raises HostError when somebody has changed a disk since: what a copy's guest reads then
-        is no longer one disk."""
+        """Raise HostError when somebody has changed a disk since: what a copy's guest reads then is
+        no longer one disk."""
         now = _looks(self.domain)
         changed = [name for name, look in self.disks_as_found.items() if now.get(name) != look]
         if changed:
@@ -133,7 +133,7 @@ def own_of_run(folder: RunFolder) -> OwnGuest | None:
 
 
 def check_room(domain: OwnDomain, topology: Topology) -> None:
-    """Raises UsageError when the domain has more vCPUs than labctl may pin to CPUs of its own."""
+    """Raise UsageError when the domain has more vCPUs than labctl may pin to CPUs of its own."""
     if domain.vcpus > len(topology.pinnable):
         raise UsageError(
             f"'{domain.name}' has {domain.vcpus} vCPUs, and labctl may use CPUs "
@@ -143,7 +143,7 @@ def check_room(domain: OwnDomain, topology: Topology) -> None:
 
 
 def check_places(domain: OwnDomain, topology: Topology) -> None:
-    """Raises UsageError when the domain's own pins name what labctl can't use here: libvirt would
+    """Raise UsageError when the domain's own pins name what labctl can't use here: libvirt would
     start no guest."""
     cpus, nodes = named_places(domain)
     for what, absent, here in (
@@ -188,7 +188,7 @@ def misfits(
 
 
 def refuse_misfit(domain: OwnDomain, tuning: Tuning, reasons: Sequence[Unmet]) -> None:
-    """Raises UsageError for a tuning that was asked for by name and doesn't fit; nothing when
+    """Raise UsageError for a tuning that was asked for by name and doesn't fit; nothing when
     `reasons` is empty."""
     if reasons:
         raise UsageError(

@@ -33,7 +33,7 @@ _LOCKED = "lock"
 
 
 def check_files(domain: OwnDomain) -> None:
-    """Raises UsageError for a file that no copy may open, HostError for a disk in use."""
+    """Raise UsageError for a file that no copy may open, HostError for a disk in use."""
     for path in domain.firmware:
         _check_firmware(domain, path)
     for path in domain.boot_files:
@@ -73,9 +73,9 @@ def _why_no_file(path: Path) -> str | None:
 
 
 def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> None:
-    """Raises HostError while another process writes to the disk: QEMU's own locks tell of QEMUs,
-    on other hosts of a shared file system as well; O_EXCL tells of mounts (open(2)). Raises
-    UsageError for a disk that isn't what the XML says, or that lacks a part."""
+    """Raise HostError while another process writes to the disk: QEMU's own locks tell of QEMUs, on
+    other hosts of a shared file system as well; O_EXCL tells of mounts (open(2)). Raises UsageError
+    for a disk that isn't what the XML says, or that lacks a part."""
     try:
         exclusive = os.O_EXCL if _check_kind(domain, f"disk {disk.name}", disk.path) else 0
         os.close(os.open(disk.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | exclusive))

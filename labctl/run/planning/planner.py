@@ -71,7 +71,7 @@ class SweepRequest:
 
     @property
     def earlier(self) -> str | None:
-        """The run that this is a part of; None for a new one."""
+        """Return the run that this is a part of; None for a new one."""
         return self.resume or self.extend
 
 
@@ -100,7 +100,7 @@ class Planned:
 
     @property
     def pin_plan(self) -> PinPlan:
-        """The one that tunings use unless they say otherwise."""
+        """Return the one that tunings use unless they say otherwise."""
         return self.pin_plans[Strategy.COMPACT]
 
 
@@ -145,7 +145,7 @@ def _own_asked_for(request: SweepRequest) -> OwnGuest | None:
 
 
 def check_no_peers(study: Study) -> None:
-    """Raises UsageError for a study whose guests must have labctl's link."""
+    """Raise UsageError for a study whose guests must have labctl's link."""
     if has_peers(study):
         raise UsageError(
             f"study '{study.name}' has workloads that talk to a peer over labctl's own link, "
@@ -301,8 +301,8 @@ def _pin_plans(
 
 
 def _same_place(tuning: Tuning, plans: Mapping[Strategy, PinPlan]) -> list[Unmet]:
-    """A strategy that puts every thread where compact does is no other tuning here, unless the
-    guest is shown its topology or has its memory by it."""
+    """Find the strategies that put every thread where compact does and so are no other tuning,
+    unless the guest is shown its topology or has its memory by it."""
     pins, compact = plans[tuning.pin.strategy], plans[Strategy.COMPACT]
     shown = tuning.cpu.topology or tuning.memory.numa or tuning.memory.cells
     if tuning.pin.strategy is Strategy.COMPACT or shown:
@@ -320,7 +320,7 @@ def _same_place(tuning: Tuning, plans: Mapping[Strategy, PinPlan]) -> list[Unmet
 def _check_any_left(
     study: Study, tunings: Mapping[str, Tuning], skipped: Mapping[str, str]
 ) -> None:
-    """Raises HostError when nothing is left of what the study would try."""
+    """Raise HostError when nothing is left of what the study would try."""
     roles = study.roles.names()
     tried = [n for n in study.tunings if n not in roles and tunings[n].kind is Kind.GUEST]
     if tried and all(name in skipped for name in tried):
@@ -353,7 +353,7 @@ def plan_of(folder: RunFolder) -> Plan:
 
 
 def extended_plan(folder: RunFolder, blocks: int) -> Planned:
-    """`resumed_plan` of a finished run with so many more blocks.
+    """Return `resumed_plan` of a finished run with so many more blocks.
 
     Raises UsageError where the run is not finished.
     """

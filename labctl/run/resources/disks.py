@@ -61,8 +61,8 @@ def disk_bytes_needed(memory_bytes: int, *, image_is_built: bool) -> int:
 
 
 def make_overlay(backing: Path, path: Path, backing_format: str = "qcow2") -> None:
-    """A thin qcow2 at `path` over `backing`, which must not change from now on. A relative
-    `backing` is so from the folder of `path`."""
+    """Make a thin qcow2 at `path` over `backing`, which must not change from now on. A relative
+    `backing` starts at the folder of `path`."""
     path.unlink(missing_ok=True)
     run(
         ["qemu-img", "create", "-q", "-f", "qcow2", "-F", backing_format, "-b", backing, path],
@@ -73,7 +73,7 @@ def make_overlay(backing: Path, path: Path, backing_format: str = "qcow2") -> No
 
 
 def make_empty(path: Path, form: str) -> None:
-    """A disk of the data disk's size and that format, with nothing in it."""
+    """Make an empty disk of the data disk's size in that format."""
     path.unlink(missing_ok=True)
     run(
         ["qemu-img", "create", "-q", "-f", form, path, str(DATA_SIZE_BYTES)],

@@ -19,8 +19,8 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def free_pages(size: str, node: int | None = None, root: Path = _SYS) -> int | None:
-    """Huge pages of a size that nobody uses or has reserved; None where the kernel has none of
-    that size. Nodes don't count reservations of their own: each may be on any of them
+    """Return the huge pages of a size that are neither used nor reserved; None where the kernel has
+    none of that size. Nodes don't count reservations of their own: each may be on any of them
     (hugetlbpage.rst)."""
     try:
         free = int((_pool(size, node, root) / "free_hugepages").read_text())
@@ -37,7 +37,7 @@ def pages_of(xml: str) -> list[Pages]:
 
 @contextmanager
 def huge_pages(asked: Iterable[Pages], journal: Journal, root: Path = _SYS) -> Iterator[None]:
-    """Inside, as many huge pages are free as were asked for; nothing for a guest without.
+    """Provide as many free huge pages as requested inside the block; nothing for a guest without.
 
     Enter it before the guest starts and leave it after the guest has ended: pages that are in use
     can't be given back. Raises BrokenError, with what could be had, where the kernel finds no
@@ -81,8 +81,8 @@ def sizes_in_files(tunings: Iterable[Tuning]) -> set[str]:
 
 @contextmanager
 def hugetlbfs_mounted(sizes: Iterable[str], folder: Path, journal: Journal) -> Iterator[list[Path]]:
-    """A hugetlbfs mount below `folder` for each size of pages. libvirt looks at them when its
-    connection opens, so mount them before."""
+    """Mount hugetlbfs below `folder` for each size of pages, before libvirt's connection opens: it
+    looks at the mounts then."""
     with ExitStack() as stack:
         mounts = []
         for size in sorted(set(sizes)):

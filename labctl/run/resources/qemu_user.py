@@ -51,7 +51,7 @@ class QemuUser:
         return f"QEMU runs as root, because {'; '.join(self.why_root)}."
 
     def to_json(self) -> dict[str, Any]:
-        """What run.json says of it."""
+        """Return its entry in run.json."""
         return {"name": self.name, "why_root": list(self.why_root)}
 
 

@@ -49,7 +49,7 @@ WhyEnd = Callable[[int], str | None]
 
 
 def never(blocks: int) -> str | None:
-    """For a plan without a rule."""
+    """Never end early: for a plan without a rule."""
     return None
 
 
@@ -110,8 +110,8 @@ class Engine:
         self._done_before = len(self._done)
 
     def run(self) -> None:
-        """Every trial that isn't done, until the plan's rule ends the run, which `ended` says then;
-        of spare blocks those that are due.
+        """Run every trial that isn't done, and spare blocks that are due, until the plan's rule
+        ends the run, which `ended` then says.
 
         Raises what makes going on pointless.
         """

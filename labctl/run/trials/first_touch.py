@@ -19,7 +19,9 @@ MINOR, KVM = "minor", "kvm"
 
 
 def faults_so_far(bench: Bench) -> dict[str, int]:
-    """By kind, over all vCPUs: MINOR of a guest, and KVM where KVM tells of them; {} natively."""
+    """Return faults by kind over all vCPUs: MINOR of a guest, and KVM where KVM reports them; {}
+    natively.
+    """
     if not bench.vcpu_tids:
         return {}
     found = {MINOR: sum(map(_minor, bench.vcpu_tids))}

@@ -73,8 +73,8 @@ class Neighbours:
 
 @contextmanager
 def neighbours(lab: Lab, cpus: Sequence[int]) -> Iterator[Neighbours]:
-    """As many hogs as there are CPUs, free to move among them, as guests are. They enter the
-    image's tree beside what the caller does meanwhile, and wait there."""
+    """Start as many hogs as there are CPUs, free to move among them, as guests are. They enter the
+    image's tree while the caller works, and wait there."""
     command = hog_command()
     found = Neighbours()
     with ExitStack() as stack:

@@ -51,7 +51,7 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
 
 @contextmanager
 def believable(where: str) -> Iterator[None]:
-    """Raises BrokenError for numbers that parsers can't count with: what a guest writes may have
+    """Raise BrokenError for numbers that parsers can't count with: what a guest writes may have
     thousands of digits, or be beyond a float."""
     try:
         yield
@@ -126,7 +126,7 @@ def reparse(folder: RunFolder) -> tuple[int, list[str]]:
 
 
 def _check_whole(trial: TrialFolder, record: TrialRecord) -> None:
-    """Raises BrokenError for a trial whose recordings a redacted copy of its run has not."""
+    """Raise BrokenError for a trial whose recordings a redacted copy of its run has not."""
     if record.redacted and (left_out := record.redacted["left_out"]):
         raise BrokenError(
             f"{trial.path} is of a redacted copy, without {', '.join(left_out)}: its samples stay"

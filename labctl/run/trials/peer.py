@@ -44,8 +44,8 @@ class RunningPeer:
 
 @contextmanager
 def serving(lab: Lab, workload: Workload, parameters: Parameters) -> Iterator[RunningPeer | None]:
-    """The workload's server, ready, on the housekeeping CPUs of the plan; None for a workload that
-    has none. It is ended at the end. Raises BrokenError with what it says when it doesn't start.
+    """Start the workload's server on the housekeeping CPUs of the plan and end it at the end; yield
+    None for a workload without one. Raises BrokenError with its output when it doesn't start.
     """
     wanted = workload.peer(parameters)
     if wanted is None:

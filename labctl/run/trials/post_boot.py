@@ -31,8 +31,8 @@ class PostBootSetup:
         self._facts: dict[str, Any] | None = None
 
     def set_up(self, channel: Channel, data_path: str) -> None:
-        """Done in every boot, so that all are saved in the same state. `data_path`: the data disk
-        in that guest."""
+        """Set up the guest in every boot, so that all are saved in the same state. `data_path`: the
+        data disk in that guest."""
         if self._facts is None:
             self._facts = machine_facts(
                 lambda paths: channel.read(paths, Deadline.after(30, "the guest's facts"))

@@ -239,8 +239,8 @@ def _known_threads(bench: Bench, hogs: Neighbours, peer: RunningPeer | None) -> 
 def warm_up(
     bench: Bench, workload: Workload, setting: Setting, request: TrialRequest
 ) -> dict[str, Any]:
-    """Windows of the same workload until their rates show no trend, nor under KVM the faults on
-    memory that is touched for the first time (METHOD rule 6).
+    """Run windows of the same workload until neither their rates nor, under KVM, the faults on
+    newly touched memory show a trend (METHOD rule 6).
 
     A workload that only computes does the same operations in each window, as many as the run's
     first one tells, and is rated by the CPU time that they take: what others on the host take away
@@ -313,7 +313,7 @@ def _rusage_s(told: Mapping[str, Any]) -> float:
 
 
 def _check_native_placement(pid: int, cpus: CpuSet, sched: Sched | None) -> None:
-    """Raises BrokenError when the waiting command is not where and what its twin asks for."""
+    """Raise BrokenError when the waiting command is not where and what its twin asks for."""
     problems = readback.native_mismatches(pid, cpus, sched)
     if problems:
         raise BrokenError("; ".join(problems))

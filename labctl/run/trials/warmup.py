@@ -21,13 +21,17 @@ reached by luck alone."""
 
 
 def slope(rates: Sequence[float]) -> float:
-    """Relative change per window: the least-squares slope of ln(rate) over the window number."""
+    """Return the relative change per window: the least-squares slope of ln(rate) over the window
+    number.
+    """
     number, logs = _centred(rates)
     return float(number @ logs / (number @ number))
 
 
 def standard_error(rates: Sequence[float]) -> float:
-    """Standard error of `slope`, from the scatter around the fitted line (n - 2 degrees)."""
+    """Return the standard error of `slope`, from the scatter around the fitted line (n - 2
+    degrees).
+    """
     number, logs = _centred(rates)
     residual = logs - slope(rates) * number
     return math.sqrt(residual @ residual / (len(rates) - 2) / (number @ number))

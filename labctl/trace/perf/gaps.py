@@ -43,7 +43,7 @@ class Gaps:
         times: Nanoseconds,
         cpus: NDArray[np.int32],
     ) -> None:
-        """The next records of the file: losses, and samples at the ascending places `at`."""
+        """Take the file's next records: losses, and samples at the ascending places `at`."""
         if losses or self._open:
             self._place(losses, at, times, cpus)
         self._last[cpus] = times
@@ -76,12 +76,14 @@ class Gaps:
                 self._open.append((loss.cpu, int(before), loss.count))
 
     def lost_in_all(self, cpu: int, count: int) -> None:
-        """perf's own sum, at the end, of what one event lost on a CPU. It holds what
-        PERF_RECORD_LOST has told and what was lost after the last one."""
+        """Take perf's final sum of what one event lost on a CPU: it includes PERF_RECORD_LOST and
+        later losses."""
         self._said[cpu] += count
 
     def gaps(self, start_ns: int, end_ns: int) -> tuple[Gap, ...]:
-        """In order of time. `start_ns`, `end_ns`: of the trace, where no sample bounds a gap."""
+        """Return the gaps in order of time. `start_ns`, `end_ns`: of the trace, where no sample
+        bounds a gap.
+        """
         unbounded = [
             (cpu, int(self._last[cpu]), None, said - self._counted[cpu])
             for cpu, said in self._said.items()

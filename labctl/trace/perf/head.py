@@ -105,7 +105,7 @@ class Head:
     layouts_at: int
 
     def name(self, attr: Attr) -> str | None:
-        """`sched:sched_switch`; None for what is no tracepoint, or one without a format."""
+        """Return `sched:sched_switch`; None for an event that is no tracepoint or has no format."""
         found = self.formats.get(attr.config) if attr.is_tracepoint else None
         return found.name if found else None
 
@@ -125,7 +125,7 @@ class Head:
 
     @property
     def ids(self) -> tuple[NDArray[np.uint64], NDArray[np.int16]]:
-        """The ids of all events, ascending, and of each the index of its attr."""
+        """Return the ids of all events, ascending, and of each the index of its attr."""
         pairs = sorted((id_, index) for index, a in enumerate(self.attrs) for id_ in a.ids)
         return (
             np.array([id_ for id_, _ in pairs], dtype=np.uint64),
@@ -167,13 +167,13 @@ class Head:
 
 
 def broken(where: str, what: str, at: int | None = None) -> NoReturn:
-    """Raises BrokenError: the file isn't what perf writes."""
+    """Raise BrokenError: the file isn't what perf writes."""
     place = "" if at is None else f" at byte {at:,}"
     raise BrokenError(f"'{where}' can't be read as perf.data{place}: {what}", hint=_ANOTHER)
 
 
 def refused(where: str, what: str) -> NoReturn:
-    """Raises BrokenError: it was recorded in a way that can't be read here."""
+    """Raise BrokenError: it was recorded in a way that can't be read here."""
     raise BrokenError(f"'{where}' {what}", hint=RECORD)
 
 
@@ -281,7 +281,7 @@ def _check(head: Head) -> None:
 
 
 def check_wanted(head: Head, attr: Attr) -> None:
-    """Raises BrokenError where this tracepoint was recorded in a way that tells too little."""
+    """Raise BrokenError where this tracepoint was recorded in a way that tells too little."""
     name = head.name(attr)
     if not attr.sample_type & RAW:
         refused(head.where, f"has no fields of {name}: 'perf record -R' records them")

@@ -72,8 +72,8 @@ class Columns:
         tids: NDArray[np.int32],
         threads: Threads,
     ) -> None:
-        """The chunk's samples `own` are of this tracepoint, and have its own bytes, after their
-        number, at `raw_word`. Raises BrokenError where those are too few, or garbage."""
+        """Take the chunk's samples `own` of this tracepoint, whose own bytes, after their number,
+        are at `raw_word`. Raises BrokenError where those are too few, or garbage."""
         starts = chunk.samples[own]
         self._check(chunk, starts, chunk.ends[own], raw_word)
         raw_at = 8 * raw_word + _RAW_HEAD
@@ -147,8 +147,8 @@ class Columns:
         return Events(time_ns=times, cpu=cpus, tid=tids, fields=fields)
 
     def _narrowed(self, name: str) -> Numbers:
-        """A signed column of 8 bytes, as a thread's state has, is int32 where every value fits:
-        half the memory."""
+        """Narrow a signed column of 8 bytes, such as a thread's state, to int32 where every value
+        fits: half the memory."""
         column = self.columns.pop(name)
         used, small = column[: self.count], np.iinfo(np.int32)
         if not self.fields[name].signed or not len(used) or column.dtype == np.int32:

@@ -30,7 +30,7 @@ class Threads:
         self._end = 1  # above all threads that were told of
 
     def run_in(self, tids: NDArray[np.int32], pids: NDArray[np.int32]) -> None:
-        """These threads are of these processes; where they differ, the last one holds."""
+        """Record the threads' processes; where records differ, the last one holds."""
         known = (tids > 0) & (tids <= MAX_TID) & (pids > 0) & (pids <= MAX_TID)
         if not known.all():
             tids, pids = tids[known], pids[known]
@@ -51,9 +51,9 @@ class Threads:
         *,
         anew: bool,
     ) -> None:
-        """Events at the bytes `at` of the file, ascending, name threads: `starts` are the places
-        of the names in `names`. The last name holds; without `anew` only threads get one that have
-        none yet, which costs less."""
+        """Record names of threads from events at the ascending bytes `at` of the file; `starts` are
+        the names' places in `names`. The last name holds; without `anew` only unnamed threads get
+        one, which costs less."""
         if not anew:
             nameless = np.flatnonzero(self._named_at[tids] == 0)
             tids, at, starts = tids[nameless], at[nameless], starts[nameless]
@@ -68,7 +68,7 @@ class Threads:
         self._names[tids[last]] = names[starts[last, np.newaxis] + np.arange(COMM_BYTES // 4)]
 
     def is_called(self, tid: int, at: int, name: bytes) -> None:
-        """A record at byte `at` of the file names a thread."""
+        """Record a thread's name from the record at byte `at` of the file."""
         if 0 < tid <= MAX_TID and at >= self._named_at[tid]:
             padded = name[:COMM_BYTES].ljust(COMM_BYTES, b"\0")
             self._end = max(self._end, 1 + tid)

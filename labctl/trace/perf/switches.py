@@ -69,7 +69,7 @@ class Switches:
         return bool(self._parts)
 
     def take(self, chunk: Chunk) -> None:
-        """Raises BrokenError where one can't be."""
+        """Raise BrokenError where one can't be."""
         words, at = chunk.words, chunk.switches
         end = at + 2 + len(self._trailer)
         # struct { header, u32 next_prev_pid, next_prev_tid, sample_id { u32 pid, tid, ... } }

@@ -116,8 +116,8 @@ class HostSide:
     def of(
         cls, trace: Trace, names: Mapping[int, str], window_ns: tuple[int, int] | None = None
     ) -> HostSide:
-        """`names`: of threads that are known better than the trace knows them. Without a window
-        all of the trace is shown."""
+        """Make the host's side. `names`: of threads that labctl knows better than the trace.
+        Without a window the whole trace is shown."""
         exits = trace.events.get(EXIT)
         isa = exits.fields.get("isa") if exits is not None else None
         return cls(
@@ -137,7 +137,7 @@ class HostSide:
         return any(len(self.trace.events.get(name, ())) for name in (ENTRY, EXIT))
 
     def name(self, tid: int) -> str:
-        """A vCPU's thread that is none of this guest's says so: it is called as its own are."""
+        """Name a thread; a vCPU of another guest says so, as its name looks like this guest's."""
         if tid == 0:
             return "idle CPU"
         name = self.names.get(tid, f"thread {tid}")

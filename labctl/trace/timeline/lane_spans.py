@@ -39,7 +39,7 @@ class LaneSpans:
         return LaneSpans(start[first], end[last], state[first], key[first])
 
     def lane(self, title: str, side: str, vcpu: int, text: Callable[[int], str]) -> Lane:
-        """`text`: the detail of a key other than 0."""
+        """Return the lane. `text`: the detail of a key other than 0."""
         keys, inverse = np.unique(self.key, return_inverse=True)
         texts = [text(int(key)) if key else "" for key in keys]
         details = tuple(dict.fromkeys(texts))  # two keys may say the same
@@ -58,7 +58,7 @@ class LaneSpans:
 
 
 def stacked(parts: Sequence[LaneSpans]) -> LaneSpans:
-    """Spans that don't overlap, in order of time."""
+    """Return spans that don't overlap, in order of time."""
     start = np.concatenate([part.start_ns for part in parts])
     order = np.argsort(start, kind="stable")
     return LaneSpans(
@@ -90,7 +90,7 @@ class Holes:
         return cls(pairs[:, 0], pairs[:, 1])
 
     def of_spans(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> tuple[Nanoseconds, ...]:
-        """For each span, until when and from when on nothing of it was lost. Both are its end
+        """Return for each span until when and from when on nothing of it was lost; both are its end
         where it has no hole."""
         if not len(self.start_ns):
             return end_ns, end_ns
@@ -161,7 +161,7 @@ def overlaps(
 
 
 def ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """first[0], first[0] + 1, ... (counts[0] of them), first[1], ...: all in one row."""
+    """Return first[0], first[0] + 1, ... (counts[0] of them), first[1], ...: all in one row."""
     before = np.cumsum(counts) - counts
     found: NDArray[np.int64] = np.arange(int(counts.sum())) + np.repeat(first - before, counts)
     return found

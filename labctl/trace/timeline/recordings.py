@@ -51,12 +51,12 @@ class Traces:
 
     @cached_property
     def host(self) -> Trace | str | None:
-        """A sentence where the file can't be read, None where there is none."""
+        """Return why the file can't be read, None where there is no file."""
         return self._read(files.HOST)
 
     @cached_property
     def guest(self) -> Trace | str | None:
-        """As `host`; what a guest wrote may be anything."""
+        """Return the guest's trace, as `host`; a guest may have written anything."""
         return self._read(files.GUEST)
 
     def _read(self, name: str) -> Trace | str | None:
@@ -88,9 +88,9 @@ class Recordings:
 
 
 def recordings(traces: Traces, program: str, readings: Iterable[Reading] = ()) -> Recordings:
-    """`program`: what labctl calls the workload's. `readings`: of its own output. Raises UsageError
-    for a trial that wasn't traced, BrokenError naming a file of labctl's own that isn't what was
-    written."""
+    """Return the trial's recordings. `program`: labctl's name for the workload's program.
+    `readings`: of its own output. Raises UsageError for a trial that wasn't traced, BrokenError
+    naming a file of labctl's own that isn't what was written."""
     folder = traces.folder
     noted = [noted_problem(folder, recorder) for recorder in (HOST_TRACE, GUEST_TRACE)]
     problems = [f"{sentence}." for sentence in noted if sentence]

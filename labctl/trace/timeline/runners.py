@@ -55,7 +55,7 @@ class Runners:
         return cls(found)
 
     def during(self, start_ns: Nanoseconds, end_ns: Nanoseconds, cpu: NDArray[np.int32]) -> Waits:
-        """Waits for CPUs, cut wherever another one was seen to take the CPU."""
+        """Return waits for CPUs, cut wherever another thread was seen to take the CPU."""
         rows = np.arange(len(start_ns))
         parts = []
         for number in np.unique(cpu):

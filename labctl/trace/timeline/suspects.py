@@ -84,9 +84,9 @@ class _Seen:
 
 
 def double_scheduling(sides: Sides) -> Found:
-    """The guest has a CPU run a task for 1 ms and more in which that vCPU waits for a CPU itself:
-    the task doesn't run, and the guest doesn't know. Nothing shorter than what the clocks may
-    differ by."""
+    """Find steal in the guest: its CPU runs a task for 1 ms or more while that vCPU waits for a CPU
+    itself: the task doesn't run, and the guest doesn't know. Nothing shorter than what the clocks
+    may differ by."""
     least = max(DOUBLE_NS, sides.error_ns)
     seen = [_waiting_with_task(sides, vcpu) for vcpu in sides.both]
     long = [one.take(one.end_ns - one.start_ns >= least) for one in seen]
@@ -102,8 +102,8 @@ def double_scheduling(sides: Sides) -> Found:
 
 
 def lock_holders(sides: Sides) -> Found:
-    """A vCPU that runs a task waits for a CPU, while other vCPUs exit for spinning (PAUSE). Whether
-    they spin for what that task holds is in no trace."""
+    """Find lock-holder preemption: a vCPU with a task waits while other vCPUs exit for PAUSE.
+    Whether they spin for what that task holds is in no trace."""
     exits = sides.host.trace.events.get(EXIT)
     seen = []
     if exits is not None and "exit_reason" in exits.fields:
@@ -127,9 +127,9 @@ def lock_holders(sides: Sides) -> Found:
 
 
 def wake_up_chains(sides: Sides) -> Found:
-    """A halted vCPU is woken, waits for a CPU, runs, and its guest, idle until then, switches a
-    task in: 1 ms and more from the wake-up of the one to the switch-in of the other. Nothing
-    shorter than what the clocks may differ by."""
+    """Find late wake-ups: a halted vCPU is woken, waits for a CPU, runs, and its guest, idle until
+    then, switches a task in: 1 ms and more from the wake-up of the one to the switch-in of the
+    other. Nothing shorter than what the clocks may differ by."""
     least = max(CHAIN_NS, sides.error_ns)
     seen = []
     for vcpu in sides.both:

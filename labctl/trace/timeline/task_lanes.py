@@ -25,7 +25,7 @@ def switching_cpus(trace: Trace) -> list[int]:
 def task_lane(
     trace: Trace, cpu: int, *, side: str, mapped: Mapped, window_ns: tuple[int, int]
 ) -> Lane:
-    """TASK (its name is the detail) and IDLE, from one switch of the CPU to its next.
+    """Return TASK (its name is the detail) and IDLE, from one switch of the CPU to the next.
 
     UNKNOWN where events were lost, and where the task that leaves isn't the one that came: switches
     in between weren't recorded. `mapped`: of the trace's times. `window_ns`: what is shown, by the

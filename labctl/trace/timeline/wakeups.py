@@ -80,7 +80,7 @@ class Unseen:
 
     @property
     def total_ns(self) -> int:
-        """The most that their wake-ups can have waited, all together."""
+        """Return the most that their wake-ups can have waited, all together."""
         return int((self.end_ns - self.start_ns).sum())
 
     def within(self, start_ns: int, end_ns: int) -> Unseen:
@@ -100,7 +100,7 @@ class Woken:
     unslept_ns: Nanoseconds
 
     def only(self, chosen: Flags) -> Woken:
-        """With some of the wake-ups."""
+        """Return the value with only some of the wake-ups."""
         return replace(self, wakeups=self.wakeups.take(chosen))
 
     def within(self, start_ns: int, end_ns: int) -> Woken:
