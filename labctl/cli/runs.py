@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import BrokenError, ExitCode, HostError, LabctlError, UsageError
-from labctl.cli import run_export, run_import
-from labctl.cli.being_measured import refuse_if_running
-from labctl.cli.common import Group, console, print_json, results_option, runs_folder
+from labctl.cli import run_import
+from labctl.cli.common import Group, console, print_json, results_option, runs_folder, state_paths
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import LoadedRun, RunFolder
@@ -25,7 +24,6 @@ def command() -> None:
 
 
 command.add_command(run_import.command)
-command.add_command(run_export.command)
 
 
 @command.command("list")
@@ -116,7 +114,7 @@ def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path |
     place = runs_folder(results)
     folders = [RunFolder.find(place, name) for name in run_names]
     for folder in folders:
-        refuse_if_running(folder)
+        _refuse_if_running(folder)
     if not yes:
         _ask(folders)
     for folder in folders:
@@ -128,6 +126,70 @@ def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path |
             click.echo(f"Removed {folder.path}")
     if as_json:
         print_json({"schema": 1, "removed": [str(folder.path) for folder in folders]})
+
+
+@command.command("export")
+@click.argument("run_name", metavar="RUN")
+@click.option(
+    "--redact",
+    "redacting",
+    is_flag=True,
+    help="Take out names, users, serials, addresses and paths.",
+)
+@click.option(
+    "--out",
+    "target",
+    metavar="FILE.tar.gz|FOLDER",
+    type=click.Path(path_type=Path),
+    help="Where to write it (default: RUN.tar.gz or redacted.tar.gz in the present folder).",
+)
+@_json
+@results_option
+@click.pass_context
+def export_run(
+    context: click.Context,
+    run_name: str,
+    redacting: bool,
+    target: Path | None,
+    as_json: bool,
+    results: Path | None,
+) -> None:
+    """Copy RUN to pass it on: a packed file or a folder, which labctl reads as the run."""
+    from labctl.base.wording import counted, printable
+    from labctl.run.commands.export import export
+    from labctl.store.run_folder import RunFolder
+
+    folder = RunFolder.find(runs_folder(results), run_name)
+    _refuse_if_running(folder)
+    target = target or Path("redacted.tar.gz" if redacting else f"{folder.name}.tar.gz")
+    done = export(folder, target, state_paths(context), redacting=redacting)
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "run": done.name,
+                "path": str(target),
+                "redacted": redacting,
+                "files": done.files,
+                "taken_out": done.taken_out,
+                "left_out": done.left_out,
+                "kept": done.kept,
+            }
+        )
+        return
+    click.echo(printable(f"{counted(done.files, 'file')} of '{done.name}' in {target}"))
+    if redacting:
+        found = ", ".join(f"{kind} {count}" for kind, count in done.taken_out.items())
+        click.echo(f"Taken out, by kind and how often: {found or 'nothing was found'}.")
+    for name, why in done.left_out.items():
+        click.echo(printable(f"Left out: {name}: {why}."))
+    for text, kind in done.kept.items():
+        click.echo(
+            printable(
+                f"Not taken out, as it is also a word of the run: '{text}' ({kind}). Look for it."
+            ),
+            err=True,
+        )
 
 
 def _entry(folder: RunFolder) -> dict[str, Any]:
@@ -250,3 +312,33 @@ def reparse_run(run_name: str, results: Path | None) -> None:
         click.echo(problem, err=True)
     if problems:
         raise BrokenError(f"{counted(len(problems), 'trial')} can't be parsed: the samples stay")
+
+
+def _refuse_if_running(folder: RunFolder) -> None:
+    """Raise HostError when a living labctl on this host writes into the folder."""
+    from labctl.base.jsontext import parse_json
+    from labctl.base.paths import host_lock
+
+    try:
+        with host_lock().open(encoding="utf-8") as lock:
+            holder = parse_json(lock.read())
+            if holder["run_folder"] != str(folder.path) or not _is_held(lock.fileno()):
+                return
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # nobody holds it, or its holder says nothing of a run
+    raise HostError(
+        f"run '{folder.name}' is being measured by process {holder['pid']} since {holder['since']}",
+        hint=f"Wait until it is done, or end it with 'kill {holder['pid']}'.",
+    )
+
+
+def _is_held(lock: int) -> bool:
+    """Return whether a living process holds the lock: after SIGKILL its text stays, the lock
+    doesn't."""
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

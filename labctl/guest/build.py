@@ -20,7 +20,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
-from labctl.guest import cloud, derive, images, packages
+from labctl.guest import apt, cloud, derive, images
 from labctl.guest.disk import make_disk
 from labctl.guest.fetch import Fetched, fetch
 from labctl.guest.images import Image
@@ -114,12 +114,12 @@ def _build_in(
         cloud.make_tree(fetched.path, spec.cloud_image, tree, deadline, listener)
         # A cloud image's own would wait for partitions that this disk has not.
         write_file(tree, "etc/fstab", "")
-        packages.write_files(tree, recipe)
+        _write_files(tree, recipe)
         cloud.add_packages(tree, recipe, deadline, listener)
     else:
         assert spec.suite is not None  # the recipe was checked
         assert spec.kernel is not None
-        packages.make_tree(tree, spec.suite, spec.kernel, recipe, deadline, listener)
+        _make_tree(tree, spec.suite, spec.kernel, recipe, deadline, listener)
     installed = _installed_packages(tree, deadline)
     _configure(tree, recipe)
     _take_kernel(tree, folder)
@@ -211,3 +211,45 @@ def _tree_bytes(tree: Path) -> int:
             status: Any = os.lstat(os.path.join(folder, name))
             sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(sizes.values())
+
+
+def _make_tree(
+    tree: Path, suite: str, kernel: str, recipe: Recipe, deadline: Deadline, listener: Listener
+) -> None:
+    """Install a kernel's package and the recipe's into a new folder, with what they need."""
+    spec = recipe.spec
+    listener(Note(text=f"Installing {len(spec.packages) + 1} packages and what they need"))
+    options = [f"--aptopt={option}" for option in apt.host_options(deadline)]
+    options += [f"--dpkgopt=path-exclude={pattern}" for pattern in spec.exclude]
+    # Before the kernel's package makes its initrd, which follows these files.
+    staged = tree.with_name("files")
+    staged.mkdir(exist_ok=True)
+    _write_files(staged, recipe)
+    mmdebstrap = [
+        "mmdebstrap",
+        "--mode=root",
+        "--variant=minbase",
+        "--format=directory",
+        f"--include={','.join([kernel, *spec.packages])}",
+        "--aptopt=APT::Install-Recommends false",
+        # What is unpacked twice after a crash is thrown away anyway.
+        "--dpkgopt=force-unsafe-io",
+        *options,
+        f"--essential-hook=sync-in '{staged}' /",
+        suite,
+        str(tree),
+    ]
+    sources = apt.host_sources(suite)
+    process.run(
+        [*mmdebstrap, "-"] if sources else mmdebstrap,
+        stdin="\n".join(sources) + "\n" if sources else None,
+        deadline=deadline,
+        hint="Try 'apt-get update': the image is made from the package sources of this host.",
+    )
+    shutil.rmtree(staged, ignore_errors=True)
+
+
+def _write_files(root: Path, recipe: Recipe) -> None:
+    """Write the recipe's own files below `root`."""
+    for name, text in recipe.spec.files.items():
+        write_file(root, name, text)

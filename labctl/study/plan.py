@@ -13,10 +13,10 @@ from labctl.base.stopping import Stopping, stopping_of
 from labctl.base.tuning import Kind, Tuning
 from labctl.store.jsonfile import canonical, newer
 from labctl.store.run_folder import PLAN_SCHEMA
-from labctl.study.order import FACTORS, boot_of, cells_of
 from labctl.study.published import PublishedSource
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.tuning_digest import does, listed, tuning_digest
+from labctl.study.williams import FACTORS, boot_of, cells_of
 
 MOST_TRIALS = 250_000
 """Of one plan: a week of trials of two seconds."""

@@ -1,4 +1,4 @@
-"""Balanced, seeded orders: Williams designs.
+"""Order the tunings and trials of a block by balanced, seeded Williams designs.
 
 E. J. Williams, "Experimental designs balanced for the estimation of residual effects of
 treatments", Australian Journal of Scientific Research A 2 (1949), 149-168: with an even number of
@@ -9,7 +9,8 @@ often right after every other; with an odd number it takes 2n.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TypeVar
 
 Item = TypeVar("Item", int, str)
@@ -57,6 +58,41 @@ def block_order(items: Iterable[str], *, seed: int, block: int, what: str) -> tu
     # Rows are shuffled inside each Latin square, so that every n blocks balance the positions.
     row = rows[half * n + _shuffled(range(n), f"{stream}/rows/{half}")[within]]
     return tuple(labels[treatment] for treatment in row)
+
+
+FACTORS = ("tuning", "workload", "condition")
+"""The factors that a cell assigns levels to; later studies add more."""
+
+
+def cells_of(
+    block: int,
+    *,
+    seed: int,
+    kinds: Mapping[str, str],
+    workloads: Collection[str],
+    conditions: Collection[str],
+    skipped: Mapping[str, Mapping[str, str]],
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield position and cell of each trial of a block, in order. `kinds`: of each tuning;
+    `skipped`: workloads with the kinds that can't have them.
+
+    A tuning is restored once per block and all its trials run inside that restore; their order is
+    the same for every tuning of the block, so that what one trial does to the next cancels in the
+    comparison.
+    """
+    pairs = {"/".join(pair): pair for pair in product(workloads, conditions)}
+    inside = block_order(pairs, seed=seed, block=block, what="trials")
+    order = block_order(kinds, seed=seed, block=block, what="tunings")
+    for position, tuning in enumerate(order, start=1):
+        for workload, condition in (pairs[name] for name in inside):
+            if kinds[tuning] not in skipped.get(workload, {}):
+                yield position, dict(zip(FACTORS, (tuning, workload, condition), strict=True))
+
+
+def boot_of(block: int, blocks_per_boot: int) -> int:
+    """Return the boot that a block shares, from 1. From the block's number alone, so that it
+    stays."""
+    return (block + blocks_per_boot - 1) // blocks_per_boot
 
 
 def _shuffled(items: Sequence[Item], stream: str) -> list[Item]:
