@@ -48,7 +48,7 @@ lint: setup
 docs: setup
 	$(labctl) domain list --markdown > docs/tunings.md
 	$(bin)/python -m tools.study_keys > docs/studies.md
-	$(bin)/python -m tools.metrics_page
+	$(bin)/python -m tools.pages
 
 bench: image
 	@$(bin)/python -m tools.bench $(ARGS)

@@ -18,13 +18,16 @@ MOST_GROUPS: Final = 2_000_000
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
-_CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
+_CONTROLS = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xaa-\xae]|\xe2\x81[\xa6-\xa9]"
+)
 
 
 def without_controls(data: bytes) -> bytes:
     """Return JSON text (UTF-8) with the control characters escaped that JSON lets stand: U+007F to
-    U+009F, of which terminals take some for the begin of a sequence."""
-    return _CONTROLS.sub(lambda found: b"\\u00%02x" % found.group()[-1], data)
+    U+009F, of which terminals take some for the begin of a sequence, and those by which a text
+    is read in another direction."""
+    return _CONTROLS.sub(lambda found: b"\\u%04x" % ord(found.group().decode()), data)
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,21 +15,22 @@ from labctl.cli.common import (
     results_option,
     runs_folder,
 )
+from labctl.report.export.formats import FORMATS
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
-    from labctl.store.run_folder import LoadedRun, RunFolder
+    from labctl.store.run_folder import RunFolder
 
-_FORMATS = ("json", "csv", "parquet", "openmetrics", "prometheus")
+
+def _format_options(command: Callable[..., None]) -> Callable[..., None]:
+    for one in reversed(FORMATS):
+        command = click.option(one.option, one.name, is_flag=True, help=one.help)(command)
+    return command
 
 
 @click.command("report")
 @click.argument("run_name", metavar="RUN")
-@click.option("--json", is_flag=True, help="Print JSON (docs/report-schema.md).")
-@click.option("--csv", is_flag=True, help="Print every sample as CSV.")
-@click.option("--parquet", is_flag=True, help="Print every sample as a Parquet file.")
-@click.option("--openmetrics", is_flag=True, help="Print levels, effects and verdicts as metrics.")
-@click.option("--prometheus", is_flag=True, help="The same for node_exporter's textfile collector.")
+@_format_options
 @click.option(
     "--out",
     metavar="FILE",
@@ -46,14 +47,14 @@ def command(
     **formats: bool,
 ) -> None:
     """Show what RUN found; RUN is a run's name or its folder."""
-    chosen = [name for name in _FORMATS if formats[name]]
+    chosen = [one for one in FORMATS if formats[one.name]]
     if len(chosen) > 1:
-        raise click.UsageError(f"--{chosen[0]} or --{chosen[1]}, not both")
+        raise click.UsageError(f"{chosen[0].option} or {chosen[1].option}, not both")
     if out is not None and not chosen:
-        choices = ", ".join(f"--{name}" for name in _FORMATS)
+        choices = ", ".join(one.option for one in FORMATS)
         raise click.UsageError(f"--out needs one of {choices}; a page has '--html FILE'")
-    if chosen == ["parquet"] and out is None and sys.stdout.isatty():
-        raise click.UsageError("a Parquet file is nothing for a terminal: give '--out FILE'")
+    if chosen and not chosen[0].is_text and out is None and sys.stdout.isatty():
+        raise click.UsageError(f"{chosen[0].option} is nothing for a terminal: give '--out FILE'")
 
     from labctl.analysis.judge import judge
     from labctl.report.page.files import PAGE, check_folder, write_page
@@ -71,42 +72,14 @@ def command(
         page = folder.path / PAGE
         print_report(console(), run, judge(run), html=page if page.is_file() else None)
     elif chosen and out is None:
-        _export(run, chosen[0], sys.stdout.buffer)
+        for piece in chosen[0].pieces(run):
+            sys.stdout.buffer.write(piece)
         return
     elif chosen and out is not None:
         with output_file(out) as file:
-            _export(run, chosen[0], file)
+            file.writelines(chosen[0].pieces(run))
     for written in filter(None, (html_file, out)):
         click.echo(f"Wrote {written}")
-
-
-def _export(run: LoadedRun, name: str, file: IO[bytes]) -> None:
-    """Formats of samples need no judgement, nor what their neighbours import."""
-    if name == "csv":
-        from labctl.report.export.samples_csv import samples_csv
-
-        for rows in samples_csv(run):
-            file.write(rows.encode())
-    elif name == "parquet":
-        from labctl.report.export.samples_parquet import write_samples
-
-        write_samples(run, file)
-    else:
-        for piece in _judged(run, name):
-            file.write(piece)
-
-
-def _judged(run: LoadedRun, name: str) -> Iterable[bytes]:
-    from labctl.analysis.judge import judge
-
-    judgement = judge(run)
-    if name == "json":
-        from labctl.report.export.json_report import report_pieces
-
-        return report_pieces(run, judgement)
-    from labctl.report.export.openmetrics import openmetrics, prometheus
-
-    return [(openmetrics if name == "openmetrics" else prometheus)(run, judgement)]
 
 
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:

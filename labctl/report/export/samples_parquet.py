@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,9 +31,9 @@ VERSION_KEY = "labctl.samples.schema"
 _Codes = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 
-def write_samples(run: LoadedRun, file: IO[bytes]) -> None:
-    """Write all attempts, invalid ones too. A metric that can't be had has a null as value."""
-    table = _table(run)
+def samples_parquet(run: LoadedRun) -> bytes:
+    """Return all attempts, invalid ones too. A metric that can't be had has a null as value."""
+    table, file = _table(run), io.BytesIO()
     # Without Arrow's own schema beside Parquet's, texts are texts to every reader; with it, what
     # is a reference into a list here would be a category there.
     with pq.ParquetWriter(file, table.schema, compression="zstd", store_schema=False) as writer:
@@ -40,6 +41,7 @@ def write_samples(run: LoadedRun, file: IO[bytes]) -> None:
         writer.add_key_value_metadata(
             {VERSION_KEY: str(SCHEMA), "labctl.version": __version__, "labctl.run": run.name}
         )
+    return file.getvalue()
 
 
 def _table(run: LoadedRun) -> Any:

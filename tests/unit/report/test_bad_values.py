@@ -19,10 +19,9 @@ from labctl.analysis.judge import judge
 from labctl.base.errors import UsageError
 from labctl.cli.compare import command as compare_command
 from labctl.cli.report import command as report_command
+from labctl.report.export.formats import FORMATS
 from labctl.report.export.json_report import report_json
-from labctl.report.export.openmetrics import openmetrics, prometheus
-from labctl.report.export.samples_csv import samples_csv
-from labctl.report.export.samples_parquet import write_samples
+from labctl.report.export.openmetrics import openmetrics
 from labctl.report.page.report_page import page
 from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import RunFolder
@@ -94,9 +93,8 @@ def test_it_is_said_in_a_sentence_and_no_form_breaks(tmp_path: Path, name: str) 
     for text in (out.getvalue(), page(run, judgement, folder.path)):
         assert "".join(sentence.split()) in "".join(text.split()).replace("&#39;", "'")
     assert list(families_of(openmetrics(run, judgement).decode()))
-    assert prometheus(run, judgement)
-    assert list(samples_csv(run))
-    write_samples(run, io.BytesIO())
+    for one in FORMATS:
+        assert b"".join(one.pieces(run))
 
 
 READERS: dict[str, str] = {
@@ -108,7 +106,7 @@ READERS: dict[str, str] = {
 
 
 @pytest.mark.parametrize("what", list(READERS))
-@pytest.mark.parametrize("words", [["--json"], ["--csv"], ["--parquet"], ["--openmetrics"], []])
+@pytest.mark.parametrize("words", [*([one.option] for one in FORMATS), []])
 def test_what_a_newer_labctl_wrote_is_refused_by_name(
     tmp_path: Path, what: str, words: list[str]
 ) -> None:

@@ -185,28 +185,6 @@ def test_rm_refuses_a_run_that_is_being_measured(
 
 
 @pytest.mark.parametrize(
-    ("name", "begins"),
-    [
-        ("json", b"{"),
-        ("csv", b"run,study,trial,"),
-        ("parquet", b"PAR1"),
-        ("openmetrics", b"# HELP labctl_run "),
-        ("prometheus", b"# HELP labctl_run_info "),
-    ],
-)
-def test_each_format_is_printed_or_written(
-    results: str, tmp_path: Path, name: str, begins: bytes
-) -> None:
-    asked = ("example", "--results", results, f"--{name}")
-    printed = CliRunner().invoke(report_command, asked, standalone_mode=False).stdout_bytes
-    target = tmp_path / "out"
-    assert call(report_command, *asked, "--out", str(target)).output == f"Wrote {target}\n"
-    assert printed.startswith(begins)
-    assert target.read_bytes() == printed
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out"]
-
-
-@pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--csv", "--parquet"], "not both"),

@@ -16,7 +16,6 @@ from labctl.base.units import Better, Unit
 from labctl.report.export.openmetrics import openmetrics, prometheus
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Sample
-from tests.unit.analysis.alter import with_run
 from tests.unit.report.conftest import Judged
 from tests.unit.synthetic import synthetic_run
 
@@ -132,12 +131,3 @@ def test_what_is_no_finite_number_is_no_sample() -> None:
 def test_a_run_of_which_nothing_is_left_is_still_a_text_of_metrics() -> None:
     nothing = families(LoadedRun("r", {}, {}, (), ("run.json is missing",)))
     assert values(nothing["labctl_trials"], state="done") == [0.0]
-
-
-def test_no_escape_sequence_reaches_a_terminal_through_the_exports(judged: Judged) -> None:
-    run, judgement = judged
-    hostile = with_run(run, study="\x1b]0;title\x07", accelerator="\u202ekvm")
-    for export in (openmetrics, prometheus):
-        text = export(hostile, judgement).decode()
-        assert not {"\x1b", "\x07", "\u202e"} & set(text)
-        assert "]0;title" in text

@@ -1,0 +1,84 @@
+"""List the formats in which `labctl report` gives a run to other programs, a row each.
+
+The command's options, its help, docs/report-schema.md and the tests of every format come from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labctl.analysis.model import Judgement
+    from labctl.store.run_folder import LoadedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`pieces` yields the bytes; it imports its module when it is called, since `--help` may load
+    none of them. `gives`: what is in them, for the page of all exports."""
+
+    name: str
+    help: str
+    gives: str
+    pieces: Callable[[LoadedRun], Iterable[bytes]]
+    is_text: bool = True
+
+    @property
+    def option(self) -> str:
+        return f"--{self.name}"
+
+
+def _json(run: LoadedRun) -> Iterable[bytes]:
+    from labctl.report.export.json_report import report_pieces
+
+    return report_pieces(run, _judged(run))
+
+
+def _csv(run: LoadedRun) -> Iterable[bytes]:
+    from labctl.report.export.samples_csv import samples_csv
+
+    return map(str.encode, samples_csv(run))
+
+
+def _parquet(run: LoadedRun) -> Iterable[bytes]:
+    from labctl.report.export.samples_parquet import samples_parquet
+
+    return [samples_parquet(run)]
+
+
+def _openmetrics(run: LoadedRun) -> Iterable[bytes]:
+    from labctl.report.export.openmetrics import openmetrics
+
+    return [openmetrics(run, _judged(run))]
+
+
+def _prometheus(run: LoadedRun) -> Iterable[bytes]:
+    from labctl.report.export.openmetrics import prometheus
+
+    return [prometheus(run, _judged(run))]
+
+
+def _judged(run: LoadedRun) -> Judgement:
+    from labctl.analysis.judge import judge
+
+    return judge(run)
+
+
+_SAMPLES = "[every sample](#samples-csv-and-parquet), a row each"
+_LEVELS = "[levels, effects and verdicts](#openmetrics-and-prometheus) for a monitoring system"
+
+FORMATS = (
+    Format(
+        "json",
+        "Print JSON (docs/report-schema.md).",
+        "what the run found, as [one JSON object](#json); `labctl sweep STUDY --json` prints the "
+        "same",
+        _json,
+    ),
+    Format("csv", "Print every sample as CSV.", _SAMPLES, _csv),
+    Format("parquet", "Print every sample as a Parquet file.", _SAMPLES, _parquet, is_text=False),
+    Format("openmetrics", "Print levels, effects and verdicts as metrics.", _LEVELS, _openmetrics),
+    Format("prometheus", "The same for node_exporter's textfile collector.", _LEVELS, _prometheus),
+)

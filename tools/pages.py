@@ -1,0 +1,95 @@
+"""Write the tables of docs/ that come from tables of the code (`make docs`); the prose stays."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from pathlib import Path
+
+from labctl.analysis.quantification import LEAST
+from labctl.base.metrics.model import Metric, Table, Zero
+from labctl.base.metrics.table import METRICS, TABLES
+from labctl.base.units import ZERO_IS_USUAL, Better
+from labctl.report.export.formats import FORMATS
+from labctl.store.samples import labels_of
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+_TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->\n)", re.DOTALL)
+_ARROWS = {Better.HIGHER: "↑", Better.LOWER: "↓", Better.NEITHER: "–"}
+
+
+def page(name: str, text: str) -> str:
+    """Return the page with its tables as the rows are now. Raises ValueError where a mark names no
+    table, and where a table has no mark or two."""
+    tables = PAGES[name]
+    marked = [mark[2] for mark in _TABLE.finditer(text)]
+    if sorted(marked) != sorted(tables):
+        raise ValueError(f"{name}: expected a mark for each of {list(tables)}, found {marked}")
+    return _TABLE.sub(lambda mark: f"{mark[1]}{tables[mark[2]]()}{mark[3]}", text)
+
+
+def _exports() -> str:
+    alike = groupby(FORMATS, attrgetter("gives"))
+    return _lines(
+        ("command", "gives"),
+        (
+            (f"`labctl report RUN {one.option}`" + "".join(f", `{o.option}`" for o in more), gives)
+            for gives, (one, *more) in alike
+        ),
+    )
+
+
+def _metrics(table: Table) -> str:
+    """Return the rows of one table; keys that differ in nothing else share a line."""
+    lines = [line for metric in METRICS for line in _metric(metric, table)]
+    return _lines(
+        ("key", "unit", "better", "compared by", "from"),
+        ((_named(key for _, key in same), *rest) for rest, same in groupby(lines, itemgetter(0))),
+    )
+
+
+def _lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a table as Markdown."""
+    lines = (" | ".join(cell.replace("|", r"\|") for cell in row) for row in (head, *rows))
+    first, *others = (f"| {line} |\n" for line in lines)
+    return "".join((first, "|---" * len(head) + "|\n", *others))
+
+
+def _named(keys: Iterable[str]) -> str:
+    return ", ".join(f"`{key}`" for key in sorted(keys, key=lambda key: (len(key), key)))
+
+
+def _metric(metric: Metric, table: Table) -> Iterator[tuple[tuple[str, ...], str]]:
+    own = metric.forms if metric in TABLES[table] else {}
+    for keys, text in {**own, **metric.elsewhere.get(table, {})}.items():
+        for key in keys.split():
+            labels = {name: value.split("|")[0] for name, value in labels_of(key).items()}
+            better = _ARROWS[metric.better_of(labels)]
+            yield (str(metric.unit), better, _scale(metric), text), key
+
+
+def _scale(metric: Metric) -> str:
+    if not metric.compared:
+        return "nothing"
+    if metric.unit in ZERO_IS_USUAL or metric.zero is Zero.USUAL:
+        return "difference"
+    scale = "ratio"
+    if metric.counts is not None:
+        scale += f" from {math.ceil(LEAST[metric.counts])} {metric.counts} on"
+    return f"{scale}; difference against native" if metric.zero is Zero.NATIVE else scale
+
+
+PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "metrics.md": {table.value: partial(_metrics, table) for table in Table},
+    "report-schema.md": {"exports": _exports},
+}
+
+
+if __name__ == "__main__":
+    for name in PAGES:
+        (DOCS / name).write_text(page(name, (DOCS / name).read_text()))
