@@ -1,3 +1,3 @@
-"""labctl: measure what each virtualization tuning really does on one host."""
+"""Measure what each virtualization tuning really does on one host."""
 
 __version__ = "0.1.0"

@@ -1,1 +1,1 @@
-"""Pure statistics over loaded runs: effects, intervals, verdicts, checks of the run."""
+"""Compute effects, intervals, verdicts and checks from loaded runs. Pure."""

@@ -1,4 +1,4 @@
-"""The answer: what to roll out, in one or two sentences."""
+"""Answer what to roll out, in one or two sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that share a boot are not independent: the boot is a level of variance of its own.
+"""Account for blocks that share a boot: the boot is a level of variance of its own.
 
 A boot may suit one tuning and not another (the layout of its memory, the order in which its units
 started), and then does so in all of its blocks. So where blocks share boots the boot is the unit,

@@ -1,4 +1,4 @@
-"""Numbers by block, as one array: a long run has thousands of series of hundreds of blocks."""
+"""Hold numbers by block in one array: a long run has thousands of series of hundreds of blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences that could change the answer, the gravest first."""
+"""Write the caveats that could change the answer, the gravest first."""
 
 from __future__ import annotations
 

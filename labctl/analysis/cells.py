@@ -1,4 +1,4 @@
-"""From a run's trials to one value per block of each metric in each cell.
+"""Reduce a run's trials to one value per block of each metric in each cell.
 
 A trial that is invalid gives no value; of several valid attempts the last one counts. Nothing is
 imputed: a block without a value has none.

@@ -1,4 +1,4 @@
-"""One comparison for programs: in the report, and in the advice that rests on it."""
+"""Write one comparison as JSON, for the report and for the advice that rests on it."""
 
 from __future__ import annotations
 

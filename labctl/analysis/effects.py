@@ -1,4 +1,4 @@
-"""Effects of blocks: paired log-ratios, or differences where zeros live.
+"""Compute effects of blocks: paired log-ratios, or differences where zeros occur.
 
 d_b = y_T - mean of the references' y, with y the logarithm for ratios (METHOD 17: against
 baseline the references are baseline and control). Pairing within a block takes out whatever the

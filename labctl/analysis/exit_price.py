@@ -1,4 +1,4 @@
-"""The price of one VM exit, from the cycles that a guest's rounds took. Pure."""
+"""Estimate the price of one VM exit from the cycles of a guest's rounds. Pure."""
 
 from __future__ import annotations
 

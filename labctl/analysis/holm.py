@@ -1,4 +1,4 @@
-"""Holm's step-down procedure over the family of primaries (METHOD 19: it may only add).
+"""Apply Holm's step-down procedure to the family of primaries (METHOD 19: it may only add).
 
 S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
 Statistics 6 (1979): with m tests the smallest p is held to alpha / m; once it is rejected, the

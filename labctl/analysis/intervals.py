@@ -1,4 +1,4 @@
-"""Student's t on the effects of blocks."""
+"""Compute Student's t intervals for the effects of blocks."""
 
 from __future__ import annotations
 

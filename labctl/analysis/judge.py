@@ -1,4 +1,4 @@
-"""From a loaded run to everything there is to say of it.
+"""Judge a loaded run: levels, comparisons, verdicts, checks, caveats and the answer.
 
     trials ─ cells ─▶ values per block ─ effects, intervals ─▶ comparisons ─ verdicts ─▶ answer
     plan ── design ─▶ arms, primaries, family ── checks ─▶ what the run may say ─┘

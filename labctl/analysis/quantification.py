@@ -1,4 +1,4 @@
-"""Limits of quantification: the least value of which a ratio may be taken (METHOD 15).
+"""Set limits of quantification: the least value that allows a ratio (METHOD 15).
 
 A source has a resolution of its own: events come in ones, percentiles in bins. Below the limit a
 ratio is a ratio of roundings, so such values are compared by difference. The limit is where what

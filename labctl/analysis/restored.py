@@ -1,4 +1,4 @@
-"""Does a restored guest answer as a booted one does? (METHOD 8)
+"""Check whether a restored guest performs as a booted one does (METHOD 8).
 
 Where a plan holds a tuning and the baseline both restored and booted, the tuning's effect must be
 the same either way. The interaction (T - B restored) - (T - B booted), block by block on the scale

@@ -1,4 +1,4 @@
-"""The table of verdicts (METHOD 18 to 21), as one pure function."""
+"""Apply the table of verdicts (METHOD 18 to 21), as one pure function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A judgement in the order in which people read it: by workload and condition, arm by arm.
+"""Order a judgement as people read it: by workload and condition, arm by arm.
 
 Finds and orders; every number in it comes from the judgement.
 """

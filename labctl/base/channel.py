@@ -1,4 +1,4 @@
-"""The host's end of the channel to a runner (`runner_program.py`), native or in a guest."""
+"""Hold the host's end of the channel to a runner (`runner_program.py`), native or in a guest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command for a machine (native or guest), and what came of it."""
+"""Describe a command for a machine (native or guest), and its outcome."""
 
 from __future__ import annotations
 

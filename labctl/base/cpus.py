@@ -1,4 +1,4 @@
-"""CPU sets as frozen sets of integers, in the kernel's list format ("0-3,8")."""
+"""Read and write CPU sets: frozen sets of integers in the kernel's list format ("0-3,8")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A point in time that nested waits share, instead of timeouts that each wait shrinks."""
+"""Share one point in time among nested waits, instead of timeouts that each wait shrinks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders held open by descriptors, so that no planted link leads a write or a read elsewhere.
+"""Hold folders open by descriptors, so that no planted link leads a write or a read elsewhere.
 
 Each step of a path is opened from the folder before it (openat(2) with O_NOFOLLOW): who may change
 names below the root can't make labctl leave it.

@@ -1,4 +1,4 @@
-"""JSON text to plain values, within limits: for all that a guest, a tool or a file says in JSON."""
+"""Parse JSON from guests, tools and files to plain values, within limits."""
 
 from __future__ import annotations
 

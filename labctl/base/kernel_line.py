@@ -1,4 +1,4 @@
-"""Words of a kernel's command line: what tunings ask for by name, written out in full."""
+"""Write out the words of a kernel's command line that tunings request by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Names of latencies: closed loop, as a tool tells them, and open loop, with what a stall hid."""
+"""Name latencies: closed loop, as a tool reports them, and open loop, with requests that a stall
+hid.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's latency QoS: how long an idle CPU may take to wake up, while somebody asks for it.
+"""Hold the host's latency QoS: a limit on how long an idle CPU may take to wake up.
 
 Whoever has /dev/cpu_dma_latency open has a request in the kernel's list, and the least of them is
 in force (Documentation/admin-guide/pm/cpuidle.rst, "Power Management Quality of Service for CPUs";

@@ -1,4 +1,6 @@
-"""The one door to subprocesses: argv lists, explicit deadlines, a failure explained once."""
+"""Run subprocesses: argv lists, explicit deadlines, a failure explained once. The only door to
+them.
+"""
 
 from __future__ import annotations
 

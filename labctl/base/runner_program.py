@@ -1,4 +1,4 @@
-"""The runner: the one program that starts commands on a machine, native or guest.
+"""Run commands on a machine, native or guest: the only program there that starts any.
 
 It runs inside the machine (in the guest on a virtio-serial port, natively in the image's tree on
 an inherited socket), so both sides start, time and count a workload with the very same code.

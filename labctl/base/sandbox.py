@@ -1,4 +1,4 @@
-"""The sandbox for templates that users write."""
+"""Render templates that users write in a sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a run as Ctrl-C does: through every context manager on the way out."""
+"""End a run at SIGTERM and SIGHUP as at Ctrl-C: through every context manager on the way out."""
 
 from __future__ import annotations
 

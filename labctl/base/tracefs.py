@@ -1,4 +1,4 @@
-"""The kernel's tracepoints for a program, whether or not the host has tracefs mounted."""
+"""Find the kernel's tracepoints for a program, whether or not the host has tracefs mounted."""
 
 from __future__ import annotations
 

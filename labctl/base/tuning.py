@@ -1,4 +1,4 @@
-"""A tuning as the rest of the program sees it: resolved, checked, frozen.
+"""Describe a tuning as the rest of the program sees it: resolved, checked, frozen.
 
 Files in `domains/` become these values in `labctl.study.tunings`. They live here because both
 `study` and `domain` speak of them and may not import each other.

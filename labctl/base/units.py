@@ -1,4 +1,4 @@
-"""Units of samples, and which direction of a metric is better."""
+"""Define the units of samples, and which direction of a metric is better."""
 
 from __future__ import annotations
 

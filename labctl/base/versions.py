@@ -1,4 +1,4 @@
-"""Version numbers as programs print them, compared number by number."""
+"""Compare version numbers as programs print them, number by number."""
 
 from __future__ import annotations
 

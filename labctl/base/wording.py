@@ -1,4 +1,4 @@
-"""Numbers, units and names of metrics as people read them, in sentences, tables and pictures.
+"""Word numbers, units and names of metrics for sentences, tables and pictures.
 
 The only place that turns a measured float into text, so that a number reads the same everywhere.
 """

@@ -1,4 +1,4 @@
-"""YAML files that people write: every error names file, line, key, what is allowed, the remedy."""
+"""Load YAML files that people write: an error names file, line, key, allowed values and remedy."""
 
 from __future__ import annotations
 

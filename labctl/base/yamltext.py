@@ -1,4 +1,4 @@
-"""YAML text to plain values, with the line of each key, within limits.
+"""Parse YAML to plain values, with the line of each key, within limits.
 
 libyaml finds the events, and the values are made of them here: its composer would call itself for
 each level, and repeat nothing of what aliases repeat for whoever walks through the result. A word

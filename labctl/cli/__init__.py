@@ -1,1 +1,1 @@
-"""The commands: each file parses, calls, prints, and nothing else."""
+"""Provide the commands: each file parses, calls, prints, and does nothing else."""

@@ -1,4 +1,4 @@
-"""`labctl advise`: what to roll out, and everything that it takes."""
+"""Run `labctl advise`: recommend what to roll out, and list all that it takes."""
 
 from __future__ import annotations
 

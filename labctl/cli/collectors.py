@@ -1,4 +1,4 @@
-"""`labctl collectors`: what trials collect, what of it works here, and what it costs."""
+"""Run `labctl collectors`: list what trials collect, what works here, and what it costs."""
 
 from __future__ import annotations
 

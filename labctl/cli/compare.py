@@ -1,4 +1,4 @@
-"""`labctl compare`: two runs, on two hosts, kernels or days."""
+"""Run `labctl compare`: compare two runs, from two hosts, kernels or days."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`labctl doctor`: what of this host bears on measuring, and what has changed since a run."""
+"""Run `labctl doctor`: check what on this host affects measurements, and what changed since a
+run.
+"""
 
 from __future__ import annotations
 

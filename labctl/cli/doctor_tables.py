@@ -1,4 +1,4 @@
-"""Doctor's findings for people: the gravest first, 80 columns or more, no colour needed."""
+"""Print doctor's findings: the gravest first, in 80 columns or more, readable without colour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`labctl domain`: the tunings, and the XML that they become on this host."""
+"""Run `labctl domain`: show the tunings, and the XML that they become on this host."""
 
 from __future__ import annotations
 

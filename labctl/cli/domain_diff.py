@@ -1,4 +1,6 @@
-"""`labctl domain diff`: two tunings side by side, or what one changes in a domain of one's own."""
+"""Run `labctl domain diff`: compare two tunings, or show what one changes in the user's own
+domain.
+"""
 
 from __future__ import annotations
 

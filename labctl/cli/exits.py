@@ -1,4 +1,4 @@
-"""`labctl exits`: what VM exits cost on this host."""
+"""Run `labctl exits`: measure what VM exits cost on this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`labctl gate`: does a run keep a policy's rules?"""
+"""Run `labctl gate`: check whether a run keeps a policy's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`labctl history`: a metric over the runs of a host, and where it changed."""
+"""Run `labctl history`: follow a metric over the runs of a host, and find where it changed."""
 
 from __future__ import annotations
 

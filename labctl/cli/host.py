@@ -1,4 +1,4 @@
-"""`labctl host`: facts, the accelerator, its settings, and the undo journal."""
+"""Run `labctl host`: show facts, the accelerator, its settings, and the undo journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`labctl host tune`, `status` and `restore`: the host's settings, in and out again."""
+"""Run `labctl host tune`, `status` and `restore`: apply the host's settings, and undo them."""
 
 from __future__ import annotations
 

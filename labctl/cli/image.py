@@ -1,4 +1,4 @@
-"""`labctl image`: fetch, build, list, show, verify and remove guest images."""
+"""Run `labctl image`: fetch, build, list, show, verify and remove guest images."""
 
 from __future__ import annotations
 

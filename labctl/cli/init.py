@@ -1,4 +1,4 @@
-"""`labctl init`: a lab folder, where a user's own tunings, studies and images are."""
+"""Run `labctl init`: make a lab folder for a user's own tunings, studies and images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `labctl` command: which commands there are, and how failures look."""
+"""Run the `labctl` command: find its subcommands, and show how they failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`labctl pin`: which thread of a guest runs on which CPU, and why."""
+"""Run `labctl pin`: show which thread of a guest runs on which CPU, and why."""
 
 from __future__ import annotations
 

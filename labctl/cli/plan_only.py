@@ -1,4 +1,4 @@
-"""`labctl sweep --plan-only`: what would be measured, and what it would be able to show."""
+"""Run `labctl sweep --plan-only`: show what would be measured, and what it could show."""
 
 from __future__ import annotations
 

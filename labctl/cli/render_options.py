@@ -1,4 +1,4 @@
-"""A tuning's domain without a run: the options that shape it, and the request for its XML."""
+"""Request a tuning's domain XML without a run, with the options that shape it."""
 
 from __future__ import annotations
 

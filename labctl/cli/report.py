@@ -1,4 +1,4 @@
-"""`labctl report`: what a run found, as table, page, or for other programs."""
+"""Run `labctl report`: show a run's results as table, page, or for other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`labctl run import`: trials that labctl did not measure, judged as those that it did."""
+"""Run `labctl run import`: judge trials that labctl did not measure as its own."""
 
 from __future__ import annotations
 

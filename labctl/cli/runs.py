@@ -1,4 +1,4 @@
-"""`labctl run`: the runs that are there."""
+"""Run `labctl run`: list the recorded runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`labctl selftest`: does all of labctl work on this host, and what did its tools print?"""
+"""Run `labctl selftest`: check that all of labctl works on this host, and keep its tools'
+output.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options for runs that may end early, and the judge that such a run asks."""
+"""Define options for runs that may end early, and the judge that such a run asks."""
 
 from __future__ import annotations
 

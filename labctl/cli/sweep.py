@@ -1,4 +1,4 @@
-"""`labctl sweep`: run a study, then show its report."""
+"""Run `labctl sweep`: run a study, then show its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`labctl timeline`: host and guest scheduler of one trial, side by side."""
+"""Run `labctl timeline`: show host and guest scheduler of one trial, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice measured once more: the study that gave it, with the advised tuning alone, anew."""
+"""Measure advice once more: the study that gave it, with only the advised tuning."""
 
 from __future__ import annotations
 

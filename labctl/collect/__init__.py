@@ -1,1 +1,1 @@
-"""Collectors: what host and guest counted during a trial, parsed from its raw files only."""
+"""Parse what host and guest counted during a trial, from its raw files only."""

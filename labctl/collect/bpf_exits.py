@@ -1,4 +1,4 @@
-"""VM exits counted in the kernel by a BPF program, through bpftrace.
+"""Count VM exits in the kernel with a BPF program, through bpftrace.
 
 Nothing is written per exit: counts and times are added up in per-CPU maps, which are read once at
 the end. A signal that labctl sends opens the window that is counted, and another closes it: what

@@ -1,5 +1,5 @@
-"""IPC without a PMU: instructions per operation, counted once with callgrind, times operations,
-over reference cycles (METHOD rule 13).
+"""Compute IPC without a PMU: instructions per operation, counted once with callgrind, times
+operations, over reference cycles (METHOD rule 13).
 
 It is the throughput per busy CPU second in another unit, and no evidence beside it. The same
 binary on the same input executes the same instructions, whoever counts them; each side has its

@@ -1,4 +1,4 @@
-"""VM exits by reason, the time that they take, and those that go on to QEMU.
+"""Report VM exits by reason, the time that they take, and those that go on to QEMU.
 
 The sum of the reasons is checked against KVM's own total of the same window (METHOD rule 14).
 """

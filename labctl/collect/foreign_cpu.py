@@ -1,4 +1,4 @@
-"""CPU time on the trial's CPUs that nobody known used (METHOD rule 24).
+"""Account for CPU time on the trial's CPUs that no known thread used (METHOD rule 24).
 
 It is what was busy there less what known threads used *there*. Most threads may run on the trial's
 CPUs alone, or on none of them: their affinity says it. The others (hogs, the peer, labctl, where

@@ -1,4 +1,4 @@
-"""The guest's own scheduler: what its perf recorded inside of it."""
+"""Analyse the guest's own scheduler from what its perf recorded inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host CPU time, run delay and context switches, thread by thread."""
+"""Report host CPU time, run delay and context switches, thread by thread."""
 
 from __future__ import annotations
 

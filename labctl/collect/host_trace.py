@@ -1,4 +1,4 @@
-"""The host's scheduler events of a trial: how its threads waited for a CPU, and for whom.
+"""Report from the host's scheduler events how a trial's threads waited for a CPU, and for whom.
 
 Of a guest it is told of the vCPU threads, natively of the workload's. Only whole waits within the
 measured window count: perf began before it and ended after.

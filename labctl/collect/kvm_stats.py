@@ -1,4 +1,4 @@
-"""VM exits and halt polling: KVM's own counters, through QEMU's query-stats."""
+"""Read VM exits and halt polling from KVM's own counters, through QEMU's query-stats."""
 
 from __future__ import annotations
 

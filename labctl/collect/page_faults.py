@@ -1,4 +1,4 @@
-"""Page faults of a guest's vCPU threads: memory that the host gives them when it is first touched.
+"""Count page faults of a guest's vCPU threads: memory that the host provides at first touch.
 
 A vCPU's touch of a page that the host has yet to give counts as its thread's, also when KVM takes
 the fault for it (mm_account_fault in mm/memory.c, since Linux 5.9). What KVM alone had to map, as

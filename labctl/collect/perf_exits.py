@@ -1,4 +1,4 @@
-"""VM exits counted from what perf recorded around a trial: those of the window alone.
+"""Count VM exits in the window from what perf recorded around a trial.
 
 perf is switched on before the window and off after it, which may take long on a busy host. Its own
 table, of the whole file, is what labctl's reading of that file is checked against before a part of

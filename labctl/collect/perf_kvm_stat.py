@@ -1,4 +1,4 @@
-"""`perf kvm stat report` and `perf kvm stat live`: VM exits by reason.
+"""Parse `perf kvm stat report` and `perf kvm stat live`: VM exits by reason.
 
 The tables are print_result's of tools/perf/builtin-kvm.c, or what its browser shows on a terminal
 (since perf 6.4). perf takes an exit from its kvm_exit to the next kvm_entry of that vCPU, so that

@@ -1,4 +1,4 @@
-"""Hardware counters with perf stat on the host: of a guest's vCPU threads, or natively of the
+"""Read hardware counters with perf stat on the host: of a guest's vCPU threads, or natively of the
 workload's process tree.
 
 Like is compared with like (METHOD rule 12): user instructions of the guest (`:uG` on the vCPU

@@ -1,4 +1,4 @@
-"""CPU times in /proc/stat (proc_stat(5)), in clock ticks."""
+"""Parse CPU times in /proc/stat (proc_stat(5)), in clock ticks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""side.json: what the machine itself (guest or native) counted while the workload ran."""
+"""Parse side.json: what the machine itself (guest or native) counted while the workload ran."""
 
 from __future__ import annotations
 

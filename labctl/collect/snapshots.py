@@ -1,4 +1,4 @@
-"""host.json: what the host's kernel counted before and after a trial's measured window."""
+"""Read host.json: what the host's kernel counted before and after a trial's measured window."""
 
 from __future__ import annotations
 

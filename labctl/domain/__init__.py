@@ -1,1 +1,1 @@
-"""The guest as libvirt sees it: pin plan, XML, schema, session, live read-back."""
+"""Manage the guest through libvirt: pin plan, XML, schema, session, live read-back."""

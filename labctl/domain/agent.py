@@ -1,4 +1,4 @@
-"""A guest's qemu-guest-agent: asked for what it takes until labctl's own runner is there.
+"""Ask a guest's qemu-guest-agent for what is needed before labctl's own runner is there.
 
 https://www.qemu.org/docs/master/interop/qemu-ga-ref.html
 """

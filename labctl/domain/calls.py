@@ -1,5 +1,5 @@
-"""Calls to libvirt: each ends in time, a refusal is an error of ours, and a connection that is gone
-is told from a call that failed."""
+"""Bound calls to libvirt in time, explain refusals, and tell a lost connection from a failed
+call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a guest that need arithmetic before a template can write them: CPU and memory."""
+"""Compute the parts of a guest that a template can't: CPU and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest's huge pages: which ones its XML asks for, and what the kernel says it has."""
+"""Compare a guest's huge pages: those that its XML requests, and those that the kernel reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reaps the QEMU processes that libvirt's embedded driver starts in this process.
+"""Reap the QEMU processes that libvirt's embedded driver starts in this process.
 
 libvirt starts its QEMUs (guests, and those that it asks for their capabilities) as daemons: their
 parent is the host's init, and libvirt waits until one that ended is gone. Some containers' init

@@ -1,4 +1,4 @@
-"""The qemu.conf of the embedded driver (docs/decisions/embedded-libvirt.md)."""
+"""Write the qemu.conf of the embedded driver (docs/decisions/embedded-libvirt.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Domain XML from `templates/domain.xml.j2`: one value in, one text out."""
+"""Render domain XML from `templates/domain.xml.j2`: one value in, one text out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Domain XML against libvirt's own RelaxNG schema, before libvirt sees it."""
+"""Validate domain XML against libvirt's own RelaxNG schema, before libvirt sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection to libvirt, and a running guest as libvirt shows it.
+"""Connect to libvirt, and control running guests through it.
 
 The default is libvirt's QEMU driver inside this process (`qemu:///embed?root=DIR`): no daemon, its
 own `DIR/etc/qemu.conf`. Facts that this file depends on:

@@ -1,1 +1,1 @@
-"""Guest images: recipes, building, verifying, and the seed of a first boot."""
+"""Manage guest images: recipes, building, verifying, and the seed of a first boot."""

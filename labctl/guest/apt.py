@@ -1,4 +1,4 @@
-"""The host's package sources and apt options, as far as a guest image is made with them."""
+"""Read the host's package sources and apt options, as far as a guest image needs them."""
 
 from __future__ import annotations
 

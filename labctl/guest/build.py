@@ -1,4 +1,4 @@
-"""Building an image: a tree, a disk made of it, its kernel and initrd.
+"""Build an image: a tree, a disk made of it, its kernel and initrd.
 
 Nothing is booted. The work is done in a folder beside the images that is renamed when all of it
 is there, so that half an image is never taken for one.

@@ -1,4 +1,4 @@
-"""The tree of a cloud image: its root file system as files, with the recipe's packages added.
+"""Unpack a cloud image to a tree: its root file system as files, plus the recipe's packages.
 
 The root is mounted read-only through a loop device, in a mount namespace that ends with the copy:
 nothing else sees it and nothing is left to undo. A copy by `debugfs rdump` would do without a

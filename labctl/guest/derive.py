@@ -1,4 +1,4 @@
-"""An image with a kernel of the user's own: another image's tree and disk, with that kernel.
+"""Derive an image with the user's own kernel from another image's tree and disk.
 
 The tree is made of hard links to the other's files, so both sides of a run still have the same
 bits; the disk is made anew only where the kernel has modules or a configuration to add.

@@ -1,4 +1,4 @@
-"""The disk of an image: one ext4 file system without partitions, made of a tree."""
+"""Make the disk of an image: one ext4 file system without partitions, made of a tree."""
 
 from __future__ import annotations
 

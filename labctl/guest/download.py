@@ -1,4 +1,4 @@
-"""Downloads: bounded in size and time, taken up again where a connection broke, never elsewhere.
+"""Download within limits of size and time; resume a broken download, never from elsewhere.
 
 What comes is not to be trusted yet: callers verify it.
 """

@@ -1,4 +1,4 @@
-"""An official cloud image on this host, verified: by whom it was published, and every bit of it."""
+"""Fetch an official cloud image, and verify its publisher and its content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Built images: found by their recipe's digest, verified, listed, removed."""
+"""Manage built images: found by their recipe's digest, verified, listed, removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel of the user's own for the guest: the host's, or one that was built or unpacked."""
+"""Find a kernel of the user's own for the guest: the host's, or one that was built or unpacked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image recipes: `guest-images/NAME.yaml`, and the digest that stands for what they make."""
+"""Load image recipes: `guest-images/NAME.yaml`, and the digest that stands for what they make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seed of a first boot: cloud-init's NoCloud data source as an ISO image, and its outcome.
+"""Make the seed of a first boot: cloud-init's NoCloud data source as an ISO image, and its outcome.
 
 https://cloudinit.readthedocs.io/en/22.4.2/topics/datasources/nocloud.html
 """

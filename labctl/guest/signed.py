@@ -1,4 +1,4 @@
-"""Checksum files and who signed them: gpgv, and the two formats that distributions publish."""
+"""Verify signed checksum files with gpgv, in the two formats that distributions publish."""
 
 from __future__ import annotations
 

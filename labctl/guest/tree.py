@@ -1,5 +1,5 @@
-"""Changes of an image's tree from the host, with links read as the guest reads them: an absolute
-link of a tree must never lead onto the host."""
+"""Change an image's tree from the host, reading links as the guest does: an absolute link of a tree
+must never lead onto the host."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The host: its facts, what is changed on it (and undone), the native machine."""
+"""Manage the host: its facts, its settings (changed and undone), the native machine."""

@@ -1,4 +1,4 @@
-"""KVM or TCG: decided by booting a kernel to its first line, as opening /dev/kvm proves little.
+"""Choose KVM or TCG by booting a kernel to its first line, as opening /dev/kvm proves little.
 
 Some hosts (cloud sandboxes, software-only KVM) open the device and run firmware, yet no stock
 kernel ever prints a line; on others '-cpu host' fails on an MSR until one feature is left out.

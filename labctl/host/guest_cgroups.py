@@ -1,4 +1,4 @@
-"""cgroups of guests that the embedded libvirt made, and didn't live to take away.
+"""Remove cgroups of guests that a killed embedded libvirt left behind.
 
 libvirt makes one per guest in each hierarchy that it uses, and removes it when it sees the guest
 end. After SIGKILL nobody sees that: the guest is ended by the next labctl, before libvirt opens.

@@ -1,4 +1,4 @@
-"""The configuration that a kernel was built with."""
+"""Read the configuration that a kernel was built with."""
 
 from __future__ import annotations
 

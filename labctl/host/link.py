@@ -1,4 +1,5 @@
-"""The link: a guest and native runs each have a cable to a peer in a network namespace of its own.
+"""Build the link: a guest and native runs each have a link to a peer in a network namespace of its
+own.
 
 Nothing of it is connected to the host's own network. See docs/decisions/network-link.md.
 """

@@ -1,4 +1,4 @@
-"""One run at a time per host: two would measure each other."""
+"""Lock the host for one run at a time: two would measure each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of one machine, host or guest, from the texts of files that its kernel keeps.
+"""Parse facts of one machine, host or guest, from the texts of its kernel's files.
 
 Both sides are read by the same code, the guest's files through its runner, so that a fact means
 the same on both. A fact that can't be had is {"unavailable": reason}.

@@ -1,4 +1,4 @@
-"""The virtual machines that run on this host, whoever started them."""
+"""List the virtual machines on this host, whoever started them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native side: programs of the guest image's own tree, run on the host without a guest."""
+"""Run programs of the guest image's own tree on the host, without a guest."""
 
 from __future__ import annotations
 

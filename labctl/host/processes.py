@@ -1,4 +1,4 @@
-"""Processes of the host beyond doubt: a pid alone may have been given to another one since."""
+"""Identify the host's processes beyond doubt: a pid alone may belong to a newer one."""
 
 from __future__ import annotations
 

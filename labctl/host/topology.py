@@ -1,4 +1,4 @@
-"""The host's CPUs as sysfs describes them: cores, caches, nodes, and which of them we may use.
+"""Read the host's CPUs from sysfs: cores, caches, nodes, and which of them labctl may use.
 
 Why not libvirt's capabilities: libvirt reads the same files, leaves out offline CPUs, kinds of
 cores and isolation, and needs a connection. A copy of another machine's sysfs will do here.

@@ -1,4 +1,4 @@
-"""The exit price list: on a terminal, and held against what a run measured."""
+"""Show the exit price list on a terminal, and compare it with what a run measured."""
 
 from __future__ import annotations
 

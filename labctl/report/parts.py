@@ -1,5 +1,4 @@
-"""Pieces that every report on a terminal is made of. Never markup: what a guest says might look
-like it."""
+"""Build the parts of every terminal report. Never markup: a guest's text might look like it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The templates of pages, filled in: everything escaped that isn't markup of our own."""
+"""Fill in the templates of pages, escaping everything that isn't our own markup."""
 
 from __future__ import annotations
 

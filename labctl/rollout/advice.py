@@ -1,4 +1,4 @@
-"""Advice: what to roll out and what to leave, in order of effect, with price and means.
+"""Advise what to roll out and what to leave, in order of effect, with costs and steps.
 
 Advised is what the run's answer recommends (`analysis/standing.py`). Everything else is left, with
 the reason. Tunings are judged one by one, each against baseline.

@@ -1,4 +1,4 @@
-"""The advice as files: a script, Ansible tasks, the domain's elements, the rollout card."""
+"""Write the advice as files: a script, Ansible tasks, the domain's elements, the rollout card."""
 
 from __future__ import annotations
 

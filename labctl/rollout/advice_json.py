@@ -1,4 +1,4 @@
-"""The advice for programs. Its shape is documented in docs/advice.md."""
+"""Write the advice for programs. docs/advice.md documents its shape."""
 
 from __future__ import annotations
 

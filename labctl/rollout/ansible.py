@@ -1,4 +1,4 @@
-"""A tuning's steps as Ansible tasks, for a play that runs where the steps belong.
+"""Write a tuning's steps as Ansible tasks, for a play that runs where the steps belong.
 
 Only modules that come with ansible-core, because community.libvirt can define whole domains but
 not change parts of one. Each task can be run again: it changes nothing that is as it should be.

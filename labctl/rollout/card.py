@@ -1,4 +1,4 @@
-"""The rollout card: what was found, while what stays as it is, and how to check that it does."""
+"""Write the rollout card: the finding, the facts it depends on, and how to check the rollout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From two domain XMLs to the commands that make one of the other, on anybody's domain.
+"""Derive commands that turn one domain XML into another, for use on any domain.
 
 virt-xml takes a change as an XPath (`--xml`, since 4.0): it makes the elements that are missing,
 finds a vcpupin by its vCPU, and does nothing where all is so already. Devices, which another

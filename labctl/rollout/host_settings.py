@@ -1,4 +1,4 @@
-"""Settings outside of the domain's XML, of the host and inside the guest, made to last."""
+"""Make settings outside the domain's XML last, on the host and inside the guest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The means: everything that it takes to give a tuning to a domain of one's own."""
+"""List every step that gives a tuning to the user's own domain."""
 
 from __future__ import annotations
 

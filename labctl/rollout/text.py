@@ -1,4 +1,4 @@
-"""The advice in a terminal: what to do in the first line, then why, what it costs, and how."""
+"""Show the advice in a terminal: what to do first, then why, at what cost, and how."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Advice beside a fresh measurement of it. The two are never pooled (METHOD 22): the first
-estimate chose the tuning, so it is likely too large; the fresh one alone says what to expect."""
+"""Compare advice with a fresh measurement of it. The two are never pooled (METHOD 22): the first
+estimate chose the tuning, so it is likely too large; only the fresh one says what to expect."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The engine: boots, runs trials in plan order, invalidates, retries, resumes, cleans up."""
+"""Run a plan: boot, run trials in plan order, invalidate, retry, resume, clean up."""

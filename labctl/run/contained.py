@@ -1,4 +1,4 @@
-"""Whatever goes wrong with one trial or one boot ends that alone, never the run."""
+"""Contain the failure of one trial or one boot, so that it never ends the run."""
 
 from __future__ import annotations
 

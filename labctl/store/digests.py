@@ -1,4 +1,4 @@
-"""SHA-256 of a trial's files, taken when it ends: what was damaged or edited since, they show.
+"""Take SHA-256 digests of a trial's files when it ends; they show later damage or edits.
 
 They show no forger, who makes the digests anew as well (docs/report-schema.md).
 """

@@ -1,4 +1,4 @@
-"""A plan as a run carried it out: ended before its last block, with spares, or extended. Pure."""
+"""Describe a plan as a run carried it out: ended early, with spares, or extended. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs made of trials that labctl did not measure: a plan from what their importer declares."""
+"""Make runs of trials that labctl did not measure: a plan from what their importer declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's trials and samples once more, as one Parquet file: quick to read, and made of the rest.
+"""Keep a run's trials and samples in one Parquet file as well, derived and quick to read.
 
 It may be deleted at any time. It counts only while every trial's files are those that it was made
 from (docs/decisions/derived-index.md).

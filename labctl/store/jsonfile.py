@@ -1,4 +1,4 @@
-"""JSON files that are whole or absent: written aside, synced, renamed."""
+"""Write JSON files that are whole or absent: written aside, synced, renamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trial's readings without an object for each: what they are is shared by trials alike.
+"""Hold a trial's readings without an object for each: trials share what describes them.
 
 A run of 10,000 trials has a million samples, of a few hundred kinds.
 """

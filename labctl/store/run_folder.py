@@ -1,4 +1,4 @@
-"""A run's folder in `results/`: run.json, plan.json, facts, trials."""
+"""Read and write a run's folder in `results/`: run.json, plan.json, facts, trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples: one number of one trial each, or the reason why there is none."""
+"""Describe samples: one number of one trial each, or the reason why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Domain XML that a run keeps in its folder."""
+"""Keep domain XML in a run's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A trial's folder: raw files as the tools wrote them, and what was made of them."""
+"""Read and write a trial's folder: raw files as the tools wrote them, and what was parsed from
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials from a CSV file: labctl's own export, or raw trials from elsewhere (docs/import.md).
+"""Read trials from a CSV file: labctl's own export, or raw trials from elsewhere (docs/import.md).
 
 Nothing is guessed: what can't be read as it stands is refused with its line and its column.
 """

@@ -1,1 +1,1 @@
-"""Tunings and studies, loaded, validated, frozen; and the plan, made by pure functions."""
+"""Load, validate and freeze tunings and studies, and make plans with pure functions."""

@@ -1,4 +1,4 @@
-"""Combinations: `vcpupin+hugepages-2M+cache-none` is those three tunings at once."""
+"""Combine tunings: `vcpupin+hugepages-2M+cache-none` is those three at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that are added to a finished run, in a file of their own beside its plan. Pure.
+"""Add blocks to a finished run, in a file of their own beside its plan. Pure.
 
 The plan stays as it was, byte for byte. `plan.2.json`, `plan.3.json` and so on each name the digest
 of the file before them, so none can be left out, swapped or edited without being noticed; and what

@@ -1,4 +1,6 @@
-"""Plans: a study made concrete for one host and one seed. Pure; the text is the same each time."""
+"""Make plans: a study made concrete for one host and one seed. Pure; the text is the same each
+time.
+"""
 
 from __future__ import annotations
 

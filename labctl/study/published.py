@@ -1,4 +1,4 @@
-"""Published results that a study repeats: a file of ratios or directions beside the study's own.
+"""Load published results that a study repeats: ratios or directions in a file beside the study's.
 
 Facts alone, never absolute values: hardware, kernels and loads differ.
 """

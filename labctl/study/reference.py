@@ -1,4 +1,4 @@
-"""The reference of all tunings as Markdown: what `docs/tunings.md` holds."""
+"""Write the reference of all tunings as Markdown, for `docs/tunings.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies: what to compare. Files in `benchmarks/`, loaded, validated, frozen."""
+"""Load studies, which say what to compare: files in `benchmarks/`, validated, frozen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies as their files have them: keys, values and names checked, line by line."""
+"""Check studies as their files have them: keys, values and names, line by line."""
 
 from __future__ import annotations
 

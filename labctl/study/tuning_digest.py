@@ -1,4 +1,4 @@
-"""A tuning in JSON, and digests that say whether two of them do the same. Pure."""
+"""Write a tuning as JSON, and as digests that show whether two of them do the same. Pure."""
 
 from __future__ import annotations
 

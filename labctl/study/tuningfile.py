@@ -1,4 +1,4 @@
-"""Tuning files as they are written: keys and types, before `extends:` is followed."""
+"""Check tuning files as they are written: keys and types, before `extends:` is followed."""
 
 from __future__ import annotations
 

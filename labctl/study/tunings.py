@@ -1,4 +1,4 @@
-"""Tunings from `domains/*.yaml`: validated, `extends:` resolved, combined, frozen."""
+"""Load tunings from `domains/*.yaml`: validated, `extends:` resolved, combined, frozen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order the tunings and trials of a block by balanced, seeded Williams designs.
+"""Balance orders with seeded Williams designs.
 
 E. J. Williams, "Experimental designs balanced for the estimation of residual effects of
 treatments", Australian Journal of Scientific Research A 2 (1949), 149-168: with an even number of

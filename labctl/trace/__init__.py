@@ -1,1 +1,1 @@
-"""Kernel traces: read from perf's files, reduced to figures, put on one time line. Pure."""
+"""Read kernel traces from perf's files, reduce them to figures, put them on one time line. Pure."""

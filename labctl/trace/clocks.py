@@ -1,4 +1,4 @@
-"""A guest's clock put on the host's, with a bound that holds. Pure.
+"""Put a guest's clock on the host's, with a bound that holds. Pure.
 
 Both are CLOCK_MONOTONIC: they never step, and while neither is steered their difference is affine.
 A reading (host asks, guest reads its clock, host has the answer) says that the host's clock stood

@@ -1,4 +1,4 @@
-"""One number for a thing and a moment, so that what happened to each thing is in one row."""
+"""Number things and moments as one, so that each thing's events stand in one row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes trace.dat, trace-cmd's own format (version 6), of what perf recorded.
+"""Write trace.dat, trace-cmd's own format (version 6), from what perf recorded.
 
 A trace.dat holds what perf.data does: layouts of events, and of each event the very bytes that the
 kernel made of it. Only what is around them differs. Sources: trace-cmd.dat.v6(5) for the file,

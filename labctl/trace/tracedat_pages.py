@@ -1,4 +1,4 @@
-"""Events put into pages of the kernel's ring buffer, of which trace.dat is made.
+"""Pack events into pages of the kernel's ring buffer, of which trace.dat is made.
 
 A page holds one CPU's events: a head (the time of its first event, and how many bytes follow), then
 each event with the time since the one before it. Sources: include/linux/ring_buffer.h (`struct

@@ -1,4 +1,4 @@
-"""The kernel's tracepoints, as perf calls them, and what their fields say."""
+"""Name the kernel's tracepoints as perf calls them, and describe their fields."""
 
 from __future__ import annotations
 

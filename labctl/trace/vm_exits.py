@@ -1,4 +1,4 @@
-"""VM exits of a trace, each with the entry that ended it. Pure."""
+"""Pair the VM exits of a trace with the entries that ended them. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Workloads: what runs on a machine, and how to read what it printed. One file per workload."""
+"""Define workloads: what runs on a machine, and how to read its output. One file per workload."""

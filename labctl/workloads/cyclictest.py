@@ -1,4 +1,4 @@
-"""cyclictest: how late a real-time thread wakes up."""
+"""Measure with cyclictest how late a real-time thread wakes up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fio: a small write and a flush after it, again and again, as a database commits."""
+"""Measure with fio small writes, each with a flush after it, as a database commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fio: random 4 KiB reads or writes of the data disk, past the machine's own page cache."""
+"""Measure with fio random 4 KiB reads or writes of the data disk, bypassing the page cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hackbench: how fast groups of senders and receivers pass messages."""
+"""Measure with hackbench how fast groups of senders and receivers pass messages."""
 
 from __future__ import annotations
 

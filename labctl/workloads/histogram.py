@@ -1,4 +1,4 @@
-"""Latency percentiles from the histograms that tools print."""
+"""Compute latency percentiles from the histograms that tools print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""iperf3: how many bytes a second TCP carries to the peer, or from it."""
+"""Measure with iperf3 how many bytes a second TCP carries to the peer, or from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The neighbour: stress-ng hogs that compete with a trial for the CPU, and what they got done."""
+"""Run the neighbour: stress-ng hogs that compete with a trial for the CPU, and their throughput."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open-loop latencies of a program with a fixed pace: the periods that a stall hid, put back.
+"""Compute open-loop latencies of a program with a fixed pace: restore the periods that a stall hid.
 
 A thread that is to wake up once in an interval I, and does so late by L, skips floor(L / I)
 periods: it tells of one late wake-up where a load that doesn't wait for the machine would have had

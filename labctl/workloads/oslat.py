@@ -1,4 +1,4 @@
-"""oslat: for how long a loop that only reads the clock is kept from running."""
+"""Measure with oslat how long a loop that only reads the clock is kept from running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""osnoise: what a kernel thread that only reads the clock is kept from running by."""
+"""Measure with osnoise what keeps a kernel thread that only reads the clock from running."""
 
 from __future__ import annotations
 

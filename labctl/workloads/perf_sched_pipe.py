@@ -1,4 +1,6 @@
-"""perf bench sched pipe: how fast two tasks wake each other up through a pair of pipes."""
+"""Measure with perf bench sched pipe how fast two tasks wake each other up through a pair of
+pipes.
+"""
 
 from __future__ import annotations
 

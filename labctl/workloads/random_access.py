@@ -1,4 +1,6 @@
-"""Random access: each vCPU reads words of a set far larger than caches and TLB, one at a time."""
+"""Measure random access: each vCPU reads words of a set far larger than caches and TLB, one at a
+time.
+"""
 
 from __future__ import annotations
 

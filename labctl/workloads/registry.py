@@ -1,4 +1,4 @@
-"""The workloads that labctl knows, by the name that a study's `program` has."""
+"""Register the workloads by the name that a study's `program` has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of a fixed amount of work, run one after the other until their time is up."""
+"""Repeat programs with a fixed amount of work until their time is up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rtla's histograms (rtla timerlat hist, rtla osnoise hist): what makes one, and what it says."""
+"""Build and parse rtla's histograms (rtla timerlat hist, rtla osnoise hist)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sockperf ping-pong: how long a request to the peer and its answer take."""
+"""Measure with sockperf ping-pong how long a request to the peer and its answer take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""stress-ng's fork and mmap: what it costs to make a process, and to map and touch memory."""
+"""Measure with stress-ng what it costs to make a process, and to map and touch memory."""
 
 from __future__ import annotations
 

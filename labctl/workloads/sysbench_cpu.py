@@ -1,4 +1,4 @@
-"""sysbench cpu: every vCPU looks for primes, nothing but arithmetic."""
+"""Measure with sysbench cpu how fast every vCPU finds primes: nothing but arithmetic."""
 
 from __future__ import annotations
 

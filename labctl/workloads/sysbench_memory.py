@@ -1,4 +1,6 @@
-"""sysbench memory at random: every vCPU reads or writes words of a block that no TLB covers."""
+"""Measure with sysbench memory how fast every vCPU reads or writes random words of a block beyond
+the TLB.
+"""
 
 from __future__ import annotations
 

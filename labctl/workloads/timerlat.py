@@ -1,4 +1,4 @@
-"""timerlat: how late the kernel's timer interrupt comes, and how late the thread that it wakes."""
+"""Measure with timerlat how late the kernel's timer interrupt and the thread that it wakes come."""
 
 from __future__ import annotations
 

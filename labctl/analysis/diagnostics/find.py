@@ -1,4 +1,4 @@
-"""Diagnostics: what the intervals take for granted and these blocks may not keep.
+"""Diagnose blocks that break what the intervals assume.
 
 The t interval takes the effects of blocks as alike from the first to the last, and roughly normal.
 docs/diagnostics.md has each test's rule with its source, level and power.

@@ -1,4 +1,4 @@
-"""Tests of one series of numbers, in the order of the blocks: outliers and trend.
+"""Test one series of numbers, in the order of the blocks, for outliers and trend.
 
 Both are chosen for ten to thirty values. The trend test is one of ranks, so that neither a heavy
 tail nor an outlier raises its false alarms. docs/diagnostics.md has level and power of each.

@@ -1,4 +1,4 @@
-"""Is a run's host the one that another run was measured on? Facts against facts."""
+"""Compare the facts of a run's host with those of another run's."""
 
 from __future__ import annotations
 

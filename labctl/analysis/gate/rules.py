@@ -1,4 +1,4 @@
-"""Does a run keep a policy's rules?
+"""Check whether a run keeps a policy's rules.
 
 A rule *holds* where its demand is shown, one-sided at 5 % each: all of them hold together with no
 more than that (an intersection-union test; R. L. Berger, Technometrics 24, 1982). It is *violated*

@@ -1,1 +1,1 @@
-"""Runs against each other: two of them, or a host's history."""
+"""Compare runs with each other: two of them, or a host's history."""

@@ -1,4 +1,4 @@
-"""A metric over the runs of a host, and where it changed.
+"""Follow a metric over the runs of a host, and find where it changed.
 
 The run is the unit: a value is a cell's typical one, and blocks of one run have more in common
 with each other than with those of another day. Pure.

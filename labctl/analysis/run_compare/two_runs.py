@@ -1,4 +1,4 @@
-"""Two runs against each other: two hosts, two kernels, two days.
+"""Compare two runs: two hosts, two kernels, two days.
 
     facts ── what differs, first ─▶ what can't be compared at all ─▶ refused
     tunings that mean the same in both ─▶ levels (B / A) ─▶ effects on baseline (B's / A's)

@@ -1,1 +1,1 @@
-"""The table of metrics: a row for each, in the order of docs/metrics.md."""
+"""Define the table of metrics: a row for each, in the order of docs/metrics.md."""

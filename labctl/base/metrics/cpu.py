@@ -1,4 +1,4 @@
-"""Metrics per operation, and of the PMU."""
+"""Define metrics per operation, and of the PMU."""
 
 from __future__ import annotations
 

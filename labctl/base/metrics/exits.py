@@ -1,4 +1,4 @@
-"""Metrics of VM exits."""
+"""Define metrics of VM exits."""
 
 from __future__ import annotations
 

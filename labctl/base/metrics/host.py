@@ -1,4 +1,4 @@
-"""Metrics of the host and of the threads of a trial's machine."""
+"""Define metrics of the host and of the threads of a trial's machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of the host's scheduler and of the guest's, from traces."""
+"""Define metrics of the host's scheduler and of the guest's, from traces."""
 
 from __future__ import annotations
 

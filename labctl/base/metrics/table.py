@@ -1,4 +1,4 @@
-"""The rows of all metrics, and which of them a name is of."""
+"""Gather the rows of all metrics, and find the row of a name."""
 
 from __future__ import annotations
 

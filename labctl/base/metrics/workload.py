@@ -1,4 +1,4 @@
-"""Metrics of the workload and of its neighbour."""
+"""Define metrics of the workload and of its neighbour."""
 
 from __future__ import annotations
 

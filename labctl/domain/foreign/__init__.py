@@ -1,1 +1,1 @@
-"""The administrator's own domain: read, and rebuilt from what is known."""
+"""Read the administrator's own domain, and rebuild it from known elements."""

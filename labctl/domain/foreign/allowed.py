@@ -1,4 +1,4 @@
-"""The allow-list: all that labctl takes over of somebody else's domain XML. Pure.
+"""Define the allow-list: all that labctl takes over from a foreign domain's XML. Pure.
 
 Words and numbers of a machine, and the paths of disks, firmware and a kernel, which are looked at
 before they are used. Nothing else that names a file, a program, a socket or a port is in it.

@@ -1,5 +1,5 @@
-"""labctl's copy of the administrator's domain: the same machine, with nothing of the original's
-that two guests can't share, or that the guest could change. Pure.
+"""Copy the administrator's domain: the same machine, without anything of the original's that two
+guests can't share or that the guest could change. Pure.
 
 Its parts are in the order of the table in docs/own-vm.md.
 """

@@ -1,4 +1,6 @@
-"""Devices of somebody else's domain that labctl takes over: their part of the allow-list. Pure."""
+"""Define which devices of a foreign domain labctl takes over: their part of the allow-list.
+Pure.
+"""
 
 from __future__ import annotations
 

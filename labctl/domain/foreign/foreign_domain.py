@@ -1,4 +1,4 @@
-"""The administrator's own domain: read, and refused where no copy of it could run. Pure.
+"""Read the administrator's own domain, and refuse one that no copy could run. Pure.
 
 What the copy keeps and changes is in `foreign_copy`, how a tuning gets into it in `foreign_graft`.
 """

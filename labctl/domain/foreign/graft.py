@@ -1,4 +1,4 @@
-"""A tuning put into the administrator's own XML. Pure.
+"""Put a tuning into the administrator's own XML. Pure.
 
 What a tuning means is said by the templates alone: labctl's own domain is rendered for its
 baseline and for the tuning, and what differs between the two is done to the foreign XML.

@@ -1,4 +1,4 @@
-"""XML rebuilt from a table of what is known: the machinery of labctl's allow-list. Pure.
+"""Rebuild XML from a table of known elements: the machinery of labctl's allow-list. Pure.
 
 Nothing is filtered out of what came from elsewhere: a new tree is made, element by element, of
 what the table names. What it doesn't name is not there, whatever libvirt makes of it in years.

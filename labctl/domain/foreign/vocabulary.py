@@ -1,4 +1,4 @@
-"""Words, numbers and names that the allow-list of domain XML is written in. Pure."""
+"""Define the words, numbers and names in which the allow-list of domain XML is written. Pure."""
 
 from __future__ import annotations
 

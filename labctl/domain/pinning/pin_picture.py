@@ -1,4 +1,4 @@
-"""A pin plan drawn on the host's cores."""
+"""Draw a pin plan on the host's cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CPUs of a guest's vCPUs, strategy by strategy, and what the guest should see of them."""
+"""Choose the vCPUs' CPUs by strategy, and what the guest should see of them."""
 
 from __future__ import annotations
 

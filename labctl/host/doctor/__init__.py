@@ -1,4 +1,4 @@
-"""Doctor: what of this host bears on measuring virtualization, one finding per check.
+"""Check what on this host affects measurements of virtualization, one finding per check.
 
 Checks read files and run commands that read; they change nothing, but for the one that looks for
 what firmware does: it has the kernel stop CPUs, and only when it is asked to.

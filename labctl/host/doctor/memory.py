@@ -1,4 +1,4 @@
-"""The host's memory: how much, where, in which pages, and who touches it."""
+"""Check the host's memory: how much, where, in which pages, and who touches it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state folder: room, file system, disk."""
+"""Check the state folder: room, file system, disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tuned(8): its active profile, and where the host no longer is as that profile has it."""
+"""Check tuned(8): its active profile, and where the host deviates from it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The host's settings: read, changed through the journal, undone."""
+"""Read the host's settings, change them through the journal, undo them."""

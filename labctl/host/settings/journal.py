@@ -1,4 +1,4 @@
-"""The undo journal: what labctl changed on the host, written down before it is changed.
+"""Keep the undo journal: what labctl changes on the host, written down before the change.
 
 What a run changes it undoes itself; what a dead run left is undone by the next one. What
 `labctl host tune` changed stays until `labctl host restore`. See docs/decisions/undo-journal.md.

@@ -1,4 +1,4 @@
-"""The file behind the undo journal: JSON lines that only grow until nothing is left to undo.
+"""Keep the undo journal's file: JSON lines that only grow until nothing is left to undo.
 
 {"op": "change", …}             fsynced before the first side effect
 {"op": "changed", "id": …}      it was read back; "new": what was found, where nobody knew before

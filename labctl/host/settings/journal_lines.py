@@ -1,4 +1,4 @@
-"""Lines of the undo journal, each with its length and a checksum.
+"""Write and parse lines of the undo journal, each with its length and a checksum.
 
 A line that a crash cut off is no damage: its change was never made, since that waits for the
 fsync. Any other difference is: a flipped bit must never forget a change or restore another value.

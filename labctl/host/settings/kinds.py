@@ -1,4 +1,4 @@
-"""Every kind of tunable by the name that the undo journal has for it."""
+"""List every kind of tunable by the name that the undo journal has for it."""
 
 from __future__ import annotations
 

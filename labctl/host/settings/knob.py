@@ -1,4 +1,4 @@
-"""A knob of the host as tunings name it, and the place where it is turned."""
+"""Describe a knob of the host as tunings name it, and the place where it is turned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The knobs of a host by name: what each does, its values, and what has to be changed for one."""
+"""List a host's knobs by name: purpose, values, and the changes that each makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host as a tuning asks for it: its knobs checked, turned, and turned back."""
+"""Set the host up as a tuning asks: check its knobs, turn them, and turn them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Network namespaces and tap devices of ours, as the undo journal knows them."""
+"""Make labctl's network namespaces and tap devices known to the undo journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knobs of the host, each of which can be read, written and rebuilt from a journal's entry."""
+"""Read, write and rebuild the host's knobs from a journal's entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles of tuned(8), applied by tuned itself and undone from labctl's journal.
+"""Apply profiles of tuned(8) with tuned itself, and undo them from labctl's journal.
 
 Every file that a profile may set is written down first, so that it can be put back without tuned.
 What can't be put back is left out of the profile: it is applied through one of ours, which includes

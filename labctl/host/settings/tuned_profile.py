@@ -1,4 +1,4 @@
-"""A profile of tuned(8), read as far as it must be known what it may change: tuned.conf(5)."""
+"""Read a profile of tuned(8) as far as needed to know what it may change: tuned.conf(5)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A run's numbers for other programs: JSON, CSV, Parquet, OpenMetrics."""
+"""Export a run's numbers for other programs: JSON, CSV, Parquet, OpenMetrics."""

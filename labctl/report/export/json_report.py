@@ -1,4 +1,4 @@
-"""The report for programs. Its shape is documented in docs/report-schema.md."""
+"""Write the report for programs. docs/report-schema.md documents its shape."""
 
 from __future__ import annotations
 

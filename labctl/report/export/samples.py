@@ -1,4 +1,4 @@
-"""The one schema of samples that CSV and Parquet have in common: a row for each reading.
+"""Define the schema of samples that CSV and Parquet share: a row for each reading.
 
 docs/report-schema.md says what each column is.
 """

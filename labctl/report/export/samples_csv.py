@@ -1,4 +1,4 @@
-"""Every sample of a run as CSV (RFC 4180), one row each, for spreadsheets and data frames."""
+"""Write every sample of a run as CSV (RFC 4180), one row each, for spreadsheets and data frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every sample of a run as a Parquet file, in the schema of `labctl.report.export.samples`."""
+"""Write every sample of a run as a Parquet file, in the schema of
+`labctl.report.export.samples`.
+"""
 
 from __future__ import annotations
 

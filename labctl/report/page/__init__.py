@@ -1,1 +1,1 @@
-"""The report and the history as pages that need nothing else."""
+"""Write the report and the history as self-contained pages."""

@@ -1,4 +1,4 @@
-"""The scale of a picture's values: where each lies, and which are written beside it."""
+"""Scale a picture's values: where each lies, and which are written beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latency by percentile: a small picture per tuning, with baseline and its native twin.
+"""Draw latency by percentile: a small picture per tuning, with baseline and its native twin.
 
 Samples of different trials are never pooled (METHOD 16): each point is the median over the blocks
 of what one trial's percentile was, its band the middle half of the blocks. A percentile that some

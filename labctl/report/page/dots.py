@@ -1,4 +1,4 @@
-"""Raw trials by block: a small picture per arm, all on one scale.
+"""Draw raw trials by block: a small picture per arm, all on one scale.
 
 Coordinates are for a picture of 100 by HEIGHT that is stretched to its place; strokes keep their
 width, so that a path of no length with round ends is a dot. One path holds all dots of a panel.

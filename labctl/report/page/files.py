@@ -1,4 +1,4 @@
-"""The files that a report is written to."""
+"""Write a report's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The geometry of a forest plot: where everything lies, in percent of the plot's width.
+"""Lay out a forest plot, in percent of the plot's width.
 
 Positions are percentages so that the SVG can be as wide as the page while its letters keep
 their size: a scaled viewBox would be unreadable on a phone.

@@ -1,4 +1,4 @@
-"""The files that ran, as a page shows them."""
+"""Show the files that ran, for a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A metric over runs as one page: a picture per series, the numbers behind it, what changed."""
+"""Show a metric over runs as one page: a picture per series, its numbers, and what changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pin plan as a picture: the host's cores, each with its CPUs and what runs on them."""
+"""Draw the pin plan: the host's cores, each with its CPUs and the threads on them."""
 
 from __future__ import annotations
 

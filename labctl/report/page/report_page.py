@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: no network, no script, no other file."""
+"""Write the report as one self-contained page: no network, no script, no other file."""
 
 from __future__ import annotations
 

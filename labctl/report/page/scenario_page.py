@@ -1,4 +1,4 @@
-"""All that the page shows of one workload and condition."""
+"""Show everything about one workload and condition."""
 
 from __future__ import annotations
 

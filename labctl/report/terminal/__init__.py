@@ -1,1 +1,1 @@
-"""Reports as text in a terminal."""
+"""Write reports as text for a terminal."""

@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs of their facts, then of their numbers."""
+"""Show two runs side by side: the facts that differ, then the numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A metric over runs: a line of marks per series, where it changed, and what else did."""
+"""Show a metric over runs: a line of marks per series, where it changed, and what else did."""
 
 from __future__ import annotations
 

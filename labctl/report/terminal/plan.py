@@ -1,4 +1,4 @@
-"""A plan before anything runs: what would be measured, how often, and what this host leaves out."""
+"""Show a plan before anything runs: what would be measured, how often, and what this host skips."""
 
 from __future__ import annotations
 

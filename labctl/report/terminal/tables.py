@@ -1,4 +1,4 @@
-"""The report in a terminal: 80 columns, readable without colour."""
+"""Show the report in a terminal: 80 columns, readable without colour."""
 
 from __future__ import annotations
 

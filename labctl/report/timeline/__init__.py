@@ -1,1 +1,1 @@
-"""A trial's time line: page, JSON, Perfetto, trace-cmd."""
+"""Write a trial's time line: page, JSON, Perfetto, trace-cmd."""

@@ -1,4 +1,4 @@
-"""The whole of a time line as a small picture without a script: each lane's shares over time."""
+"""Draw a whole time line as a small picture without a script: each lane's shares over time."""
 
 from __future__ import annotations
 

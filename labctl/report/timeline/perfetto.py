@@ -1,4 +1,4 @@
-"""A time line in Perfetto's own format: https://perfetto.dev/docs/getting-started/converting"""
+"""Write a time line in Perfetto's format: https://perfetto.dev/docs/getting-started/converting"""
 
 from __future__ import annotations
 

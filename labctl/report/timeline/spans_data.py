@@ -1,4 +1,4 @@
-"""A time line's spans as few bytes: columns of a page's data block, which its script unpacks."""
+"""Pack a time line's spans into columns of a page's data block, which its script unpacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trial's time line as one page that needs nothing else: no network, no other file."""
+"""Write a trial's time line as one self-contained page: no network, no other file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trial's traces in trace-cmd's own format, for trace-cmd and KernelShark."""
+"""Write a trial's traces in trace-cmd's format, for trace-cmd and KernelShark."""
 
 from __future__ import annotations
 

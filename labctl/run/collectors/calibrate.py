@@ -1,4 +1,4 @@
-"""Instructions per operation, counted on each side once per image and kept (METHOD rule 13).
+"""Count instructions per operation on each side, once per image, and keep them (METHOD rule 13).
 
 Natively they are counted a second time, by the CPU itself where it has a PMU, else by another
 tool: by how much the counts differ bounds the error of each.

@@ -1,4 +1,4 @@
-"""Every collector, and whether it works on this host."""
+"""List every collector, and whether it works on this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hardware counters of a trial, where the host has a PMU (METHOD rule 12)."""
+"""Count a trial's hardware events, where the host has a PMU (METHOD rule 12)."""
 
 from __future__ import annotations
 

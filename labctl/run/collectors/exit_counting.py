@@ -1,4 +1,4 @@
-"""VM exits by reason around a trial's measured window, from level `exits` on.
+"""Count VM exits by reason around a trial's measured window, from level `exits` on.
 
 By BPF where it works: the window that is counted is opened and closed by one signal each, next to
 the trial's own snapshots; attaching comes before, and is waited for, and reading out comes after.

@@ -1,4 +1,4 @@
-"""The guest's own scheduler, recorded by the guest's own perf around a trial's measured command.
+"""Record the guest's own scheduler with the guest's perf around a trial's measured command.
 
 The recorder runs beside the command, in a session of its own, started and ended by commands of the
 runner before and after it: the runner needs to know nothing of it, and where nothing is traced

@@ -1,4 +1,4 @@
-"""perf record around a block: told when to begin and to end, and asked whether it did."""
+"""Run perf record around a block: tell it when to begin and to end, and check that it did."""
 
 from __future__ import annotations
 

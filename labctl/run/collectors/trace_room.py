@@ -1,4 +1,4 @@
-"""Room for traces on the disk that holds a run: asked about before a run, a block and a trial.
+"""Check the room for traces on the run's disk: before a run, a block and a trial.
 
 How much a trial's trace takes is up to the host's load. So perf is held to what there is, and a
 block is traced if there is room for all of it by what trials took so far: its arms are compared,

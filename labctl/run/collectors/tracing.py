@@ -1,4 +1,4 @@
-"""The host's scheduler, and KVM, recorded around a trial at level `trace`.
+"""Record the host's scheduler and KVM around a trial at level `trace`.
 
 What is recorded is chosen by CPU and not by thread: everything on the CPUs that the trial's machine
 may run on. Only so is it known who had the CPU that a vCPU waited for, do threads count that QEMU

@@ -1,1 +1,1 @@
-"""Commands that run something: sweep, self-test, overhead, exit prices, host tune."""
+"""Run commands that measure: sweep, self-test, overhead, exit prices, host tune."""

@@ -1,4 +1,4 @@
-"""A bundle: files and a manifest with the SHA-256 of each, in one tar.xz that can be passed on."""
+"""Pack a bundle to pass on: files and a manifest with the SHA-256 of each, in one tar.xz."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doctor's checks, told what a study (or the whole catalogue) would need of this host."""
+"""Run doctor's checks with what a study (or the whole catalogue) needs from this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's folder copied to be passed on: as it is, or without what identifies its host."""
+"""Copy a run's folder to pass on: as it is, or without what identifies its host."""
 
 from __future__ import annotations
 

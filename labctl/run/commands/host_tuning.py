@@ -1,4 +1,4 @@
-"""`labctl host tune` and `restore`: the host as tunings ask for it, until it is asked back."""
+"""Tune the host outside a run (`labctl host tune`), until `labctl host restore`."""
 
 from __future__ import annotations
 

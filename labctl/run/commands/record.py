@@ -1,4 +1,4 @@
-"""run.json: what a run is, where it runs and how it ended, kept true while it goes on."""
+"""Keep run.json: what a run is, where it runs and how it ended."""
 
 from __future__ import annotations
 

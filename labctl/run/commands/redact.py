@@ -1,4 +1,4 @@
-"""A copy of a run's folder to pass on, without what identifies the host, its users and their VMs.
+"""Copy a run's folder to pass on, without what identifies the host, its users and their VMs.
 
 Texts keep their form, so that whatever reads a run reads the copy. What is no text (perf's and
 trace-cmd's recordings) can hold names that nobody finds: it is left out, and named.

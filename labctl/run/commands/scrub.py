@@ -1,4 +1,4 @@
-"""Takes out of texts what identifies a host, and keeps their form: parsers must still read them.
+"""Take out of texts what identifies a host, but keep their form for parsers.
 
 Pure. The same text gets the same stand-in everywhere, so that what belongs together still does.
 """

@@ -1,4 +1,4 @@
-"""Everything that labctl has, once on this host, and a bundle of what the tools printed."""
+"""Run everything that labctl has once on this host, and bundle the tools' output."""
 
 from __future__ import annotations
 

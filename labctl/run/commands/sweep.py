@@ -1,4 +1,4 @@
-"""A sweep from its request to its run folder: everything that is set up around the engine."""
+"""Run a sweep from its request to its run folder: everything that is set up around the engine."""
 
 from __future__ import annotations
 

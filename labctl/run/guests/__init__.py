@@ -1,1 +1,1 @@
-"""Guests and machines with a tuning in force, ready for trials."""
+"""Provide guests and machines with a tuning in force, ready for trials."""

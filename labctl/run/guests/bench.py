@@ -1,4 +1,4 @@
-"""A machine with a tuning in force, ready for trials: a restored guest, or the tree natively.
+"""Provide a machine with a tuning in force: a restored guest, or the tree natively.
 
 The engine does not know which it has.
 """

@@ -1,4 +1,4 @@
-"""Boots, saved once and restored for each tuning (METHOD rules 6 and 7)."""
+"""Save each boot once and restore it for each tuning (METHOD rules 6 and 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest's NIC: plugged in while it is paused, configured once it has booted, looked at."""
+"""Plug in a guest's NIC while it is paused, configure it after the boot, and check it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tuning's settings inside the guest: made through the channel, read back, never assumed."""
+"""Make a tuning's settings inside the guest through the channel, and read them back."""
 
 from __future__ import annotations
 

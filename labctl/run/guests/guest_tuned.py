@@ -1,4 +1,4 @@
-"""tuned inside a guest: a profile activated, and verified by tuned itself.
+"""Activate a tuned profile inside a guest, and let tuned verify it.
 
 tuned runs there without D-Bus, which a trimmed image doesn't have, and is asked through its own
 unix socket (JSON-RPC; tuned 2.20 has it). It goes on running, as it does wherever it is used: some

@@ -1,4 +1,4 @@
-"""The known-loss arm: a known share of the guest's time taken away (METHOD rule 5).
+"""Take a known share of the guest's time away: the known-loss arm (METHOD rule 5).
 
 QEMU is stopped (SIGSTOP) for `percent` of every second, in one piece. One piece, because the host
 scheduler makes short gaps good again: after a pause the vCPU thread is owed time and preempts its

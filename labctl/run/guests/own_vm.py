@@ -1,4 +1,4 @@
-"""Guests that are copies of the administrator's own domain (docs/own-vm.md)."""
+"""Provide guests that are copies of the administrator's own domain (docs/own-vm.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prepared image: what cloud-init's first boot makes of a built one, kept beside it."""
+"""Prepare an image: run cloud-init's first boot on a built one, and keep the result beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guests that answer: started, connected, ended."""
+"""Start guests, connect to them, end them."""
 
 from __future__ import annotations
 

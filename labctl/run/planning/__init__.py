@@ -1,1 +1,1 @@
-"""From a request to a plan: requirements, the image, the administrator's own domain."""
+"""Turn a request into a plan: requirements, the image, the administrator's own domain."""

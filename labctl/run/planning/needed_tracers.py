@@ -1,4 +1,4 @@
-"""Workloads that need a tracer of the kernel, against the kernels that they would run under."""
+"""Check workloads that need a kernel tracer against the kernels that they would run under."""
 
 from __future__ import annotations
 

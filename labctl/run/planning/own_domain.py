@@ -1,4 +1,4 @@
-"""The administrator's own domain as a run takes it: found, looked at, fitted into a study."""
+"""Fit the administrator's own domain into a study: find it, check it, read it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Files that the administrator's own domain names, looked at before a copy opens them: disks that
-are at rest, with every file that they are based on; firmware and a kernel that only those can
-change who are root on this host anyway."""
+"""Check files that the administrator's own domain names before a copy opens them: disks at rest,
+with every file that they are based on; firmware and a kernel that only root on this host can
+change."""
 
 from __future__ import annotations
 

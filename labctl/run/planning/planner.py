@@ -1,4 +1,4 @@
-"""From what a user asked for to a plan for this host. Only reads."""
+"""Plan a user's request for this host. Only reads."""
 
 from __future__ import annotations
 

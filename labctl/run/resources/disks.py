@@ -1,4 +1,4 @@
-"""Overlays of the guest's root disk, and the data disk that both sides read and write."""
+"""Make overlays of the guest's root disk, and the data disk that both sides read and write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Huge pages for one guest: the host's pool grows by what is missing, and shrinks again."""
+"""Provide huge pages for one guest: grow the host's pool by what is missing, and shrink it
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whom the embedded libvirt runs QEMU as: an account without rights, unless something needs root.
+"""Choose the user that the embedded libvirt runs QEMU as: without rights, unless something needs
+root.
 
 All is asked of that account itself, before a guest starts: modes alone leave out ACLs and user
 namespaces. No mode or owner of the host's is changed for it (docs/decisions/embedded-libvirt.md).

@@ -1,1 +1,1 @@
-"""One trial after the other: warm-up, window, parsing, validity."""
+"""Run one trial after the other: warm-up, window, parsing, validity."""

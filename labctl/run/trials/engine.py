@@ -1,4 +1,4 @@
-"""Runs a plan's trials in its order, repeats invalid ones on a fresh restore, resumes."""
+"""Run a plan's trials in its order, repeat invalid ones on a fresh restore, resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults on a guest's memory that stop once all of it has been touched (METHOD rule 6).
+"""Watch faults on a guest's memory, which stop once all of it has been touched (METHOD rule 6).
 
 A restore leaves two kinds of them. QEMU's main thread writes the saved pages, so that the host has
 them, but KVM's own page tables are empty: a vCPU's first touch of each is a fault that KVM fixes

@@ -1,4 +1,4 @@
-"""The condition `neighbour`: hogs that compete as other VMs do (METHOD rule 4).
+"""Run the condition `neighbour`: hogs that compete as other VMs do (METHOD rule 4).
 
 One per CPU, because with autogrouping four hogs of one session weigh as one; each in a session
 and a cgroup of its own. They run the image's own stress-ng, so that no host package matters.

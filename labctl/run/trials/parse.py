@@ -1,4 +1,4 @@
-"""From a trial's raw files to its readings. Reads nothing else."""
+"""Parse a trial's raw files to its readings. Reads nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server that a workload talks to, out of the image's own tree, in the peer's namespace."""
+"""Serve a workload from the image's own tree, in the peer's namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One trial: warm up, measure, store what the tools printed.
+"""Run one trial: warm up, measure, store what the tools printed.
 
 Nothing but the workload runs inside the measured window: snapshots are taken before the command
 starts and after it has ended, and the guest is sent nothing meanwhile (METHOD rule 11).

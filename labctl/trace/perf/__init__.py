@@ -1,1 +1,1 @@
-"""Reads perf.data."""
+"""Read perf.data."""

@@ -1,4 +1,4 @@
-"""The records of perf.data, found a few megabytes at a time.
+"""Find the records of perf.data, a few megabytes at a time.
 
 Records follow each other without holes, each with its size in its header (`struct
 perf_event_header` of include/uapi/linux/perf_event.h), so where one begins is known only from the

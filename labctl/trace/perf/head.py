@@ -1,4 +1,4 @@
-"""The head of a perf.data file: which events it holds, and how their records are laid out.
+"""Read the head of a perf.data file: which events it holds, and how their records are laid out.
 
 Sources: tools/perf/Documentation/perf.data-file-format.txt and tools/perf/util/header.c for the
 file, include/uapi/linux/perf_event.h for `struct perf_event_attr` and the records.

@@ -1,4 +1,4 @@
-"""The columns of one tracepoint, gathered from the samples of perf.data."""
+"""Gather the columns of one tracepoint from the samples of perf.data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads perf.data, the file that `perf record` writes, into columns.
+"""Read perf.data, the file that `perf record` writes, into columns.
 
 Its caller says in advance which tracepoints and which of their fields it is read for, so that ten
 million events fit into memory. What the file's parts are, and by which sources, is told in

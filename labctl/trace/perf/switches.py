@@ -1,4 +1,4 @@
-"""Switches that a kernel kept back, put back from perf's own records of them.
+"""Restore switches that a kernel kept back, from perf's own records of them.
 
 Linux 6.18 was seen to tell nothing of what some threads do, a CPU's idle task among them, to no
 reader, neither by tracepoints nor by perf's own records; the cause isn't known. But of a switch

@@ -1,4 +1,4 @@
-"""Wake-ups that a trace doesn't tell of although somebody asked for them, put back. Pure.
+"""Infer wake-ups that were requested but that a trace does not show. Pure.
 
 What asks is sched_waking, on the CPU that wakes; what puts the thread on a run queue, sched_wakeup,
 may be on another one, in its idle task, of which a kernel may tell nothing (`perfdata_switches`).

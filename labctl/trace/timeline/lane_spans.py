@@ -1,4 +1,4 @@
-"""Spans of time as columns: cut, labelled, and asked how long something was so."""
+"""Hold spans of time as columns: cut them, label them, and add up their lengths."""
 
 from __future__ import annotations
 

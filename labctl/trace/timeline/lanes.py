@@ -1,4 +1,4 @@
-"""A time line: what threads and tasks were doing when, on both sides, by one clock."""
+"""Describe a time line: what threads and tasks did when, on both sides, by one clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wake-ups that came late, and which part of each was whose. Pure.
+"""Find late wake-ups, and attribute each part of them. Pure.
 
 The parts are lengths of sets of moments that have none in common, so that they add up to the
 latency exactly.

@@ -1,4 +1,4 @@
-"""The late wake-ups of a workload on a time line, how sure that is, and what to know about it."""
+"""Summarize a workload's late wake-ups on a time line, with coverage and notes."""
 
 from __future__ import annotations
 

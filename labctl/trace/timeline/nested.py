@@ -1,4 +1,4 @@
-"""Two schedulers on one time line: a host's threads over what their guest ran on them.
+"""Put two schedulers on one time line: a host's threads over what their guest ran on them.
 
 `docs/nested.md` says what each state, part and suspect means, and what it can't tell.
 """

@@ -1,4 +1,4 @@
-"""Timers that tasks started for themselves, to sleep until they expire. Pure.
+"""Find timers that tasks started for themselves, to sleep until they expire. Pure.
 
 Such a timer lies on the task's own stack (hrtimer_nanosleep() in kernel/time/hrtimer.c), where no
 other task starts one while this one lives; what several tasks are seen to start is a CPU's timer.

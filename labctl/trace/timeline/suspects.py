@@ -1,4 +1,4 @@
-"""Moments in which two schedulers got in each other's way. Pure.
+"""Find moments in which two schedulers got in each other's way. Pure.
 
 Each says what was seen, and no more: a lock is in no trace, nor is what a task would have done.
 """
