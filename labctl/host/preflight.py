@@ -24,17 +24,18 @@ def preflight(
     memory_bytes: int,
     vcpus: int,
     tools: Sequence[str] = TOOLS,
+    needs_root: Sequence[str] = (),
     has_link: bool = False,
     root: Path = Path("/"),
 ) -> list[HostError]:
     """Return every problem that would end the sweep later, each with its remedy; [] when none.
 
     `disk_bytes` must be free below `state_folder`, `memory_bytes` (all guests and native runs
-    that exist at one time) must be available as /proc/meminfo counts it. `has_link`: its guests
-    send packets to a peer.
+    that exist at one time) must be available as /proc/meminfo counts it. `needs_root`: what of it
+    root alone can do, a clause each. `has_link`: its guests send packets to a peer.
     """
     problems = [
-        _root_problem(),
+        _root_problem(needs_root),
         *(_tool_problem(tool) for tool in (*tools, *(LINK_TOOLS if has_link else ()))),
         _cpu_problem(vcpus, len(os.sched_getaffinity(0))),
         _disk_problem(state_folder, disk_bytes),
@@ -67,13 +68,14 @@ def memory_available(root: Path = Path("/")) -> int | None:
     return None
 
 
-def _root_problem() -> HostError | None:
-    if os.geteuid() == 0:
+def _root_problem(needs_root: Sequence[str]) -> HostError | None:
+    if not needs_root or os.geteuid() == 0:
         return None
     return HostError(
-        "a sweep needs root, for native runs, cgroups and real-time policies",
-        hint="Run labctl as root. Without it '--plan-only' shows the plan, and runs that were "
-        "made can be reported, compared and verified.",
+        f"this needs root: {'; '.join(needs_root)}",
+        hint="Run it as root ('sudo'). 'labctl doctor' tells of each step whether you may take it. "
+        "Without root '--plan-only' shows the plan, and runs that were made can be reported, "
+        "compared and verified.",
     )
 
 

@@ -13,6 +13,7 @@ from labctl.host.doctor import (
     load,
     memory,
     network,
+    rights,
     scheduling,
     software,
     storage,
@@ -24,6 +25,7 @@ from labctl.host.doctor.model import Check, Finding, Scope
 from labctl.host.doctor.reader import Reader
 
 CHECKS: tuple[Check, ...] = (
+    *rights.CHECKS,
     *virtualization.CHECKS,
     *tracing.CHECKS,
     *firmware.CHECKS,

@@ -89,7 +89,11 @@ class Reader:
         return sorted((path.name for path in self.path(folder).glob(pattern)), key=_natural)
 
     def exists(self, path: str) -> bool:
-        return self.path(path).exists()
+        """Return whether a file is there, in a folder that we may look into or not."""
+        try:
+            return self.path(path).exists()
+        except PermissionError:
+            return False
 
     def access(self, path: str) -> Access | None:
         try:
@@ -97,6 +101,10 @@ class Reader:
         except OSError:
             return None
         return Access(found.st_uid, found.st_gid, found.st_mode & 0o7777)
+
+    def may_write(self, path: str) -> bool:
+        """Return whether we may read and write a file, or make one in a folder."""
+        return os.access(self.path(path), os.R_OK | os.W_OK, effective_ids=True)
 
     def inode(self, path: str | Path) -> int | None:
         try:

@@ -33,29 +33,6 @@ _OPTIONAL = {
 }
 """Program to its Debian package and what it is for. No sweep needs them."""
 
-_CAPABILITIES = {12: "NET_ADMIN", 14: "IPC_LOCK", 21: "SYS_ADMIN", 23: "SYS_NICE"}
-"""linux/capability.h. What SYS_RESOURCE is for has a check of its own: memlock."""
-
-
-def rights(reader: Reader, scope: Scope) -> Result:
-    missing = [name for number, name in _CAPABILITIES.items() if not reader.has_capability(number)]
-    value = {"root": reader.is_root(), "missing": missing}
-    if not reader.is_root():
-        return block("this is not root", "Run labctl as root: sudo labctl doctor", value)
-    if "SYS_ADMIN" in missing:
-        return block(
-            f"root without {', '.join(missing)}: no mount namespace for native runs",
-            "Give the container CAP_SYS_ADMIN, or run labctl outside of it.",
-            value,
-        )
-    if missing:
-        return warn(
-            f"root without {', '.join(f'CAP_{name}' for name in missing)}",
-            "Run labctl outside of the container or sandbox that takes them away.",
-            value,
-        )
-    return fine("root, with every capability that labctl uses", value)
-
 
 def kernel(reader: Reader, scope: Scope) -> Result:
     return _version(
@@ -250,7 +227,6 @@ def _numbers(version: str) -> list[int]:
 
 
 CHECKS = (
-    Check("rights", GROUP, "Cgroups, real-time policies, mounts and settings need root.", rights),
     Check("kernel", GROUP, "Some tunings need a newer one.", kernel),
     Check("qemu", GROUP, "Guests are QEMU's; some tunings need a newer one.", qemu),
     Check(

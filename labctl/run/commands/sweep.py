@@ -43,6 +43,7 @@ from labctl.run.guests.own_vm import OwnVm
 from labctl.run.guests.prepare import ImageSource
 from labctl.run.guests.started import guest_xml
 from labctl.run.planning.guest_image import built_image
+from labctl.run.planning.needs_root import why_root
 from labctl.run.planning.own_domain import XML, OwnGuest
 from labctl.run.planning.planner import (
     Planned,
@@ -158,6 +159,7 @@ def host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
         disk_bytes=_disk_bytes(places, planned),
         memory_bytes=planned.plan.guest.memory_mib * MIB,
         vcpus=len(planned.pin_plan.vcpus),
+        needs_root=why_root(planned),
         has_link=has_peers(planned.plan),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -73,12 +74,36 @@ def test_what_only_reads_needs_no_root(home: Path, words: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("sweep", "pinning"), "needs root, for native runs, cgroups and real-time policies"),
+        (("sweep", "pinning"), "'native+pinned' and 1 more run natively, in a mount namespace"),
+        (
+            ("sweep", "pinning"),
+            "'native+fifo', 'native+rr', 'pinned+fifo' and 2 more set real-time",
+        ),
+        (("sweep", "everything"), "'autogroup-off', 'c-states-shallow', 'irq-affinity' and"),
+        (("sweep", "everything"), "the condition 'neighbour' runs programs"),
         (("image", "build"), "needs root: its files belong to root"),
     ],
-    ids=["sweep", "image build"],
+    ids=["native runs", "real-time", "settings", "neighbours", "image build"],
 )
 def test_what_needs_root_says_for_what(home: Path, words: tuple[str, ...], why: str) -> None:
     done = as_nobody(home, *words)
     assert done.returncode == 3
     assert why in done.stderr
+
+
+def test_doctor_says_of_each_step_what_this_user_may_do(home: Path) -> None:
+    done = as_nobody(home, "doctor", "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    rows = {row["name"]: row for row in json.loads(done.stdout)["findings"]}
+    assert rows["rights"]["status"] == "block"
+    for step, found in {
+        "cgroup-right": "this user can make no cgroup in /sys/fs/cgroup",
+        "native-right": "no mount namespace, no chroot: CAP_SYS_CHROOT and CAP_SYS_ADMIN missing",
+        "settings-right": "this user can't write /",
+        "rt-right": "CAP_SYS_NICE is missing",
+        "network-namespaces": "no right to make them: CAP_NET_ADMIN",
+    }.items():
+        assert rows[step]["status"] == "warn"
+        assert rows[step]["found"].startswith(found)
+        assert rows[step]["remedy"]
+    assert not [row for row in rows.values() if "can't be read: [Errno" in row["found"]]

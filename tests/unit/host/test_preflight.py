@@ -34,12 +34,15 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def problems(host: Path) -> Callable[..., list[HostError]]:
-    def ask(disk: int = GIB, memory: int = GIB, vcpus: int = 1) -> list[HostError]:
+    def ask(
+        disk: int = GIB, memory: int = GIB, vcpus: int = 1, needs_root: tuple[str, ...] = ()
+    ) -> list[HostError]:
         return preflight(
             state_folder=host / "not/made/yet",
             disk_bytes=disk,
             memory_bytes=memory,
             vcpus=vcpus,
+            needs_root=needs_root,
             root=host,
         )
 
@@ -84,8 +87,10 @@ def test_a_tool_that_is_not_installed_is_named(
 
 def test_without_root_nothing_is_started(problems: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    (problem,) = problems()
-    assert (problem.hint or "").startswith("Run labctl as root. Without it '--plan-only'")
+    (problem,) = problems(needs_root=("'a' turns a setting", "every guest gets cgroups"))
+    assert problem.message == "this needs root: 'a' turns a setting; every guest gets cgroups"
+    assert "Without root '--plan-only'" in (problem.hint or "")
+    assert problems() == []
 
 
 def test_missing_shared_memory_is_told(problems: Ask, host: Path) -> None:

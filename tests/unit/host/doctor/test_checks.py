@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -30,6 +31,28 @@ def test_every_check_has_a_name_of_its_own_and_a_reason() -> None:
     names = [check.name for check in CHECKS]
     assert len(names) == len(set(names))
     assert all(check.why.endswith(".") and check.group for check in CHECKS)
+
+
+def test_a_user_who_cannot_open_kvm_is_told_the_group_to_join(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gid = os.getgid() or 104
+    host.write("/dev/kvm", mode=0o660)
+    os.chown(host.root / "dev/kvm", -1, gid)
+    host.write("/etc/group", f"kvm:x:{gid}:\n")
+    assert host.find("kvm-right").status is Status.OK
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    found = host.find("kvm-right")
+    assert found.status is Status.WARN
+    assert found.remedy == "usermod -aG kvm $USER  # as root; then log in again"
+
+
+def test_a_device_that_no_group_opens_is_given_to_one_first(
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.write("/dev/kvm", mode=0o600)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert host.find("kvm-right").remedy.startswith("chgrp kvm /dev/kvm && chmod 0660 /dev/kvm && ")
 
 
 @pytest.mark.parametrize("check", [check.name for check in CHECKS])
