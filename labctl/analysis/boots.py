@@ -25,7 +25,7 @@ from labctl.analysis.intervals import Spread, spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanSquares:
-    """One-way analysis of variance of effects by boot.
+    """Hold a one-way analysis of variance of effects by boot.
 
     `within` is None where every boot has a single block. `concentration`: the sum of the squared
     shares of the boots in the blocks, 1 / boots where all have equally many.

@@ -12,7 +12,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class ByBlock(Mapping[int, float]):
-    """A mapping from block to number, in the order of the blocks."""
+    """Map block to number, in the order of the blocks."""
 
     __slots__ = ("array", "blocks")
 

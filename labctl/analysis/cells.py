@@ -70,7 +70,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)  # no slots: what is asked of a series again and again is kept
 class Series:
-    """The values of one metric in one cell by block; `sample` is one of them, for its names.
+    """Hold the values of one metric in one cell by block; `sample` is one of them, for its names.
 
     `bin_widths`: of a percentile, the width of its histogram's bin over its middle, by block.
     `batch_errors`: of a rate, by the number of batches, each trial's standard error over its value.
@@ -155,8 +155,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """`series`: by cell and metric key. `tried`: blocks in which a cell has a trial of any kind.
-    `blocks` and `boots` count those with a valid trial."""
+    """Hold a run's series: `series` by cell and metric key. `tried`: blocks in which a cell has a
+    trial of any kind. `blocks` and `boots` count those with a valid trial."""
 
     series: Mapping[Cell, Mapping[str, Series]]
     tried: Mapping[Cell, frozenset[int]]

@@ -21,7 +21,7 @@ _TIED = 1e-9
 
 
 class Cost(NamedTuple):
-    """The share of the throughput that is lost, with its 95 % interval; below 0: gained."""
+    """Hold the share of the throughput that is lost, with its 95 % interval; below 0: gained."""
 
     estimate: float
     low: float | None

@@ -29,7 +29,7 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A comparison, and the effects that it was made from."""
+    """Hold a comparison and the effects that it was made from."""
 
     comparison: Comparison
     effects: Effects

@@ -26,9 +26,9 @@ NATIVE = "native"
 
 @dataclass(frozen=True, slots=True)
 class Primary:
-    """The metric that decides under a workload; `margin`: the practical threshold, a share of
-    baseline (0.05) for ratios, in the metric's unit for differences. `no_worse_than`: the loss that
-    a recommendation must exclude, in the same scale."""
+    """Describe the metric that decides under a workload; `margin`: the practical threshold, a share
+    of baseline (0.05) for ratios, in the metric's unit for differences. `no_worse_than`: the loss
+    that a recommendation must exclude, in the same scale."""
 
     metric: str
     margin: float

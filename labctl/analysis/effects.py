@@ -30,7 +30,7 @@ _LARGEST_LOG = 700.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """Effects by block, in natural direction: on the log scale for ratios, else in the unit.
+    """Hold effects by block, in natural direction: on the log scale for ratios, else in the unit.
 
     `paired`: else by_block holds each of the tuning's values less the references' mean.
     `fallback`: of a metric for ratios that is compared by difference all the same, why.

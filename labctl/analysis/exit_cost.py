@@ -17,9 +17,9 @@ _TO_QEMU = {"io-qemu": "IO", "mmio-qemu": "MMIO"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitCost:
-    """CPU seconds per second that the exits take: from `low` to `high`, `typical` in between.
-    `exits`: how many a second, idle ones left out; `priced`: the share of them that has a price;
-    `unpriced`: the reasons of the others, the most frequent first."""
+    """Estimate the CPU seconds per second that the exits take: from `low` to `high`, `typical` in
+    between. `exits`: how many a second, idle ones left out; `priced`: the share of them that has a
+    price; `unpriced`: the reasons of the others, the most frequent first."""
 
     exits: float
     low: float

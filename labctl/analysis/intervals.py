@@ -37,7 +37,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """n effects with their mean and standard deviation (n - 1 in the denominator).
+    """Hold n effects with their mean and standard deviation (n - 1 in the denominator).
 
     `boot_error`: the mean's standard error over `boots`, where several of them have several blocks
     each; else None, and blocks are the unit. `welch`: the degrees of freedom of sides that were not

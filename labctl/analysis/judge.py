@@ -34,7 +34,7 @@ from labctl.store.trial import TrialStatus
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The verdicts of a run and what they follow from. `run`: the part of it that they rest on."""
+    """Hold the verdicts of a run and their input. `run`: the part of it that they rest on."""
 
     run: LoadedRun
     design: Design

@@ -37,7 +37,7 @@ class EffectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One tuning against baseline or a native twin, for one workload, condition and metric.
+    """Compare one tuning with baseline or a native twin, for one workload, condition and metric.
 
     `estimate`, `low`, `high`: as ratio (tuning / against, natural direction: a latency that
     halves is 0.5) or as difference (tuning - against) in `unit`. `low`/`high` are None where no
@@ -113,9 +113,9 @@ class Unshown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A tuning, what the answer makes of it, and its primary comparisons with baseline. `unshown`:
-    what keeps it from being recommended, or would if it improved something. `price`: that in words,
-    of what has one."""
+    """Rank a tuning for the answer, with its primary comparisons with baseline. `unshown`: why it
+    is not recommended, or would not be if it improved something. `price`: its side costs in words,
+    if any."""
 
     tuning: str
     code: AnswerCode
@@ -126,7 +126,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """The typical value of a metric in one cell: geometric mean over blocks where all values
+    """Hold the typical value of a metric in one cell: geometric mean over blocks where all values
     are positive, else arithmetic mean, and of maxima the largest; `values` by block."""
 
     tuning: str
@@ -142,8 +142,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCheck:
-    """The control (does baseline equal itself?), the known loss (was 5 % less CPU found?), or what
-    a restore does to a tuning (`name` is the tuning's)."""
+    """Check the run: the control (does baseline equal itself?), the known loss (was 5 % less CPU
+    found?), or the effect of a restore on a tuning (`name` is the tuning's)."""
 
     name: str
     workload: str
@@ -170,7 +170,7 @@ class DiagnosticKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """Something in a primary metric's blocks that the intervals' assumptions don't cover.
+    """Report a violation of the intervals' assumptions in a primary metric's blocks.
 
     Nothing is removed because of it. `sentence` says what was seen and what to do; `blocks` are
     those that show it, where it is some and not all. `tuning` is None where it is no single arm's.
@@ -210,8 +210,8 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """Blocks `first` to `last`, on which no verdict rests (METHOD 22); `label` says why, beginning
-    with "exploratory". `comparisons`: what is primary, over all blocks with these."""
+    """Describe blocks `first` to `last`, on which no verdict rests (METHOD 22); `label` says why,
+    beginning with "exploratory". `comparisons`: what is primary, over all blocks with these."""
 
     first: int
     last: int
@@ -221,8 +221,8 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spares:
-    """Spare blocks (METHOD 27): how many the plan has, the numbers of those that `ran`, and why in
-    a `sentence`, None where none did."""
+    """Describe spare blocks (METHOD 27): how many the plan has, the numbers of those that `ran`,
+    and why in a `sentence`, None where none did."""
 
     planned: int
     ran: tuple[int, ...]
@@ -256,9 +256,9 @@ class ArmAttempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """`reasons`: of all arms together. `p_value`: how often chance alone makes invalid attempts
-    differ as much between arms; None where no arm differs from another in any block. `differ`: too
-    rarely to be chance."""
+    """Count attempts. `reasons`: of all arms together. `p_value`: how often chance alone makes
+    invalid attempts differ as much between arms; None where no arm differs from another in any
+    block. `differ`: too rarely to be chance."""
 
     arms: tuple[ArmAttempts, ...] = ()
     reasons: tuple[tuple[str, int], ...] = ()
@@ -268,10 +268,10 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Everything there is to say of a run. `blocks` and `boots` are those that it rests on, while
-    trials are counted over the whole run. `warnings`: sentences that could change the answer,
-    the gravest first. `answer`: what to roll out, in one or two sentences; `standings`: what it
-    makes of each tuning, the best first."""
+    """Hold all conclusions about a run. `blocks` and `boots` are those that it rests on, while
+    trials are counted over the whole run. `warnings`: sentences that could change the answer, the
+    gravest first. `answer`: what to roll out, in one or two sentences; `standings`: what it makes
+    of each tuning, the best first."""
 
     comparisons: tuple[Comparison, ...]
     levels: tuple[Level, ...]

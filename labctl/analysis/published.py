@@ -31,10 +31,10 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """A published result and this run's own number of it. `published` and `ratio`: tuning /
-    against (`published` None: only the direction is known). `low`, `high`: 95 %, by itself; more
-    where a rule may end the run (METHOD 22). `source`: the number of the source in
-    `Published.sources`. `why`: what keeps the two apart."""
+    """Pair a published result with this run's own number. `published` and `ratio`: tuning / against
+    (`published` None: only the direction is known). `low`, `high`: 95 %, by itself; more where a
+    rule may end the run (METHOD 22). `source`: the number of the source in `Published.sources`.
+    `why`: what keeps the two apart."""
 
     tuning: str
     against: str

@@ -38,8 +38,8 @@ that a clock of nanoseconds took. What has 0 as a usual value is never compared 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`by_block`: in the metric's unit, in blocks where the limit is known; `why` says of a value
-    what it is below."""
+    """Hold limits of quantification. `by_block`: in the metric's unit, in blocks where the limit is
+    known; `why` says which limit a value is below."""
 
     why: str = ""
     by_block: Mapping[int, float] = field(default_factory=dict)

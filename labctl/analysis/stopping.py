@@ -43,14 +43,16 @@ interval gets narrower too."""
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A run ends after so many whole blocks; `why` ends a sentence that begins with that."""
+    """Say that a run ends after so many whole blocks; `why` ends a sentence that begins with
+    that.
+    """
 
     blocks: int
     why: str
 
 
 class Judged(Protocol):
-    """A judgement, or its verdicts alone (`judge.decide`)."""
+    """Describe a judgement, or its verdicts alone (`judge.decide`)."""
 
     @property
     def comparisons(self) -> Sequence[Comparison]: ...

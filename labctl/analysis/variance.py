@@ -57,9 +57,9 @@ _LENGTHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600)
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """T^2 of boots, of blocks and of trials of one second, on the scale of effects. `boots` is None
-    where they can't be told apart: one boot, or a boot to each block. `second` is None where what
-    happens within a trial isn't known; it is in `blocks` then."""
+    """Hold T^2 of boots, of blocks and of trials of one second, on the scale of effects. `boots` is
+    None where they can't be told apart: one boot, or a boot to each block. `second` is None where
+    what happens within a trial isn't known; it is in `blocks` then."""
 
     boots: float | None
     blocks: float
@@ -72,8 +72,8 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds that a boot and a block took. `trial`: those that a trial of the workload measured,
-    and `trials` how many of them a block has."""
+    """Hold the seconds that a boot and a block took. `trial`: those that a trial of the workload
+    measured, and `trials` how many of them a block has."""
 
     boot: float
     block: float

@@ -59,7 +59,9 @@ _MOST_OTHERS = 3
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One metric of a table; `names`: the series that it shows, the preferred one first."""
+    """Describe one metric of a table; `names`: the series that it shows, the preferred one
+    first.
+    """
 
     title: str
     names: tuple[str, ...]
@@ -101,7 +103,7 @@ def verdict_text(verdict: Verdict | None) -> str:
 
 
 class View:
-    """Look-ups in a run's judgement."""
+    """Look things up in a run's judgement."""
 
     def __init__(self, run: LoadedRun, judgement: Judgement) -> None:
         self.run = run

@@ -35,7 +35,7 @@ _COUNTED = ("monotonic_ns", "pid", "tid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedProgram:
-    """The SHA-256 of each file that running a program takes, by its path on the machine; none
+    """Hold the SHA-256 of each file that running a program takes, by its path on the machine; none
     where `problem` says why. `is_script`: what it starts itself is not among them."""
 
     files: Mapping[str, str]
@@ -44,11 +44,11 @@ class HashedProgram:
 
 
 class ChannelClosed(BrokenError):
-    """The other end is gone: the guest or the native runner ended."""
+    """Report that the other end is gone: the guest or the native runner ended."""
 
 
 class RefusedError(BrokenError):
-    """The runner answered that it can't do what was asked."""
+    """Report that the runner refused a request."""
 
 
 def runner_program() -> str:
@@ -58,7 +58,7 @@ def runner_program() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The machine's CLOCK_MONOTONIC, read between two moments of this host's (nanoseconds)."""
+    """Hold the machine's CLOCK_MONOTONIC, read between two moments of this host's (nanoseconds)."""
 
     asked_ns: int
     machine_ns: int
@@ -66,8 +66,8 @@ class ClockReading:
 
 
 class Channel:
-    """Requests to one runner, one at a time. `name` is the machine's, for errors. `how_ended`:
-    what is known of a machine that is gone, as lines below the error's sentence."""
+    """Send requests to one runner, one at a time. `name` is the machine's, for errors. `how_ended`:
+    known facts about a machine that is gone, as lines below the error's sentence."""
 
     def __init__(
         self, connection: socket.socket, name: str, how_ended: Callable[[], str] = lambda: ""
@@ -326,7 +326,7 @@ def _threads(value: Any) -> dict[str, list[dict[str, str | int]]]:
 
 
 class Execution:
-    """One command on a machine: `go`, `wait_exited`, `result`, in this order.
+    """Control one command on a machine: `go`, `wait_exited`, `result`, in this order.
 
     `tell` sends its runner a word about this command; `answer` waits for an event of it.
     """

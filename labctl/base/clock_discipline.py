@@ -34,8 +34,9 @@ class _Timex(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockDiscipline:
-    """`ppm`: how much faster than by its hardware the clock is set to run. `pending_ns`: what the
-    kernel is still about to add to it, or to take from it, besides: up to 500 ppm faster."""
+    """Hold the clock's discipline. `ppm`: how much faster than by its hardware the clock is set to
+    run. `pending_ns`: what the kernel is still about to add to it, or to take from it, besides: up
+    to 500 ppm faster."""
 
     ppm: float
     pending_ns: int

@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """An argv that means the same on both sides. `files`: what it writes that is brought back,
-    names relative to the working directory, which is empty and the command's own."""
+    """Describe an argv that means the same on both sides. `files`: what it writes that is brought
+    back, names relative to the working directory, which is empty and the command's own."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from labctl.base.errors import DeadlineError
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`what` must be over at `at` (CLOCK_MONOTONIC, seconds)."""
+    """Bound `what`: it must be over at `at` (CLOCK_MONOTONIC, seconds)."""
 
     what: str
     at: float

@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
 
 
 class LabctlError(Exception):
-    """Base of all expected failures.
+    """Serve as the base of all expected failures.
 
     `message` names what was asked and what was found; `hint` says what to do about it.
     """
@@ -32,26 +32,26 @@ class LabctlError(Exception):
 
 
 class UsageError(LabctlError):
-    """The command line or a file that the user wrote is wrong; nothing was started."""
+    """Report that the command line or a file that the user wrote is wrong; nothing was started."""
 
     exit_code = ExitCode.USAGE
 
 
 class HostError(LabctlError):
-    """The host can't do what was asked (no QEMU, no permission, no memory, no space)."""
+    """Report that the host can't do it (no QEMU, no permission, no memory, no space)."""
 
     exit_code = ExitCode.HOST
 
 
 class BrokenError(LabctlError):
-    """Something that should have worked didn't (a guest died, a tool printed garbage)."""
+    """Report that something broke (a guest died, a tool printed garbage)."""
 
     exit_code = ExitCode.BROKE
 
 
 class DeadlineError(BrokenError):
-    """Something took longer than its deadline."""
+    """Report that something took longer than its deadline."""
 
 
 class BusyError(HostError):
-    """Another labctl holds what this one needs."""
+    """Report that another labctl holds a lock or file that this one needs."""

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of all events."""
+    """Serve as the base of all events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note(Event):
-    """A sentence for the user: host, accelerator, what is being built."""
+    """Tell the user about host, accelerator, or progress of a build, in a sentence."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Event):
-    """Something that may change the answer."""
+    """Warn of something that may change the answer."""
 
     text: str
 
@@ -41,7 +41,7 @@ class Progress(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(Event):
-    """The run waits for others to leave the host alone, for `left_s` seconds at most."""
+    """Report that the run waits for a quiet host, for `left_s` seconds at most."""
 
     text: str
     left_s: float

@@ -15,7 +15,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """`text`: the values in words, for whoever gave another."""
+    """Hold the values that a knob takes. `text`: in words, for errors."""
 
     text: str
     accepts: Callable[[str], bool]

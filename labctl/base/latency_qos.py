@@ -30,7 +30,7 @@ _VALUE = struct.Struct("=i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A setting that is in force while we hold a descriptor: what it was, and is now."""
+    """Hold a setting in force by an open descriptor: its old and its present value."""
 
     name: str
     before: str

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """Each level holds those before it, and costs the machine more."""
+    """Name the levels of collecting: each includes those before it, and costs the machine more."""
 
     COUNTERS = "counters"
     """Snapshots and hardware counters: nothing runs inside the measured window."""

@@ -40,8 +40,8 @@ def shipped_data() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """`folder`: the user's own lab folder, if there is one. `ignored`: why the present folder is
-    none although its marker says so."""
+    """Hold the lab's place. `folder`: the user's own lab folder, if there is one. `ignored`: why
+    the current folder is none although it has the marker."""
 
     folder: Path | None = None
     ignored: str | None = None

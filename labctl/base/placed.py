@@ -17,7 +17,7 @@ _NICE, _RT_PRIORITY, _POLICY = 19 - 3, 40 - 3, 41 - 3
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """`policy` by chrt(1)'s names, `priority` the real-time one."""
+    """Hold a thread's placement. `policy` by chrt(1)'s names, `priority` the real-time one."""
 
     cpus: CpuSet
     policy: str

@@ -34,7 +34,7 @@ class Completed:
 
 
 class ProcessError(BrokenError):
-    """A command ended with a status that means failure."""
+    """Report that a command ended with a failure's status."""
 
     def __init__(self, completed: Completed, *, hint: str | None = None) -> None:
         lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines()[-5:]

@@ -56,7 +56,7 @@ DEEPEST = 4
 
 
 class Connection:
-    """Lines over a file descriptor that may lose its other end and get it back."""
+    """Send and receive lines over a file descriptor that may lose its other end and get it back."""
 
     def __init__(self, descriptor: int, reconnects: bool) -> None:
         self.descriptor = descriptor

@@ -17,8 +17,8 @@ _OF_JINJA = (BlockReference, LoopContext, Macro, Cycler, Joiner)
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's, narrowed: templates are given values whose methods do things (a Path writes to its
-    file), so only methods of plain values are called, and what Jinja itself brings."""
+    """Narrow Jinja's sandbox: templates get values whose methods have effects (a Path writes to its
+    file), so only methods of plain values and Jinja's own are called."""
 
     def is_safe_callable(self, obj: Any) -> bool:
         owner = getattr(obj, "__self__", None)

@@ -29,7 +29,7 @@ says; with more of them it is less (tests/unit/analysis/test_stopping.py)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UntilWidth:
-    """The run ends when every interval that decides is narrow enough, else at the cap.
+    """End the run when every interval that decides is narrow enough, else at the cap.
 
     `width`: the largest half-width that will do, relative: 0.02 is an interval from 2 % below the
     estimate to 2 % above it. What the effects are doesn't enter.
@@ -61,9 +61,9 @@ class UntilWidth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looks:
-    """The run ends at the first of these numbers of blocks at which every primary comparison has a
-    conclusive verdict. It is tested as often as there are looks, so each test gets its share of
-    the allowed error alone: alpha / looks."""
+    """End the run at the first of these numbers of blocks at which every primary comparison has a
+    conclusive verdict. Each look is a test, so each gets only its share of the allowed error: alpha
+    / looks."""
 
     at: tuple[int, ...]
 

@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 
 class Policy(StrEnum):
-    """Scheduling policies by the names that libvirt and chrt(1) use (sched(7))."""
+    """Name scheduling policies as libvirt and chrt(1) do (sched(7))."""
 
     OTHER = "other"
     FIFO = "fifo"
@@ -34,7 +34,7 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sched:
-    """A policy and, for fifo and rr, its priority (1 to 99; 0 for the others)."""
+    """Hold a policy and, for fifo and rr, its priority (1 to 99; 0 for the others)."""
 
     policy: Policy
     priority: int = 0
@@ -73,7 +73,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """The guest's CPU; None leaves virt-install's default.
+    """Describe the guest's CPU; None leaves virt-install's default.
 
     `mode`: host-passthrough, host-model, maximum or custom (then with `model`). `topology`: the
     guest sees the sockets, cores and threads that its vCPUs are pinned to. `cache`: passthrough,
@@ -98,7 +98,7 @@ class KvmFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The guest's memory; None and False leave the default.
+    """Describe the guest's memory; None and False leave the default.
 
     `hugepages`: "2M" or "1G". `source`: anonymous, file or memfd. `access`: shared or private.
     `numa`: strict, preferred or interleave, over the node of the planned vCPUs. `cells`: the guest
@@ -117,7 +117,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The data disk; None leaves libvirt's and QEMU's default.
+    """Describe the data disk; None leaves libvirt's and QEMU's default.
 
     `bus`: virtio or scsi (a virtio-scsi controller). `format`: raw or qcow2. `discard`: unmap or
     ignore.
@@ -149,7 +149,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The network card; None leaves the default.
+    """Describe the network card; None leaves the default.
 
     `model`: virtio or e1000e. `vhost`: served by the kernel (then over a tap device rather than
     QEMU's user network) or by QEMU; None: over the user network.

@@ -43,7 +43,7 @@ _CONTEXT_LINES = 2
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference.
+    """Describe one difference.
 
     `path`: an XPath from below the root to an element's text (`iothreads`) or an attribute
     (`cputune/vcpupin[@vcpu='0']/@cpuset`). `before` and `after`: the value there; "" for an

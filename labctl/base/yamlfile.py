@@ -40,7 +40,7 @@ _LONG = 200
 
 
 class FileModel(BaseModel):
-    """Base of the models of YAML files: unknown keys are errors, values are not converted."""
+    """Model a YAML file strictly: unknown keys are errors, values are not converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

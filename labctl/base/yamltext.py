@@ -39,13 +39,13 @@ class YamlError(ValueError):
 
 
 class YamlMapping(dict[Any, Any]):
-    """A mapping, with the line (from 1) of each key that was written in it."""
+    """Hold a mapping with the line (from 1) of each key that was written in it."""
 
     lines: dict[Any, int]
 
 
 class YamlList(list[Any]):
-    """A list, with the line (from 1) of each value."""
+    """Hold a list with the line (from 1) of each value."""
 
     lines: list[int]
 

@@ -51,8 +51,8 @@ def runs_folder(chosen: Path | None) -> Path:
 
 
 class Group(click.Group):
-    """Commands whose lines in --help are whole sentences, and a nearest name for one that isn't
-    there."""
+    """Group commands with whole sentences in --help, and suggest the nearest name for an unknown
+    one."""
 
     def resolve_command(
         self, context: click.Context, args: list[str]

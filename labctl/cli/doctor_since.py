@@ -27,7 +27,7 @@ _DECIDED = (Verdict.IMPROVES, Verdict.REGRESSES, Verdict.SMALL, Verdict.EQUIVALE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A verdict of the run; `voided_by`: the changes that take its ground away, () if it stands."""
+    """Hold a verdict of the run; `voided_by`: the changes that void it, () if it stands."""
 
     tuning: str
     workload: str

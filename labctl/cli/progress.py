@@ -18,7 +18,7 @@ _LINES = 10
 
 
 class ProgressView:
-    """A bar on a terminal, plain lines elsewhere. `listen` is for the engine.
+    """Show a bar on a terminal, plain lines elsewhere. `listen` is for the engine.
 
     The bar is drawn when an event comes and never by a timer: no event comes while a trial is
     being measured, so nothing is redrawn then.

@@ -52,7 +52,7 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """KVM's own count of exits in a window of `seconds` around the breakdown's."""
+    """Hold KVM's own count of exits in a window of `seconds` around the breakdown's."""
 
     exits: int
     seconds: float

@@ -34,7 +34,7 @@ _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(.*)$", re.M)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadRef:
-    """A thread to look at. `index`: its number among those of its role."""
+    """Refer to a thread. `index`: its number among those of its role."""
 
     pid: int
     tid: int
@@ -61,8 +61,8 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Every thread of the second snapshot, and those of the first that had ended by then
-    (as the first one counted them)."""
+    """Hold every thread of the second snapshot, and those of the first that had ended by then (as
+    the first one counted them)."""
 
     used: tuple[Used, ...]
     vanished: tuple[Used, ...]

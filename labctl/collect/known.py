@@ -9,11 +9,11 @@ from labctl.trace.threads import HELPERS
 
 
 class MissingReadingError(Exception):
-    """A reading that was asked for isn't there; the message is the reason, a sentence."""
+    """Report that a reading is missing; the message is the reason, a sentence."""
 
 
 class Known:
-    """Values by key; what is unavailable, absent or 0 where it would divide has a reason."""
+    """Hold values by key, with a reason for each that is unavailable, absent or a divisor of 0."""
 
     def __init__(self, readings: Iterable[Reading]) -> None:
         self._values: dict[str, float] = {}

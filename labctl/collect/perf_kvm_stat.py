@@ -58,8 +58,8 @@ _HALF_DIGIT = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Exits of one kind. Shares are of 1; `time_ns` is all of them, `average_ns` each. None is what
-    this perf doesn't tell."""
+    """Count exits of one kind. Shares are of 1; `time_ns` is the time of all of them, `average_ns`
+    of each. None: this perf doesn't report it."""
 
     name: str
     samples: int
@@ -73,8 +73,8 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One table. In perf's words `of` is whose exits these are, and `what` it counts.
-    `time_ns`: perf's total."""
+    """Hold one table. In perf's words, `of` owns the exits, and `what` is counted. `time_ns`:
+    perf's total."""
 
     of: str
     what: str

@@ -25,8 +25,9 @@ _SPIN = "import time\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Countable:
-    """`problem`: a sentence on why nothing can be counted. Else `events`, which the PMU counts all
-    at once, and those that it doesn't with the reason; `output`: perf's options for its format."""
+    """Hold the events that can be counted. `problem`: a sentence on why there are none. Else
+    `events`, which the PMU counts all at once, and the others with the reason; `output`: perf's
+    options for its format."""
 
     problem: str | None = None
     events: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ _OF_KINDS_ROUNDING = 0.0151
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counter:
-    """One line of perf stat. `value` is None with the `problem` that perf names."""
+    """Hold one line of perf stat. `value` is None with the `problem` that perf names."""
 
     event: str
     value: float | None

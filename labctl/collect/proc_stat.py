@@ -12,7 +12,7 @@ from labctl.base.errors import BrokenError
 
 @dataclass(frozen=True, slots=True)
 class CpuTicks:
-    """One line. `total` is all of it; guest time is inside user time and not counted twice."""
+    """Hold one line. `total` is its sum; guest time is inside user time and not counted twice."""
 
     idle: int
     steal: int

@@ -17,7 +17,7 @@ RAW = files.SIDE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The workload's process tree: wall and CPU seconds, context switches by kind."""
+    """Hold the workload's process tree: wall and CPU seconds, context switches by kind."""
 
     where: str
     duration_s: float

@@ -16,7 +16,8 @@ RAW = "host.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshots:
-    """`before` and `after` as written; `seconds` of CLOCK_MONOTONIC between the two.
+    """Hold two snapshots: `before` and `after` as written; `seconds` of CLOCK_MONOTONIC between the
+    two.
 
     `siblings`: the hardware threads that share a core with one of `trial_cpus`; None where a
     labctl that didn't ask has written them.

@@ -61,7 +61,7 @@ class _Clock:
 
 
 class Clocks:
-    """Task clocks that run; `problem`: why there are none, a sentence."""
+    """Hold running task clocks; `problem`: why there are none, a sentence."""
 
     def __init__(self, clocks: Sequence[_Clock] = (), problem: str | None = None) -> None:
         self._clocks = clocks

@@ -77,7 +77,7 @@ class Answer:
 
 
 class GuestAgent:
-    """A guest's agent."""
+    """Talk to a guest's agent."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

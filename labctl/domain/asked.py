@@ -24,7 +24,9 @@ the thread that first needed them, or after none."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedThread:
-    """`index`: the vCPU's number from 0, the iothread's from 1; 0 for others."""
+    """Describe a thread that should exist. `index`: the vCPU's number from 0, the iothread's from
+    1; 0 for others.
+    """
 
     role: str
     index: int
@@ -44,8 +46,8 @@ class ExpectedThread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadState:
-    """One thread as /proc shows it. `policy` by chrt(1)'s names. Emulator threads: 0 is QEMU's
-    main thread, the others (RCU, workers) follow by thread id."""
+    """Describe a thread as /proc shows it. `policy` by chrt(1)'s names. Emulator threads: 0 is
+    QEMU's main thread, the others (RCU, workers) follow by thread id."""
 
     tid: int
     role: str

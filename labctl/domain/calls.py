@@ -43,7 +43,7 @@ _HINTS = (
 
 
 class ConnectionLostError(HostError):
-    """libvirt's daemon has ended, or doesn't answer any more."""
+    """Report that libvirt's daemon has ended, or no longer answers."""
 
 
 class Calls:

@@ -19,7 +19,7 @@ _L3 = "3"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A NUMA node of the guest: its vCPUs, its memory, and the host's node behind it."""
+    """Describe a NUMA node of the guest: its vCPUs, its memory, and the host's node behind it."""
 
     vcpus: CpuSet
     memory_mib: int

@@ -38,8 +38,8 @@ def huge_page_kib(smaps: str) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Memory that a guest asks for in huge pages. `size`: of a page, a key of PAGE_KIB; `node`:
-    the host's NUMA node that they must come from, None for any."""
+    """Describe memory that a guest requests in huge pages. `size`: of a page, a key of PAGE_KIB;
+    `node`: the host's NUMA node that they must come from, None for any."""
 
     size: str
     node: int | None

@@ -30,7 +30,7 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainRequest:
-    """A guest to be: `accelerator` is 'kvm' or 'tcg'; paths are the host's.
+    """Request a guest: `accelerator` is 'kvm' or 'tcg'; paths are the host's.
 
     `root_disk` is a qcow2 overlay (vda), `data_disk` in the tuning's format (vdb, or sda on SCSI),
     `seed_disk` cloud-init's read-only `cidata` image (vdc). In the guest they are

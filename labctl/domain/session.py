@@ -79,11 +79,11 @@ def _start_event_loop() -> None:
 
 
 class AgentSilentError(BrokenError):
-    """The guest's agent isn't there, or not yet."""
+    """Report that the guest's agent doesn't answer, or not yet."""
 
 
 class Session:
-    """An open connection. Make one with `embedded` or `connected`."""
+    """Hold an open connection. Make one with `embedded` or `connected`."""
 
     def __init__(self, connection: libvirt.virConnect, uri: str) -> None:
         self._connection = connection
@@ -255,7 +255,7 @@ class Session:
 
 
 class RunningGuest:
-    """A domain that runs, paused or not."""
+    """Control a running domain, paused or not."""
 
     def __init__(self, domain: libvirt.virDomain, calls: Calls) -> None:
         self._domain = domain

@@ -26,7 +26,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A cloud image that is what its publisher signed.
+    """Hold a cloud image that is verified against its publisher's signature.
 
     `signed_by`: fingerprint of the key that signed its checksum; None where the recipe itself
     says the checksum.

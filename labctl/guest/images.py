@@ -30,7 +30,7 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A whole image: a folder that its build renamed into place with everything in it."""
+    """Describe a complete image: a folder that its build renamed into place."""
 
     dir: Path
     manifest: Mapping[str, Any]

@@ -17,7 +17,7 @@ _SETUP_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenKernel:
-    """A kernel with what belongs to it, as it was on the disk when it was read.
+    """Hold a kernel and the files that belong to it, as they were when read.
 
     `initrd`: None for none, or for the image's own where the release is the same. `modules`: the
     folder of its loadable modules, `config`: the configuration that it was built with; None where

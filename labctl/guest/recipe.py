@@ -70,7 +70,7 @@ UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$")]
 
 
 class CloudImage(yamlfile.FileModel):
-    """An official cloud image, and what tells it from any other file.
+    """Identify an official cloud image.
 
     Either `digest`, or `checksums` signed by a key in the keyring file `signed_by` (by the key of
     `fingerprint` where one is given): with the detached `signature`, or clear-signed without one.
@@ -112,9 +112,9 @@ class RecipeFile(yamlfile.FileModel):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe by its name, with the kernel that takes the place of its own. `digest` (SHA-256,
-    hex) changes with all that goes into the image but the versions of packages and of a cloud
-    image, which the built image's manifest records."""
+    """Hold a recipe by its name, with the kernel that takes the place of its own. `digest`
+    (SHA-256, hex) changes with all that goes into the image but the versions of packages and of a
+    cloud image, which the built image's manifest records."""
 
     name: str
     spec: RecipeFile

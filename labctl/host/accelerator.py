@@ -38,8 +38,8 @@ _OUTPUT_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """`reason`: one sentence for the user. `disabled_features`: what host-passthrough must leave
-    out to start on this host (`<feature policy='disable'>`)."""
+    """Hold the choice of KVM or TCG. `reason`: one sentence for the user. `disabled_features`: what
+    host-passthrough must leave out to start on this host (`<feature policy='disable'>`)."""
 
     name: Literal["kvm", "tcg"]
     reason: str

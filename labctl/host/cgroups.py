@@ -41,7 +41,9 @@ class Hierarchy:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`controllers`: name to hierarchy. `unified`: the v2 mount, with or without controllers."""
+    """Describe the mounted cgroups. `controllers`: name to hierarchy. `unified`: the v2 mount, with
+    or without controllers.
+    """
 
     controllers: Mapping[str, Hierarchy]
     unified: Path | None
@@ -67,7 +69,7 @@ class CpuSharing:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A cgroup of ours in each hierarchy that it needs (its folders), for one competitor."""
+    """Hold a cgroup of ours in each hierarchy that it needs (its folders), for one competitor."""
 
     folders: Mapping[str, Path]
     memory: Hierarchy | None

@@ -25,7 +25,9 @@ _PREFIX = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkEnds:
-    """One cable's two ends: IPv4 addresses and MACs of the machine under test and of the peer."""
+    """Describe the two ends of one link: IPv4 addresses and MACs of the machine under test and of
+    the peer.
+    """
 
     machine: str
     peer: str
@@ -43,7 +45,8 @@ class LinkEnds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The peer's namespace and the cables that end in it. `tap`: the guest's device on the host.
+    """Hold the peer's namespace and the links that end in it. `tap`: the guest's device on the
+    host.
 
     198.18.0.0/15 is for measuring networks (RFC 2544, RFC 6815): nobody routes it.
     """

@@ -17,7 +17,9 @@ _OURS = ("labctl-guest", "labctl-guest-2")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningMachine:
-    """`name`: the guest's, else its program's. `allowed`: the CPUs that it may run on."""
+    """Describe a virtual machine that runs. `name`: the guest's, else its program's. `allowed`: the
+    CPUs that it may run on.
+    """
 
     pid: int
     name: str

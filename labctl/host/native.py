@@ -59,7 +59,9 @@ def in_tree(
 
 @dataclass(frozen=True, slots=True)
 class NativeSession:
-    """A runner (`base.runner_program`) that waits in the tree; `connection` is for a Channel."""
+    """Hold a runner (`base.runner_program`) that waits in the tree; `connection` is for a
+    Channel.
+    """
 
     connection: socket.socket
     process: subprocess.Popen[bytes]

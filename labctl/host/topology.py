@@ -29,7 +29,8 @@ _KINDS = {"cpu_core": PERFORMANCE, "cpu_atom": EFFICIENT, "cpu_lowpower": LOW_PO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """One logical CPU. An offline one has no place in the topology: its fields are the defaults.
+    """Describe one logical CPU. An offline one has no place in the topology: its fields are the
+    defaults.
 
     `l3` is the lowest CPU of those that share its level 3 cache, None where the kernel tells of
     none. `kind` is PERFORMANCE, EFFICIENT or LOW_POWER on a hybrid x86 host, "" elsewhere.
@@ -49,7 +50,9 @@ class Cpu:
 # Without slots: the cached properties, which a plan for 1,024 CPUs needs, live in __dict__.
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """`allowed`: what this process's affinity and cpuset leave to it, online or not."""
+    """Describe the host's CPUs. `allowed`: those that this process's affinity and cpuset permit,
+    online or not.
+    """
 
     cpus: tuple[Cpu, ...]
     allowed: CpuSet

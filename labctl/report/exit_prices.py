@@ -47,7 +47,7 @@ def _interval(price: Price) -> str:
 
 
 class Loss(NamedTuple):
-    """A share, and from where to where it may be; `low` and `high` None without an interval."""
+    """Hold a share and its interval; `low` and `high` None without one."""
 
     estimate: float
     low: float | None

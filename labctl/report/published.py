@@ -25,7 +25,7 @@ _STYLES = {str(Agreement.SAME): "green", str(Agreement.OTHER): "yellow"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRow:
-    """One published result as text; `source`: the letter of its source."""
+    """Show one published result as text; `source`: the letter of its source."""
 
     arms: str
     where: str

@@ -51,7 +51,9 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
-    """A tuning to roll out. `judged`: its primary comparisons; `unjudged`: where it has none."""
+    """Advise a tuning to roll out. `judged`: its primary comparisons; `unjudged`: where it has
+    none.
+    """
 
     tuning: str
     description: str
@@ -63,8 +65,8 @@ class Advised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A tuning that is not advised, and why in a few words. `unshown`: where it was not shown to do
-    no harm."""
+    """Name a tuning that is not advised, and why in a few words. `unshown`: where harm was not
+    ruled out."""
 
     tuning: str
     code: AnswerCode
@@ -75,8 +77,8 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """`headline`: what to do, in a sentence. `cautions`: what it does not say; `warnings`: the
-    run's own, that could change it. `card`: of the tuning advised first; None when none is."""
+    """Hold the advice. `headline`: the action, in a sentence. `cautions`: its limits; `warnings`:
+    the run's own, that could change it. `card`: of the tuning advised first; None when none is."""
 
     run: str
     headline: str

@@ -33,7 +33,7 @@ _FORBIDDEN = set("/{}\n\r\t\0\"'`$\\")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The domain and its disk that the means are for; None: not said, so a stand-in or the
+    """Name the domain and the disk that the steps are for; None: not given, so a placeholder or the
     measured guest's own disk."""
 
     domain: str | None = None

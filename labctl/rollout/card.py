@@ -26,7 +26,7 @@ _CONDITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that must stay as it was; `value` "not recorded" can't be checked."""
+    """Name a fact that must stay as it was; `value` "not recorded" can't be checked."""
 
     name: str
     value: str
@@ -34,7 +34,9 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """`found` and `costs`: sentences. `check`: the command that tells what changed since."""
+    """Hold the rollout card. `found` and `costs`: sentences. `check`: the command that shows later
+    changes.
+    """
 
     tuning: str
     run: str

@@ -36,10 +36,10 @@ class SideCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """`takes`: CPUs and memory, in sentences. `neighbour_loss`: the largest share of its
-    throughput that the neighbour lost, 0 if none was measured. `worse`: other metrics whose 95 %
-    interval lies on the worse side, without a verdict. `risks`: None where the run has none
-    recorded."""
+    """Hold a tuning's costs. `takes`: CPUs and memory, in sentences. `neighbour_loss`: the largest
+    share of its throughput that the neighbour lost, 0 if none was measured. `worse`: other metrics
+    whose 95 % interval lies on the worse side, without a verdict. `risks`: None where the run has
+    none recorded."""
 
     takes: tuple[str, ...]
     bill: tuple[SideCosts, ...]

@@ -49,8 +49,8 @@ _CHANGED = "Altered XML"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that a tuning changes. `target`: its name before; `changes` have paths relative to
-    it; `after`: as the tuning has it."""
+    """Describe a device that a tuning changes. `target`: its name before; `changes` have paths
+    relative to it; `after`: as the tuning has it."""
 
     tag: str
     target: str

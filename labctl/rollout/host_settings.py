@@ -53,7 +53,7 @@ KNOBS = (*_SYSCTL, *_SYSFS, *BOOT, *_SPECIAL)
 
 @dataclass(frozen=True, slots=True)
 class Cpus:
-    """The CPUs that the run's host had online, and those of the vCPUs."""
+    """Hold the CPUs that the run's host had online, and those of the vCPUs."""
 
     online: CpuSet
     vcpus: CpuSet

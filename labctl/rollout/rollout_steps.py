@@ -29,9 +29,10 @@ DEFAULT_DISK = "vda"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """`fragment`: the domain's changed elements. `live`: commands that pin a running domain's
-    threads without a restart, in part. `vcpus`: what the domain must have; None: any number.
-    `disk`: the measured guest's name of the disk that is changed. `notes`: what to mind."""
+    """Hold the steps of a tuning. `fragment`: the domain's changed elements. `live`: commands that
+    pin a running domain's threads without a restart, in part. `vcpus`: what the domain must have;
+    None: any number. `disk`: the measured guest's name of the disk that is changed. `notes`: what
+    to mind."""
 
     steps: tuple[Step, ...]
     live: tuple[Command, ...]

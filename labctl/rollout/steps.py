@@ -25,7 +25,7 @@ class Machine(StrEnum):
 
 
 class InForce(StrEnum):
-    """From when on a step acts."""
+    """Say when a step takes effect."""
 
     AT_ONCE = "at once"
     GUEST_START = "when the guest is started next (a reboot inside it is not enough)"
@@ -35,7 +35,7 @@ class InForce(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """There is nothing to do when what `argv` prints holds `text`, as a whole line or not."""
+    """Detect a step that is done: the output of `argv` contains `text`, as a whole line or not."""
 
     argv: tuple[str, ...]
     text: str
@@ -44,7 +44,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """`changed`: what its output holds if it changed something; "": it always does."""
+    """Describe a command. `changed`: text in its output if it changed something; "": it always
+    does.
+    """
 
     argv: tuple[str, ...]
     changed: str = ""
@@ -72,8 +74,8 @@ class TextFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A file to be written, if there is one, then commands. With a file the commands only make
-    its content take effect: where the file is there already they have nothing to do."""
+    """Write a file, if there is one, then run commands. With a file the commands only make its
+    content take effect: where the file exists already they do nothing."""
 
     title: str
     machine: Machine

@@ -25,8 +25,8 @@ from labctl.store.run_folder import LoadedRun
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One primary comparison: as it was advised, and as it was found again (None: it was not).
-    `unshown`: what the fresh run leaves open there of the claim that it does no harm."""
+    """Pair a primary comparison as advised with the fresh one (None: missing). `unshown`: the harm
+    that the fresh run does not rule out."""
 
     advised: Comparison
     fresh: Comparison | None
@@ -35,7 +35,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A fact that the advice rests on and that is another now."""
+    """Name a fact that the advice rests on and that has changed."""
 
     name: str
     then: str
@@ -44,8 +44,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """`confirmed`: the fresh run improves wherever the first one did, and shows anew that no other
-    place loses more than the study allows."""
+    """Hold the verification. `confirmed`: the fresh run improves wherever the first one did, and
+    shows anew that no other place loses more than the study allows."""
 
     run: str
     fresh_run: str

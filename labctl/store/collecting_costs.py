@@ -19,7 +19,7 @@ _CLASS = (*HOST_CLASS, "perf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectingCost:
-    """The share of the workload's throughput that a level of collecting took on one side, with
+    """Hold the share of the workload's throughput that a level of collecting took on one side, with
     its 95 % interval (None where there is none). Below 0: it was faster. `labctl_cpu`: CPU seconds
     per second in the windows, of labctl and of the programs that record for it."""
 

@@ -20,8 +20,8 @@ RECORD, SAMPLES = "trial.json", "samples.json"
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """`samples`: of samples.json, None where there was none. `raw`: of every other file but
-    trial.json, by its path in the trial's folder."""
+    """Hold a trial's digests. `samples`: of samples.json, None where there was none. `raw`: of
+    every other file but trial.json, by its path in the trial's folder."""
 
     samples: str | None
     raw: Mapping[str, str]

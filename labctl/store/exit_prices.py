@@ -19,9 +19,9 @@ _CLASS = ("kernel_release", "qemu", "cpu_model", "microcode", "mitigations")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """One kind of exit. `ns` is the median of the rounds, [`low_ns`, `high_ns`] its 95 % interval;
-    None with the `problem` where there is none. `exits_per_op`: VM exits that KVM counted for each
-    instruction, None where it counts none at all."""
+    """Hold the price of one kind of exit. `ns` is the median of the rounds, [`low_ns`, `high_ns`]
+    its 95 % interval; None with the `problem` where there is none. `exits_per_op`: VM exits that
+    KVM counted for each instruction, None where it counts none at all."""
 
     kind: str
     what: str

@@ -15,7 +15,7 @@ _SHOWN = 10
 
 
 class Fits:
-    """Holds trials against the plan, the spares that it may have run, and what extends it.
+    """Check trials against the plan, its spares and its extensions.
 
     A run that its rule ended has no spares: it may have been extended over their numbers. Of an
     imported run the plan may be that of the run which its trials were exported from: a file without

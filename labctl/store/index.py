@@ -87,7 +87,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One attempt: its folder's name, what its trial.json says, and its readings."""
+    """Hold one attempt: its folder's name, its trial.json, and its readings."""
 
     folder: str
     record: TrialRecord

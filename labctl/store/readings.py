@@ -43,7 +43,7 @@ class Kind:
 
 
 class Readings(Sequence[Reading]):
-    """Readings as `kinds`, one or an absence for each, and their `values` (NaN of an absence).
+    """Hold readings as `kinds`, one or an absence for each, and their `values` (NaN of an absence).
 
     A sequence of samples like any other, which are made when they are asked for.
     """
@@ -77,7 +77,7 @@ def _reading(kind: Kind | Unavailable, value: float) -> Reading:
 
 
 class Kinds:
-    """The kinds of readings of a run, each once."""
+    """Hold the kinds of readings of a run, each once."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[object, ...], Kind] = {}

@@ -22,7 +22,7 @@ _CHECKS = Listed(Fields(_KEPT, frozenset(_KEPT)))
 
 
 class Checked(NamedTuple):
-    """A check of a run. `passed`: as RunCheck has it, None where it could not be told."""
+    """Record a check of a run. `passed`: as RunCheck has it, None where it is unknown."""
 
     tuning: str
     workload: str

@@ -40,7 +40,8 @@ class LoadedTrial:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """Everything that analysis and report read. `problems`: what of the folder isn't whole.
+    """Hold everything that analysis and report read. `problems`: damaged or missing parts of the
+    folder.
 
     `plan` has the trials that the run had to carry out: fewer than were planned where its rule
     ended it, more where spares ran or it was extended."""
@@ -54,8 +55,8 @@ class LoadedRun:
 
 @dataclass(frozen=True, slots=True)
 class DamagedTrial:
-    """An attempt that nobody can count on. Its number and attempt are those of its folder's name,
-    0 where that has none."""
+    """Describe a damaged attempt. Number and attempt come from its folder's name, 0 where that has
+    none."""
 
     folder: str
     number: int

@@ -34,7 +34,7 @@ def labels_of(key: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """`metric` per the design's table, e.g. ("exits", {"reason": "HLT"}).
+    """Hold one number. `metric` per the design's table, e.g. ("exits", {"reason": "HLT"}).
 
     `source`: the raw file that it was parsed from, relative to the trial's folder.
     """
@@ -92,7 +92,7 @@ def sample(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """A metric that can't be had in a trial, and why. Never a 0."""
+    """Hold why a trial lacks a metric. Never a 0."""
 
     metric: str
     reason: str

@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A value of one of the types; `words` is what a sentence calls it."""
+    """Check a value of one of the types; `words` is what a sentence calls it."""
 
     types: tuple[type, ...]
     words: str
@@ -26,14 +26,14 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """An object whose names are free."""
+    """Check an object with free names."""
 
     of: Shape
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """An object with known keys; those in `needed` must be there, others may be there too."""
+    """Check an object with known keys; those in `needed` must be there, others may be there too."""
 
     known: Mapping[str, Shape]
     needed: frozenset[str] = field(default_factory=frozenset)

@@ -110,7 +110,9 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrialFolder:
-    """One folder under `trials/`: `0007`, and `0007.2` for the second attempt at it."""
+    """Read and write one folder under `trials/`: `0007`, and `0007.2` for the second attempt at
+    it.
+    """
 
     path: Path
 

@@ -21,7 +21,7 @@ _AT_BOOT = ("cpu", "kvm", "timers")
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """`keys`: those that contradict each other, the one to point at first."""
+    """Describe a contradiction. `keys`: the contradicting ones, the one to point at first."""
 
     keys: tuple[Key, ...]
     text: str

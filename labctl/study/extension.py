@@ -22,7 +22,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """`extends`: the digest of the plan, or of the extension, before it."""
+    """Describe added blocks. `extends`: the digest of the plan, or of the extension, before it."""
 
     extends: str
     first_block: int

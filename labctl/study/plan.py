@@ -44,7 +44,9 @@ class PlannedTuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTrial:
-    """`number` counts from 1 through the plan, `position` is the tuning's in its block, from 1."""
+    """Describe a planned trial. `number` counts from 1 through the plan, `position` is the tuning's
+    in its block, from 1.
+    """
 
     number: int
     block: int

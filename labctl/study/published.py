@@ -24,7 +24,8 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedResult:
-    """`tuning` against `against` in a metric (`ctx_switches{of=vcpu}`: all of its kinds together).
+    """Hold a published result: `tuning` against `against` in a metric (`ctx_switches{of=vcpu}`: all
+    of its kinds together).
 
     `workload` and `condition` None: under each. `ratio` None: only the direction is known.
     """

@@ -23,7 +23,9 @@ from labctl.study.tunings import tuning_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyWorkload:
-    """A program with its parameters; `margin` is METHOD's practical threshold (0.05: 5 %)."""
+    """Describe a program with its parameters; `margin` is METHOD's practical threshold (0.05: 5
+    %).
+    """
 
     program: str
     parameters: Mapping[str, Parameter]
@@ -46,7 +48,7 @@ class StudyWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestShape:
-    """`vcpus` None: as many as the pin plan has CPUs for."""
+    """Describe the guest's size. `vcpus` None: as many as the pin plan has CPUs for."""
 
     image: str
     vcpus: int | None
@@ -55,9 +57,9 @@ class GuestShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """`attempts`: at one trial, the first included. `other_cpu`: CPU seconds per second that
-    others may take on a trial's CPUs. `warmup_cap_s`: a warm-up that isn't steady by then
-    invalidates its trial. `boot_s`: what a guest may take to its first answer."""
+    """Hold a study's limits. `attempts`: at one trial, the first included. `other_cpu`: CPU seconds
+    per second that other processes may use on a trial's CPUs. `warmup_cap_s`: a warm-up that isn't
+    steady by then invalidates its trial. `boot_s`: the time to a guest's first answer."""
 
     attempts: int
     other_cpu: float
@@ -67,7 +69,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """The tunings that everything is compared with or that check the run; None: not in it."""
+    """Name the tunings that everything is compared with or that check the run; None: not in it."""
 
     baseline: str
     control: str | None = None

@@ -120,7 +120,7 @@ class RequiresFile(FileModel):
 
 
 class TuningFile(FileModel):
-    """One file, before what it extends is merged in: every key may be absent, null resets it."""
+    """Model one file before its `extends` is merged in: every key may be absent, null resets it."""
 
     extends: str | None = None
     description: Annotated[str, Field(min_length=1)]

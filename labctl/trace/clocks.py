@@ -37,7 +37,7 @@ _Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockMap:
-    """host = guest + offset_ns + (rate - 1) * (guest - at_ns).
+    """Map a guest's time to the host's: host = guest + offset_ns + (rate - 1) * (guest - at_ns).
 
     `error_ns`: how far off that may be for any moment of the guest's from `at_ns` to `until_ns`,
     the first and the last reading. `rate`: host seconds per guest second.

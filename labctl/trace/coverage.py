@@ -35,10 +35,11 @@ class Own:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """`seen`: wake-ups of which it is known when they were meant and when they came, `inferred`
-    among them, which have no event of their own. `unseen`: how many more there were; all together
-    they waited for no longer than `unseen_ns`. Of those seen, `worst_ns` is the longest latency,
-    and `until_ns` the longest from when the task was meant to run to when it slept again."""
+    """Count wake-ups that a trace covers. `seen`: those with a known due and actual time,
+    `inferred` among them, which have no event of their own. `unseen`: how many more there were; all
+    together they waited for no longer than `unseen_ns`. Of those seen, `worst_ns` is the longest
+    latency, and `until_ns` the longest from when the task was meant to run to when it slept again.
+    """
 
     seen: int
     inferred: int

@@ -14,7 +14,7 @@ _MOST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """`things`: in order, each once."""
+    """Hold keys. `things`: in order, each once."""
 
     things: Numbers
     begin_ns: int

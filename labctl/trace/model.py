@@ -16,7 +16,7 @@ Numbers = NDArray[np.int64] | NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """Every event of one tracepoint as columns of one length, in order of time.
+    """Hold every event of one tracepoint as columns of one length, in order of time.
 
     `tid`: the thread that ran when it happened; 0 is the idle task. `fields`: the tracepoint's
     own integers, by the names that its format has (`prev_pid`, `next_pid`, `prev_state`, ...).
@@ -58,8 +58,8 @@ class Events:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Events that the recorder lost on a CPU: somewhere between two moments. Nothing that began
-    before a gap is known to have gone on after it."""
+    """Describe a gap: the recorder lost events on a CPU between two moments. A state from before
+    the gap may not have lasted through it."""
 
     cpu: int
     start_ns: int
@@ -69,9 +69,9 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """`where`: the file, for errors. `names`: what threads call themselves, by tid. `processes`:
-    the process of a thread, as far as the trace tells. `problems`: sentences on what of the file
-    isn't whole."""
+    """Hold a trace. `where`: the file, for errors. `names`: threads' own names, by tid.
+    `processes`: the process of a thread, as far as the trace tells. `problems`: sentences on what
+    of the file isn't whole."""
 
     where: str
     start_ns: int

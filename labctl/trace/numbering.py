@@ -17,7 +17,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """Threads numbered from 0, in order of their ids. `number_of[tid]` is -1 for all others."""
+    """Number threads from 0, in order of their ids. `number_of[tid]` is -1 for all others."""
 
     tids: NDArray[np.int32]
     number_of: NDArray[Any]

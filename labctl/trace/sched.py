@@ -22,7 +22,7 @@ _PART = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delays:
-    """A thread's waits for a CPU that began and ended within the window, in order of time."""
+    """Hold a thread's waits for a CPU that began and ended within the window, in order of time."""
 
     start_ns: Nanoseconds
     length_ns: Nanoseconds
@@ -52,12 +52,12 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadSchedule:
-    """`on_cpu_ns`: its time on any CPU within the window. `unknown`: how many of its spans aren't
-    known, since events of them are missing, and `unknown_ns` how long those were within the window;
-    `may_have_run_ns`: without those in which it slept or waited, and surely didn't run.
-    `preempted_by_ns`: who ran on the CPU that it waited for, while it did, by thread; 0
-    is the idle task, which runs until the CPU has seen that there is work, and -1 what events
-    don't tell. They add up to `delays.total_ns`."""
+    """Hold a thread's schedule. `on_cpu_ns`: its time on any CPU within the window. `unknown`: how
+    many of its spans aren't known, since events of them are missing, and `unknown_ns` how long
+    those were within the window; `may_have_run_ns`: without those in which it slept or waited, and
+    surely didn't run. `preempted_by_ns`: who ran on the CPU that it waited for, while it did, by
+    thread; 0 is the idle task, which runs until the CPU has seen that there is work, and -1 what
+    events don't tell. They add up to `delays.total_ns`."""
 
     tid: int
     name: str
@@ -76,8 +76,8 @@ class ThreadSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Every thread that the trace's switches or wake-ups name, by its id. `lost`: events that the
-    recorder lost, in all of the trace."""
+    """Hold every thread that the trace's switches or wake-ups name, by its id. `lost`: events that
+    the recorder lost, in all of the trace."""
 
     start_ns: int
     end_ns: int

@@ -27,9 +27,9 @@ _OUT, _OUT_RUNNABLE, _WAKE, _IN, _UNSEEN = range(5)
 
 
 class Kind(IntEnum):
-    """PREEMPTED waits began when the thread was switched out, WOKEN ones with its wake-up;
-    UNFINISHED ones had no end when the trace had. UNKNOWN: events are missing in between.
-    OFF_CPU: it slept and then waited, but its wake-up is missing; it surely didn't run."""
+    """Name kinds of spans. PREEMPTED waits began when the thread was switched out, WOKEN ones with
+    its wake-up; UNFINISHED ones had no end when the trace had. UNKNOWN: events are missing in
+    between. OFF_CPU: it slept and then waited, but its wake-up is missing; it surely didn't run."""
 
     RAN = 0
     PREEMPTED = 1
@@ -41,8 +41,8 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Columns of one length, in order of thread and time. `cpu`: where the span began; a thread
-    that waits may be moved meanwhile. `kind`: of `Kind`."""
+    """Hold columns of one length, in order of thread and time. `cpu`: where the span began; a
+    thread that waits may be moved meanwhile. `kind`: of `Kind`."""
 
     tid: NDArray[np.int32]
     start_ns: Nanoseconds

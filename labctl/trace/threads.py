@@ -23,7 +23,9 @@ VCPU, HELPERS = "vcpu", ("emulator", "iothread", "vhost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """`role`: vcpu, emulator, iothread, vhost or workload. `index`: among those of its role."""
+    """Describe a thread. `role`: vcpu, emulator, iothread, vhost or workload. `index`: among those
+    of its role.
+    """
 
     tid: int
     pid: int
@@ -80,7 +82,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The workload's first process, and when it ran, by the CLOCK_MONOTONIC of its machine."""
+    """Name the workload's first process, and when it ran, by the CLOCK_MONOTONIC of its machine."""
 
     pid: int
     start_ns: int

@@ -59,8 +59,8 @@ _COPIED = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Events in the order in which they were recorded. `start`, `words`: where in `data` the bytes
-    of each are, in words of 4 bytes. `lost`: how many its CPU lost before it."""
+    """Hold events in the order in which they were recorded. `start`, `words`: where in `data` the
+    bytes of each are, in words of 4 bytes. `lost`: how many its CPU lost before it."""
 
     cpu: NDArray[np.int32]
     time_ns: Nanoseconds
@@ -88,7 +88,7 @@ class Batch:
 
 
 class Pages:
-    """Takes events in the file's order, and gives pages by CPU. `spool`: a file to write pages to
+    """Take events in the file's order, and return pages by CPU. `spool`: a file for pages
     meanwhile; only a few of each CPU's are in memory.
 
     An interrupt's event may have been recorded before the one that it interrupted. So each CPU's

@@ -19,7 +19,9 @@ _CODE_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Took:
-    """Exits of one kind: all of them, those that an entry ended, and the time of these in ns."""
+    """Count exits of one kind: all of them, those that an entry ended, and the time of these in
+    ns.
+    """
 
     exits: int
     ended: int

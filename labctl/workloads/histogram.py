@@ -15,7 +15,7 @@ PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "p999
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """`count` latencies around `middle_s`, somewhere within `width_s`. Seconds."""
+    """Hold `count` latencies around `middle_s`, somewhere within `width_s`. Seconds."""
 
     middle_s: float
     width_s: float
@@ -24,7 +24,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """Latencies of one kind of operation. `beyond`: how many were too long for the last bin."""
+    """Count latencies of one kind of operation. `beyond`: those too long for the last bin."""
 
     bins: tuple[Bin, ...]
     source: str

@@ -62,7 +62,7 @@ Parameter = IntegerParameter | ChoiceParameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One use of a workload. `parameters` are whole (from `check_parameters`).
+    """Describe one use of a workload. `parameters` are whole (from `check_parameters`).
 
     `data_path`: the data disk as the machine sees it, a block device in the guest and a regular
     file natively; None for a workload that needs none. `peer`: the address at which the machine
@@ -88,8 +88,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """The server that a workload talks to: it runs on the host, out of the image's tree, with a
-    network of its own. It is ready when it has `port` of `protocol` (udp or tcp)."""
+    """Describe the server that a workload talks to: it runs on the host, out of the image's tree,
+    with a network of its own. It is ready when it has `port` of `protocol` (udp or tcp)."""
 
     command: Command
     protocol: str
@@ -97,8 +97,8 @@ class Peer:
 
 
 class Workload(Protocol):
-    """A program with parameters. Commands are the same on both sides, but for where the machine
-    has its data disk, its peer and its CPUs."""
+    """Define a program with parameters. Commands are the same on both sides, except for the paths
+    of the data disk, the peer and the CPUs."""
 
     @property
     def name(self) -> str: ...
@@ -219,8 +219,8 @@ class WorkloadBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher(WorkloadBase):
-    """A program that watches for a number of whole seconds and has no rate: it warms up by the
-    shortest run that it knows."""
+    """Define a program that watches for whole seconds and has no rate: it warms up by the shortest
+    run that it knows."""
 
     def watching(self, setting: Setting, seconds: int) -> Command:
         """Return what runs it for so long."""

@@ -32,8 +32,8 @@ OVERFLOW = (
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread's wake-ups by latency in whole microseconds, cut: 7 is 7 to 8. `beyond`: how many
-    came too late for the tool's histogram."""
+    """Count one thread's wake-ups by latency in whole microseconds, rounded down: 7 is 7 to 8.
+    `beyond`: those too late for the tool's histogram."""
 
     by_latency_us: Mapping[int, int]
     beyond: int

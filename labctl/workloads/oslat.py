@@ -28,8 +28,8 @@ BUCKETS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """Rounds by length: `by_length_us[n]` took n - 1 to n microseconds. `beyond_us`: what those in
-    the last bucket took beyond it."""
+    """Count rounds by length: `by_length_us[n]` took n - 1 to n microseconds. `beyond_us`: what
+    those in the last bucket took beyond it."""
 
     by_length_us: Mapping[int, int]
     beyond_us: float

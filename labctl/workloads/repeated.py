@@ -39,8 +39,8 @@ def times(argv: Sequence[str], count: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated(WorkloadBase):
-    """A benchmark of which a trial is as many runs as begin in its time; its primary metric is the
-    rate, over all runs."""
+    """Repeat a benchmark: a trial is as many runs as begin in its time, and its primary metric is
+    the rate over all runs."""
 
     def argv(self, setting: Setting) -> tuple[str, ...]:
         """Return the command of one run."""

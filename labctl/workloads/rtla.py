@@ -44,8 +44,8 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One CPU's histogram: `by_length_us[n]` of n to n + 1 microseconds, `beyond` longer ones than
-    it tells apart."""
+    """Hold one CPU's histogram: `by_length_us[n]` of n to n + 1 microseconds, `beyond` those longer
+    than its last bucket."""
 
     name: str
     by_length_us: Mapping[int, int]
@@ -59,7 +59,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """`columns`: of CPUs that had anything to count."""
+    """Hold rtla's report. `columns`: of CPUs that counted anything."""
 
     seconds: int
     columns: tuple[Column, ...]

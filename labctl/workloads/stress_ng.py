@@ -21,8 +21,9 @@ _END = "\n..."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StressNg(WorkloadBase):
-    """`stressor`: as stress-ng names it. `first_window`: operations of each worker before the
-    machine's rate is known: what an emulated guest does in a tenth of a second."""
+    """Define a stressor. `stressor`: as stress-ng names it. `first_window`: operations of each
+    worker before the machine's rate is known: an emulated guest does them in a tenth of a second.
+    """
 
     stressor: str
     first_window: int

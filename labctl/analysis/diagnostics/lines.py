@@ -24,7 +24,7 @@ are looked at there (Bonferroni)."""
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """A workload and condition, and what its verdicts follow from."""
+    """Hold a workload and condition with the input of its verdicts."""
 
     design: Design
     place: Scenario
@@ -56,7 +56,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The effects by block of one arm: of a candidate or the known loss against baseline and
+    """Hold the effects by block of one arm: of a candidate or the known loss against baseline and
     control, or of the control against baseline."""
 
     name: str

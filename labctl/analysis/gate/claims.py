@@ -14,8 +14,8 @@ from labctl.base.units import Better
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`kept`: None where neither is shown. `of_absence`: it says that there is no effect beyond the
-    limit, which a blind run would say as well.
+    """Hold a claim's outcome. `kept`: None where neither is shown. `of_absence`: the claim is that
+    no effect exceeds the limit, which a blind run would show as well.
 
     `slack`: the least bias that makes the claim by itself, on the scale of effects: how far the
     estimate lies from the rule's own limit. Of an absence how far the interval's nearer end does,

@@ -25,7 +25,7 @@ from labctl.base.units import Unit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Reasons to leave a rule undecided; by default none.
+    """Hold reasons to leave a rule undecided; by default none.
 
     `refused`: nothing may be said. `blind`: no absence of an effect, since nothing shows that it
     would have been seen. `open`: the control leaves a bias as large as `reach` (on the scale of

@@ -51,7 +51,7 @@ def _listed(value: object) -> object:
 
 
 class Rule(FileModel):
-    """One demand. Patterns are those of a shell (fnmatch(3)).
+    """Hold one demand. Patterns are those of a shell (fnmatch(3)).
 
     Exactly one of the limits: with `against` (an arm of the run, or "twin") or `like` (another
     run) a share or, for what is compared by difference, a number in the metric's unit; `below`
@@ -152,8 +152,8 @@ LIMITS = ("worse_by_at_most", "better_by_at_least", "within", "below", "above")
 
 
 class Policy(FileModel):
-    """`undecided` holds for the rules that don't say otherwise. It has no default: a gate must
-    not pass or fail by accident."""
+    """Hold a policy. `undecided` holds for the rules that don't say otherwise. It has no default: a
+    gate must not pass or fail by accident."""
 
     undecided: Undecided = Field(strict=False)
     rules: Annotated[list[Rule], Field(min_length=1, max_length=1000)]

@@ -23,8 +23,8 @@ TWIN = "twin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """One metric of one cell. Without a `series`, `why` says what keeps the rule from it;
-    `nothing`: there is no such thing in the run at all."""
+    """Hold one metric of one cell. Without a `series`, `why` says why the rule can't be applied;
+    `nothing`: the run has no such metric or cell."""
 
     cell: Cell | None = None
     key: str = ""

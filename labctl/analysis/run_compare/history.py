@@ -30,7 +30,7 @@ else (kernel, microcode, settings) may change on a host and stands beside its ch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One run's value: `blocks` blocks make it."""
+    """Hold one run's value, from `blocks` blocks."""
 
     run: str
     at: str
@@ -41,8 +41,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A level that ends before `run`. `before` and `after`: typical values of the runs between
-    this change and its neighbours, and `p` how often chance alone makes as large a change."""
+    """Describe a level that ends before `run`. `before` and `after`: typical values of the runs
+    between this change and its neighbours, and `p` how often chance alone makes as large a change.
+    """
 
     run: str
     index: int
@@ -54,8 +55,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
-    """A metric of one cell over runs that can be compared, oldest first. `apart`: what tells it
-    from series of the same cell; `unmarked`: why no change was looked for."""
+    """Hold a metric of one cell over comparable runs, oldest first. `apart`: how it differs from
+    other series of the same cell; `unmarked`: why no change was looked for."""
 
     tuning: str
     workload: str
@@ -73,7 +74,7 @@ class RunSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """`metrics`: what there would have been, where no run has what was asked for."""
+    """Hold a host's history. `metrics`: those that exist, where no run has the requested one."""
 
     metric: str
     series: tuple[RunSeries, ...]

@@ -12,7 +12,7 @@ from labctl.base.hostfacts import FACT_NAMES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactDifference:
-    """A fact that the runs recorded differently; None where one recorded nothing."""
+    """Hold a fact that the runs recorded differently; None where one recorded nothing."""
 
     name: str
     a: str | None

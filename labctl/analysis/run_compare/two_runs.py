@@ -38,7 +38,7 @@ from labctl.store.run_folder import LoadedRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One number of run B against the same of run A.
+    """Compare one number of run B with the same of run A.
 
     `of_effect`: it is the tuning's effect on its baseline that is compared, else the value itself.
     `estimate`, `low`, `high`: B / A for ratios, else B - A in `unit`; `low` and `high` None where
@@ -99,8 +99,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """`refusals`: why the runs can't be compared; with any, the rest is an answer to another
-    question than it seems. `left_out`: what only one run has, or means otherwise."""
+    """Compare two runs. `refusals`: why they can't be compared; with any, the rest does not answer
+    the question that it seems to. `left_out`: numbers that only one run has, or defines
+    differently."""
 
     a: str
     b: str

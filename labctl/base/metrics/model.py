@@ -40,8 +40,8 @@ class Page(Enum):
 
 
 class Column(IntEnum):
-    """The columns that every table has beside the primary metric's, from left to right. Metrics
-    of one column are names under which the same may be recorded."""
+    """Name the columns of every table beside the primary metric's, from left to right. Metrics of
+    one column are alternative names of one quantity."""
 
     IPC = auto()
     OPEN_MEAN = auto()
@@ -51,7 +51,7 @@ class Column(IntEnum):
 
 
 class Table(StrEnum):
-    """The tables of docs/metrics.md, by the name in their marks."""
+    """Name the tables of docs/metrics.md, as their marks do."""
 
     WORKLOAD = "workload"
     HOST = "host"
@@ -70,7 +70,7 @@ Forms = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Everything that labctl knows of a metric beforehand.
+    """Describe a metric: all that is known before a run.
 
     `says`: where it is from, for docs/metrics.md; by key where it has labels. `elsewhere`: the
     same in tables other than the row's own. `title`: in words, where the name doesn't read well

@@ -76,7 +76,7 @@ class CopyRequest:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """The copy's XML, and a sentence for each thing of it that works differently."""
+    """Hold the copy's XML, and a sentence for each part that works differently."""
 
     xml: str
     notes: tuple[str, ...]

@@ -56,7 +56,9 @@ _REMEDY = "Take that out of a copy of its XML ('virsh dumpxml --inactive'), and 
 
 @dataclass(frozen=True, slots=True)
 class OwnDisk:
-    """A disk that the guest writes to. `name`: its target (vda); `format`: one of FORMATS."""
+    """Describe a disk that the guest writes to. `name`: its target (vda); `format`: one of
+    FORMATS.
+    """
 
     name: str
     path: Path
@@ -65,8 +67,8 @@ class OwnDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDomain:
-    """A domain as its owner has it. `what`: the file or name that it comes from, for errors.
-    `xml`: with CPU sets as labctl writes them. `memory_mib`: rounded up, as libvirt does."""
+    """Describe a domain as its owner defined it. `what`: its file or name, for errors. `xml`: with
+    CPU sets as labctl writes them. `memory_mib`: rounded up, as libvirt does."""
 
     name: str
     what: str

@@ -26,8 +26,8 @@ Grammar = Callable[[str], str | None]
 
 
 class Words(frozenset[str]):
-    """Values that are known. One that isn't is left out, and not refused: the guest runs with
-    libvirt's default in its place."""
+    """Allow known values. An unknown one is left out, not refused: the guest runs with libvirt's
+    default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """`root`: of the new tree. `left_out`: a path of tags (`devices/emulator`, `disk/@snapshot`)
-    of each thing that the table doesn't know, once. `refused`: with its line, and why."""
+    """Hold a rebuilt tree. `root`: its root element. `left_out`: a path of tags
+    (`devices/emulator`, `disk/@snapshot`) of each thing that the table doesn't know, once.
+    `refused`: with its line, and why."""
 
     root: etree._Element
     left_out: tuple[str, ...]

@@ -18,7 +18,9 @@ RT_PERIOD_US = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinProblem:
-    """`refused`: it would hang guest or host, or can't be done; else it only changes the answer."""
+    """Describe a problem with pins. `refused`: it would hang guest or host, or is impossible; else
+    it only changes the answer.
+    """
 
     text: str
     hint: str

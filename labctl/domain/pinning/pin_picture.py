@@ -13,8 +13,8 @@ from labctl.host.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cores of one package, node, cache and kind. `cores`: of each that has a role, its number and
-    what runs on each of its CPUs; `free`: CPUs of the others."""
+    """Draw cores of one package, node, cache and kind. `cores`: of each that has a role, its number
+    and what runs on each of its CPUs; `free`: CPUs of the others."""
 
     title: str
     cores: tuple[tuple[int, Mapping[int, Sequence[str]]], ...]

@@ -79,7 +79,7 @@ class PinPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A tuning's pins with the plan filled in. None, or no entry, is a thread left free."""
+    """Hold a tuning's pins with the plan filled in. None, or no entry, is a thread left free."""
 
     vcpus: Mapping[int, CpuSet]
     emulator: CpuSet | None

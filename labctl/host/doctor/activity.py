@@ -15,7 +15,7 @@ from labctl.host.machines import RunningMachine, allowed_cpus, running_machines
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Clock ticks since the boot: /proc/stat, proc_stat(5)."""
+    """Hold clock ticks since the boot: /proc/stat, proc_stat(5)."""
 
     busy: int
     steal: int
@@ -33,7 +33,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyProcess:
-    """`cpus`: CPU seconds per second that it took. `allowed`: where it may run."""
+    """Describe a busy process. `cpus`: CPU seconds per second that it took. `allowed`: where it may
+    run.
+    """
 
     pid: int
     name: str
@@ -43,8 +45,8 @@ class BusyProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """`busy`, `steal`: share of each CPU's time between the looks; `steal_since_boot`: of all
-    CPUs' time since the boot. `processes`: the busiest first."""
+    """Hold the host's activity. `busy`, `steal`: share of each CPU's time between the looks;
+    `steal_since_boot`: of all CPUs' time since the boot. `processes`: the busiest first."""
 
     seconds: float
     busy: Mapping[int, float]

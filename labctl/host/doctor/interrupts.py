@@ -15,7 +15,9 @@ GROUP = "interrupts"
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """`cpus`: where it is delivered now. `count`: on these CPUs, since the boot."""
+    """Describe an interrupt. `cpus`: where it is delivered now. `count`: on these CPUs, since the
+    boot.
+    """
 
     number: str
     name: str

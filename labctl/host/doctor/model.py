@@ -20,7 +20,7 @@ GIB = 1024 * MIB
 
 
 class Status(StrEnum):
-    """In the order of their gravity."""
+    """Name the statuses in order of gravity."""
 
     BLOCK = "block"
     """No sweep starts, or none can be valid, until this is changed."""
@@ -33,8 +33,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One row. `remedy`: a command, or a sentence where none helps; "" when nothing is to be done.
-    `value`: what was found, for programs; None when it is unknown."""
+    """Hold one row. `remedy`: a command, or a sentence where none helps; "" when nothing is to be
+    done. `value`: what was found, for programs; None when it is unknown."""
 
     name: str
     group: str
@@ -106,7 +106,7 @@ def unknown(found: str, remedy: str = "") -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`why`: why it matters, one sentence. `look` reads and changes nothing."""
+    """Define a check. `why`: why it matters, one sentence. `look` reads and changes nothing."""
 
     name: str
     group: str

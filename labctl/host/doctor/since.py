@@ -34,7 +34,9 @@ _ON_DISK = frozenset({Rests.DISK, Rests.HOST})
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """`key`: among run.json's host facts. `voids`: verdicts on tunings that change one of these."""
+    """Describe a fact. `key`: among run.json's host facts. `voids`: verdicts on tunings that change
+    one of these.
+    """
 
     key: str
     name: str
@@ -102,7 +104,7 @@ _MEMORY_TOLERANCE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A fact that is not what it was; `then` and `now` as they were recorded."""
+    """Describe a fact that has changed; `then` and `now` as recorded."""
 
     fact: Fact
     then: Any
@@ -111,7 +113,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`not_recorded`: facts of which then or now nothing is known, so that nothing can be said."""
+    """Compare a run's facts with today's. `not_recorded`: facts that are unknown then or now, so
+    that they can't be compared.
+    """
 
     changes: tuple[Change, ...]
     same: tuple[Fact, ...]

@@ -44,7 +44,7 @@ __all__ = ["Change", "Changes", "Entry", "Journal", "Outcome", "Restored", "Stan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A knob and the value that it shall have.
+    """Request a value for a knob.
 
     `value` None: what becomes of it is seen afterwards, because a tool changes it, or (`follows`)
     the kernel does, when the others are changed or put back. A change that comes before another
@@ -58,7 +58,7 @@ class Change:
 
 
 class Journal:
-    """The journal at `path`; the file is made with the first change."""
+    """Keep the journal at `path`; the first change makes the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -165,7 +165,7 @@ class Journal:
 
 
 class Changes:
-    """Changes of the host that belong together (`Journal.changing`)."""
+    """Group changes of the host that belong together (`Journal.changing`)."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

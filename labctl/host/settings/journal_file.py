@@ -43,7 +43,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One change that is not undone yet. `pid` with `pid_start` names its owner beyond doubt.
+    """Record a change that is not undone yet. `pid` with `pid_start` identifies its owner.
 
     `new` None: it was to be seen afterwards what becomes of it. `done`: `new` was read back.
     `kept`: what was asked of the `labctl host tune` that made it stay in force; "" else.
@@ -108,7 +108,7 @@ class Restored:
 
 
 class JournalFile:
-    """The journal while we hold its lock. `writable`: False on a file system that is read-only."""
+    """Hold the journal while it is locked. `writable`: False on a file system that is read-only."""
 
     def __init__(self, path: Path, descriptor: int, *, writable: bool) -> None:
         self._path = path

@@ -24,7 +24,7 @@ cut off), and the start of its SHA-256."""
 
 
 class DamagedError(Exception):
-    """A line that isn't what was written; `number` counts from 1."""
+    """Report a damaged line; `number` counts from 1."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"line {number}")
@@ -33,7 +33,7 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The records with their lines' numbers; `size`: bytes of all whole lines."""
+    """Hold the records with their lines' numbers; `size`: bytes of all whole lines."""
 
     records: tuple[tuple[int, dict[str, Any]], ...]
     size: int

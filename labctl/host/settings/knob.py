@@ -49,7 +49,7 @@ class KnobPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """`takes`: its values, where more is asked of them than `KNOB_VALUES` says.
+    """Describe a knob. `takes`: its values, where `KNOB_VALUES` does not say all about them.
 
     `changes`: what has to be changed for a value; raises Impossible where this host can't have it.
     `now`: its value in a word or a few; None where this host doesn't have it. `turned`: gives it a

@@ -20,7 +20,9 @@ _KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in TABLE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobState:
-    """A knob as it is. `now` None: this host doesn't have it. `problem`: why it can't be set."""
+    """Describe a knob's present state. `now` None: this host doesn't have it. `problem`: why it
+    can't be set.
+    """
 
     name: str
     what: str
@@ -31,8 +33,8 @@ class KnobState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turned:
-    """`refused`: what the kernel left as it was, as sentences. `held`: what is in force for as long
-    as we hold it, and is in no journal."""
+    """Hold what turning knobs achieved. `refused`: sentences on what the kernel left as it was.
+    `held`: settings in force while labctl holds them, which no journal lists."""
 
     refused: list[str]
     held: list[Held]

@@ -26,8 +26,8 @@ _EMPTYING_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class NetworkNamespace:
-    """A named network namespace: "present" or "absent". Making it absent kills who is in it and
-    takes its devices away with it."""
+    """Make or remove a named network namespace: "present" or "absent". Making it absent kills who
+    is in it and takes its devices away with it."""
 
     namespace: str
     kind: ClassVar[str] = "network-namespace"
@@ -71,8 +71,8 @@ class NetworkNamespace:
 
 @dataclass(frozen=True, slots=True)
 class TapDevice:
-    """A persistent tap device: "present" or "absent", here or in the namespace that it was moved
-    to. `queues`: "one" or "many" (IFF_MULTI_QUEUE: who opens it must say the same)."""
+    """Make or remove a persistent tap device: "present" or "absent", here or in the namespace that
+    it was moved to. `queues`: "one" or "many" (IFF_MULTI_QUEUE: who opens it must say the same)."""
 
     device: str
     namespace: str

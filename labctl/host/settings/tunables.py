@@ -26,11 +26,12 @@ _EMPTYING_S = 2.0
 
 
 class StillUsedError(Exception):
-    """The old value can't be had back because someone else relies on the new one by now."""
+    """Report that the old value can't be restored because another process relies on the new one."""
 
 
 class Tunable(Protocol):
-    """One knob. `read` returns what `write` takes, so that a saved value can be put back.
+    """Read and write one knob. `read` returns what `write` takes, so that a saved value can be put
+    back.
 
     Both raise OSError; `read` raises FileNotFoundError when what it belongs to is gone.
     `kind` and `arguments` are enough for `labctl.host.settings.kinds.rebuild` to make an equal one.
@@ -69,7 +70,7 @@ class _PathTunable:
 
 @dataclass(frozen=True, slots=True)
 class FileValue(_PathTunable):
-    """A setting that is one file of /proc/sys or /sys."""
+    """Read and write a setting that is one file of /proc/sys or /sys."""
 
     kind: ClassVar[str] = "file-value"
 
@@ -88,7 +89,9 @@ class FileValue(_PathTunable):
 
 @dataclass(frozen=True, slots=True)
 class CpuMask(_PathTunable):
-    """A file of the kernel that holds CPUs as a hexadecimal mask; read as a CPU list ("0-3,8")."""
+    """Read and write a kernel file that holds CPUs as a hexadecimal mask; read as a CPU list
+    ("0-3,8").
+    """
 
     kind: ClassVar[str] = "cpu-mask"
 
@@ -127,7 +130,9 @@ class FileAccess(_PathTunable):
 
 @dataclass(frozen=True, slots=True)
 class CgroupFolder(_PathTunable):
-    """A cgroup of ours: "present" or "absent". Making it absent kills what is still in it."""
+    """Make or remove a cgroup of ours: "present" or "absent". Making it absent kills what is still
+    in it.
+    """
 
     kind: ClassVar[str] = "cgroup"
 
@@ -166,7 +171,7 @@ class CgroupFolder(_PathTunable):
 
 @dataclass(frozen=True, slots=True)
 class CgroupControllers(_PathTunable):
-    """The controllers that a v2 cgroup's children have: its cgroup.subtree_control."""
+    """Set the controllers that a v2 cgroup's children have: its cgroup.subtree_control."""
 
     kind: ClassVar[str] = "cgroup-controllers"
 
@@ -190,8 +195,8 @@ class CgroupControllers(_PathTunable):
 
 @dataclass(frozen=True, slots=True)
 class Hugetlbfs(_PathTunable):
-    """A hugetlbfs mount of ours, "present" or "absent", and the folder that it is on. `size`: of
-    its pages, as mount(8) takes it ("2M")."""
+    """Mount or unmount a hugetlbfs of ours, "present" or "absent", and the folder that it is on.
+    `size`: of its pages, as mount(8) takes it ("2M")."""
 
     size: str
     kind: ClassVar[str] = "hugetlbfs"

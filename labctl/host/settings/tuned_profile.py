@@ -24,8 +24,8 @@ _UNIT_KEYS = _CONDITIONS | {"type", "enabled", "replace", "drop", "priority"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A section with the options that any of the profile's files has for it: more than tuned will
-    apply perhaps, never less. `conditional`: it is meant for some machines or devices only."""
+    """Hold a section with the options that any of the profile's files has for it: perhaps more than
+    tuned will apply, never less. `conditional`: it is for some machines or devices only."""
 
     name: str
     type: str
@@ -35,7 +35,9 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """`units` without those that are switched off; `uses_isolated`: it wants to know CPUs."""
+    """Hold a profile: `units` without those that are switched off; `uses_isolated`: it needs the
+    isolated CPUs.
+    """
 
     name: str
     units: Sequence[Unit]
@@ -44,7 +46,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undoable:
-    """Files (patterns below the root) that a profile sets, and those that the kernel changes
+    """List files (patterns below the root) that a profile sets, and those that the kernel changes
     along with them."""
 
     files: Sequence[str]
@@ -53,8 +55,8 @@ class Undoable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A section, or an `option` of it, that labctl leaves out because it can't put back what it
-    does. `planned`: what it adds to the kernel's command line."""
+    """Name a section, or an `option` of it, that labctl leaves out because it can't undo its
+    effect. `planned`: what it adds to the kernel's command line."""
 
     unit: str
     option: str = ""

@@ -26,7 +26,7 @@ _SWITCH_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class ActiveProfile:
-    """The profile of tuned's daemon: "auto", "none" or "manual NAME…".
+    """Read and set the profile of tuned's daemon: "auto", "none" or "manual NAME…".
 
     `folder` is tuned's own (/etc/tuned), `pid_file` its daemon's. With the daemon alive it is
     switched by tuned-adm; else the files say what it will do when it starts.
@@ -81,7 +81,9 @@ def chosen(profile: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFolder:
-    """A profile of ours in tuned's folder: the text of its tuned.conf, or "absent"."""
+    """Make or remove a profile of ours in tuned's folder: the text of its tuned.conf, or
+    "absent".
+    """
 
     kind: ClassVar[str] = "tuned-folder"
     path: str

@@ -33,7 +33,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A pending change with the knob's present value; None where it has none."""
+    """Hold a pending change with the knob's present value; None where it has none."""
 
     entry: Entry
     present: str | None

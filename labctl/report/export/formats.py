@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`pieces` yields the bytes; it imports its module when it is called, since `--help` may load
-    none of them. `gives`: what is in them, for the page of all exports."""
+    """Describe an export format. `pieces` yields the bytes; it imports its module when it is
+    called, since `--help` may load none of them. `gives`: what is in them, for the page of all
+    exports."""
 
     name: str
     help: str

@@ -49,7 +49,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """In which order a block's arms came."""
+    """Show in which order a block's arms ran."""
 
     block: int
     boot: str
@@ -103,7 +103,7 @@ def versions(run: LoadedRun) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class XmlDifference:
-    """`lines` of a unified diff without its header; `problem` where there can't be one."""
+    """Hold `lines` of a unified diff without its header; `problem` where there is none."""
 
     tuning: str
     lines: tuple[str, ...] = ()
@@ -112,8 +112,8 @@ class XmlDifference:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A metric that could not be had in some trials; `reason` with the reach of its numbers, where
-    trials differ in them alone."""
+    """Show a metric that is missing in some trials; `reason` with the range of its numbers, where
+    trials differ only in them."""
 
     metric: str
     reason: str
@@ -158,8 +158,8 @@ def _size(number: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class InvalidTrial:
-    """`reasons`: with the logs below them, where there are any. `later`: whether a later attempt at
-    the same trial was valid."""
+    """Show an invalid trial. `reasons`: with the logs below them, where there are any. `later`:
+    whether a later attempt at the same trial was valid."""
 
     name: str
     block: int

@@ -22,8 +22,8 @@ _FEWEST_TICKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From `low` to `high` on its scale: logarithms where `log`, so that equal factors are
-    equally far apart, as in the judgement."""
+    """Scale values from `low` to `high` on its scale: logarithms where `log`, so that equal factors
+    are equally far apart, as in the judgement."""
 
     low: float
     high: float

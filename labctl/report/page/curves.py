@@ -35,7 +35,7 @@ _COUNTS = ("operations", "wakeups", "round_trips")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One percentile of one arm: the median over `blocks` blocks, and their middle half."""
+    """Draw one percentile of one arm: the median over `blocks` blocks, and their middle half."""
 
     q: float
     middle: float
@@ -46,7 +46,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """`path` and `band` are SVG paths; `maximum_y` the height of the longest latency."""
+    """Draw one arm: `path` and `band` are SVG paths, `maximum_y` is the height of the longest
+    latency.
+    """
 
     role: str
     name: str
@@ -65,7 +67,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """`header` names the columns of `rows`, one row per arm."""
+    """Draw all panels. `header` names the columns of `rows`, one row per arm."""
 
     title: str
     heading: str

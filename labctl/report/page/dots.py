@@ -35,7 +35,7 @@ _MOST_MARKS = 40
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An invalid trial, in percent of the width and units of height."""
+    """Mark an invalid trial, in percent of the width and units of height."""
 
     x: float
     y: float
@@ -43,8 +43,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One arm. `dots` and `spans` are SVG paths: trials, or of joined blocks their middle and
-    their reach. `typical_y`: the height of the typical value."""
+    """Draw one arm. `dots` and `spans` are SVG paths: trials, or for joined blocks their middle and
+    their range. `typical_y`: the height of the typical value."""
 
     name: str
     summary: str
@@ -56,7 +56,9 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dots:
-    """`rows`: blocks, or groups of them, with the value of each of `arms` as text."""
+    """Draw all arms. `rows`: blocks, or groups of them, with the value of each of `arms` as
+    text.
+    """
 
     title: str
     metric: str

@@ -44,7 +44,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One arm. `x` is its estimate, `low` and `high` the ends of its interval (both or none);
+    """Draw one arm. `x` is its estimate, `low` and `high` the ends of its interval (both or none);
     `beyond` says that the interval goes on outside of the picture, `outside` that the estimate
     itself does. `dots` is an SVG path, a dot for each of `blocks` blocks, `bulk` the reach of nine
     in ten of them where they are too many for dots."""

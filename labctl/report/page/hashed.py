@@ -27,7 +27,7 @@ _LONGEST = 500
 
 @dataclass(frozen=True, slots=True)
 class HashedFile:
-    """`where`: on which sides a file ran that had this SHA-256."""
+    """Show a file by its SHA-256. `where`: the sides on which it ran."""
 
     name: str
     where: str
@@ -36,7 +36,7 @@ class HashedFile:
 
 @dataclass(frozen=True, slots=True)
 class Hashed:
-    """`proof`: when the files were hashed, in a sentence."""
+    """Show all hashed files. `proof`: when they were hashed, in a sentence."""
 
     proof: str
     files: tuple[HashedFile, ...]

@@ -24,7 +24,7 @@ _CPU_LIST = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,9
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A role on a CPU. `kind` gives its colour, `text` its name."""
+    """Show a role on a CPU. `kind` gives its colour, `text` its name."""
 
     y: int
     text: str
@@ -40,7 +40,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A core's tile; `name` is "" where only CPUs are known."""
+    """Show a core's tile; `name` is "" where only CPUs are known."""
 
     name: str
     cpus: tuple[Cpu, ...]
@@ -57,7 +57,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PinMap:
-    """`rows` are the table behind the picture: CPU, core, what runs there."""
+    """Show the pin plan. `rows` are the table behind the picture: CPU, core, threads."""
 
     strategy: str
     groups: tuple[Group, ...]

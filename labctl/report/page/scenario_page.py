@@ -61,7 +61,7 @@ def room_for(view: View) -> Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A comparison as text."""
+    """Show a comparison as text."""
 
     tuning: str
     against: str
@@ -79,7 +79,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One metric of one arm: what it typically was, and its changes. "" where there is none."""
+    """Show one metric of one arm: its typical value and its changes, "" where there are none."""
 
     arm: str
     typical: str

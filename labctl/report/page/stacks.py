@@ -29,7 +29,7 @@ _THREADS = ("vcpu", "workload", "emulator", "iothread", "vhost", "labctl")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a bar: where, how long (percent), which colour. `label`: "" without room."""
+    """Draw a piece of a bar: its place, length (percent) and colour. `label`: "" without room."""
 
     x: float
     width: float
@@ -46,8 +46,8 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """`rows` are the table behind the picture, with all arms; `parts` the legend, `colours` theirs;
-    `name`: what it is of, in a word."""
+    """Draw a stack per arm. `rows` are the table behind the picture, with all arms; `parts` the
+    legend, `colours` theirs; `name`: what it is of, in a word."""
 
     title: str
     name: str

@@ -49,7 +49,9 @@ STACKED = (
 
 @dataclass(frozen=True, slots=True)
 class OverviewLane:
-    """`areas`: the CSS class and the path of each category; `y` where the lane begins."""
+    """Draw a lane. `areas`: the CSS class and the path of each category; `y` where the lane
+    begins.
+    """
 
     title: str
     y: int
@@ -58,8 +60,8 @@ class OverviewLane:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`gaps`: where each begins and how wide it is, in columns. `ticks`: places in percent, and
-    their texts."""
+    """Draw the overview. `gaps`: where each begins and how wide it is, in columns. `ticks`: places
+    in percent, and their texts."""
 
     height: int
     lanes: tuple[OverviewLane, ...]

@@ -27,7 +27,7 @@ Marked = TypeVar("Marked", Late, Suspect)
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A named stretch of a track. `facts`: what Perfetto shows beside it."""
+    """Describe a named stretch of a track. `facts`: details that Perfetto shows."""
 
     start_ns: int
     end_ns: int

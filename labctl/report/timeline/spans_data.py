@@ -27,7 +27,9 @@ _FIRST_GRAIN_NS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A lane's spans in its window: whole nanoseconds from the window's start, and categories."""
+    """Hold a lane's spans in its window: whole nanoseconds from the window's start, and
+    categories.
+    """
 
     lane: Lane
     title: str
@@ -39,8 +41,9 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """`data`: base64 of gzip of the lanes' columns, one lane after the other. `counts`: spans of
-    each lane. `grain_ns`: what is shorter was joined with its neighbours; 0 where nothing was."""
+    """Hold packed spans. `data`: base64 of gzip of the lanes' columns, one lane after the other.
+    `counts`: spans of each lane. `grain_ns`: shorter spans were joined with their neighbours; 0
+    where none were."""
 
     data: str
     counts: tuple[int, ...]

@@ -32,7 +32,9 @@ _SMALL_ERROR = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LateRow:
-    """A late wake-up as text. `split`: the CSS class, where it begins and its width (percent)."""
+    """Show a late wake-up as text. `split`: the CSS class, where it begins and its width
+    (percent).
+    """
 
     number: int
     at: str

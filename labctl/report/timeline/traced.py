@@ -26,7 +26,7 @@ _NAME = re.compile(r"0*(\d+)(?:\.([1-9]\d*))?")
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A trial that has a trace. `name`: as commands take it ("12", "12.2"). `worst_s`: its
+    """Describe a trial that has a trace. `name`: as commands take it ("12", "12.2"). `worst_s`: its
     largest latency, None where its workload measures none."""
 
     name: str

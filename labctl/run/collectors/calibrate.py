@@ -36,7 +36,7 @@ _PER_OPERATION = "instructions_per_operation"
 
 
 class Calibrations:
-    """The counts of a run's workloads; nothing for those whose operations are no constant."""
+    """Hold the counts of a run's workloads; none for those whose operations vary."""
 
     def __init__(self, lab: Lab, plan: Plan) -> None:
         self._lab = lab

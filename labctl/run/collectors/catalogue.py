@@ -41,7 +41,9 @@ class Here:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCollector:
-    """`gives`: its metrics in words. `why_unavailable`: a sentence, or None where it works."""
+    """Describe a collector. `gives`: its metrics in words. `why_unavailable`: a sentence, or None
+    where it works.
+    """
 
     name: str
     level: Level

@@ -40,7 +40,9 @@ _SAID_ANYWAY = ("Events ", "[ perf record: Woken up", "[ perf record: Captured a
 
 @dataclass(slots=True)
 class Recorded:
-    """`problem`: why the block wasn't recorded, or not to its end; known once it is over."""
+    """Hold a recording's outcome. `problem`: why the block wasn't recorded, or not to its end; set
+    when it is over.
+    """
 
     problem: str | None = None
 

@@ -64,7 +64,9 @@ class TuningState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
-    """`study`: its name, None for the whole catalogue; `tunings`: those of it."""
+    """Hold doctor's findings for a study. `study`: its name, None for the whole catalogue;
+    `tunings`: those of it.
+    """
 
     study: str | None
     findings: tuple[Finding, ...]

@@ -54,7 +54,9 @@ serve 512 first touches."""
 
 @dataclass(frozen=True, slots=True)
 class ExitKind:
-    """`number`: the program's. `vmx`, `svm`: the reason that the exit has with Intel and AMD."""
+    """Describe a kind of exit. `number`: the program's. `vmx`, `svm`: the reason that the exit has
+    with Intel and AMD.
+    """
 
     number: int
     name: str
@@ -82,8 +84,8 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Cycles of the time stamp counter per instruction, a value a round; VM exits per instruction
-    over all of them. `problem`: why there is nothing, a sentence."""
+    """Hold cycles of the time-stamp counter per instruction, a value a round; VM exits per
+    instruction over all of them. `problem`: why there is nothing, a sentence."""
 
     kind: ExitKind
     cycles: tuple[float, ...] = ()
@@ -206,8 +208,8 @@ class _Rounds:
 
 @dataclass(frozen=True, slots=True)
 class ExitingGuest:
-    """A guest that makes exits, one to an instruction. `pid`: QEMU's; `vcpu`: its only vCPU's
-    thread."""
+    """Control a guest that makes exits, one to an instruction. `pid`: QEMU's; `vcpu`: its only
+    vCPU's thread."""
 
     pid: int
     vcpu: int

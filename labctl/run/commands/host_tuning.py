@@ -43,8 +43,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """`changed`: what is different now, and will be put back. `refused`: what of it the kernel
-    didn't take, as sentences."""
+    """Hold what tuning the host did. `changed`: settings that differ now and will be put back.
+    `refused`: sentences on those that the kernel refused."""
 
     changed: Sequence[Entry]
     refused: Sequence[str]

@@ -57,8 +57,9 @@ _LABCTL_CPU = "host_cpu{thread=labctl}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadRequest:
-    """`workload`: one of the study's, None for its first. `pairs`: blocks, of which each measures
-    every level and nothing once. `seconds`: of each window, None for the study's own."""
+    """Request a measurement of overhead. `workload`: one of the study's, None for its first.
+    `pairs`: blocks, of which each measures every level and nothing once. `seconds`: of each window,
+    None for the study's own."""
 
     places: StatePaths
     study: str = "selftest"
@@ -73,9 +74,10 @@ class OverheadRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """One side's operations per second, by arm (NOTHING or a level) and in the order of blocks.
-    `labctl_cpu`: of a level, the CPU seconds per second in each of its windows of labctl and of
-    the programs that record for it. `problems`: why some of its collectors recorded nothing."""
+    """Hold one side's operations per second, by arm (NOTHING or a level) and in the order of
+    blocks. `labctl_cpu`: of a level, the CPU seconds per second in each of its windows of labctl
+    and of the programs that record for it. `problems`: why some of its collectors recorded nothing.
+    """
 
     side: str
     by_arm: Mapping[str, tuple[float, ...]]
@@ -91,7 +93,9 @@ class _Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """`here`: what of run.json tells hosts, guests and versions apart."""
+    """Hold the measured overheads. `here`: the part of run.json that distinguishes hosts, guests
+    and versions.
+    """
 
     workload: str
     seconds: float

@@ -51,9 +51,9 @@ class Identity:
 
 @dataclass(slots=True)
 class Redacted:
-    """`name`: what the run is called now; `taken_out`: how often each kind of text was;
-    `left_out`: files that aren't in the copy, and why; `kept`: names that are words of the run
-    itself as well."""
+    """Report on a redacted copy. `name`: the run's new name; `taken_out`: how many texts of each
+    kind were removed; `left_out`: files that aren't in the copy, and why; `kept`: names that are
+    words of the run itself as well."""
 
     name: str = ""
     files: int = 0

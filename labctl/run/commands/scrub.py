@@ -82,9 +82,10 @@ _WHOLE_WORDS_BELOW = 6
 
 
 class Scrubber:
-    """`known`: text to what it is, as `host.identity.read_identity` says. `paths`: folder of this
-    host to what stands for it; it may hold a user's name. `vocabulary`: words that mean something
-    where the texts are read, so that no name is taken out of their middle.
+    """Remove identifying texts. `known`: text to what it is, as `host.identity.read_identity` says.
+    `paths`: folder of this host to what stands for it; it may hold a user's name. `vocabulary`:
+    words that mean something where the texts are read, so that no name is taken out of their
+    middle.
 
     `thorough`: also what its form alone shows: every path but those that every system has,
     addresses, keys, serial numbers.

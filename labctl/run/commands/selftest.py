@@ -46,7 +46,7 @@ SEED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """`taken_out`: how often each kind of thing was, that would have identified the host."""
+    """Report on a self-test. `taken_out`: how many identifying texts of each kind were removed."""
 
     outcome: Outcome
     bundle: Path

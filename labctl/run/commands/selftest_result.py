@@ -30,7 +30,7 @@ _OF_PMU = ("native-pmu", "guest-pmu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Something that a host with KVM and a PMU shows; `why` it is held to be shown or not."""
+    """Hold a claim that a host with KVM and a PMU can prove; `why`: the reason for its outcome."""
 
     name: str
     what: str
@@ -40,7 +40,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningResult:
-    """`state`: RAN, FAILED, or NOT_HERE where the host can't have it; `why` of the last two."""
+    """Hold a tuning's result. `state`: RAN, FAILED, or NOT_HERE where the host can't have it; `why`
+    of the last two.
+    """
 
     name: str
     state: str
@@ -49,7 +51,7 @@ class TuningResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`failure`: what ended the trials early, "" where nothing did."""
+    """Hold the outcome. `failure`: what ended the trials early, "" if nothing."""
 
     accelerator: Accelerator
     claims: tuple[Claim, ...]

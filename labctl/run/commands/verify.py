@@ -16,7 +16,7 @@ from labctl.trace import files
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`trial`: its folder, "-" for what is the run's."""
+    """Describe a changed file. `trial`: its folder, "-" for a file of the run."""
 
     trial: str
     file: str
@@ -25,7 +25,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """`trials`: attempts that were looked at, those `without_digests` among them."""
+    """Report on a run's files. `trials`: attempts that were checked, those `without_digests` among
+    them.
+    """
 
     trials: int
     without_digests: int

@@ -29,7 +29,7 @@ MIB = 1024 * 1024
 
 
 class BootError(BrokenError):
-    """A boot that every tuning of its blocks would have been restored from has failed."""
+    """Report a failed boot, from which every tuning of its blocks would have been restored."""
 
 
 class _NoSecondError(BrokenError):
@@ -42,7 +42,7 @@ SetUp = Callable[[Channel, str], None]
 
 @dataclass(frozen=True, slots=True)
 class SavedBoot:
-    """A booted guest's memory, and its disks as they were then. `lab`: with the seat that it
+    """Hold a booted guest's memory, and its disks as they were then. `lab`: with the seat that it
     booted in."""
 
     planned: int
@@ -65,8 +65,8 @@ class _Booting:
 
 
 class Boots:
-    """The boots of a run, made when a block first needs one: two at once where the host has room,
-    since a guest that boots uses one CPU (docs/decisions/boots-and-blocks.md).
+    """Make the boots of a run, each when a block first needs it: two at once where the host has
+    room, since a guest that boots uses one CPU (docs/decisions/boots-and-blocks.md).
 
     `to_come`: the plan's boots that have something left to do, in order."""
 
@@ -285,7 +285,7 @@ def _check_place(lab: Lab, running: RunningGuest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PausedGuest:
-    """A guest whose threads exist and are placed, and that has not run yet."""
+    """Hold a guest whose threads exist and are placed, but that has not run yet."""
 
     lab: Lab
     running: RunningGuest

@@ -32,7 +32,9 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One file of the guest's kernel: what it held, what was written and what it held then."""
+    """Record one file of the guest's kernel: its content before, the written value, its content
+    after.
+    """
 
     path: str
     asked: str

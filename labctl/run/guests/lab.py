@@ -78,7 +78,7 @@ class GuestSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """The host, the image and the open connection that guests are made with.
+    """Hold the host, the image and the open connection that guests are made with.
 
     `image`: native runs and neighbours use its programs, whatever guests are made of.
     `work`: the folder for overlays, save files and sockets; emptied before and after a run.

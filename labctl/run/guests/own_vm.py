@@ -37,7 +37,9 @@ _QUIET = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnVm:
-    """`paths`: the programs that the study's workloads run in the guest."""
+    """Provide copies of the administrator's domain. `paths`: the programs that the study's
+    workloads run in the guest.
+    """
 
     own: OwnGuest
     baseline: Tuning

@@ -33,7 +33,7 @@ _ROOT = "root"
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """Guests of an image that labctl has built: its runner is in them, and starts by itself."""
+    """Provide guests of an image that labctl built, which contains its runner and starts it."""
 
     image: Image
 

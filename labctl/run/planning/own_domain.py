@@ -43,7 +43,7 @@ _OF_XML = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnGuest:
-    """A domain that a run copies. `asked`: the name or file that was given."""
+    """Describe a domain that a run copies. `asked`: the given name or file."""
 
     asked: str
     domain: OwnDomain

@@ -77,7 +77,7 @@ class SweepRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan for this host, and what it was made from. Nothing was started or changed.
+    """Hold a plan for this host, and its input. Nothing was started or changed.
 
     `pin_plans`: of each strategy that a tuning of the plan pins by, compact always.
     `hangs_on_accelerator`: tunings that are in the plan although nobody knows yet whether guests

@@ -32,8 +32,8 @@ _ISOLATING = ("isolcpus", "nohz_full")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
-    """One thing that a host lacks for a tuning, as a sentence's part, and what to do about it.
-    `text` holds nothing that changes from minute to minute: it is part of the plan."""
+    """Name a requirement of a tuning that the host lacks, as a clause, and its remedy. `text` never
+    changes from minute to minute: it is part of the plan."""
 
     text: str
     remedy: str

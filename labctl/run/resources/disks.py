@@ -24,7 +24,7 @@ FLASH = "flash"
 
 @dataclass(frozen=True, slots=True)
 class DiskFile:
-    """One disk of a guest as a file. `format`: qcow2, raw or FLASH."""
+    """Describe one disk of a guest as a file. `format`: qcow2, raw or FLASH."""
 
     path: Path
     format: str = "qcow2"
@@ -88,8 +88,8 @@ _SUFFIXES = {RAW: "img", QCOW2: "qcow2"}
 
 @dataclass(slots=True)
 class DataDisk:
-    """A file full of random data, and its pristine copy: raw, and where a tuning asks for it a
-    qcow2 image of the same as well.
+    """Hold a file full of random data, and its pristine copy: raw, and also as a qcow2 image where
+    a tuning needs one.
 
     Never an overlay and never sparse: reads of unwritten extents cost nothing and writes to them
     cost a third more (METHOD rule 10).

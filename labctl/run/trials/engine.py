@@ -55,14 +55,14 @@ def never(blocks: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run that its plan's rule ended after so many whole blocks."""
+    """Report that the plan's rule ended the run after so many whole blocks."""
 
     blocks: int
     why: str
 
 
 class Engine:
-    """One execution of a plan. `run` may be called again after an interruption."""
+    """Execute a plan once. `run` may be called again after an interruption."""
 
     def __init__(
         self,

@@ -38,8 +38,8 @@ _WAIT = ("/bin/sh", "-c", 'read -r go && exec "$@" </dev/null', "sh")
 
 @dataclass
 class Neighbours:
-    """The hogs of one trial, if it has any: they wait until `start`, and `outcome` is there once
-    they were stopped."""
+    """Hold the hogs of one trial, if it has any: they wait until `start`, and `outcome` is there
+    once they were stopped."""
 
     processes: list[tuple[subprocess.Popen[bytes], Path]] = field(default_factory=list)
     outcome: dict[str, Any] | None = None

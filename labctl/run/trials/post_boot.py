@@ -21,7 +21,7 @@ from labctl.workloads.registry import workload
 
 
 class PostBootSetup:
-    """Settles each boot; keeps what the first one told of the guest."""
+    """Set up each boot; keep the guest's facts from the first one."""
 
     def __init__(self, lab: Lab, plan: Plan, calibrations: Calibrations, proof: Proof) -> None:
         self._lab = lab

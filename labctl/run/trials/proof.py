@@ -40,7 +40,7 @@ def of_older_trials(done: int) -> str:
 
 
 class Proof:
-    """The files that a run's programs take, as often as they were hashed.
+    """Hold the files that a run's programs use, for each time that they were hashed.
 
     `earlier`: what run.json says of them (`to_json`), of a run that goes on.
     """

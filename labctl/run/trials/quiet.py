@@ -92,7 +92,7 @@ def _is_ours(reader: Reader, pid: int) -> bool:
 
 
 class Quiet:
-    """Waits for a quiet host, for `most_s` seconds of a run altogether.
+    """Wait for a quiet host, for `most_s` seconds of a run altogether.
 
     `allowed`: CPU seconds per second that others may take, as in the study's limits.
     """

@@ -39,7 +39,9 @@ _Candidates = tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A record that is no sample of the file's events. `at` and `size` in words of the chunk."""
+    """Locate a record that is no sample of the file's events. `at` and `size` in words of the
+    chunk.
+    """
 
     kind: int
     misc: int
@@ -49,8 +51,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A stretch of whole records. `samples`: where each begins, in `words`; `ends`: where the next
-    record does; `events`: the index of its attr. `switches`: where records of context switches
+    """Hold a stretch of whole records. `samples`: where each begins, in `words`; `ends`: where the
+    next record does; `events`: the index of its attr. `switches`: where records of context switches
     begin. `offset`: the stretch's place in the file, in bytes."""
 
     offset: int

@@ -31,9 +31,9 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """`offset` and `size` in bytes, from the start of the tracepoint's own bytes. `array`: also one
-    of which only the place is there (`__data_loc`, `__rel_loc`). `thread`: its values are ids of
-    threads."""
+    """Describe a field. `offset` and `size` in bytes, from the start of the tracepoint's own bytes.
+    `array`: also one of which only the place is there (`__data_loc`, `__rel_loc`). `thread`: its
+    values are ids of threads."""
 
     offset: int
     size: int
@@ -48,7 +48,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """`name`: `sched:sched_switch`. `fields`: the tracepoint's own, without `common_*`."""
+    """Describe a tracepoint's format. `name`: `sched:sched_switch`. `fields`: the tracepoint's own,
+    without `common_*`.
+    """
 
     name: str
     id: int

@@ -17,7 +17,9 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A PERF_RECORD_LOST: at this place of the file `count` records of this CPU are missing."""
+    """Hold a PERF_RECORD_LOST: at this place of the file `count` records of this CPU are
+    missing.
+    """
 
     at: int
     cpu: int
@@ -25,9 +27,10 @@ class Loss:
 
 
 class Gaps:
-    """A CPU's records are in the file in the order of its own buffer, so its samples on either
-    side of a loss bound it. Times don't: the kernel takes that of a PERF_RECORD_LOST after that of
-    the sample which it makes room for (perf_output_begin in kernel/events/ring_buffer.c)."""
+    """Find gaps. A CPU's records are in the file in the order of its own buffer, so its samples on
+    either side of a loss bound it. Times don't: the kernel takes that of a PERF_RECORD_LOST after
+    that of the sample which it makes room for (perf_output_begin in kernel/events/ring_buffer.c).
+    """
 
     def __init__(self) -> None:
         self._last = np.full(MAX_CPUS, _NEVER, dtype=np.int64)

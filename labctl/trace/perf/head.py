@@ -56,7 +56,9 @@ takes 8 bytes."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attr:
-    """One event of the file, of a `struct perf_event_attr`; `ids` as its records carry them."""
+    """Hold one event of the file, of a `struct perf_event_attr`; `ids` as its records carry
+    them.
+    """
 
     kind: int
     config: int
@@ -93,8 +95,8 @@ class Attr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """`data_start` to `data_end`: the records, in bytes of the file. `formats`: by `config`.
-    `layouts`: the section that they were read from, which lies at `layouts_at`."""
+    """Describe the file. `data_start` to `data_end`: the records, in bytes of the file. `formats`:
+    by `config`. `layouts`: the section that they were read from, which lies at `layouts_at`."""
 
     where: str
     data_start: int

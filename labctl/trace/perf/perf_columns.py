@@ -27,7 +27,9 @@ _RAW_HEAD = 4  # the u32 that says how many bytes follow
 
 
 class Columns:
-    """`raw_words`: where samples of its events have its own bytes; `data_bytes`: all records."""
+    """Hold a tracepoint's columns. `raw_words`: where samples of its events have its own bytes;
+    `data_bytes`: all records.
+    """
 
     def __init__(
         self,

@@ -19,8 +19,8 @@ _IDLE = "swapper"
 
 
 class Threads:
-    """Gathered in arrays by thread number, of which the system gives memory to the used parts
-    only: a trace may name a thread ten million times."""
+    """Gather threads in arrays by thread number, whose unused parts take no memory: a trace may
+    name a thread ten million times."""
 
     def __init__(self) -> None:
         self._names = np.zeros((MAX_TID + 1, COMM_BYTES // 4), dtype=np.uint32)

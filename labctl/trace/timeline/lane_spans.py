@@ -18,8 +18,8 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LaneSpans:
-    """Columns of one length, in order, not overlapping. `key`: what its detail will be made of,
-    one number for each text; 0 for none."""
+    """Hold columns of one length, in order, not overlapping. `key`: what its detail will be made
+    of, one number for each text; 0 for none."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds

@@ -28,7 +28,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """Spans of one vCPU (or native CPU) as columns of one length, in order, not overlapping.
+    """Hold spans of one vCPU (or native CPU) as columns of one length, in order, not overlapping.
 
     `side`: "host" or "guest". `state`: indices into `list(State)`. `detail`: indices into
     `details`, which names the preemptor, the exit's reason or the task that runs ("" for none).
@@ -46,7 +46,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
-    """One wake-up that came late, and where its time went, in nanoseconds. Parts add up to
+    """Describe one late wake-up and where its time went, in nanoseconds. Parts add up to
     `latency_ns`: `host_ns` with QEMU's threads in the host's run queue, `exit_ns` in exits,
     `queue_ns` behind other tasks of the guest, `other_ns` the rest. `at_ns`: when it was due."""
 
@@ -66,8 +66,8 @@ class Late:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A moment that deserves a look. `kind`: "double scheduling" (the guest gave a task a CPU that
-    had none itself), "lock holder preempted" or "wake-up chain"."""
+    """Describe a moment that deserves a look. `kind`: "double scheduling" (the guest gave a task a
+    CPU that had none itself), "lock holder preempted" or "wake-up chain"."""
 
     kind: str
     vcpu: int
@@ -78,11 +78,11 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Times are the host's CLOCK_MONOTONIC. `clock_error_ns`: how far off the guest's side may
-    be; None where there is no guest's side. `figures`: what the whole trial amounts to, by name,
-    in seconds or shares, for the head of the page. `coverage`: of the wake-ups that late ones are
-    taken from; None where none are looked for. `late_bounds`: of the share of each part in late
-    wake-ups' time; none of parts that can't be told of."""
+    """Hold a time line. Times are the host's CLOCK_MONOTONIC. `clock_error_ns`: bound on the guest
+    side's error; None without a guest. `figures`: totals of the trial by name, in seconds or
+    shares, for the head of the page. `coverage`: of the wake-ups that late ones are taken from;
+    None where none are looked for. `late_bounds`: of the share of each part in late wake-ups' time;
+    none of parts that can't be told of."""
 
     start_ns: int
     end_ns: int

@@ -27,7 +27,7 @@ ENOUGH = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Late wake-ups as columns, by the time line's clock."""
+    """Hold late wake-ups as columns, by the time line's clock."""
 
     tid: NDArray[np.int64]
     cpu: NDArray[np.int64]
@@ -71,8 +71,8 @@ def late_ones(found: Wakeups) -> Wakeups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """Lanes by the number of the CPU: `hosts`, of vCPUs on their host, and `tasks`, of CPUs as the
-    guest sees them. `main_loop`: of QEMU's main thread, where that runs the guest's timers."""
+    """Hold lanes by the number of the CPU: `hosts`, of vCPUs on their host, and `tasks`, of CPUs as
+    the guest sees them. `main_loop`: of QEMU's main thread, where that runs the guest's timers."""
 
     hosts: Mapping[int, Lane]
     tasks: Mapping[int, Lane]

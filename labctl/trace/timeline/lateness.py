@@ -25,8 +25,8 @@ _OTHER = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """`bounds`: of each part's share of the late ones' time. `figures` and `problems`: as a
-    `Timeline` has them."""
+    """Hold a workload's lateness. `bounds`: of each part's share of the late ones' time. `figures`
+    and `problems`: as a `Timeline` has them."""
 
     late: tuple[Late, ...] = ()
     coverage: Coverage | None = None

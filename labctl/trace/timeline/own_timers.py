@@ -23,7 +23,7 @@ _Keys = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class OwnTimers:
-    """Columns in order of task and time, which are the `key`."""
+    """Hold columns in order of task and time, which are the `key`."""
 
     key: _Keys
     started_ns: Nanoseconds

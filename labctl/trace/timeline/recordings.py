@@ -44,7 +44,7 @@ _WANTED: Mapping[str, Sequence[str]] = {
 
 
 class Traces:
-    """A trial's traces, each read once, when it is first asked for."""
+    """Read a trial's traces, each once, when it is first needed."""
 
     def __init__(self, folder: TrialFolder) -> None:
         self.folder = folder
@@ -76,8 +76,8 @@ class Traces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recordings:
-    """`host` or `guest`: None where nothing was recorded; natively there is no guest. `problems`:
-    what the recorders said, and what can't be read."""
+    """Hold a trial's recordings. `host` or `guest`: None where nothing was recorded; natively there
+    is no guest. `problems`: the recorders' messages, and unreadable parts."""
 
     host: Trace | None
     threads: Sequence[Thread]

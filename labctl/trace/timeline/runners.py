@@ -16,9 +16,9 @@ _Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Spans of waiting, each part of one with who ran meanwhile: `first`, and at its end `then`.
-    They differ where switches between others weren't recorded; -1 is nobody known. `row`: which
-    wait it is a part of."""
+    """Hold spans of waiting, each part of one with the thread that ran meanwhile: `first`, and at
+    its end `then`. They differ where switches between others weren't recorded; -1 is unknown.
+    `row`: the wait that it is a part of."""
 
     row: _Rows
     start_ns: Nanoseconds
@@ -36,7 +36,7 @@ class _Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Runners:
-    """Each CPU's switches, in order of time."""
+    """Hold each CPU's switches, in order of time."""
 
     cpus: Mapping[int, _Cpu]
 

@@ -21,9 +21,10 @@ RUNS, WAITS, SLEEPS, _ENDS = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stays:
-    """Columns of one length, in order of task and time. `what`: RUNS from a switch to the task,
-    WAITS or SLEEPS from one away from it; who left without it being told how may sleep. `cpu` and
-    `then_cpu`: of the switch at either end. `then_runs`: the one at the end is one to the task."""
+    """Hold columns of one length, in order of task and time. `what`: RUNS from a switch to the
+    task, WAITS or SLEEPS from one away from it; who left without it being told how may sleep. `cpu`
+    and `then_cpu`: of the switch at either end. `then_runs`: the one at the end is one to the task.
+    """
 
     tid: NDArray[np.int64]
     start_ns: Nanoseconds

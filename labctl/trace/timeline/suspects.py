@@ -36,7 +36,9 @@ _Text = Callable[[int, int, int, str, int], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The longest suspects of a kind, in order of time; how many there were, and their time."""
+    """Hold the longest suspects of a kind, in order of time; how many there were, and their
+    time.
+    """
 
     kind: str
     name: str
@@ -48,8 +50,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Lanes by vCPU, as the host and as the guest has them, and how far off the guest's may be.
-    `threads`: each vCPU's on the host."""
+    """Hold lanes by vCPU on the host and in the guest, and a bound on the guest's error. `threads`:
+    each vCPU's on the host."""
 
     host: HostSide
     hosts: Mapping[int, Lane]

@@ -26,7 +26,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wakeups:
-    """As columns of one length, by the recording machine's clock.
+    """Hold wake-ups as columns of one length, by the recording machine's clock.
 
     `meant_ns`: when the timer was due that woke the task (`timed`); else when it was woken.
     `ran_ns`: when it was switched in next, on `cpu`; `again_ns`: when it slept again. `inferred`:
@@ -69,8 +69,8 @@ class Wakeups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unseen:
-    """Stretches in which a task was woken, or may have been, and no event tells when. A task has
-    one after the other."""
+    """Hold stretches in which a task was, or may have been, woken without an event. A task has one
+    after the other."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds
