@@ -25,7 +25,7 @@ from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
 LEVEL = 0.01
-"""Of the test: a run of equal arms is warned of once in a hundred runs at most."""
+"""Level of the test: at most one run in a hundred with equal arms gets the warning."""
 _PERMUTATIONS = 1999
 _NUMBER = re.compile(r"\d[\d.]*")
 

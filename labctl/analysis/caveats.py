@@ -29,7 +29,7 @@ from labctl.store.run_folder import LoadedRun
 
 _FEW_SKIPPED = 3
 _ALWAYS_TRACED = "lost_events"
-"""What each trace of a host tells, if it is only how much it lacks."""
+"""Metrics that each host trace yields, if only as a count of what it lacks."""
 
 LATENCY_LIMIT = "cpu_latency_limit"
 """The metric that has a value where somebody limits it."""
@@ -310,7 +310,9 @@ def _unjudgeable(primaries: Sequence[Comparison]) -> Iterator[str]:
 
 
 _FEW_BOOTS = 5
-"""With fewer, t has so few degrees of freedom that the boots are what makes an interval wide."""
+"""Fewest boots: with fewer, t has so few degrees of freedom that the boots are what makes an
+interval wide.
+"""
 
 
 def _boots(primaries: Sequence[Comparison]) -> Iterator[str]:

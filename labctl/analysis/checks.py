@@ -40,7 +40,7 @@ def check(design: Design, cells: Cells, place: Scenario, primary: Primary) -> Ch
 
 
 CONTROL_FAILED = "the control failed: baseline differs from itself"
-"""Why nothing is said against baseline."""
+"""Reason for no conclusion against baseline."""
 
 
 def control_failed(design: Design, cells: Cells, place: Scenario) -> str:
@@ -129,7 +129,7 @@ class _Arm:
     metric: str
     better: Better
     unit: Unit
-    """Of a side without values, of which nothing is shown, any."""
+    """Any unit for a side without values, of which nothing is shown."""
     effects: Effects | None
     interval: Interval | None
     confidence: float

@@ -24,7 +24,7 @@ class _Pair:
     references: tuple[str, ...]
     against_native: bool = False
     judged: bool = False
-    """Whether the primary metric of this pair is in the family of tests."""
+    """True where the primary metric of this pair is in the family of tests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,9 @@ class Design:
     restored_as: Mapping[str, str]
     """A tuning whose guest boots to the one that differs from it in being restored alone."""
     promises: Mapping[str, str]
-    """What each guest's disk promises of a completed write (METHOD 10), where the plan says."""
+    """Durability that each guest's disk promises of a completed write (METHOD 10), where the plan
+    says.
+    """
     on_disk: frozenset[str]
     """Workloads that use the data disk."""
     primaries: Mapping[str, Primary]
@@ -56,7 +58,7 @@ class Design:
     places: tuple[Scenario, ...]
     problems: tuple[str, ...]
     share: float = 1.0
-    """Of ALPHA, what is left where a rule may end the run (METHOD 22)."""
+    """Share of ALPHA that is left where a rule may end the run (METHOD 22)."""
     before_look: bool = False
     """The run reached none of the looks that its plan declares, so nothing is decided yet."""
 

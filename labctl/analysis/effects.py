@@ -46,8 +46,8 @@ class Effects:
     floor: float = 0.0
     """The least standard deviation that histograms this coarse allow to believe in."""
     of_trials: Mapping[int, float] = field(default_factory=dict)
-    """By the number of batches: the variance that trials' own errors put into an effect (mean over
-    blocks); empty where a side has no batches, and of differences."""
+    """Variance that trials' own errors add to an effect (mean over blocks), by the number of
+    batches; empty for differences and where a side has no batches."""
 
     def shown(self, value: float) -> float:
         """Return a value of this scale as reports show it: a ratio, or a difference."""

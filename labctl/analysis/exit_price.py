@@ -12,7 +12,9 @@ from labctl.store.exit_prices import Price
 LEAST_EXITS = 0.5
 """Exits per instruction below which the instruction isn't what made them."""
 _CONFIDENCE = 0.975
-"""Of either median's interval, so that their difference has one of at least 95 % (Bonferroni)."""
+"""Confidence of either median's interval, so that their difference has one of at least 95 %
+(Bonferroni).
+"""
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:

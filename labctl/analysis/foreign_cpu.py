@@ -17,7 +17,7 @@ from labctl.store.trial import TrialStatus
 OTHER = sample_key("host_cpu", {"thread": "other"})
 _ROAMED = frozenset(sample_key("host_cpu", {"thread": role}) for role in ("neighbour", "peer"))
 _BY_CPU = "host_busy"
-"""What trials have since foreign CPU time is counted per CPU."""
+"""Reading that trials have since foreign CPU time is counted per CPU."""
 
 
 def unseen_disturbance(run: LoadedRun) -> Iterator[str]:

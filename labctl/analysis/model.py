@@ -66,14 +66,14 @@ class Comparison:
     no_worse_than: float | None = None
     """The loss that a recommendation must exclude, in the scale of `margin` (METHOD 25)."""
     no_worse: bool | None = None
-    """Whether it is excluded; None of what is no primary."""
+    """True if a larger loss is excluded; None for a metric that is not primary."""
     smallest_visible: float | None = None
-    """For inconclusive: the smallest effect that could have been seen with 80 % power."""
+    """Minimum detectable effect of an inconclusive comparison, with 80 % power."""
     blocks_needed: int | None = None
-    """For inconclusive: the blocks that an effect of `margin` would take."""
+    """Blocks that detecting an effect of `margin` would take, where inconclusive."""
     boots: int = 1
-    """How many boots the blocks shared: a level of variance of its own, unless it is one. As many
-    as blocks: a boot each. 1 as well where no guest is compared."""
+    """Number of boots that the blocks shared: a level of variance of its own, unless it is one. As
+    many as blocks: a boot each. 1 also where no guest is compared."""
     left_out: tuple[int, ...] = ()
     """Blocks in which one side was tried and has no valid value: not imputed, so not in it."""
     by_holm: bool = False
@@ -82,8 +82,8 @@ class Comparison:
     """False where trials were not interleaved: means of all trials are compared, and `blocks` holds
     the tuning's trials against the mean of what it is compared with."""
     fallback: str | None = None
-    """Of a metric for ratios that is compared by difference all the same: why, as the predicate
-    of a sentence ("is 0 or less in some block")."""
+    """Reason why a ratio metric is compared by difference, as the predicate of a sentence ("is 0 or
+    less in some block")."""
 
 
 class AnswerCode(StrEnum):
@@ -157,7 +157,7 @@ class RunCheck:
     low: float | None
     high: float | None
     confidence: float
-    """Of that interval."""
+    """Confidence of that interval."""
     sentence: str
 
 
@@ -184,7 +184,7 @@ class Diagnostic:
     sentence: str
     blocks: tuple[int, ...] = ()
     grave: bool = True
-    """Whether an answer may hang on it; else it is told for completeness."""
+    """True if an answer may depend on it; else it is reported for completeness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,13 +289,13 @@ class Judgement:
     primaries: Mapping[str, str] = field(default_factory=dict)
     """Workload to its primary metric."""
     restored: tuple[RunCheck, ...] = ()
-    """Of each tuning that ran restored and booted: is its effect the same? Empty in most runs."""
+    """Checks that each tuning's effect is the same restored and booted. Empty in most runs."""
     diagnostics: tuple[Diagnostic, ...] = ()
     precision: tuple[Precision, ...] = ()
     ending: str | None = None
-    """By what rule the run ended or would, in a sentence; None of a fixed number of blocks."""
+    """Sentence on the rule by which the run ended or would; None for a fixed number of blocks."""
     attempts: Attempts = Attempts()
     added: Added | None = None
-    """What came after the blocks that everything else here rests on. None in most runs."""
+    """Blocks added after those on which all else here rests. None in most runs."""
     spares: Spares | None = None
     """None of a plan without spares."""

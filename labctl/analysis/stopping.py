@@ -37,8 +37,8 @@ from labctl.store.run_folder import LoadedRun
 _CONCLUSIVE = frozenset(
     {Verdict.IMPROVES, Verdict.REGRESSES, Verdict.SMALL, Verdict.EQUIVALENT, Verdict.OTHER_PROMISE}
 )
-"""What more blocks are not needed for. A suspended verdict may come with them: the control's
-interval gets narrower too."""
+"""Verdicts that need no more blocks. A suspended one may resolve with more: the control's interval
+gets narrower too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,11 @@ _MOST_BLOCKS_PER_BOOT = 20
 _LONG, _SHORT = 4, 8
 """Batches of a trial that its own variance is taken from, and those half as long."""
 _TOLERANCE = 1.25
-"""As much larger the variance by long batches may be than by short ones. Where batches are longer
-than what correlates them, what is missing is inverse to their length (Schmeiser 1982): it then is
-no more than a quarter again, an eighth of a standard deviation."""
+"""Factor by which long batches' variance may exceed short ones'. Where batches outlast their
+correlation, the bias is inverse to their length (Schmeiser 1982): then at most another quarter, an
+eighth of a standard deviation."""
 _BY_CHANCE = 2.0
-"""As much larger than the variance of blocks, which holds it, that of trials may be found."""
+"""Factor by which trials' variance may seem to exceed that of blocks, which includes it."""
 _LENGTHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600)
 """Seconds of a trial that a proposal chooses from. None is shorter than the batches looked at."""
 
@@ -90,9 +90,9 @@ class Proposal:
     boots: int
     blocks_per_boot: int
     seconds: float
-    """What it would take."""
+    """Time that it would take."""
     trial_s: float
-    """How long a trial would be: as long as it was where longer ones may buy nothing."""
+    """Length of a trial: as before where longer ones may gain nothing."""
 
 
 def components(found: MeanSquares) -> Components:

@@ -32,7 +32,7 @@ V = TypeVar("V")
 _MEASURED = "not measured in this run"
 
 _STALL_TIME = "stall_time"
-"""What percentiles hide of the periods that a program missed; a column where trials lack the
+"""Time that percentiles hide when a program misses periods; a column where trials lack the
 open-loop latencies, which put these periods back (METHOD 9)."""
 
 _MOST_VARIANTS = 2
@@ -49,7 +49,7 @@ SYMBOLS = {
     Verdict.BEFORE_LOOK: "…",
     Verdict.DEMONSTRATION: "–",
 }
-"""What tells verdicts apart without colour."""
+"""Symbols that distinguish verdicts without colour."""
 
 _NONE_DUE = frozenset({Verdict.BEFORE_LOOK, Verdict.DEMONSTRATION})
 

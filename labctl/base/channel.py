@@ -25,7 +25,7 @@ from labctl.base.tuning import Policy, Sched
 _LINE_LIMIT = 64 * 1024 * 1024
 """A guest is not trusted: an answer larger than this is refused rather than buffered."""
 _LARGEST = 2**63
-"""Of what a runner counts."""
+"""Largest count from a runner."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_FILES = 5000
 _MOST_THREADS = 100_000

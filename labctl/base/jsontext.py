@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 MOST_BYTES: Final = 64 << 20
-"""Of one text. The plan of 100,000 trials has some 10 MiB."""
+"""Limit for one text. The plan of 100,000 trials has some 10 MiB."""
 MOST_DEEP: Final = 64
 """Levels of lists and objects: nobody who walks through them runs out of stack."""
 MOST_GROUPS: Final = 2_000_000

@@ -67,7 +67,7 @@ KNOB_VALUES: Mapping[str, Values] = {
     "irq-affinity": one_of(HOUSEKEEPING),
     "cpu-dma-latency": number(0, 1_000_000),
 }
-"""By a knob's name, as tunings have it."""
+"""Values by a knob's name in tunings."""
 
 KERNEL_WORD = named(
     r"[A-Za-z0-9_.-]{1,100}(=[A-Za-z0-9_.,:=+@/%-]{0,1000})?",

@@ -5,13 +5,13 @@ hid.
 from __future__ import annotations
 
 CLOSED = "latency_"
-"""How metrics begin that a program gives by itself. While it stalls it asks for nothing, so that
-nothing is late ("coordinated omission")."""
+"""Prefix of metrics that a program reports itself. While it stalls it makes no requests, so that
+none is late ("coordinated omission")."""
 
 LARGEST = f"{CLOSED}max"
 
 OPEN = "open_latency_"
-"""How metrics begin of a load that goes on asking at its pace, whatever the machine does."""
+"""Prefix of metrics of a load that keeps its pace, whatever the machine does."""
 
 OPEN_MEAN = f"{OPEN}mean"
 

@@ -21,7 +21,7 @@ DEVICE = "dev/cpu_dma_latency"
 """Below the root."""
 
 NO_LIMIT_US = 2_000_000_000
-"""What is in force while nobody asks for less: PM_QOS_CPU_LATENCY_DEFAULT_VALUE of
+"""Limit while no process requests less: PM_QOS_CPU_LATENCY_DEFAULT_VALUE of
 include/linux/pm_qos.h."""
 
 _VALUE = struct.Struct("=i")

@@ -29,7 +29,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parent
 
 _named: Path | None = None
-"""What --lab says, for this process."""
+"""Folder from --lab, for this process."""
 
 
 def shipped_data() -> Path:

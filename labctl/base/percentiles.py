@@ -15,7 +15,7 @@ def samples_needed(q: float) -> int:
 
 
 TENTH = 0.1
-"""What can't be known may move what is told by so much, and no more."""
+"""Limit on how far unknown values may move a reported one."""
 
 
 def bears_unseen(q: float, seen: int, unseen: int) -> bool:

@@ -21,7 +21,7 @@ from labctl.base.errors import BrokenError, HostError
 PROC = Path("/proc")
 
 DIES_WITH_LABCTL = ("setpriv", "--pdeathsig", "KILL")
-"""Before a command that nobody else could end when labctl is killed (PR_SET_PDEATHSIG(2const))."""
+"""Prefix of a command that must end when labctl is killed (PR_SET_PDEATHSIG(2const))."""
 
 
 @dataclass(frozen=True, slots=True)

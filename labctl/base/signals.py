@@ -11,8 +11,8 @@ from types import FrameType
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _WAY_OUT_S = 30.0
-"""What cleaning up may take. Not for ever: where nobody could raise it (in a callback of C code)
-an interrupt is lost, and another must count."""
+"""Time for cleaning up. Limited, because an interrupt that arrives in a callback of C code is lost,
+and another must count."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ FEWEST_BLOCKS = 10
 MOST_BLOCKS = 1000
 MOST_SPARES = 100
 CAP = 40
-"""Of a run until a width, where nobody says another."""
+"""Default cap of a run until a width."""
 
 _UNTIL_WIDTH = 0.7
 """A run until a width ends rather when its deviations came out small, and its intervals with them.

@@ -54,7 +54,7 @@ class Strategy(StrEnum):
     NODE = "node"
     """All on one NUMA node, its memory near them; refused where none has room."""
     SIBLINGS = "siblings"
-    """As compact, vCPUs in pairs on the threads of a core, as the guest's topology shows them."""
+    """Compact, with vCPUs in pairs on the threads of a core, as the guest's topology shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +126,10 @@ class Disk:
     cache: str | None = None
     io: str | None = None
     iothread: bool = False
-    """Whether iothreads serve the disks rather than the emulator thread: the first one the root
+    """True if iothreads serve the disks rather than the emulator thread: the first one the root
     disk, and the second, where there is one, the data disk."""
     iothread_mapping: bool = False
-    """Whether its queues are spread over all iothreads (libvirt 10, QEMU 9)."""
+    """True if its queues are spread over all iothreads (libvirt 10, QEMU 9)."""
     bus: str = "virtio"
     format: str = "raw"
     queues: int | None = None
@@ -203,21 +203,21 @@ class Tuning:
     kind: Kind
     sources: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    """What a host must have for it, in words."""
+    """Requirements on the host, in words."""
     risks: tuple[str, ...] = ()
-    """What it can do to guest or host, in words."""
+    """Possible harm to guest or host, in words."""
     exercised_by: tuple[str, ...] = ()
     """Programs of workloads that use what it changes (docs/workloads.md)."""
     requires: Requires = field(default_factory=Requires)
-    """What of `needs` can be checked."""
+    """Checkable part of `needs`."""
     restore: bool = True
-    """Whether a saved baseline may be restored with this tuning's XML (METHOD: "What may be
+    """True if a saved baseline may be restored with this tuning's XML (METHOD: "What may be
     restored"); False: it boots for itself in each block."""
     twin: str | None = None
-    """For a guest: the native tuning with its placement and policy."""
+    """Native tuning with a guest's placement and policy."""
     pin: Pin = field(default_factory=Pin)
     vcpu_sched: Sched | None = None
-    """For native: the policy of the workload itself."""
+    """Policy of the vCPUs, natively of the workload itself."""
     emulator_sched: Sched | None = None
     iothread_sched: Sched | None = None
     iothreads: int = 0

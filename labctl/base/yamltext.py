@@ -18,15 +18,15 @@ from yaml._yaml import CParser
 from yaml.error import MarkedYAMLError, YAMLError
 
 MOST_BYTES: Final = 1 << 20
-"""Of one document. The largest that labctl brings has 7 KiB."""
+"""Limit for one document. The largest that labctl brings has 7 KiB."""
 MOST_DEEP: Final = 32
 """Levels of lists and mappings."""
 MOST_VALUES: Final = 100_000
 """Values of one document, those that aliases repeat counted each time."""
 MOST_ENTRIES: Final = 10_000
-"""Of one list or mapping."""
+"""Limit for one list or mapping."""
 MOST_DIGITS: Final = 100
-"""Of one number."""
+"""Limit for one number."""
 
 
 class YamlError(ValueError):

@@ -23,7 +23,7 @@ results_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder of runs (default: results/ of the lab folder, else of the state folder).",
 )
-"""Of commands that read runs."""
+"""Option of commands that read runs."""
 
 html_option = click.option(
     "--html",
@@ -32,7 +32,7 @@ html_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write one self-contained page.",
 )
-"""Of commands that draw."""
+"""Option of commands that draw."""
 
 
 def state_paths(context: click.Context) -> StatePaths:

@@ -53,7 +53,7 @@ class Since:
     run: str
     ended: str
     command: str
-    """That made the run."""
+    """Command that made the run."""
     changes: tuple[Change, ...]
     same: tuple[Fact, ...]
     not_recorded: tuple[Fact, ...]

@@ -57,7 +57,7 @@ _HOST_HINTS = {
     errno.EACCES: _RIGHTS,
     errno.EPERM: _RIGHTS,
 }
-"""What the host may refuse to any of our files."""
+"""Hints for refusals that any file operation may meet."""
 
 
 class _Commands(Group):

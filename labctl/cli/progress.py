@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _LINES = 10
-"""Where the output is no terminal: a line each time another tenth of the trials is done."""
+"""Steps without a terminal: a line each time another tenth of the trials is done."""
 
 
 class ProgressView:

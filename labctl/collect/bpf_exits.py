@@ -65,13 +65,14 @@ _PROBE = """
 tracepoint:kvm:kvm_exit { @left[tid] = (nsecs, args->isa, args->exit_reason); }
 BEGIN { exit(); }
 """
-"""What most asks for: only x86's kvm_exit has an instruction set, and not every bpftrace tuples."""
+"""Most demanding program: only x86's kvm_exit has an instruction set, and not every bpftrace
+tuples.
+"""
 _PROBE_S = 30.0
 
 KEYS_MAX = 4096
-"""What a map of bpftrace's holds unless BPFTRACE_MAP_KEYS_MAX says otherwise. What comes then it
-leaves out without a word; told to check (-k), it prints a line for each exit that it leaves out,
-within the window."""
+"""Capacity of a bpftrace map unless BPFTRACE_MAP_KEYS_MAX changes it. bpftrace silently drops
+further keys; with -k it prints a line for each dropped exit, within the window."""
 _REASONS = 128
 """More than KVM has names for, on SVM (110) or VMX (65), and than returns to QEMU have."""
 
@@ -96,7 +97,7 @@ class Counted:
     ns: Mapping[tuple[int, int, int], int]
     userspace: Mapping[tuple[int, int, int], int]
     refused: bool = False
-    """Whether bpftrace says that a map took no more; old ones say it only when told to check."""
+    """True if bpftrace reports a full map; old versions report it only with -k."""
 
     def fills(self, keys_max: int) -> bool:
         """Return whether maps of so many keys were full, and may have left something out."""

@@ -19,7 +19,7 @@ _PER_OPERATION = {
     "exit_time": "exit_time_per_op",
     "userspace_exits": "userspace_exits_per_op",
 }
-"""What is counted in `exits_window`, but for KVM's own totals, `exits` and those of each vCPU:
+"""Metrics counted in `exits_window`, except KVM's own totals, `exits` and those of each vCPU:
 theirs is `host_window`."""
 
 

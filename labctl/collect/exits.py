@@ -24,7 +24,7 @@ from labctl.trace.problems import EXITS, noted_problem
 EMULATED = "emulated: no VM exits."
 
 BPFTRACE, PERF, NONE = "bpftrace", "perf", "none"
-"""What counted, as EXITS says. None: natively."""
+"""Sources of the count, as EXITS names them. None: natively."""
 
 BY_REASON = ("exits{reason}", "exit_time", "userspace_exits")
 

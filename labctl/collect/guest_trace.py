@@ -36,11 +36,13 @@ EVENTS = (
     TIMER_START,
     TIMER_EXPIRE,
 )
-"""What perf records there: who runs, who waits, whose child that is, and when a timer was due."""
+"""Events that perf records there: who runs, who waits, whose child that is, and when a timer was
+due.
+"""
 
 _ROLE = "workload"
-"""As natively, where the host's trace tells of the workload's threads: what waits for a CPU of the
-guest's here waits for the host's there."""
+"""Role of the workload's threads, as natively in the host's trace: here they wait for the guest's
+CPUs, there for the host's."""
 
 _OF_GUEST = {"of": "guest"}
 _OF_TRACE = ("ctx_switches{of=guest}", "lost_events{of=guest}")

@@ -14,7 +14,7 @@ from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 
 LIMIT = "cpu_latency_limit_us"
-"""Of a snapshot: the host's latency QoS in microseconds, or {"unavailable": reason}."""
+"""Key of a snapshot: the host's latency QoS in microseconds, or {"unavailable": reason}."""
 
 FREQUENCY = "frequency.txt"
 FREQUENCY_PROBLEM = "frequency-problem.txt"

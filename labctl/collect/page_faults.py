@@ -16,7 +16,7 @@ from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 
 _FIELDS = {"minor": 7, "major": 9}
-"""Of what follows the name: minflt and majflt, fields 10 and 12 of proc_pid_stat(5)."""
+"""Indices after the name: minflt and majflt, fields 10 and 12 of proc_pid_stat(5)."""
 
 
 def faults(stat: str, where: str) -> dict[str, int]:

@@ -23,7 +23,7 @@ from labctl.trace.vm_exits import WANTED, seen_by_perf, vm_exits
 
 RAW = "trace/perf.data.guest"
 REPORT = "trace/exits.perf-kvm-stat.txt"
-"""What `perf kvm stat report` made of RAW."""
+"""Output of `perf kvm stat report` for RAW."""
 
 
 def read_counts(raw: TrialFolder, opened_ns: int, closed_ns: int) -> Counted:

@@ -32,7 +32,7 @@ _ROWS = {
     # Before Linux 3.12.
     "Samples% Time% Avg time": re.compile(rf"{_COUNTS}()()()()\s+{_TIME}{_DEVIATION}"),
 }
-"""By the columns after those of the name and of the samples."""
+"""Rows by the columns after those of the name and of the samples."""
 _BROWSER = "Event name"
 _BROWSER_COLUMN = re.compile(
     r"Samples|Sample%|Time%|(?:Max |Min |Mean )?Time ?\(ns\)|(?P<unknown>\S+)"

@@ -29,7 +29,7 @@ MISSES = {
     "llc": (("LLC-load-misses", "LLC-loads"), ("cache-misses", "cache-references")),
     "branch": (("branch-misses", "branches"),),
 }
-"""What is missed: events of misses and of all tries, the first pair that the PMU has. The generic
+"""Miss metrics: events of misses and of all accesses, the first pair that the PMU has. The generic
 pair is the last level's on Intel, on AMD the L2's (arch/x86/events/amd/core.c): `event` says it."""
 _STALLS = {"frontend": "stalled-cycles-frontend", "backend": "stalled-cycles-backend"}
 

@@ -24,16 +24,16 @@ _COUNT = re.compile(r"\d+(?:\.\d+|,(?:\d{2}|\d{6}))?")
 """perf prints two decimals (CSV) or six (JSON), so a comma before three is none of a decimal."""
 _PERCENT = re.compile(r"\d{1,3}[.,]\d\d")
 _PLACES_BEFORE = 4
-"""Of CSV: a time, a thread, a CPU or socket and how many of them."""
+"""Columns before the value in CSV: a time, a thread, a CPU or socket and how many of them."""
 _PLACES_OF_METRIC = 6
-"""Of CSV: the least that is left of a line without its counter."""
+"""Fewest columns left of a CSV line without its counter."""
 _DEVIATION = re.compile(r"\d+[.,]\d\d%")
-"""Of CSV: what several runs (-r) differ by, after the event's name."""
+"""CSV column of the deviation between several runs (-r), after the event's name."""
 _OF_CORES = re.compile(r"(?:cpu|cpu_\w+|armv\w+)/([^/:]+)(?::(\w+)/|/(\w*))")
 """An event of one kind of cores, as perf names it on a host of several kinds: `cpu_atom/cycles:u/`,
 `cpu_core/cycles/u`, `armv8_cortex_a53/cycles/`."""
 _OF_KINDS_ROUNDING = 0.0151
-"""What percentages of three kinds may differ from 100 by, each rounded to two digits."""
+"""Largest difference from 100 of three percentages' sum, each rounded to two digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

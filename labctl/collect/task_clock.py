@@ -22,7 +22,7 @@ from labctl.base.errors import BrokenError
 from labctl.collect.host_threads import ThreadRef
 
 KEY = "task_clock"
-"""Of a snapshot: a list of what the threads ran, or {"unavailable": reason}."""
+"""Key of a snapshot: a list of the threads' run times, or {"unavailable": reason}."""
 
 # The system call's number (arch/*/syscall.tbl, include/uapi/asm-generic/unistd.h).
 _NUMBERS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}

@@ -17,15 +17,15 @@ from labctl.trace.threads import HELPERS, VCPU, Thread
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 _MOST_RIVALS = 100
-"""That a trial names: in effect all, so that who isn't named is known not to have run. With more,
-the rest are one, and that isn't known."""
+"""Limit on named preempting threads: in effect all, so that an unnamed thread is known not to have
+run. Beyond it the rest count as one."""
 
 _MOST_UNKNOWN = 0.05
 """Share of the threads' time; with more of it unknown there are no figures. With less, figures may
 be off by as much as `sched_unknown` says."""
 
 _OURS = frozenset({"idle", "others", VCPU, *HELPERS, "workload"})
-"""What is no thread's own name. A thread may be called so all the same."""
+"""Names that labctl gives. A thread may be called so all the same."""
 
 _UNFIT = re.compile(r"[^\w.:+-]+")
 

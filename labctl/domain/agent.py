@@ -18,7 +18,7 @@ from labctl.domain.render import RUNNER_PORT
 from labctl.domain.session import AgentSilentError
 
 RUNNER_PATH = "/run/labctl-runner.py"
-"""In memory on every guest with systemd: nothing of ours is on its disk."""
+"""Path of the runner, in memory on every guest with systemd: labctl writes nothing to its disk."""
 
 _NEEDED = (
     *("guest-exec", "guest-exec-status"),

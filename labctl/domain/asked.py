@@ -18,8 +18,8 @@ VHOST = "vhost"
 WORKLOAD = "workload"
 
 _OF_THE_KERNEL = ("vhost-", "kvm-", "iou-")
-"""How the names begin of threads that the kernel makes inside of QEMU's process: they take after
-the thread that first needed them, or after none."""
+"""Prefixes of threads that the kernel makes inside QEMU's process: they inherit from the thread
+that first needed them, or from none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from labctl.base.errors import BrokenError, HostError
 
 ANSWER_S = 60.0
 MEMORY_S = 180.0
-"""For what writes or reads a guest's whole memory."""
+"""Timeout of calls that write or read a guest's whole memory."""
 
 _END_S = 10.0
 

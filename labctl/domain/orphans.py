@@ -23,9 +23,9 @@ _PAUSE_S = 0.05
 While children live and none is dead, waitid(2) sleeps."""
 
 _UNWANTED_S = 1.0
-"""How long a dead QEMU that led its own session is left to whoever may wait for it. QEMU's
-`-daemonize` leaves one: it forks, leads a session, forks again and exits (os_daemonize). libvirt
-probes capabilities that way, and nobody waits for what it leaves."""
+"""Time for which a dead QEMU that led its own session is left to a parent that may wait for it.
+QEMU's `-daemonize` leaves one: it forks, leads a session, forks again and exits (os_daemonize).
+libvirt probes capabilities that way and reaps none of them."""
 
 _COMMAND = "qemu-system"
 _started = threading.Lock()

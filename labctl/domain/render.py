@@ -59,8 +59,8 @@ class DomainRequest:
     """The tap device that its network card is plugged into; None: a network of QEMU's own."""
 
     keeps_owners: bool = False
-    """Whether libvirt may not give the root disk to its QEMU user: it would give it all files that
-    the overlay is based on as well, for good."""
+    """True if libvirt must not change the root disk's owner: it would also change all files below
+    the overlay, for good."""
 
     @property
     def mac(self) -> str:

@@ -46,10 +46,10 @@ from labctl.domain.calls import MEMORY_S, Calls
 from labctl.domain.known_qemu import find_out_without_kvm
 
 EMBEDDED = "qemu:///embed"
-"""How the URI of the driver in this process begins."""
+"""Prefix of the URI of the driver in this process."""
 
 _NOT_YET_REMOVED = re.compile(r"already (being removed|being started|active)")
-"""What libvirt says of a domain's UUID while it lets go of its last guest."""
+"""Message of libvirt about a domain's UUID while it removes its last guest."""
 
 _REMOVAL_S = 30.0
 

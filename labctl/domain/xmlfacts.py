@@ -21,10 +21,10 @@ UNITS = {
     "GB": 10**9,
     "TB": 10**12,
 }
-"""Of memory, in bytes (https://libvirt.org/formatdomain.html#memory-allocation)."""
+"""Units of memory, in bytes (https://libvirt.org/formatdomain.html#memory-allocation)."""
 
 Facts = dict[str, str]
-"""Of what, to its value: `vcpupin of vCPU 0` to `1`."""
+"""Map of names to values: `vcpupin of vCPU 0` to `1`."""
 
 _DISK = ("type", "cache", "io", "discard", "iothread", "queues", "packed")
 _CONTROLLER = ("iothread", "queues", "packed")

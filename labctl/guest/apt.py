@@ -14,7 +14,9 @@ _APT = Path("/etc/apt")
 _OPTION = re.compile(
     r"Acquire::(Check-Valid-Until|Check-Date|Retries|ForceIPv[46]|(https?|ftp)::(Proxy.*|Timeout))$"
 )
-"""What decides whether packages can be had here at all: apt.conf(5), apt-transport-http(1)."""
+"""Options that decide whether packages are available here at all: apt.conf(5),
+apt-transport-http(1).
+"""
 
 
 def host_sources(suite: str, apt: Path = _APT) -> list[str]:

@@ -25,14 +25,14 @@ from labctl.guest.tree import empty_folder, read_file, remove_file, write_file
 _CHROOT = Path(__file__).with_name("install_root.sh")
 
 _COPY = 'mkdir "$3"; mount -o "$1" "$2" "$3"; cp -a "$3/." "$4"'
-"""Of a partition ($2) that is mounted at $3 to a folder $4."""
+"""Script that copies a partition ($2), mounted at $3, to a folder $4."""
 
 _CONFIG = "etc/apt/apt.conf.d/99labctl"
 _SOURCES = "etc/apt/labctl.list"
 _NO_SERVICES = "usr/sbin/policy-rc.d"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MOUNTED = ("etc/resolv.conf", "etc/hosts")
-"""How names are resolved: the host's files, for as long as packages are being installed."""
+"""Host files for name resolution, mounted while packages are installed."""
 
 
 @dataclass(frozen=True, slots=True)

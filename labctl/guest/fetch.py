@@ -21,7 +21,7 @@ DEADLINE_S = 2 * 3600.0
 
 _PARTIAL = ".partial-"
 _DIGITS = 12
-"""Of the checksum, in the file's name."""
+"""Digits of the checksum in the file's name."""
 
 
 @dataclass(frozen=True, slots=True)

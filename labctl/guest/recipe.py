@@ -86,7 +86,7 @@ class CloudImage(yamlfile.FileModel):
     keyring_from: str | None = None
     format: Literal["qcow2", "raw"] = "qcow2"
     packages_by: Literal["apt", "dnf"] = "apt"
-    """What installs packages in it."""
+    """Tool that installs packages in it."""
 
 
 class RecipeFile(yamlfile.FileModel):

@@ -14,7 +14,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, UsageError
 
 _ALGORITHMS = {64: "sha256", 128: "sha512"}
-"""By the number of hexadecimal digits. Shorter ones (MD5, SHA-1) prove nothing."""
+"""Algorithms by the number of hexadecimal digits. Shorter ones (MD5, SHA-1) prove nothing."""
 
 _GNU = re.compile(r"(?P<hex>[0-9a-fA-F]{32,128}) [ *](?:\./)?(?P<name>.+)")
 """A line of sha256sum(1): Debian, Ubuntu."""

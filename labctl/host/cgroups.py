@@ -14,7 +14,7 @@ from labctl.host.settings.journal import Journal
 from labctl.host.settings.tunables import PRESENT, CgroupControllers, CgroupFolder
 
 _LIBVIRT_CONTROLLERS = ("cpuset", "memory", "devices")
-"""What `cgroup_controllers` of qemu.conf asks for beside "cpu". Not "cpuset" alone: on a hybrid
+"""Controllers for `cgroup_controllers` of qemu.conf beside "cpu". Not "cpuset" alone: on a hybrid
 host libvirt 9.0 then fails with "v2 controller '(null)' is not available"."""
 
 _V1_CONTROLLERS = frozenset(
@@ -48,7 +48,7 @@ class Layout:
     controllers: Mapping[str, Hierarchy]
     unified: Path | None
     rt_group_sched: bool
-    """Whether FIFO and RR are refused in cpu cgroups that own no real-time budget."""
+    """True if FIFO and RR are refused in cpu cgroups that own no real-time budget."""
 
     @property
     def name(self) -> str:

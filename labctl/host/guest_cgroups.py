@@ -18,8 +18,8 @@ from pathlib import Path
 from labctl.host.cgroups import mount_points
 
 _PARTITIONS = ("machine", "machine.slice")
-"""Where guests are: by libvirt itself, and by systemd, which takes its scopes away but not what
-libvirt made beside them in hierarchies of v1 that systemd doesn't use."""
+"""Folders of guests' cgroups: libvirt's own, and systemd's, which removes its scopes but not what
+libvirt made beside them in v1 hierarchies that systemd doesn't use."""
 
 _EMPTYING_S = 2.0
 """A process has left its cgroup some time after /proc shows no more of it."""

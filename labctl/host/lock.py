@@ -17,7 +17,7 @@ from labctl.base.held import held
 from labctl.base.jsontext import parse_json
 
 WAIT_S: Final = 600.0
-"""How long who waits for the host's lock waits at most."""
+"""Longest wait for the host's lock."""
 
 _LOOK_S = 0.2
 

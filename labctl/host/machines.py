@@ -9,7 +9,7 @@ from pathlib import Path
 from labctl.base.cpus import CpuSet, parse_cpus
 
 _PROGRAMS = ("qemu-system", "qemu-kvm", "firecracker", "cloud-hypervis", "crosvm", "VBoxHeadless")
-"""How the names of programs begin that run them (the kernel keeps 15 characters)."""
+"""Prefixes of the programs that run them (the kernel keeps 15 characters)."""
 
 _OURS = ("labctl-guest", "labctl-guest-2")
 """The names of labctl's own domains (labctl.run.guests.lab.DOMAIN_NAMES)."""

@@ -19,7 +19,7 @@ from labctl.host.cgroups import Group, Layout, group, placement
 from labctl.host.settings.journal import Journal
 
 DATA_FOLDER = "/labdata"
-"""Where the data folder appears in the tree."""
+"""Path of the data folder in the tree."""
 
 _RUNNER = "/run/runner.py"
 _SCRIPT = Path(__file__).with_name("native_root.sh")

@@ -14,7 +14,7 @@ _MIB = 1024 * 1024
 TOOLS = (QEMU, "qemu-img", "unshare", "setpriv", "taskset", "chroot")
 LINK_TOOLS = ("ip", "nsenter")
 HEADROOM_BYTES = 256 * _MIB
-"""What QEMU itself, labctl and the host's own work need beside the guest's memory."""
+"""Memory that QEMU, labctl and the host need beside the guest's."""
 
 
 def preflight(

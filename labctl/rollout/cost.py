@@ -20,7 +20,7 @@ from labctl.rollout.domain_edits import domain_text
 _NEIGHBOUR = Column("neighbour", ("neighbour_ops_per_s",))
 _BILLED = ("host CPU", "work per host CPU-second")
 _FELT = ("latency", "stall_time", "events_per_s", "iops", "bandwidth")
-"""How metrics begin that a guest's user feels; what others do is a cause, or in the bill."""
+"""Prefixes of metrics that a guest's user feels; others are causes, or side costs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from labctl.store.run_folder import LoadedRun
 from labctl.store.stored_xml import stored_xml
 
 _LABS_OWN = re.compile(r"(name|uuid|title|description|metadata|memory|currentMemory|vcpu|os)(/.*)?")
-"""What belongs to the measured guest, not to a tuning. Of its kernel's command line a tuning's
-words are a setting inside the guest."""
+"""Elements of the measured guest, not of a tuning. A tuning's words on its kernel's command line
+are a setting inside the guest."""
 
 _DEVICES_OWN = re.compile(
     r"@type|(source|serial|mac|alias|address|backingStore|link)(/.*)?|driver/@type|target/@dev"
@@ -36,7 +36,7 @@ _NAMED_OPTIONS = {
     "network": ("driver.name", "driver.queues", "driver.packed", "model.type"),
     "controller": ("model", "driver.iothread", "driver.queues"),
 }
-"""What virt-xml has a name for; everything else goes by its XPath."""
+"""Options that virt-xml has a name for; everything else goes by its XPath."""
 
 _KIB = {"KiB": 1, "k": 1, "MiB": 1024, "M": 1024, "GiB": 1024 * 1024, "G": 1024 * 1024}
 

@@ -16,7 +16,7 @@ from labctl.base.templates import lab_template_environment
 from labctl.rollout.steps import Command, Done, InForce, Machine, Step, TextFile
 
 _PREFIX = "90-labctl-"
-"""After what a distribution brings, which mostly is numbered lower."""
+"""Prefix that sorts after a distribution's files, which mostly have lower numbers."""
 
 _HEAD = "# Of labctl's tuning '{tuning}'. Remove this file to undo it.\n"
 

@@ -10,7 +10,7 @@ from labctl.base.errors import BrokenError, LabctlError
 from labctl.store.trial import TrialFolder
 
 FAULT = "fault.txt"
-"""Of a trial: the traceback of what nobody foresaw."""
+"""File in a trial's folder: the traceback of an unforeseen failure."""
 
 _SHOWN = 200
 

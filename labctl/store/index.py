@@ -29,7 +29,7 @@ _FORMAT = 2
 """Raised when the index looks otherwise, or when reading the JSON makes something else of it."""
 
 _SMALLEST_BYTES = 4_000_000
-"""Of samples.json files, all together: below this, reading them is no slower than loading the
+"""Size of all samples.json files together: below this, reading them is no slower than loading the
 library that reads an index."""
 
 _SETTLED_NS = 2_000_000_000

@@ -106,4 +106,4 @@ class Unavailable:
 
 
 Reading = Sample | Unavailable
-"""What a parser yields."""
+"""Result of a parser."""

@@ -145,7 +145,7 @@ _PIN_GROUP = Fields(
 )
 
 HASHED = "hashed"
-"""Where run.json says which files ran: a run that an older labctl made has no such key."""
+"""Key in run.json for the files that ran; runs from an older labctl lack it."""
 
 _HASHED = _whole({"checks": WHOLE, "files": Named(TEXT)})
 

@@ -52,15 +52,15 @@ class TrialRecord:
     started_at: str = ""
     restored: bool = False
     parsed_with: Mapping[str, Any] = field(default_factory=dict)
-    """What parsing needs beside the raw files: workload, its parameters, the machine's kind."""
+    """Input of parsing beside the raw files: workload, its parameters, the machine's kind."""
     digests: Digests | None = None
-    """Of the trial's other files when it ended; None of a trial that an older labctl ran."""
+    """Digests of the trial's other files when it ended; None for a trial by an older labctl."""
     reparsed: Mapping[str, Any] | None = None
-    """Where the samples were made anew since: when (`at`), by which labctl, and which raw files
+    """Record of a later parsing of the samples: when (`at`), by which labctl, and which raw files
     had `changed` by then."""
     redacted: Mapping[str, Any] | None = None
-    """In a copy that was made to be passed on: when (`at`), by which labctl, which files were
-    `changed` for it and which `left_out`."""
+    """Record of a redacted copy: when (`at`), by which labctl, which files were `changed` for it
+    and which `left_out`."""
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -31,7 +31,7 @@ SCHEMA = 2
 """The newest version of labctl's own export (report/export/samples.py) that is read here."""
 
 COPY = "imported.csv"
-"""What the file is called in the run's folder: every sample's source."""
+"""Name of the file in the run's folder: every sample's source."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"\d{1,9}")
@@ -121,7 +121,7 @@ class _Trial:
     record: TrialRecord
     line: int
     readings: dict[str, tuple[Reading, int]] = field(default_factory=dict)
-    """By metric key, with the line."""
+    """Readings by metric key, with the line."""
 
 
 class _Lines:

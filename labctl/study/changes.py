@@ -14,7 +14,7 @@ Key = tuple[str, ...]
 
 _GROUPS = ("pin", "cpu", "kvm", "memory", "disk", "network", "guest")
 _MAPPINGS = (("timers",), ("host",), ("cpu", "features"), ("guest", "sysfs"))
-"""Whose entries are keys of their own. A pin's mapping of numbers is one value."""
+"""Mappings whose entries are keys of their own. A pin's mapping of numbers is one value."""
 _VALUES = ("vcpu_sched", "emulator_sched", "iothread_sched", "iothreads", "handicap_percent")
 
 NATIVE_GROUP = "Without a guest"
@@ -28,7 +28,7 @@ GROUPS = (
     "Host",
     "Guest",
 )
-"""What a list of tunings is divided into, in its order."""
+"""Groups of a list of tunings, in order."""
 
 
 def dotted(key: Key) -> str:

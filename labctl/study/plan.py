@@ -21,7 +21,7 @@ from labctl.study.tuning_digest import does, listed, tuning_digest
 from labctl.study.williams import FACTORS, boot_of, cells_of
 
 MOST_TRIALS = 250_000
-"""Of one plan: a week of trials of two seconds."""
+"""Limit on one plan: a week of trials of two seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,9 @@ class PlannedTuning:
     exercised_by: tuple[str, ...]
     digest: str
     durability: str | None = None
-    """Of a guest: what its disks promise of a write (`Disk.durability`)."""
+    """Durability of a write to a guest's disks (`Disk.durability`)."""
     restored_as: str | None = None
-    """For a guest that boots: the tuning of the plan that differs from it in being restored alone
-    (METHOD 8)."""
+    """Tuning of the plan that differs from a booting guest only in being restored (METHOD 8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +68,15 @@ class Plan:
     workloads: Mapping[str, StudyWorkload]
     conditions: tuple[str, ...]
     blocks: int
-    """With a rule: the most there may be."""
+    """Number of blocks; with a rule, the most there may be."""
     blocks_per_boot: int
     guest: GuestShape
     limits: Limits
     trials: tuple[PlannedTrial, ...]
     stopping: Stopping | None = None
-    """By what the run may end before its last block."""
+    """Rule by which the run may end before its last block."""
     spares: tuple[PlannedTrial, ...] = ()
-    """Of blocks that run only where one of the others has lost a value (`study/spares.py`)."""
+    """Trials of blocks that run only where another block has lost a value (`study/spares.py`)."""
     published: tuple[PublishedSource, ...] = ()
     collect: Level = Level.COUNTERS
     skipped_workloads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from labctl.base.tuning import Kind, Tuning
 from labctl.study.changes import GROUPS, changes, dotted, group, word
 
 COMMAND = "labctl domain list --markdown > docs/tunings.md"
-"""What writes the file again."""
+"""Command that writes the file again."""
 
 _HEAD = f"""\
 <!-- Written by '{COMMAND}': change the files in domains/ instead. -->

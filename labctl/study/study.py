@@ -92,7 +92,7 @@ class Study:
     workloads: Mapping[str, StudyWorkload]
     conditions: tuple[str, ...]
     blocks: int
-    """With a rule: the most there may be."""
+    """Number of blocks; with a rule, the most there may be."""
     stopping: Stopping | None
     blocks_per_boot: int
     guest: GuestShape

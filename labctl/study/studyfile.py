@@ -21,11 +21,11 @@ from labctl.study.combine import with_combinations
 from labctl.study.tunings import tuning_names
 
 CONDITIONS = ("quiet", "neighbour")
-"""What else may happen on the host during a trial."""
+"""Conditions on the host during a trial."""
 
 LATENCIES = ("latency_p50", "latency_p95", "latency_p99")
-"""What may be primary beside a program's own metrics; of one that has open-loop latencies these
-percentiles of them as well."""
+"""Metrics that may be primary beside a program's own, and the same percentiles of open-loop
+latencies where it has these."""
 
 Parameter = int | str
 
@@ -90,14 +90,14 @@ class GuestFile(FileModel):
     image: str
     """A recipe's name: a file in `guest-images/`."""
     vcpus: _Vcpus | Literal["auto"] = "auto"
-    """As many vCPUs; `auto` takes what the pin plan leaves beside a core for the host."""
+    """Number of vCPUs; `auto` takes all that the pin plan leaves beside a core for the host."""
     memory_mib: _MemoryMib
     """Memory of each guest, and of native runs, in MiB."""
 
 
 class LimitsFile(FileModel):
     attempts: Annotated[int, Field(ge=1, le=20)]
-    """How often a trial is tried before it stays invalid."""
+    """Number of attempts before a trial stays invalid."""
     other_cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """CPU seconds per second that strangers may take on a trial's CPUs; more makes it invalid."""
     warmup_cap_s: _Seconds
@@ -132,13 +132,13 @@ class QuickFile(FileModel):
     conditions: _Names | None = None
     """The same of its conditions."""
     duration_s: _Seconds | None = None
-    """In place of each workload's `duration_s`."""
+    """Replacement of each workload's `duration_s`."""
     blocks: _Blocks | None = None
-    """In place of the study's number or rule."""
+    """Replacement of the study's number or rule."""
     blocks_per_boot: _Blocks | None = None
-    """In place of the study's."""
+    """Replacement of the study's value."""
     spare_blocks: _Spares | None = None
-    """In place of the study's."""
+    """Replacement of the study's value."""
 
 
 class StudyFile(FileModel):
@@ -147,11 +147,11 @@ class StudyFile(FileModel):
     description: str = ""
     """More about it, for who reads the file."""
     roles: RolesFile
-    """Which of the tunings are not on trial but what trials are judged by."""
+    """Tunings that are not on trial but serve as references."""
     tunings: Annotated[_Names, BeforeValidator(_every_tuning)]
     """The arms, roles included, by name (`a+b` combines two), or `all`: each that has a file."""
     workloads: Annotated[dict[_Name, WorkloadFile], Field(min_length=1, max_length=_MOST)]
-    """What each arm runs, under a name of its own."""
+    """Workloads that each arm runs, each under a name of its own."""
     conditions: _Names
     """`quiet`, `neighbour` (a CPU hog per CPU beside it), or both."""
     blocks: _Blocks | None = None
@@ -167,16 +167,16 @@ class StudyFile(FileModel):
     guest: GuestFile
     """The guest that all arms share."""
     limits: LimitsFile
-    """When a trial is given up."""
+    """Limits at which a trial is given up."""
     # YAML has its name: strict, pydantic takes none but the member itself.
     collect: Annotated[Level, Field(strict=False)] = Level.COUNTERS
     """The level of collecting (docs/collectors.md)."""
     exercises: dict[_Name, _Names] = {}
-    """By tuning the workloads that use what it changes. A tuning without any is warned of."""
+    """Workloads, by tuning, that use what it changes. labctl warns of a tuning without any."""
     published: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=_MOST)] = []
     """Files of published results, relative to the study's own (docs/published.md)."""
     quick: QuickFile | None = None
-    """What `--quick` changes."""
+    """Changes that `--quick` makes."""
 
     def rule(self) -> Stopping | None:
         """Return the rule by which a run may end early. Raises UsageError for one that can't be."""

@@ -34,10 +34,10 @@ from labctl.study.tuningfile import TuningFile
 
 FOLDER = "domains"
 BASELINE = "baseline"
-"""What every combination starts from."""
+"""Start of every combination."""
 
 _NATIVE = "native"
-"""How the names of native tunings begin."""
+"""Prefix of native tunings' names."""
 
 _T = TypeVar("_T")
 _Files = Mapping[str, Path]

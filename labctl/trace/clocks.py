@@ -25,12 +25,12 @@ from labctl.trace import files
 from labctl.trace.model import Nanoseconds
 
 RATE_LIMIT = 1e-3
-"""What two clocks may differ by, seconds per second: NTP steers by up to 500 ppm (adjtimex(2)),
+"""Largest difference of two clocks, seconds per second: NTP adjusts by up to 500 ppm (adjtimex(2)),
 and a guest that calibrates its TSC errs by some hundred. Beyond it one was stopped or set."""
 
 _LAST_NS = 2**62
 _CLOCK_NS = 1
-"""What reading a clock in whole nanoseconds takes away."""
+"""Error of reading a clock in whole nanoseconds."""
 
 _Point = tuple[float, float]
 

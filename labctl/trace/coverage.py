@@ -16,7 +16,7 @@ from labctl.base.percentiles import TENTH, bears_unseen
 from labctl.trace.model import Nanoseconds
 
 QUANTILE = 0.95
-"""Of all latencies: wake-ups from there on are late."""
+"""Quantile of all latencies from which wake-ups count as late."""
 _WHOLE_NS = 1_000
 """Programs tell of latencies in whole microseconds."""
 

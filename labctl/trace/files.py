@@ -6,23 +6,23 @@ from labctl.store.trial import TrialFolder
 
 FOLDER = "trace"
 SIDE = "side.json"
-"""What the machine's own runner counted, and when: of each trial, at any level."""
+"""Counts and times from the machine's own runner, in each trial at any level."""
 HOST = "trace/host.perf.data"
 """perf's own file; the host's scheduler and KVM events, times of its CLOCK_MONOTONIC."""
 GUEST = "trace/guest.perf.data"
 """The guest's scheduler and timer events, times of the guest's CLOCK_MONOTONIC."""
 THREADS = "trace/threads.json"
-"""Whose threads the host's events are of: a list of {tid, pid, role, index, name}."""
+"""Owners of the threads in the host's events: a list of {tid, pid, role, index, name}."""
 CLOCKS = "trace/clocks.json"
 """Readings of both clocks, before and after the window: a list of {asked_ns, machine_ns,
 answered_ns}, of which the first and the last are the host's."""
 CLOCK_DISCIPLINE = "trace/steering.json"
-"""How the host's clock was steered at these two moments, where the kernel told: a list of {ppm,
+"""Discipline of the host's clock at these two moments, where the kernel reports it: a list of {ppm,
 pending_ns}."""
 EXITS = "trace/exits.json"
 """VM exits by reason, and those that went on to QEMU."""
 PROBLEMS = "trace/problems.json"
-"""Why a collector recorded nothing: its name to a sentence."""
+"""Reasons why collectors recorded nothing, by name."""
 
 
 def has_trace(folder: TrialFolder) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Nanoseconds = NDArray[np.int64]
-"""Of the recording machine's CLOCK_MONOTONIC."""
+"""Time of the recording machine's CLOCK_MONOTONIC."""
 Numbers = NDArray[np.int64] | NDArray[np.int32]
 
 
@@ -77,14 +77,14 @@ class Trace:
     start_ns: int
     end_ns: int
     events: Mapping[str, Events]
-    """By the tracepoint's whole name: `sched:sched_switch`."""
+    """Events by the tracepoint's whole name: `sched:sched_switch`."""
     names: Mapping[int, str] = field(default_factory=dict)
     processes: Mapping[int, int] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     problems: tuple[str, ...] = ()
     every_switch: bool = False
-    """Whether the recorder told of switches by records of its own as well, one from either thread:
-    a thread of which nothing is kept back ran nowhere between two switches that are known."""
+    """True if the recorder also wrote records of its own for switches, one from either thread: a
+    thread with none missing ran nowhere between two known switches."""
 
     @property
     def lost(self) -> int:

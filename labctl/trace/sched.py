@@ -27,7 +27,7 @@ class Delays:
     start_ns: Nanoseconds
     length_ns: Nanoseconds
     was_preempted: NDArray[np.bool_]
-    """Whether it was switched out while runnable; else it was woken up."""
+    """True if it was switched out while runnable; else it was woken up."""
 
     @property
     def total_ns(self) -> int:

@@ -39,7 +39,7 @@ from labctl.trace.tracepoints import SWITCH
 
 _CPUSTAT, _TRACECLOCK, _TRACEID, _GUEST, _END = 2, 4, 11, 13, 0
 _CLOCK = "[mono]"
-"""As tracefs's trace_clock names CLOCK_MONOTONIC."""
+"""Name of CLOCK_MONOTONIC in tracefs's trace_clock."""
 _COMMON_BYTES = 8  # that every event begins with: its type, flags and thread
 
 

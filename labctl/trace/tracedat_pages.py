@@ -26,7 +26,7 @@ HEADER_PAGE = (
     "\tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n"
     f"\tfield: char data;\toffset:16;\tsize:{PAGE_BYTES - 16};\tsigned:1;\n"
 )
-"""How these pages are laid out, in the words of tracefs's events/header_page."""
+"""Layout of these pages, in the words of tracefs's events/header_page."""
 HEADER_EVENT = (
     "# compressed entry header\n"
     "\ttype_len    :    5 bits\n"
@@ -46,7 +46,7 @@ _TYPE_BITS, _DELTA_BITS = 5, 27
 _SHORT = 28
 """So many words of an event's own have their number in its first one."""
 MOST_BYTES = 4 * (_ROOM - 4)
-"""Of an event's own, with room for its time and its size."""
+"""Limit on an event's own bytes, with room for its time and its size."""
 _TIME_EXTEND = 30
 _EXTENDED_WORDS = 2
 _MISSED, _MISSED_STORED = 1 << 31, 1 << 30

@@ -8,7 +8,7 @@ WAKING = "sched:sched_waking"
 before the thread is on a run queue, and may come before it was switched out."""
 WAKEUP, WAKEUP_NEW = "sched:sched_wakeup", "sched:sched_wakeup_new"
 WAKEUPS = (WAKEUP, WAKEUP_NEW)
-"""From these on a thread is on a run queue."""
+"""Events from which a thread is on a run queue."""
 MIGRATE = "sched:sched_migrate_task"
 FORK = "sched:sched_process_fork"
 
@@ -16,7 +16,7 @@ STOPPED = 0xFF
 """prev_state's bits for why a thread stopped; with none of them it is runnable (TASK_REPORT_MAX,
 above them, is "preempted": include/trace/events/sched.h, __trace_sched_switch_state)."""
 ENDED = 0x30
-"""Of those the bits of a thread that has ended (EXIT_DEAD, EXIT_ZOMBIE)."""
+"""State bits of a thread that has ended (EXIT_DEAD, EXIT_ZOMBIE)."""
 UNTOLD = -1
 """A prev_state of ours: whether the thread sleeps, waits or has ended isn't known."""
 

@@ -11,7 +11,7 @@ from labctl.trace.model import Nanoseconds, Numbers, Trace
 from labctl.trace.tracepoints import ENTRY, EXIT
 
 WANTED = {EXIT: ("exit_reason", "isa"), ENTRY: ()}
-"""What a trace must have been read for."""
+"""Events that a trace must have been read for."""
 
 _NEVER = np.iinfo(np.int64).max
 _CODE_BITS = 32

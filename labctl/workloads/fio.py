@@ -21,7 +21,7 @@ _LOG_NAME = "windows"
 LOG = f"{_LOG_NAME}_iops.log"
 _WARMUP_WINDOWS = 3
 _REST = 0.5
-"""Of a window: fio logs one when the next has begun."""
+"""Rest of a window: fio logs one when the next has begun."""
 _SAME_WINDOW_MS = 20
 _SHORTEST_WINDOW_S = 0.05
 

@@ -18,7 +18,7 @@ OUTPUT = "oslat.json"
 MICROSECOND_S = 1e-6
 
 STALL_US = 5
-"""From where on a round of the loop counts as a stall: what the kernel's osnoise tracer takes for
+"""Shortest round of the loop that counts as a stall: what the kernel's osnoise tracer takes for
 noise (Documentation/trace/osnoise-tracer.rst, tracing_threshold). A round that nothing interrupts
 takes well below 1 us, emulated too."""
 

@@ -13,7 +13,9 @@ from labctl.workloads import rtla
 from labctl.workloads.model import Setting, Watcher
 
 THRESHOLD_US = 5
-"""What is shorter is no noise: the tracer's own default, told to be the same everywhere."""
+"""Shortest interruption that counts as noise: the tracer's own default, set explicitly to be the
+same everywhere.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from labctl.workloads.repeated import SHELL
 
 SCRIPT = "random_access.lua"
 ACCESSES = 65_536
-"""Of one event: milliseconds, so that p95 has its 400 events within seconds."""
+"""Accesses of one event: milliseconds, so that p95 has its 400 events within seconds."""
 
 # Each address depends on the word read before: no access can begin before the last one has ended.
 # The order is a linear congruential sequence modulo a power of two with a full period (Hull and

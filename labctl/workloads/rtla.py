@@ -37,9 +37,9 @@ _HEADER = re.compile(
 _MISSED = re.compile(
     r"^.*\d.* events missed, .*$|^unknown number of events missed, .*$", re.MULTILINE
 )
-"""Since 6.15 it says how many events its buffers had no room for."""
+"""Line with the number of events that its buffers had no room for, since 6.15."""
 _NONE = "-"
-"""In place of the least, the average and the longest of nothing."""
+"""Placeholder for the least, the average and the longest of nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ CLOCK_SLIP = 0.05
 """Share by which the TSC may differ from the kernel's clock: latencies would be as wrong."""
 
 LATE_S = 0.5
-"""How much later than asked a run may end: the last answer is waited for."""
+"""Delay with which a run may end: the last answer is waited for."""
 
 _COLUMNS = "packet, txTime(sec), rxTime(sec), rtt(usec)"
 _VALID = re.compile(

@@ -10,7 +10,9 @@ from itertools import pairwise
 from labctl.store.samples import Reading, sample
 
 BATCHES = (8, 4)
-"""Into how many batches of neighbouring windows a trial is divided, the second time in pairs."""
+"""Numbers of batches of neighbouring windows that a trial is divided into, the second time in
+pairs.
+"""
 
 WANTED = 16
 """Windows to ask a program for: two to each of the shorter batches."""

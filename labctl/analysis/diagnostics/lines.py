@@ -31,7 +31,7 @@ class Ground:
     primary: Primary
     eligibility: Eligibility
     verdicts: Mapping[str, Verdict | None]
-    """By tuning, as given."""
+    """Verdicts by tuning, as given."""
 
     def diagnostic(
         self,

@@ -20,18 +20,20 @@ Values = npt.NDArray[np.float64]
 
 _SHARE_OF_OUTLIERS = 5
 _MOST_OUTLIERS = 10
-"""At most one value of five is an outlier, as more are a second mode, and ten in all: past that
-no block has a story of its own."""
+"""Limit on outliers: one value of five, as more are a second mode, and ten in all: beyond that no
+single block explains them."""
 
 _ROSNERS_FEWEST = 25
-"""Where his tables begin. With ten to twenty values the formula gives nearly twice the false
-alarms that are asked for, so it is asked for half."""
+"""Start of Rosner's tables. With ten to twenty values the formula gives nearly twice the requested
+false alarms, so half are requested."""
 
 _MOST_STEPS = 100
 """A longer run is looked at for a trend in so many stretches, so that the cost stays linear."""
 
 _MOST_PAIRS = 5_000
-"""With more the distribution of Kendall's S is normal to all digits that count."""
+"""Limit for the exact test: with more pairs the distribution of Kendall's S is normal to all digits
+that count.
+"""
 
 Groups = Sequence[Sequence[int]]
 """Indices of values between which order means something: of the blocks of each boot."""

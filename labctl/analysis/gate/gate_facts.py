@@ -14,7 +14,7 @@ ALL = "all"
 GUEST = "guest."
 
 FACTS = (*FACT_NAMES, *(f"{GUEST}{name}" for name in FACT_NAMES), *OF_THE_RUN)
-"""What a rule may name: facts of the host, of the guest, of the run."""
+"""Names for a rule: facts of the host, of the guest, of the run."""
 
 
 def hold_facts(names: Collection[str], run: LoadedRun, other: LoadedRun) -> tuple[bool | None, str]:

@@ -74,7 +74,7 @@ class GateResult:
     run: str
     findings: tuple[Finding, ...]
     cautions: tuple[str, ...] = ()
-    """What of the run isn't whole, and that it was imported."""
+    """Notes on damaged parts of the run, and on its import."""
 
     @property
     def passed(self) -> bool | None:
@@ -210,7 +210,7 @@ class _Test:
     level: float = ALPHA
     """The error of calling the rule kept."""
     before_look: bool = False
-    """Of a run that it rests on no declared look was reached, so it decides nothing yet."""
+    """True where a run has not reached a declared look, so that it decides nothing yet."""
 
 
 def _test(

@@ -18,7 +18,7 @@ from labctl.base.yamlfile import nearest
 from labctl.store.run_folder import LoadedRun
 
 TWIN = "twin"
-"""As `against`: the native arm that has the tuning's placement and policy."""
+"""Value of `against` for the native arm that has the tuning's placement and policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,8 @@ FEWEST = 8
 """Runs of a series in which a change is looked for: fewer tell too little of their noise."""
 
 _HARDWARE = ("cpu_model", "topology", "hypervisor_vendor")
-"""What makes runs those of one host. Facts have no serial number, so equal hosts look alike; all
-else (kernel, microcode, settings) may change on a host and stands beside its changes."""
+"""Facts that identify a host. They include no serial number, so equal hosts look alike; all else
+(kernel, microcode, settings) may change on a host and stands beside its changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,10 +67,9 @@ class Difference:
     before_look: bool
     """One of the runs reached none of the looks that its plan declares."""
     judges: bool = True
-    """Of an effect: whether the controls of both runs let them judge it (METHOD 18)."""
+    """True if the controls of both runs let them judge the effect (METHOD 18)."""
     sees: bool = True
-    """Of an effect: whether both runs have shown that they see a loss as small as `margin`
-    (METHOD 5)."""
+    """True if both runs have shown that they detect a loss as small as `margin` (METHOD 5)."""
 
     @property
     def finding(self) -> str:

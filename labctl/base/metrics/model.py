@@ -9,7 +9,7 @@ from enum import Enum, IntEnum, StrEnum, auto
 from labctl.base.units import Better, Unit
 
 ANY = "*"
-"""At the end of a row's name: it is of every name that begins so and has no row of its own."""
+"""Suffix of a row's name: the row covers every name with that prefix and no row of its own."""
 
 
 class Zero(Enum):
@@ -36,7 +36,7 @@ class Page(Enum):
     LARGE = auto()
     """Shown for a large run, too."""
     LARGEST = auto()
-    """As long as there is room for more than the primary metric."""
+    """Shown while there is room for more than the primary metric."""
 
 
 class Column(IntEnum):
@@ -65,7 +65,7 @@ class Table(StrEnum):
 
 
 Forms = Mapping[str, str]
-"""By the keys under which samples come, with spaces between: where they are from."""
+"""Sources by the keys under which samples come, separated by spaces."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ _KVM_FEATURES = ("kvm", "hyperv", "pvspinlock", "pmu", "ioapic[@driver='kvm']")
 _KVM_TIMERS = ("kvmclock", "hypervclock", "tsc")
 
 _INTERFACE = ("model", "boot", "rom", "link", "acpi", "alias", "address")
-"""What a network card keeps without its network: all that the guest sees."""
+"""Elements that a network card keeps without its network: all that the guest sees."""
 
 _KEPT_NETWORKS = ("network", "bridge", "direct", "user")
 """Networks that --keep-network leaves a card on. Others lead to a socket, a port or a device."""
@@ -62,7 +62,7 @@ class CopyRequest:
     runner_socket: Path
     agent_socket: Path
     label: str
-    """Whom QEMU runs as: libvirt's "+user:+group"."""
+    """User that QEMU runs as: libvirt's "+user:+group"."""
     keep_network: bool
     confined_to: CpuSet | None
 

@@ -27,7 +27,7 @@ MOST_BYTES: Final = 1 << 20
 MOST_LEVELS: Final = 32
 MOST_ELEMENTS: Final = 4096
 MOST_NAMED_CPUS: Final = 1_000_000
-"""In all sets of CPUs of one domain together: 1024 vCPUs with 900 CPUs each."""
+"""Limit on all CPU sets of one domain together: 1024 vCPUs with 900 CPUs each."""
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 
 _REFUSED = {
@@ -43,7 +43,7 @@ _REFUSED = {
     "vcpu[@placement='auto']": "numad would place each start of it differently",
     "numatune/memory[@placement='auto']": "numad would place each start of it differently",
 }
-"""What a copy can't have, with the reason."""
+"""Elements that a copy can't have, with the reason."""
 
 _WITH_CPU_SETS = ("vcpu", "cputune/*", "numatune/*", "cpu/numa/cell", "memoryBacking//page")
 """Elements with sets of CPUs or nodes."""
@@ -88,7 +88,7 @@ class OwnDomain:
     networks: frozenset[str]
     """Types of its network interfaces."""
     has_command_line: bool
-    """Whether its kernel is booted directly, so that the XML says the kernel's command line."""
+    """True if its kernel is booted directly, so that the XML has the kernel's command line."""
     refused: tuple[str, ...]
     """Every element that a copy can't have: its line, and why."""
 

@@ -11,7 +11,7 @@ MOST_VCPUS: Final = 1024
 """Beyond any host that labctl knows; each vCPU has a CPU of its own in any case."""
 MOST_IOTHREADS: Final = 256
 MOST_MEMORY: Final = 1 << 46
-"""Of one size, in bytes or in a larger unit of libvirt's: 64 TiB."""
+"""Limit on one size, in bytes or in a larger unit of libvirt's: 64 TiB."""
 
 WORD = matching(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}", "word of up to 128 letters and digits")
 NAME = matching(r"[A-Za-z0-9][\w .:+@()-]{0,127}", "name of up to 128 letters and digits")

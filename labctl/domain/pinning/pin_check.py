@@ -131,7 +131,7 @@ class _Threads:
 
     sched: Sched
     where: list[CpuSet]
-    """Where each may run."""
+    """CPUs on which each may run."""
 
     @property
     def name(self) -> str:

@@ -26,9 +26,9 @@ class _Core:
     cpu: Cpu
     """One of its CPUs, which stands for the core."""
     whole: bool
-    """Whether none of its threads is kept from vCPUs."""
+    """True if none of its threads is kept from vCPUs."""
     memory: bool
-    """Whether its node has memory."""
+    """True if its node has memory."""
 
     def cut(self, threads: int) -> _Core:
         """Return the same with its first threads alone."""

@@ -39,7 +39,7 @@ CHECKS: tuple[Check, ...] = (
     *network.CHECKS,
     *software.CHECKS,
 )
-"""In the order in which people look for a cause."""
+"""Checks in the order in which people look for a cause."""
 
 
 def check(reader: Reader, scope: Scope) -> list[Finding]:

@@ -32,7 +32,7 @@ exit $ended
 _LONGEST = re.compile(r"^Max Latency: (?:(\d+)us|Below threshold)$", re.MULTILINE)
 _SMIS = re.compile(r"^SMIs during run: (\d+)$", re.MULTILINE)
 _NO_COUNT = "cannot read MSR"
-"""Of a CPU that doesn't count SMIs (AMD's), after which hwlatdetect says that there were 0."""
+"""Message for a CPU that doesn't count SMIs (AMD's), after which hwlatdetect reports 0."""
 
 
 def hwlat(reader: Reader, scope: Scope) -> Result:

@@ -66,9 +66,9 @@ class Scope:
     disk_bytes: int = 0
     tunings: Mapping[str, Tuning] = field(default_factory=dict)
     has_link: bool = True
-    """Whether its guests send packets to a peer."""
+    """True if its guests send packets to a peer."""
     hwlat_s: int | None = None
-    """For how long to look for what firmware does, which stops CPUs; None for not at all."""
+    """Seconds to look for firmware interruptions, which stops CPUs; None: not at all."""
 
     def requiring(self, wanted: Callable[[Requires], object]) -> list[str]:
         """Return the names of the tunings whose requirements hold something."""

@@ -95,8 +95,7 @@ FACTS = (
     _fact("state_folder", _ON_DISK),
     _fact("block_schedulers", _ON_DISK),
 )
-"""What voids which verdicts. Facts that are not here (the host's perf, its distribution) void
-none."""
+"""Facts and the verdicts that they void. Others (the host's perf, its distribution) void none."""
 
 _MEMORY_TOLERANCE = 0.01
 """The kernel takes more or less for itself from boot to boot."""

@@ -18,7 +18,9 @@ GROUP = "software"
 _DRIVERS = "libvirt/connection-driver/libvirt_driver_qemu.so"
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 _SOCKETS = ("libvirt-sock", "virtqemud-sock")
-"""On Debian a daemon that nobody asks ends after two minutes; systemd keeps its socket."""
+"""Sockets of libvirt's daemons. On Debian an idle daemon ends after two minutes; systemd keeps its
+socket.
+"""
 
 _OSINFO = "/usr/share/osinfo/os/debian.org"
 _APPARMOR = "/etc/apparmor.d/local/abstractions/libvirt-qemu"

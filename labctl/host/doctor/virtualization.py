@@ -12,7 +12,7 @@ GROUP = "virtualization"
 _VENDOR_MODULES = ("kvm_intel", "kvm_amd")
 _QEMU_CONF = "/etc/libvirt/qemu.conf"
 _QEMU_USERS = ("libvirt-qemu", "qemu")
-"""What distributions build libvirt with: Debian's and Fedora's."""
+"""Users that distributions build libvirt with: Debian's and Fedora's."""
 
 
 def cpu(reader: Reader, scope: Scope) -> Result:

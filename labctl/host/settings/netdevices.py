@@ -16,12 +16,12 @@ from labctl.base.process import DIES_WITH_LABCTL, run
 from labctl.host.settings.tunables import ABSENT, PRESENT
 
 NAMESPACES = Path("/run/netns")
-"""Where ip-netns(8) keeps its named namespaces."""
+"""Folder of ip-netns(8)'s named namespaces."""
 
 _DEVICES = Path("/sys/class/net")
 _IP_S = 10.0
 _EMPTYING_S = 2.0
-"""How long killed processes get to leave a namespace."""
+"""Time for killed processes to leave a namespace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _KERNEL_FOLDERS = ("/proc/", "/sys/", "/dev/", "/run/")
 """Made anew at each boot (procfs, sysfs, devtmpfs, tmpfs): nothing to undo after one."""
 
 _EMPTYING_S = 2.0
-"""How long killed processes get to leave their cgroup."""
+"""Time for killed processes to leave their cgroup."""
 
 
 class StillUsedError(Exception):

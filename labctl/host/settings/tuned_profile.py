@@ -11,11 +11,11 @@ from pathlib import Path
 from labctl.base.errors import HostError
 
 FOLDERS = ("etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned")
-"""Where profiles lie, below the root; the first that has one wins (tuned.conf(5), and the folders
+"""Folders of profiles, below the root; the first that has one wins (tuned.conf(5), and the folders
 `profiles` since tuned 2.23)."""
 
 _DEPTH = 10
-"""Of profiles that include each other; deeper is a circle."""
+"""Deepest nesting of included profiles; deeper is a circle."""
 
 _CONDITIONS = frozenset(("devices", "devices_udev_regex", "cpuinfo_regex", "uname_regex"))
 _UNIT_KEYS = _CONDITIONS | {"type", "enabled", "replace", "drop", "priority"}

@@ -21,7 +21,7 @@ NO_PROFILE = "none"
 _MANUAL = "manual "
 
 _SWITCH_S = 120.0
-"""What switching a profile may take: some stop services and load modules."""
+"""Time for switching a profile: some stop services and load modules."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
 
 VERSION_KEY = "labctl.samples.schema"
-"""In the file's own metadata, beside `labctl.version` and `labctl.run`."""
+"""Key in the file's own metadata, beside `labctl.version` and `labctl.run`."""
 
 _Codes = np.ndarray[tuple[int], np.dtype[np.int32]]
 

@@ -14,8 +14,8 @@ _SPARE = 0.06
 """Share of the height that stays free at both ends, so that no mark touches an edge."""
 _LADDERS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))
 _LEAST = 1e-300
-"""What is closer to 0 than this, or as far beyond, no tool measures: arithmetic on it overflows, so
-it is held at the edge."""
+"""Smallest magnitude drawn; its inverse is the largest. No tool measures beyond them and arithmetic
+would overflow, so such values stay at the edge."""
 _ZEROS = re.compile(r"(\d+\.\d+)")
 _FEWEST_TICKS = 3
 

@@ -77,9 +77,9 @@ class Curves:
     header: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     maxima: str
-    """What the longest latencies are the longest of (METHOD 16: duration and count)."""
+    """Basis of the longest latencies (METHOD 16: duration and count)."""
     undrawn: str
-    """Which percentiles stand in the table only, and why; "" when none does."""
+    """Percentiles that stand only in the table, and why; "" when none does."""
 
 
 def curves(view: View, place: Scenario, shown: Collection[str]) -> list[Curves]:

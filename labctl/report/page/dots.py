@@ -24,7 +24,7 @@ _LABEL = 17
 """Height that a number at the axis takes."""
 HEIGHT = 64
 _FLOOR = HEIGHT - 3
-"""Where a trial without a value is marked."""
+"""Height at which a trial without a value is marked."""
 _MOST_SINGLE = 60
 """Blocks up to which each trial is a dot and a row of the table; beyond, neighbours are joined."""
 _MOST_GROUPS = 40
@@ -66,7 +66,7 @@ class Dots:
     arms: tuple[str, ...]
     ticks: tuple[tuple[float, str], ...]
     boots: tuple[float, ...]
-    """Where another boot begins."""
+    """Places where another boot begins."""
     first: int
     last: int
     joined: int

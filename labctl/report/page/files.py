@@ -11,7 +11,7 @@ from labctl.store.jsonfile import write_bytes, write_output
 from labctl.store.run_folder import LoadedRun
 
 PAGE = "report.html"
-"""Where a run's own page lies in its folder."""
+"""Name of a run's own page in its folder."""
 
 
 def write_page(

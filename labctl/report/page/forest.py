@@ -73,9 +73,9 @@ class Forest:
     rows: tuple[Row, ...]
     ticks: tuple[Tick, ...]
     none_x: float
-    """Where "no change" lies."""
+    """Place of "no change"."""
     band: tuple[float, float] | None
-    """What the study calls too small to matter."""
+    """Range of effects that the study calls too small to matter."""
     noise: tuple[float, float] | None
     """The control's interval: what this run shows where nothing differs."""
 

@@ -24,14 +24,13 @@ from labctl.store.samples import labels_of
 _ALWAYS = beginnings(Page.LARGEST)
 _MOSTLY = beginnings(Page.LARGEST, Page.LARGE)
 DETAIL: tuple[tuple[str, ...], ...] = (("",), _MOSTLY, _ALWAYS, ())
-"""How metrics begin that a place's table of all numbers has, from all of them to none but the
-primary one."""
+"""Prefixes of the metrics in a scenario's full table, from all of them to only the primary one."""
 
 
 _FEWEST_ARMS = 6
 _MOST_NUMBERS = 2000
 _MOST_PANELS = 192
-"""Of the whole page: it must stay below 2 MB for runs of ten thousand trials too."""
+"""Limit for the whole page, which must stay below 2 MB even with ten thousand trials."""
 
 
 @dataclass(frozen=True, slots=True)

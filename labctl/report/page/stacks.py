@@ -21,10 +21,10 @@ _LETTER, _LETTERS_AROUND = 2.5, 1
 room around it."""
 
 _EXITS = (("exits", "VM exits"), ("exit_time", "Time in VM exits"))
-"""What is told by reason, as metric and in words."""
+"""Metrics by reason, and their words."""
 
 _THREADS = ("vcpu", "workload", "emulator", "iothread", "vhost", "labctl")
-"""Of the host's CPU time what a guest (or, natively, the workload) and labctl cost."""
+"""Threads whose host CPU time a guest (or, natively, the workload) and labctl cost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from labctl.report.parts import bare_table, marked, small, text
 SCHEMA = 1
 
 _MOST_WORDS = 60
-"""Of a fact in a table: CPU flags are hundreds."""
+"""Limit on a fact's words in a table: CPU flags are hundreds."""
 
 
 def comparison_table(found: RunComparison) -> RenderableType:

@@ -15,7 +15,7 @@ WIDTH = 240
 """Columns that the window is cut into."""
 LANE_HEIGHT = 26
 _LEAST_HEIGHT = 2.0
-"""What waits for a CPU is seen however short it is."""
+"""Least height, so that even the shortest wait for a CPU is visible."""
 
 NAMES = (
     "guest",
@@ -28,7 +28,7 @@ NAMES = (
     "unknown",
     "measured",
 )
-"""Of the categories, for style sheet and script: the states in their order, then MEASURED."""
+"""Names of the categories, for style sheet and script: the states in their order, then MEASURED."""
 
 STACKED = (
     MEASURED,
@@ -44,7 +44,7 @@ STACKED = (
         )
     ),
 )
-"""From the bottom up. A halted or idle CPU is drawn as nothing."""
+"""Categories from the bottom up. A halted or idle CPU is drawn as nothing."""
 
 
 @dataclass(frozen=True, slots=True)

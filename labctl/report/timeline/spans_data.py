@@ -19,7 +19,7 @@ CATEGORIES = MEASURED + 1
 _TIME_BYTES, _DETAIL_BYTES = 6, 3
 """Nanoseconds of three days, and as many names as anything has."""
 _MOST_BYTES = 2_800_000
-"""Of packed spans: as base64, with all else, they keep a page below 5 MB."""
+"""Limit on packed spans: as base64, with all else, they keep a page below 5 MB."""
 _MOST_SPANS = 1_200_000
 """More never fit (2.5 bytes each are few), so they aren't packed to find that out."""
 _FIRST_GRAIN_NS = 1_000

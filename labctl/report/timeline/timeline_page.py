@@ -20,7 +20,7 @@ from labctl.trace.timeline.lanes import State, Timeline
 
 _SCRIPTS = ("timeline-data.js", "timeline-draw.js", "timeline-view.js")
 _ROWS = 20
-"""Of a table: the worst late wake-ups, the longest suspects."""
+"""Rows of a table: the worst late wake-ups, the longest suspects."""
 _MARKS = 2_000
 """Late wake-ups, and suspects, that the picture has: the worst and the longest."""
 

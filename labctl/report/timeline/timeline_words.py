@@ -19,11 +19,11 @@ PARTS = (
     ("queue", "behind other tasks of the guest"),
     ("other", "for other reasons"),
 )
-"""Of a late wake-up's time: `Late`'s fields without `_ns`, and their words."""
+"""Parts of a late wake-up's time: `Late`'s fields without `_ns`, and their words."""
 NATIVE_PARTS = (*PARTS[:2], ("queue", "behind other tasks"), PARTS[3])
 
 _NAMED = 2
-"""Of those who had a CPU that was waited for, and each with this share of the time or more."""
+"""Most threads named as having had the CPU, each with at least this share of the time."""
 _NAMED_SHARE = 0.1
 _OF_VCPU = re.compile(r"vcpu(\d+)_(\w+)_share")
 _SMALL_ERROR = 0.1

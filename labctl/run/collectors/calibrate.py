@@ -29,7 +29,7 @@ from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
 
 _COUNTING_S = 180.0
-"""For one run under callgrind, which is some fifty times slower, in an emulated guest."""
+"""Timeout of one run under callgrind, some fifty times slower, in an emulated guest."""
 
 _PMU, _LACKEY = "perf", "lackey"
 _PER_OPERATION = "instructions_per_operation"

@@ -196,7 +196,7 @@ COLLECTORS = (
         why_unavailable=_no_guest_trace,
     ),
 )
-"""By level. A collector that works here may still be refused in a trial, which says so then."""
+"""Collectors by level. One that works here may still be refused in a trial, which then says so."""
 
 
 def lacking(level: Level, at: Here) -> list[str]:

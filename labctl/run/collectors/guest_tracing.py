@@ -27,13 +27,15 @@ from labctl.trace import clocks, files
 from labctl.trace.problems import GUEST_TRACE, note_problem
 
 READINGS = 20
-"""Of the clocks, at either end: the quickest of them count."""
+"""Number of readings of the clocks at either end: the quickest of them count."""
 
 FOLDER = "/run/labctl-trace"
-"""In the guest: always in memory, so that what is recorded is written to no disk."""
+"""Folder in the guest, always in memory, so that recording writes to no disk."""
 
 LIMIT_MIB = 64
-"""Of the guest's memory. A cyclictest of 1000 wake-ups a second fills it in a minute and a half."""
+"""Limit on the guest's memory. A cyclictest of 1000 wake-ups a second fills it in a minute and a
+half.
+"""
 
 _PIECE_MIB = 8
 _START_S = 120.0

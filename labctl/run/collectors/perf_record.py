@@ -19,7 +19,7 @@ from labctl.base.tracefs import with_tracefs
 MIB = 1024 * 1024
 
 LIMIT_MIB = 2048
-"""Of a file. A host whose CPUs do nothing but switch fills it in some twenty seconds."""
+"""Limit on a file. A host whose CPUs do nothing but switch fills it in some twenty seconds."""
 
 NO_ROOM = "there was no room for a trace on the disk that holds the run."
 

@@ -24,15 +24,15 @@ from labctl.store.run_folder import RunFolder
 from labctl.trace import files
 
 KEPT_MIB = 1024
-"""What is left free for all else that a run writes."""
+"""Space left free for all else that a run writes."""
 _LEAST_MIB = 256
-"""With less a trace is not begun."""
+"""Least space with which a trace is begun."""
 
 _MIB_PER_CPU_S = 64
-"""Of a CPU that does nothing but switch: `perf bench sched pipe` on each of two made 59. Ordinary
-workloads make a tenth of that, or less."""
+"""Rate of a CPU that does nothing but switch: `perf bench sched pipe` on each of two made 59.
+Ordinary workloads make a tenth of that, or less."""
 _AROUND_S = 2.0
-"""What is recorded beside the window: the snapshots around it, and the command's beginning."""
+"""Time recorded beside the window: the snapshots around it, and the command's beginning."""
 
 MORE_ROOM = (
     "Free some there, and the next block is traced again. Traces of trials that are done may go "

@@ -39,7 +39,7 @@ from labctl.trace.tracepoints import (
 )
 
 _HARDIRQ, _SOFTIRQ = 0x08, 0x10
-"""Of an event's flags: in which context it happened (include/linux/trace_events.h)."""
+"""Flags of an event's context (include/linux/trace_events.h)."""
 _WHOLE = (6, 1)
 """The newest Linux that was seen to keep no switch back; 6.18 does."""
 

@@ -21,7 +21,7 @@ FOLDER = "labctl-selftest"
 SCHEMA = 1
 
 _LARGEST_BYTES = 1 << 30
-"""Of what a bundle unpacks to: nobody's has more, and somebody's may be made to fill a disk."""
+"""Limit on an unpacked bundle: no real one has more, and a malicious one may try to fill a disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ OBSERVED_S = 0.5
 
 IMAGE = "debian-12"
 MEMORY_MIB = 1024
-"""What studies have unless they say otherwise."""
+"""Default memory of studies."""
 
 GROUP = "study"
 

@@ -41,7 +41,7 @@ _ADDRESS = 0xF0000
 _DEBUG_PORT = 0xE9
 _MEMORY_MIB = 256
 _PAGES = 40_000
-"""Of 4 KiB, that may be touched for the first time: what lies above the guest's first 16 MiB."""
+"""Pages of 4 KiB for first touches: those above the guest's first 16 MiB."""
 _IN_SMALL_PAGES = (
     *(sys.executable, "-I", "-c"),
     "import ctypes, os, sys\n"

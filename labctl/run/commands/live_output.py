@@ -26,10 +26,10 @@ from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
 
 _LOOK_S = "2"
-"""How long each tool looks."""
+"""Time for which each tool looks."""
 
 _BUSY_S = 30.0
-"""How long the guest works meanwhile: longer than all looks together."""
+"""Time for which the guest works meanwhile: longer than all looks together."""
 
 
 def live_outputs(

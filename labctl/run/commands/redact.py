@@ -36,7 +36,7 @@ _DERIVED = re.compile(r".*\.(?:parquet|html?)")
 """Made of the rest at any time; a page has all of it within."""
 
 _MOST_BYTES = 256 << 20
-"""Of one file, which is held in memory as a whole."""
+"""Limit on one file, which is held in memory as a whole."""
 
 _PLAN = re.compile(r"plan(?:\.[0-9]+)?\.json")
 
@@ -335,7 +335,7 @@ _OWN_NAME = re.compile(
     r"labctl\b.*|[-+]?[0-9.]+|on|off|any|none|both|auto6?|dhcp6?|ibft|default|virbr[0-9]+|user|(?:UUID=|/).*",
     re.DOTALL,
 )
-"""What names nothing of the host's: labctl's guests, numbers, and what a kernel is told."""
+"""Names that identify nothing on the host: labctl's guests, numbers, and kernel parameters."""
 
 
 def _found_in(files: Mapping[str, Path], done: Redacted) -> dict[str, str]:

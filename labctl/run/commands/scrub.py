@@ -21,7 +21,9 @@ UUID, MAC, PATH, ADDRESS, KEY, SERIAL = "uuid", "mac", "path", "address", "key",
 MAIL = "mail"
 BOOT_VALUE, NAME = "boot-value", "name"
 _IN_PLACE = frozenset({BOOT_VALUE, NAME})
-"""Of values that may be words elsewhere, such as 'dhcp' and 'vm': taken out where they are said."""
+"""Patterns of values that may be words elsewhere, such as 'dhcp' and 'vm': removed only in these
+places.
+"""
 
 _UUID = re.compile(
     rb"(?<![0-9A-Fa-f-])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![0-9A-Fa-f-])"
@@ -48,7 +50,7 @@ _MAIL = re.compile(
     rb"(?![0-9A-Za-z.-]{0,99}\.(?:service|socket|slice|scope|target|device|mount|timer|path)\b)"
     rb"[0-9A-Za-z-]{1,63}(?:\.[0-9A-Za-z-]{1,63}){1,9}"
 )
-"""Whom mail is sent to, or `ssh`: a user and a host. A unit of systemd has an '@', too."""
+"""Address for mail or `ssh`: a user and a host. A unit of systemd has an '@', too."""
 _MACHINE_ID = re.compile(rb"(?<![0-9A-Za-z])(?=[0-9]{0,31}[a-f])[0-9a-f]{32}(?![0-9A-Za-z])")
 _SERIAL = re.compile(rb"(?<![0-9A-Za-z])(?:eui|naa|wwn|nvme)[.-](?:0x)?[0-9A-Fa-f]{10,64}")
 KERNEL_VALUE: Final = re.compile(

@@ -73,7 +73,9 @@ _SOCKET_PATH_BYTES = 107
 
 
 Judging = Callable[[RunFolder, int], str | None]
-"""Of a run and its number of whole blocks: why its plan's rule ends it there; None: it goes on."""
+"""Function from a run and its number of whole blocks to the reason why its plan's rule ends it
+there; None: it goes on.
+"""
 
 
 def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = None) -> RunFolder:

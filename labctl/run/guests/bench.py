@@ -55,19 +55,19 @@ class Bench:
     """Hardware threads that share a core with one of `trial_cpus`."""
     threads: Callable[[], list[ThreadRef]]
     counters: Callable[[], dict[str, Any]]
-    """What is counted beside threads: QEMU's statistics, out-of-memory kills."""
+    """Counters beside threads: QEMU's statistics, out-of-memory kills."""
     first_clock: ClockReading | None = None
     """A guest's clock when it was resumed."""
     vcpu_tids: tuple[int, ...] = ()
     waits_for_faults: bool = False
-    """Whether a warm-up goes on until faults on the guest's memory are flat: why under KVM alone is
-    in docs/decisions/warm-up.md."""
+    """True if a warm-up goes on until faults on the guest's memory are flat: only under KVM
+    (docs/decisions/warm-up.md)."""
     peer: str | None = None
     """The address at which it finds the peers of workloads that have one."""
     cpus: CpuSet | None = None
     sched: Sched | None = None
     asked: tuple[ExpectedThread, ...] = ()
-    """What is read back before and after each trial: a guest's threads, natively the command."""
+    """Settings read back before and after each trial: a guest's threads, natively the command."""
     misplaced: Callable[[], list[str]] = list
     """Reads that back now, of a machine that lives on after a trial."""
     problems: tuple[str, ...] = ()

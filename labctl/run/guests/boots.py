@@ -37,7 +37,7 @@ class _NoSecondError(BrokenError):
 
 
 SetUp = Callable[[Channel, str], None]
-"""What is done in a booted guest before it is saved; it is told the guest's data disk."""
+"""Function that sets up a booted guest before it is saved; it gets the guest's data disk."""
 
 
 @dataclass(frozen=True, slots=True)

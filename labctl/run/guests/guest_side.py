@@ -27,7 +27,7 @@ _TOOK_EFFECT = {
 stays empty (kernel-parameters.txt; sysfs-devices-system-cpu)."""
 
 _SECONDS = 60.0
-"""For one setting, in a guest that may be emulated."""
+"""Timeout of one setting, in a guest that may be emulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ class Lab:
     accelerator: Accelerator
     session: Session
     qemu_user: QemuUser | None
-    """Whom QEMU runs as; None: as whom the daemon's own configuration says."""
+    """User that QEMU runs as; None: the one in the daemon's own configuration."""
     journal: Journal
     layout: cgroups.Layout
     topology: Topology
@@ -100,14 +100,14 @@ class Lab:
     vcpus: int
     memory_mib: int
     boot_s: float
-    """What a guest may take to its first answer."""
+    """Time to a guest's first answer."""
     data: DataDisk
     link: Link | None
-    """What workloads that have a peer reach it over; None in a run that has no such workload."""
+    """Link over which workloads reach their peer; None in a run without such a workload."""
     listener: Listener
     seat: int = 0
-    """Which of the guests that may boot at once: 0 or 1. Each has a name, sockets and a console of
-    its own."""
+    """Seat of a guest among those that may boot at once: 0 or 1. Each has a name, sockets and a
+    console of its own."""
 
     @property
     def domain_name(self) -> str:

@@ -17,10 +17,10 @@ from labctl.host.settings.journal import Journal
 from labctl.run.guests.lab import DOMAIN_NAMES
 
 _EMBEDDED = Path("run/qemu")
-"""Where libvirt's QEMU driver keeps the pids of its guests, below an embedded driver's root."""
+"""Folder of the pids of libvirt's guests, below an embedded driver's root."""
 
 _DAEMON = Path("/run/libvirt/qemu")
-"""Where the host's daemon keeps them."""
+"""Folder of the pids of the host daemon's guests."""
 
 
 def clean_up(places: StatePaths, listener: Listener) -> None:

@@ -25,7 +25,7 @@ from labctl.run.guests.started import answering, hand_over, image_xml
 from labctl.run.resources.disks import DiskFile, Disks, make_overlay
 
 _FIRST_BOOT = 2.0
-"""How much longer than later ones a first boot may take: cloud-init provisions in it."""
+"""Factor by which a first boot may take longer than later ones: cloud-init provisions in it."""
 
 
 _ROOT = "root"

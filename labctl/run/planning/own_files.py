@@ -23,13 +23,13 @@ FIRMWARE_FOLDERS: Final = tuple(
     Path("/usr/share", name)
     for name in ("OVMF", "ovmf", "AAVMF", "edk2", "edk2-ovmf", "qemu", "seabios")
 )
-"""Where distributions put the firmware of guests."""
+"""Folders in which distributions put the firmware of guests."""
 
 MOST_LAYERS: Final = 64
 """Files that a disk is based on, one on the other."""
 
 _LOCKED = "lock"
-"""In what qemu-img says of a file that another QEMU writes to."""
+"""Part of qemu-img's message about a file that another QEMU writes to."""
 
 
 def check_files(domain: OwnDomain) -> None:

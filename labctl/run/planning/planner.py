@@ -96,7 +96,7 @@ class Planned:
     own: OwnGuest | None = None
     """The user's own domain, where that is what runs."""
     added: Extension | None = None
-    """What the plan has more than is on disk, for a run that is extended."""
+    """Part of the plan that is not on disk yet, for a run that is extended."""
 
     @property
     def pin_plan(self) -> PinPlan:

@@ -55,7 +55,7 @@ class Offers:
     vcpus: int
     guest_memory_bytes: int
     memory_bytes: int | None = None
-    """What new work can have without swapping."""
+    """Memory that new work can have without swapping."""
     versions: Mapping[str, str | None] = field(default_factory=dict)
     cpu_flags: frozenset[str] = frozenset()
     huge_pages: Mapping[str, int] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Offers:
     paths: frozenset[str] = frozenset()
     programs: frozenset[str] = frozenset()
     locks_memory: bool = True
-    """Whether QEMU may lock all of its memory."""
+    """True if QEMU may lock all of its memory."""
     knob_problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 

@@ -97,7 +97,7 @@ class DataDisk:
 
     folder: Path
     is_dirty: bool = True
-    """Whether anything may have been written to it since it was last pristine."""
+    """True if it may have been written to since it was last pristine."""
     formats: frozenset[str] = frozenset({RAW})
     """Those that the run's tunings use; native runs use the raw file."""
 

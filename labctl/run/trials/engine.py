@@ -33,7 +33,7 @@ from labctl.study.spares import losses, spares_due, why_spare
 from labctl.workloads.registry import workload
 
 _HOPELESS_TRIALS = 12
-"""When the first so many attempts are all invalid, the run ends instead of wasting hours."""
+"""Number of first attempts: when all of them are invalid, the run ends instead of wasting hours."""
 
 
 _HOPELESS_BOOTS = 2

@@ -33,7 +33,7 @@ _MEMORY_BYTES = 256 * 1024 * 1024
 
 
 _WAIT = ("/bin/sh", "-c", 'read -r go && exec "$@" </dev/null', "sh")
-"""In front of a hog's command: what waits for a line on its standard input first."""
+"""Prefix of a hog's command that first waits for a line on its standard input."""
 
 
 @dataclass

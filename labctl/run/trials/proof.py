@@ -20,7 +20,7 @@ from labctl.workloads import neighbour
 from labctl.workloads.registry import workload
 
 _HASHING_S = 300.0
-"""For a guest that is emulated on a busy host."""
+"""Timeout for a guest that is emulated on a busy host."""
 _SHOWN = 12
 """Digits of a SHA-256 in a sentence; run.json has them all."""
 

@@ -66,7 +66,7 @@ class TrialRequest:
     """Machine's kind and workload to the operations per second that size a warm-up window; what
     the first trial finds is for all."""
     traces: bool = True
-    """Whether the disk has room for what level `trace` records."""
+    """True if the disk has room for what level `trace` records."""
 
 
 def run_trial(

@@ -34,7 +34,7 @@ _SIZE_SHIFT = np.uint64(48)
 _NO_EVENT = np.int16(-1)
 
 _Candidates = tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int64]]
-"""Where records begin, their events, where they end."""
+"""Starts of records, their events, their ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ _NAME = re.compile(r"^name:[ \t]*(\S+)", re.MULTILINE)
 _MOST = 4096
 """Systems, or events of one: a kernel has some thousand, and perf writes those it recorded."""
 _MOST_BYTES = 1 << 20
-"""Of one format: the longest of Linux's have some thousand."""
+"""Limit on one format: the longest of Linux's have some thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,14 +33,14 @@ _ATTR = struct.Struct("<IIQQQQQ")
 _CLOCK = struct.Struct("<i")
 _CLOCK_AT = 92
 _ATTR_BYTES = 96
-"""Of an attr as we need it; what newer kernels have appended doesn't matter here."""
+"""Size of the needed part of an attr; later kernels' additions don't matter here."""
 
 _TRACING_DATA = 1
 _COMPRESSED = 27
 _MAX_ATTRS = 4096
 _MAX_ID_BYTES = 1 << 24
-"""Of all events together: 64 events on 32,768 CPUs. Attrs may share a place in the file, so that
-its size doesn't bound them."""
+"""Limit on all events together: 64 events on 32,768 CPUs. Attrs may share a place in the file, so
+that its size doesn't bound them."""
 
 _TRACEPOINT = 2  # PERF_TYPE_TRACEPOINT
 _FREQUENCY, _ID_ALL, _USE_CLOCK, _SWITCHES = 1 << 10, 1 << 18, 1 << 25, 1 << 26
@@ -50,8 +50,8 @@ _READ_GROUP = 1 << 3
 IP, TID, TIME, ADDR, READ, CALLCHAIN, ID, CPU, PERIOD, STREAM, RAW = (1 << n for n in range(11))
 IDENTIFIER = 1 << 16
 _ALIKE = (IDENTIFIER, IP, TID, TIME, ADDR, ID, STREAM, CPU)
-"""Of `sample_type`: what samples begin with, in this order (perf_event.h, PERF_RECORD_SAMPLE). Each
-takes 8 bytes."""
+"""Bits of `sample_type` for the start of samples, in this order (perf_event.h, PERF_RECORD_SAMPLE).
+Each takes 8 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

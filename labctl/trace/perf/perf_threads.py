@@ -15,7 +15,7 @@ COMM_BYTES = 16
 """TASK_COMM_LEN of include/linux/sched.h."""
 
 _IDLE = "swapper"
-"""What perf calls the idle tasks, one per CPU, all of which are thread 0."""
+"""Name that perf gives the idle tasks, one per CPU, all of which are thread 0."""
 
 
 class Threads:

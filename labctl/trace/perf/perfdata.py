@@ -27,10 +27,12 @@ from labctl.trace.tracepoints import SWITCH
 # Kinds of records: include/uapi/linux/perf_event.h; ID_INDEX is perf's own.
 _MMAP, _LOST, _COMM, _FORK, _MMAP2, _LOST_SAMPLES, _ID_INDEX = 1, 2, 3, 7, 10, 13, 69
 _OF_PROCESSES = {_MMAP: (2, 3), _MMAP2: (2, 3), _COMM: (2, 3), _FORK: (2, 4)}
-"""Where these records have a pid and its tid, in 4-byte words from their start."""
+"""Places of pid and tid in these records, in 4-byte words from their start."""
 
 _LONGEST_NS = 24 * 3600 * 10**9
-"""Of a trace: by what is made of its times. A guest may write any."""
+"""Limit on a trace's length, so that arithmetic on its times can't overflow. A guest may write
+any.
+"""
 
 _BY_BPF = 1 << 15  # PERF_RECORD_MISC_LOST_SAMPLES_BPF: filtered out, not lost
 

@@ -35,7 +35,7 @@ from labctl.trace.tracepoints import (
 )
 
 _VCPU = re.compile(r"CPU \d+/(KVM|TCG)")
-"""What QEMU calls its vCPUs' threads (kvm_start_vcpu_thread in accel/kvm/kvm-accel-ops.c)."""
+"""Names that QEMU gives its vCPUs' threads (kvm_start_vcpu_thread in accel/kvm/kvm-accel-ops.c)."""
 _NO_REASON = 0xFFFFFFFF
 _VMX_REASON = 0xFFFF  # above it: flags such as FAILED_VMENTRY
 
@@ -46,7 +46,7 @@ class _What(IntEnum):
     """A thread's events, in the order in which those of one moment happen."""
 
     BEGIN = 0
-    """Of the trace: nothing is known yet."""
+    """Begin of the trace: nothing is known yet."""
     EXITED = 1
     TO_QEMU = 2
     PREEMPTED = 3
@@ -55,7 +55,7 @@ class _What(IntEnum):
     BORN = 6
     WOKEN = 7
     MOVED = 8
-    """To another CPU's run queue, where it waits on."""
+    """Moved to another CPU's run queue, where it still waits."""
     IN = 9
     ENTERED = 10
 
@@ -63,9 +63,9 @@ class _What(IntEnum):
 _KVM = (_What.EXITED, _What.TO_QEMU, _What.ENTERED)
 _WAITS = (_What.PREEMPTED, _What.WOKEN, _What.MOVED)
 _ON = (_What.IN, *_KVM)
-"""After these a thread is on a CPU."""
+"""Events after which a thread is on a CPU."""
 _LEAVES = (_What.PREEMPTED, _What.SLEPT, _What.ENDED, *_KVM)
-"""Before these it was on a CPU."""
+"""Events before which it was on a CPU."""
 
 
 class _Says(IntEnum):

@@ -59,9 +59,9 @@ class Late:
     queue_ns: int
     other_ns: int
     culprit: str = ""
-    """Who had the CPU for the longest of it."""
+    """Thread that had the CPU for the longest of it."""
     behind_ns: Mapping[str, int] = field(default_factory=dict)
-    """Of `host_ns`: who had the CPU, as far as that is known, the longest first."""
+    """Share of `host_ns` by the thread that had the CPU, as far as known, the longest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Timeline:
     late_bounds: Mapping[str, Bounds] = field(default_factory=dict)
     suspects: tuple[Suspect, ...] = ()
     gaps: tuple[Gap, ...] = ()
-    """Of the host's recorder, and of the guest's (`guest_gaps`, of the guest's CPUs)."""
+    """Gaps of the host's recorder, and of the guest's (`guest_gaps`, of the guest's CPUs)."""
     guest_gaps: tuple[Gap, ...] = ()
     clock_error_ns: int | None = None
     figures: Mapping[str, float] = field(default_factory=dict)

@@ -36,12 +36,14 @@ class Shared:
     ran_ns: Nanoseconds
     host_ns: Nanoseconds
     main_loop_ns: Nanoseconds
-    """Of `host_ns`: the vCPU halted, and QEMU's main loop, which was to wake it, waited."""
+    """Part of `host_ns` in which the vCPU halted and QEMU's main loop, which was to wake it,
+    waited.
+    """
     exit_ns: Nanoseconds
     queue_ns: Nanoseconds
     unsure_ns: Nanoseconds
-    """Of the rest: which part it is of isn't known. Of the host's side nothing is; or somebody else
-    ran, and the task may have been woken before or after."""
+    """Part of the rest that can't be attributed: the host's side is unknown, or another task ran
+    and this one may have been woken before or after."""
 
     def __len__(self) -> int:
         return len(self.tid)

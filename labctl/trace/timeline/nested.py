@@ -43,7 +43,7 @@ _SHARES = {
     State.HALTED: "halted",
     State.UNKNOWN: "unknown",
 }
-"""Of a vCPU's time, by what figures call them."""
+"""Shares of a vCPU's time, by their names in figures."""
 
 
 @dataclass(slots=True)

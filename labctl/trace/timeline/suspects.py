@@ -21,13 +21,13 @@ from labctl.trace.tracepoints import EXIT, WAKEUPS
 DOUBLE = "double scheduling", "double_scheduling"
 LOCK_HOLDER = "lock holder preempted", "lock_holder"
 CHAIN = "wake-up chain", "wake_up_chain"
-"""What suspects are called, and their figures."""
+"""Names of suspects and of their figures."""
 
 DOUBLE_NS = 1_000_000
 CHAIN_NS = 1_000_000
-"""What is shorter isn't told of."""
+"""Shortest reported time."""
 MOST = 2_000
-"""Of each kind those that last the longest."""
+"""Limit on each kind: the longest ones."""
 
 _Rows = NDArray[np.int64]
 _Text = Callable[[int, int, int, str, int], str]
@@ -42,7 +42,7 @@ class Found:
 
     kind: str
     name: str
-    """What figures call it."""
+    """Name in figures."""
     kept: tuple[Suspect, ...]
     count: int
     total_ns: int

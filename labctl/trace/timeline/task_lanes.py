@@ -13,7 +13,7 @@ from labctl.trace.timeline.lanes import Lane, State
 from labctl.trace.tracepoints import SWITCH
 
 Mapped = Callable[[Nanoseconds], Nanoseconds]
-"""From a machine's clock to that of the time line."""
+"""Function from a machine's clock to that of the time line."""
 
 
 def switching_cpus(trace: Trace) -> list[int]:

@@ -20,7 +20,9 @@ from labctl.trace.timeline.stays import SLEEPS, Stays
 from labctl.trace.tracepoints import SWITCH, TIMER_EXPIRE, TIMER_START, WAKEUP, WAKING
 
 _LONGEST_LATENESS_NS = 60_000_000_000
-"""Of a timer. Beyond it `expires` is no time of CLOCK_MONOTONIC, but of another clock."""
+"""Limit on a timer's lateness. Beyond it `expires` is a time of another clock than
+CLOCK_MONOTONIC.
+"""
 _NEVER = np.iinfo(np.int64).max
 
 
