@@ -14,7 +14,7 @@ from labctl.cli.common import console, print_json
 if TYPE_CHECKING:
     from labctl.analysis.cells import Scenario
     from labctl.analysis.foresight import Spreading
-    from labctl.run.planning.planner import SweepRequest
+    from labctl.run.planning.planned import SweepRequest
 
 
 def show_plan(request: SweepRequest, *, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from labctl.cli.stopping import rule_asked_for, seconds_of, why_end
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
-    from labctl.run.planning.planner import SweepRequest
+    from labctl.run.planning.planned import SweepRequest
     from labctl.store.run_folder import RunFolder
 
 
@@ -116,7 +116,7 @@ def _remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judg
 
 def request_of(context: click.Context) -> SweepRequest:
     """Return the request that the command's arguments and options make."""
-    from labctl.run.planning.planner import SweepRequest
+    from labctl.run.planning.planned import SweepRequest
     from labctl.study.study import Overrides
 
     given = context.params

@@ -15,7 +15,7 @@ from labctl.cli.common import console, print_json, recorded_sweep
 
 if TYPE_CHECKING:
     from labctl.rollout.advice import Advice
-    from labctl.run.planning.planner import SweepRequest
+    from labctl.run.planning.planned import SweepRequest
     from labctl.store.run_folder import LoadedRun
 
 _SAME = ("workloads", "conditions", "guest", "blocks", "stopping")

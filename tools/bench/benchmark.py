@@ -17,7 +17,8 @@ from labctl.host.lock import host_locked
 from labctl.run.guests.lab import Lab, open_lab
 from labctl.run.guests.leftovers import clean_up
 from labctl.run.guests.prepare import ImageSource
-from labctl.run.planning.planner import Planned, SweepRequest, plan_sweep
+from labctl.run.planning.planned import Planned, SweepRequest
+from labctl.run.planning.planner import plan_sweep
 from labctl.study.study import Overrides
 
 TRACE_EVENTS = 10_000_000

@@ -22,8 +22,9 @@ from labctl.host.doctor.model import Finding, Scope, Status, some
 from labctl.host.doctor.reader import Reader
 from labctl.host.topology import Topology, read_topology
 from labctl.run.collectors.trace_room import Window, forecast
+from labctl.run.planning.fitting import fits
 from labctl.run.planning.needed_tracers import Kernels, lacking, tracers_of
-from labctl.run.planning.planner import fits, has_peers
+from labctl.run.planning.planned import has_peers
 from labctl.run.planning.requirements import read_offers
 from labctl.run.resources.disks import disk_bytes_needed
 from labctl.run.resources.huge_pages import MIB

@@ -21,7 +21,7 @@ from labctl.run.guests.bench import Bench, guest_bench
 from labctl.run.guests.boots import Boots
 from labctl.run.guests.lab import open_lab
 from labctl.run.guests.prepare import ImageSource
-from labctl.run.planning.planner import Planned
+from labctl.run.planning.planned import Planned
 from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
 

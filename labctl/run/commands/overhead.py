@@ -27,14 +27,15 @@ from labctl.host import preflight
 from labctl.host.accelerator import Requested, accelerator
 from labctl.host.facts import host_facts
 from labctl.host.lock import host_locked
-from labctl.run.commands.sweep import host_problems
+from labctl.run.commands.sweep_checks import host_problems
 from labctl.run.guests.bench import Bench, guest_bench, native_bench
 from labctl.run.guests.boots import Boots
 from labctl.run.guests.lab import Lab, open_lab
 from labctl.run.guests.leftovers import clean_up
 from labctl.run.guests.prepare import ImageSource
 from labctl.run.planning.guest_image import built_image
-from labctl.run.planning.planner import Planned, SweepRequest, plan_sweep
+from labctl.run.planning.planned import Planned, SweepRequest
+from labctl.run.planning.planner import plan_sweep
 from labctl.run.trials.neighbours import Neighbours
 from labctl.run.trials.trial import SLACK_S, TrialRequest, measured_window, store_output, warm_up
 from labctl.store.samples import Reading, Sample

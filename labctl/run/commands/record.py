@@ -1,26 +1,51 @@
-"""Keep run.json: what a run is, where it runs and how it ended."""
+"""Make a run's folder, and keep its run.json true while it goes on."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import labctl
-from labctl.base.errors import UsageError
+from labctl.base.errors import HostError
 from labctl.base.paths import lab, shipped_data
 from labctl.base.signals import cleaning_up
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.tuning import Strategy
 from labctl.domain.pinning.pin_picture import layout_json, picture
-from labctl.domain.session import EMBEDDED, is_embedded
-from labctl.run.planning.planner import Planned, SweepRequest
+from labctl.run.planning.own_domain import XML
+from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.resources.disks import DATA_SIZE_BYTES
+from labctl.store.jsonfile import write_bytes
 from labctl.store.run_folder import RunFolder
 from labctl.study.plan import Plan
 from labctl.study.tuning_digest import tuning_json
+
+
+def folder_path(request: SweepRequest, plan: Plan) -> Path:
+    """Return where a new run of the plan is kept."""
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return request.results.resolve() / f"{moment}-{plan.study}"
+
+
+def new_folder(path: Path, planned: Planned) -> RunFolder:
+    """Return the run's folder with its plan on disk: before the first trial, and before any
+    change.
+    """
+    try:
+        folder = RunFolder.create(path.parent, path.name)
+    except OSError as error:
+        raise HostError(
+            f"cannot make the run's folder {path}: {error.strerror}",
+            hint="Name a folder that can be written with --results.",
+        ) from error
+    folder.write_plan(planned.plan.to_json())
+    if planned.own is not None:
+        write_bytes(folder.path / XML, planned.own.domain.xml.encode(), below=folder.path)
+    return folder
 
 
 @contextmanager
@@ -110,61 +135,6 @@ def _pin_plan(planned: Planned, strategy: Strategy) -> dict[str, Any]:
         "data": pins.to_json(),
         "layout": layout_json(pins, planned.topology),
     }
-
-
-def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise UsageError when a resumed run would mix two hosts: nothing that it says of "the host"
-    would be true then. A new run has nothing to differ from."""
-    if "host" not in record:
-        return
-    differing = [
-        f"{name} ({before} then, {after} now)"
-        for name, before, after in (
-            ("the kernel", *(facts["host"].get("kernel_release") for facts in (record, now))),
-            ("QEMU", *(facts["host"].get("qemu") for facts in (record, now))),
-            ("the CPU", *(facts["host"].get("cpu_model") for facts in (record, now))),
-            (
-                "the image",
-                *(facts.get("image", {}).get("digest", "")[:12] for facts in (record, now)),
-            ),
-            ("the domain", *(_domain_digest(facts) for facts in (record, now))),
-            ("libvirt", *(_connection(facts) for facts in (record, now))),
-        )
-        if before != after
-    ]
-    if differing:
-        raise UsageError(
-            f"run '{folder.name}' was begun on another host than this one is now: "
-            f"{'; '.join(differing)}",
-            hint="Start a new run, or go back to what the run began with.",
-        )
-
-
-def with_qemu_user(record: dict[str, Any], now: Mapping[str, Any] | None) -> None:
-    """Put into the record whom QEMU runs as, and where earlier boots were another's, that too.
-    Without `now` a daemon's configuration says it."""
-    if now is None:
-        return
-    has_begun = "host" in record
-    # What does not say it was made when that was always root.
-    before = record.get("qemu_user", {}).get("name", "root")
-    if has_begun and before != now["name"]:
-        text = f"Boots before {_now()} had QEMU run as {before}, those after it as {now['name']}."
-        record.setdefault("notes", []).append(text)
-    record["qemu_user"] = now
-
-
-def _domain_digest(facts: Mapping[str, Any]) -> str | None:
-    domain = facts.get("domain")
-    return domain and str(domain["digest"])[:12]
-
-
-def _connection(facts: Mapping[str, Any]) -> str:
-    """Name the connection without the state folder, which may be moved; a daemon is another
-    libvirt.
-    """
-    uri = str(facts.get("connection") or EMBEDDED)
-    return EMBEDDED if is_embedded(uri) else uri
 
 
 def command(request: SweepRequest, plan: Plan) -> list[str]:

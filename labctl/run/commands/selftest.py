@@ -31,8 +31,10 @@ from labctl.run.commands.live_output import live_outputs
 from labctl.run.commands.scrub import Scrubber, is_json
 from labctl.run.commands.selftest_result import Outcome, outcome, unavailable
 from labctl.run.commands.sweep import sweep
+from labctl.run.planning.fitting import fits
 from labctl.run.planning.guest_image import built_image
-from labctl.run.planning.planner import SweepRequest, fits, plan_sweep
+from labctl.run.planning.planned import SweepRequest
+from labctl.run.planning.planner import plan_sweep
 from labctl.run.planning.requirements import read_offers
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.study.study import Overrides, Study, load_study

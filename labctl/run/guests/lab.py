@@ -27,7 +27,7 @@ from labctl.host.accelerator import Accelerator
 from labctl.host.link import Link, link
 from labctl.host.settings.journal import Journal
 from labctl.host.topology import Topology
-from labctl.run.planning.planner import Planned, has_peers
+from labctl.run.planning.planned import Planned, has_peers
 from labctl.run.resources.disks import RAW, DataDisk, Disks
 from labctl.run.resources.huge_pages import hugetlbfs_mounted, pages_of, sizes_in_files
 from labctl.run.resources.qemu_user import QemuUser, qemu_user

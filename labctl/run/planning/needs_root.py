@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind, Tuning
-from labctl.run.planning.planner import Planned, has_peers
+from labctl.run.planning.planned import Planned, has_peers
 
 _MOST = 3
 """Names in a sentence."""

@@ -13,7 +13,6 @@ from labctl.base.errors import BusyError, HostError
 from labctl.base.events import Note, Progress
 from labctl.base.paths import StatePaths
 from labctl.run.commands import sweep as module
-from labctl.run.planning import planner
 from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
 from labctl.study.plan import Plan
@@ -21,13 +20,13 @@ from tests.unit.analysis.alter import with_plan
 from tests.unit.analysis.test_restored import both_ways
 from tests.unit.cli.conftest import Labctl
 from tests.unit.domain import hosts
+from tests.unit.run.asked import plan_on
 from tests.unit.synthetic import synthetic_run, write_run
 
 
 @pytest.fixture(autouse=True)
 def _host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planner, "read_rt_runtime_us", lambda: 950_000)
+    plan_on(monkeypatch, hosts.TWO_CPUS)
 
 
 @pytest.fixture

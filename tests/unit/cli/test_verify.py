@@ -11,7 +11,8 @@ import pytest
 
 from labctl.base.paths import MARKER
 from labctl.cli import sweep as sweep_command
-from labctl.run.planning.planner import SweepRequest, plan_sweep
+from labctl.run.planning.planned import SweepRequest
+from labctl.run.planning.planner import plan_sweep
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan, with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run

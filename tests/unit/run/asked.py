@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from labctl.base.paths import StatePaths
-from labctl.run.planning.planner import SweepRequest
+from labctl.host.topology import Topology
+from labctl.run.planning import fitting, planner, run_plan
+from labctl.run.planning.planned import SweepRequest
 
 
 def request(tmp_path: Path, **fields: Any) -> SweepRequest:
@@ -18,3 +22,10 @@ def request(tmp_path: Path, **fields: Any) -> SweepRequest:
         "seed": 7,
     }
     return SweepRequest(**{**given, **fields})
+
+
+def plan_on(monkeypatch: pytest.MonkeyPatch, topology: Topology) -> None:
+    """Have plans made for a host with that topology."""
+    for module in (planner, run_plan):
+        monkeypatch.setattr(module, "read_topology", lambda: topology)
+    monkeypatch.setattr(fitting, "read_rt_runtime_us", lambda: 950_000)

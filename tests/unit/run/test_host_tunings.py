@@ -9,22 +9,20 @@ import pytest
 from labctl.base.errors import HostError, UsageError
 from labctl.host.settings import knobs
 from labctl.host.settings.knob import KnobPlace
-from labctl.run.planning import planner as planning
-from labctl.run.planning import requirements
+from labctl.run.planning import fitting, requirements
 from labctl.run.planning.planner import plan_sweep
 from labctl.study.study import Overrides
 from labctl.study.tunings import load_tuning
 from tests.unit.domain import hosts
 from tests.unit.host import fake_host
-from tests.unit.run.asked import request
+from tests.unit.run.asked import plan_on, request
 
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host with two CPUs, and files of its own for its settings."""
     root = fake_host.make(tmp_path / "host")
-    monkeypatch.setattr(planning, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
+    plan_on(monkeypatch, hosts.TWO_CPUS)
     monkeypatch.setattr(requirements, "booted_with", lambda: ["ro"])
     really = knobs.problems
     monkeypatch.setattr(knobs, "problems", lambda host: really(host, KnobPlace(root=root)))
@@ -93,8 +91,8 @@ def test_a_wrong_setting_is_named_with_its_tuning(
 
 def test_fifo_is_held_to_the_throttling_that_the_tuning_itself_sets() -> None:
     tuning = load_tuning("pinned+fifo+rt-runtime-unlimited")
-    assert planning._rt_runtime_us(tuning) == -1
-    assert planning._rt_runtime_us(load_tuning("pinned+fifo")) == 950_000
+    assert fitting._rt_runtime_us(tuning) == -1
+    assert fitting._rt_runtime_us(load_tuning("pinned+fifo")) == 950_000
 
 
 def test_tunings_of_the_host_combine_and_contradict_like_others() -> None:

@@ -20,7 +20,7 @@ from labctl.study.plan import Plan, extend
 from labctl.study.study import Overrides, load_study
 from labctl.workloads.registry import checkers
 from tests.unit.domain import hosts
-from tests.unit.run.asked import request
+from tests.unit.run.asked import plan_on, request
 
 STUDY = """\
 title: Who is late?
@@ -57,8 +57,7 @@ def image_with(folder: Path, config: str) -> Image:
 @pytest.fixture
 def planned(tmp_path: Path, study: str, monkeypatch: pytest.MonkeyPatch) -> Planning:
     """A plan for a host and an image whose kernels have the tracer, or not."""
-    monkeypatch.setattr(planning, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
+    plan_on(monkeypatch, hosts.TWO_CPUS)
 
     def make(native: bool | None, guest: bool | None, **overrides: object) -> Plan:
         config = "CONFIG_TIMERLAT_TRACER=y\n" if guest else "# nothing\n"

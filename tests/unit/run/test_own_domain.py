@@ -24,7 +24,7 @@ from labctl.store.run_folder import RunFolder
 from labctl.study.study import Overrides
 from labctl.study.tunings import load_tuning, load_tunings
 from tests.unit.domain import hosts
-from tests.unit.run.asked import request
+from tests.unit.run.asked import plan_on, request
 
 BASELINE = load_tuning("baseline")
 
@@ -360,8 +360,7 @@ def test_no_guest_tuning_is_a_misfit_without_a_reason() -> None:
 
 @pytest.fixture
 def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planning, "read_rt_runtime_us", lambda: 950_000)
+    plan_on(monkeypatch, hosts.TWO_CPUS)
 
 
 def planned(tmp_path: Path, own: Path, *tunings: str, **overrides: Any) -> planning.Planned:

@@ -12,14 +12,13 @@ from labctl.run.planning.planner import plan_sweep
 from labctl.store.jsonfile import canonical
 from labctl.study.study import Overrides
 from tests.unit.domain import hosts
-from tests.unit.run.asked import request
+from tests.unit.run.asked import plan_on, request
 
 
 @pytest.fixture(autouse=True)
 def _host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host with two CPUs."""
-    monkeypatch.setattr(planner, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planner, "read_rt_runtime_us", lambda: 950_000)
+    plan_on(monkeypatch, hosts.TWO_CPUS)
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from labctl.run.commands.export import export
 from labctl.run.commands.redact import Identity, Redacted, redact
 from labctl.run.commands.scrub import Scrubber
 from labctl.run.commands.verify import verify
-from labctl.run.planning.planner import plan_of
+from labctl.run.planning.run_plan import plan_of
 from labctl.run.trials.parse import reparse
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder

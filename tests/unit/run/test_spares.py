@@ -13,7 +13,7 @@ from labctl.base.errors import HostError
 from labctl.base.events import Note, Progress
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.units import Better, Unit
-from labctl.run.commands.sweep import _reached
+from labctl.run.planning.reached import reached
 from labctl.run.trials.engine import Engine
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialRecord
@@ -220,12 +220,12 @@ def test_an_interrupted_spare_is_gone_on_with(world: World) -> None:
     world.outcome = outcome
     with pytest.raises(HostError):
         carried_out(world, plan)
-    reached = _reached(plan, world.folder)
-    assert not reached.is_over
+    so_far = reached(plan, world.folder)
+    assert not so_far.is_over
     world.outcome = lambda trial, attempt: []
     engine = carried_out(world, plan)
     assert engine.counts() == {"planned": 55, "done": 55, "invalid": 3}
-    assert _reached(plan, world.folder).is_over
+    assert reached(plan, world.folder).is_over
     spares = judged(world).spares
     assert spares is not None
     assert spares.sentence == (

@@ -15,27 +15,29 @@ import pytest
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.paths import naming_lab
 from labctl.base.stopping import Looks, UntilWidth
+from labctl.domain.session import Session
 from labctl.run.commands import sweep as module
-from labctl.run.commands.record import check_same_host, command, with_qemu_user
+from labctl.run.commands.host_record import check_same_host, with_qemu_user
+from labctl.run.commands.record import command
 from labctl.run.commands.sweep import sweep
-from labctl.run.planning import planner
-from labctl.run.planning.planner import Planned, SweepRequest, plan_sweep
+from labctl.run.planning import run_plan
+from labctl.run.planning.planned import Planned, SweepRequest
+from labctl.run.planning.planner import plan_sweep
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
 from labctl.study.study import Overrides
 from tests.unit.domain import hosts
-from tests.unit.run.asked import request
+from tests.unit.run.asked import plan_on, request
 
 
 @pytest.fixture(autouse=True)
 def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A host with two CPUs; nothing on the real one is started or changed."""
-    monkeypatch.setattr(planner, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planner, "read_rt_runtime_us", lambda: 950_000)
+    plan_on(monkeypatch, hosts.TWO_CPUS)
     monkeypatch.setattr(module, "host_lock", lambda: tmp_path / "lock")
     monkeypatch.setattr(module, "clean_up", lambda places, listener: None)
-    monkeypatch.setattr(module, "_preflight", lambda request, planned, path: None)
+    monkeypatch.setattr(module, "check_host", lambda request, planned, path: None)
 
 
 def carried_out(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
@@ -51,7 +53,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
     ) -> None:
         what(folder, record)
 
-    monkeypatch.setattr(module, "_carry_out", carry_out)
+    monkeypatch.setattr(module, "measure", carry_out)
 
 
 def test_the_plan_and_the_record_are_on_disk_before_anything_runs(
@@ -184,7 +186,7 @@ def test_a_run_goes_on_over_its_own_connection(
         opened.append(uri)
         yield SimpleNamespace(check_here=lambda: None)
 
-    monkeypatch.setattr(module.Session, "connected", connected)
+    monkeypatch.setattr(Session, "connected", connected)
     carried_out(monkeypatch, lambda folder, record: None)
     for connect in ("qemu:///system", None):
         folder = sweep(request(tmp_path / str(connect), connect=connect), lambda event: None)
@@ -243,7 +245,7 @@ def test_a_daemons_qemu_user_is_the_daemons_matter() -> None:
 def test_a_resume_on_other_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = resumable(tmp_path, monkeypatch)
     other = replace(hosts.TWO_CPUS, allowed=frozenset({0}))
-    monkeypatch.setattr(planner, "read_topology", lambda: other)
+    plan_on(monkeypatch, other)
     with pytest.raises(UsageError, match="planned for other CPUs"):
         sweep(request(tmp_path, resume=folder.name), lambda event: None)
 
@@ -252,13 +254,13 @@ def test_a_resume_with_changed_tunings_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = resumable(tmp_path, monkeypatch)
-    load = planner.load_tunings
+    load = run_plan.load_tunings
 
     def changed(names: Any) -> Any:
         tunings = dict(load(names))
         return {**tunings, "pinned": replace(tunings["pinned"], restore=False)}
 
-    monkeypatch.setattr(planner, "load_tunings", changed)
+    monkeypatch.setattr(run_plan, "load_tunings", changed)
     with pytest.raises(UsageError, match="pinned: changed since run"):
         sweep(request(tmp_path, resume=folder.name), lambda event: None)
 
@@ -279,7 +281,7 @@ def test_a_run_that_is_not_there_cannot_be_resumed(tmp_path: Path) -> None:
 
 def tried(folder: RunFolder, blocks: int) -> None:
     """A valid attempt at each trial up to that block."""
-    for trial in planner.plan_of(folder).trials:
+    for trial in run_plan.plan_of(folder).trials:
         if trial.block <= blocks and not folder.trial(trial.number).path.exists():
             folder.new_trial(trial.number, 1).write_record(
                 TrialRecord(
@@ -318,7 +320,7 @@ def extending(monkeypatch: pytest.MonkeyPatch, seen: list[Plan], what: Any = Non
             what(folder)
         tried(folder, 99)
 
-    monkeypatch.setattr(module, "_carry_out", carry_out)
+    monkeypatch.setattr(module, "measure", carry_out)
 
 
 def test_a_finished_run_is_extended_beside_its_plan_and_says_so(
@@ -380,7 +382,7 @@ def test_a_run_that_could_not_be_extended_is_what_it_was(
     def refused(*others: Any) -> None:
         raise UsageError("begun on another host than this one is now")
 
-    monkeypatch.setattr(module, "_carry_out", refused)
+    monkeypatch.setattr(module, "measure", refused)
     with pytest.raises(UsageError, match="another host"):
         sweep(more(tmp_path, folder, 2), lambda event: None)
     assert folder.read_run() == before

@@ -19,12 +19,11 @@ from labctl.report.export.json_report import report_json
 from labctl.report.page.report_page import page
 from labctl.run.commands import sweep as module
 from labctl.run.commands.sweep import sweep
-from labctl.run.planning import planner
-from labctl.run.planning.planner import Planned
+from labctl.run.planning.planned import Planned
 from labctl.store.run_folder import RunFolder
 from labctl.study.study import Overrides
 from tests.unit.domain import hosts
-from tests.unit.run.asked import request
+from tests.unit.run.asked import plan_on, request
 
 VERSIONS = Path(__file__).parents[1] / "fixtures" / "versions"
 RUNS = sorted(path.parent.name for path in VERSIONS.glob("*/run.json"))
@@ -43,11 +42,10 @@ TOO_OLD = "0.1.0-draft"
 @pytest.fixture
 def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The two CPUs that the runs were planned for; nothing real is started or changed."""
-    monkeypatch.setattr(planner, "read_topology", lambda: hosts.TWO_CPUS)
-    monkeypatch.setattr(planner, "read_rt_runtime_us", lambda: 950_000)
+    plan_on(monkeypatch, hosts.TWO_CPUS)
     monkeypatch.setattr(module, "host_lock", lambda: tmp_path / "lock")
     monkeypatch.setattr(module, "clean_up", lambda places, listener: None)
-    monkeypatch.setattr(module, "_preflight", lambda request, planned, path: None)
+    monkeypatch.setattr(module, "check_host", lambda request, planned, path: None)
 
 
 def old_run(tmp_path: Path, name: str) -> RunFolder:
@@ -80,7 +78,7 @@ def test_a_half_finished_sweep_goes_on_with_what_is_left_and_its_plan_as_it_was(
         assert damaged == []
         found.append((len(planned.plan.trials), len(whole)))
 
-    monkeypatch.setattr(module, "_carry_out", carry_out)
+    monkeypatch.setattr(module, "measure", carry_out)
     sweep(request(tmp_path, resume=name), lambda event: None)
     assert found == [LEFT[name]]
     assert {path.name: path.read_bytes() for path in folder.path.glob("plan*.json")} == before
@@ -99,7 +97,7 @@ def test_a_run_of_an_older_version_is_extended_beside_its_plan(
         shutil.rmtree(folder.trial(number).path)
     folder.write_run({**folder.read_run(), "status": "done"})
     plans: list[Planned] = []
-    monkeypatch.setattr(module, "_carry_out", lambda asked, planned, *others: plans.append(planned))
+    monkeypatch.setattr(module, "measure", lambda asked, planned, *others: plans.append(planned))
     asked = request(tmp_path, extend=name, overrides=Overrides(blocks=1))
     sweep(asked, lambda event: None)
     (planned,) = plans

@@ -1,0 +1,117 @@
+"""Record the host that a run has, and hold a run that goes on against what it began with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from labctl.base.errors import UsageError
+from labctl.base.tuning import Kind
+from labctl.domain.session import EMBEDDED, is_embedded
+from labctl.host.accelerator import Accelerator
+from labctl.host.facts import host_facts
+from labctl.run.guests.lab import Lab
+from labctl.run.guests.started import guest_xml
+from labctl.run.planning.own_domain import OwnGuest
+from labctl.run.resources.disks import Disks
+from labctl.store.jsonfile import write_bytes
+from labctl.store.run_folder import RunFolder
+
+
+def check_same_accelerator(folder: RunFolder, record: dict[str, Any], chosen: Accelerator) -> None:
+    """Raise UsageError where guests would run under something else than the run's first ones."""
+    if record.setdefault("accelerator", chosen.name) != chosen.name:
+        raise UsageError(
+            f"run '{folder.name}' was begun under {record['accelerator']}, and guests run under "
+            f"{chosen.name} now",
+            hint=f"Resume it with '--accel {record['accelerator']}', or start a new run.",
+        )
+
+
+def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise UsageError when a resumed run would mix two hosts: nothing that it says of "the host"
+    would be true then. A new run has nothing to differ from."""
+    if "host" not in record:
+        return
+    differing = [
+        f"{name} ({before} then, {after} now)"
+        for name, before, after in (
+            ("the kernel", *(facts["host"].get("kernel_release") for facts in (record, now))),
+            ("QEMU", *(facts["host"].get("qemu") for facts in (record, now))),
+            ("the CPU", *(facts["host"].get("cpu_model") for facts in (record, now))),
+            (
+                "the image",
+                *(facts.get("image", {}).get("digest", "")[:12] for facts in (record, now)),
+            ),
+            ("the domain", *(_domain_digest(facts) for facts in (record, now))),
+            ("libvirt", *(_connection(facts) for facts in (record, now))),
+        )
+        if before != after
+    ]
+    if differing:
+        raise UsageError(
+            f"run '{folder.name}' was begun on another host than this one is now: "
+            f"{'; '.join(differing)}",
+            hint="Start a new run, or go back to what the run began with.",
+        )
+
+
+def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> dict[str, Any]:
+    """Return what run.json says of the host, of its libvirt and of what guests are made of."""
+    facts = host_facts(lab.places)
+    facts["libvirt_session"] = lab.session.versions()
+    return {
+        "accelerator_reason": chosen.reason,
+        "connection": lab.session.uri,
+        "host": facts,
+        "image": {"name": lab.image.name, "digest": lab.image.digest},
+        "domain": own and own.to_json(),
+    }
+
+
+def with_qemu_user(record: dict[str, Any], now: Mapping[str, Any] | None) -> None:
+    """Put into the record whom QEMU runs as, and where earlier boots were another's, that too.
+    Without `now` a daemon's configuration says it."""
+    if now is None:
+        return
+    has_begun = "host" in record
+    # What does not say it was made when that was always root.
+    before = record.get("qemu_user", {}).get("name", "root")
+    if has_begun and before != now["name"]:
+        text = f"Boots before {_now()} had QEMU run as {before}, those after it as {now['name']}."
+        record.setdefault("notes", []).append(text)
+    record["qemu_user"] = now
+
+
+def store_xml(lab: Lab, folder: RunFolder, disks: Disks) -> dict[str, str]:
+    """Return every guest tuning's domain XML as this run asks for it, for the report's
+    differences.
+    """
+    named = {name: replace(disk, path=lab.work / name) for name, disk in disks.items()}
+    stored = {}
+    for name, tuning in lab.tunings.items():
+        if tuning.kind is Kind.GUEST:
+            path = f"xml/{name}.xml"
+            text = guest_xml(lab, tuning, named).encode()
+            write_bytes(folder.path / path, text, below=folder.path)
+            stored[name] = path
+    return stored
+
+
+def _domain_digest(facts: Mapping[str, Any]) -> str | None:
+    domain = facts.get("domain")
+    return domain and str(domain["digest"])[:12]
+
+
+def _connection(facts: Mapping[str, Any]) -> str:
+    """Name the connection without the state folder, which may be moved; a daemon is another
+    libvirt.
+    """
+    uri = str(facts.get("connection") or EMBEDDED)
+    return EMBEDDED if is_embedded(uri) else uri
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

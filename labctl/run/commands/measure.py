@@ -1,0 +1,71 @@
+"""Open a lab for a plan, record what its host is, and carry the trials out there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labctl.base.events import Listener, Note, Warned
+from labctl.host.accelerator import accelerator
+from labctl.run.collectors.catalogue import Here
+from labctl.run.commands.host_record import (
+    check_same_accelerator,
+    check_same_host,
+    facts_of_host,
+    store_xml,
+    with_qemu_user,
+)
+from labctl.run.commands.sweep_checks import shortcomings
+from labctl.run.guests.lab import open_lab
+from labctl.run.guests.sources import source_of
+from labctl.run.planning.guest_image import built_image
+from labctl.run.planning.planned import Planned, SweepRequest
+from labctl.run.trials.engine import WhyEnd
+from labctl.run.trials.execution import carry_out
+from labctl.store.run_folder import RunFolder
+
+
+def measure(
+    request: SweepRequest,
+    planned: Planned,
+    folder: RunFolder,
+    record: dict[str, Any],
+    listener: Listener,
+    why_end: WhyEnd,
+) -> None:
+    """Carry out what is left of a plan. `record`: of run.json, checked against this host where the
+    run has begun before. Raises UsageError where the host or what guests run under is another."""
+    places = request.places
+    image = built_image(planned.recipe, places, listener)
+    chosen = accelerator(request.accel, image.kernel, places)
+    check_same_accelerator(folder, record, chosen)
+    listener(Note(text=chosen.reason))
+    for warning in shortcomings(planned, folder, Here(accelerator=chosen.name, tree=image.tree)):
+        listener(Warned(text=warning))
+    with open_lab(
+        places,
+        planned,
+        image=image,
+        source=source_of(planned, image),
+        accelerator=chosen,
+        connect=request.connect,
+        listener=listener,
+    ) as lab:
+        facts = facts_of_host(lab, chosen, planned.own)
+        check_same_host(folder, record, facts)
+        if planned.added is not None:
+            folder.write_extension(planned.added.to_json())
+        with_qemu_user(record, lab.qemu_user.to_json() if lab.qemu_user else None)
+        record.update(facts)
+        folder.write_run(record)
+        disks = lab.source.disks(lab, planned.tunings[planned.plan.roles.baseline])
+        record["xml"] = store_xml(lab, folder, disks)
+        carry_out(
+            lab,
+            folder,
+            planned.plan,
+            disks,
+            record,
+            fresh_boots=request.fresh_boots,
+            wait_quiet_s=request.wait_quiet_s,
+            why_end=why_end,
+        )

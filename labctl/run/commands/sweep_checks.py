@@ -1,0 +1,110 @@
+"""Check before anything is started whether this host can carry a plan out, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from labctl.base.errors import HostError, UsageError
+from labctl.base.levels import Level
+from labctl.base.paths import StatePaths
+from labctl.domain.session import Session
+from labctl.guest.images import find
+from labctl.host import preflight
+from labctl.run.collectors.catalogue import Here, lacking, without_clocks
+from labctl.run.collectors.trace_room import (
+    Forecast,
+    Window,
+    forecast,
+    on_one_disk,
+    refusal,
+    traced_bytes,
+)
+from labctl.run.collectors.trace_room import warning as little_room
+from labctl.run.guests.lab import DOMAIN_NAMES
+from labctl.run.planning.needs_root import why_root
+from labctl.run.planning.planned import Planned, SweepRequest, has_peers
+from labctl.run.planning.reached import done
+from labctl.run.resources.disks import disk_bytes_needed
+from labctl.store.run_folder import RunFolder
+
+MIB = 1024 * 1024
+_SOCKET_PATH_BYTES = 107
+
+
+def check_connection(connect: str | None) -> None:
+    """Raise UsageError or HostError where guests of that connection wouldn't be on this host."""
+    if connect is not None:
+        with Session.connected(connect) as session:
+            session.check_here()
+
+
+def check_host(request: SweepRequest, planned: Planned, path: Path) -> None:
+    """Raise HostError or UsageError where this host can't carry the plan out. `path`: the run's
+    folder, which a new run has yet to make."""
+    problems = host_problems(request.places, planned)
+    if planned.plan.collect is Level.TRACE and not path.exists():
+        besides = _disk_bytes(request.places, planned)
+        there_too = on_one_disk(path, request.places.root)
+        refused = refusal(_forecast(planned, path, besides if there_too else 0))
+        problems += [refused] if refused else []
+    preflight.check(problems)
+    request.places.root.mkdir(parents=True, exist_ok=True)
+
+
+def host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
+    """Return what would end the guests of a plan later on. Raises UsageError for a state folder
+    that can't be one."""
+    _check_socket_paths(places)
+    return preflight.preflight(
+        state_folder=places.root,
+        disk_bytes=_disk_bytes(places, planned),
+        memory_bytes=planned.plan.guest.memory_mib * MIB,
+        vcpus=len(planned.pin_plan.vcpus),
+        has_link=has_peers(planned.plan),
+        needs_root=why_root(planned),
+    )
+
+
+def _disk_bytes(places: StatePaths, planned: Planned) -> int:
+    image = find(planned.recipe, places)
+    memory_bytes = planned.plan.guest.memory_mib * MIB
+    return disk_bytes_needed(memory_bytes, image_is_built=image is not None)
+
+
+def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
+    """Forecast the size of the traces that a run in the folder `path` has yet to make."""
+    folder, plan = RunFolder(path), planned.plan
+    finished = done(folder, plan)
+    windows = [
+        Window(
+            side=planned.tunings[trial.cell["tuning"]].kind,
+            seconds=plan.workloads[trial.cell["workload"]].duration_s,
+        )
+        for trial in plan.trials
+        if trial.number not in finished
+    ]
+    return forecast(path, windows, traced_bytes(folder), besides_bytes)
+
+
+def _check_socket_paths(places: StatePaths) -> None:
+    """unix(7): the path of a socket ends at 107 bytes; libvirt's own are the longest."""
+    name = max(DOMAIN_NAMES, key=len)
+    longest = f"{places.libvirt_root}/lib/qemu/domain-9999-{name}/monitor.sock"
+    if len(longest.encode()) > _SOCKET_PATH_BYTES:
+        raise UsageError(
+            f"{places.root} is too long a path: sockets below it would pass "
+            f"{_SOCKET_PATH_BYTES} bytes",
+            hint="Name a shorter folder with --state-dir.",
+        )
+
+
+def shortcomings(planned: Planned, folder: RunFolder, at: Here) -> Iterator[str]:
+    """Yield what the run can't have here, and goes on without."""
+    yield from planned.warnings
+    yield from lacking(planned.plan.collect, at)
+    yield from without_clocks(planned.plan.conditions, planned.tunings.values())
+    if planned.plan.collect is Level.TRACE:
+        little = little_room(_forecast(planned, folder.path))
+        if little:
+            yield little

@@ -1,0 +1,145 @@
+"""Find which tunings this host can have, and where their threads run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from labctl.base.errors import HostError, UsageError
+from labctl.base.tuning import Kind, Strategy, Tuning
+from labctl.domain.pinning import pin_check
+from labctl.domain.pinning.pin_plan import PinPlan, default_vcpus, pin_plan, same_placement
+from labctl.host.settings import tuned
+from labctl.host.settings.knob_table import RT_RUNTIME
+from labctl.host.topology import Topology, read_rt_runtime_us
+from labctl.run.planning.requirements import Offers, Unmet, read_offers, refuse, unmet
+from labctl.store.jsonfile import canonical
+from labctl.study.study import GuestShape, Study
+
+
+def offers_here(
+    tunings: Mapping[str, Tuning], guest: GuestShape, topology: Topology, accelerator: str | None
+) -> Offers:
+    """Return what this host has of what `tunings` ask for, and how many vCPUs a guest of that shape
+    has here. Only reads; raises UsageError as `read_offers` does."""
+    return read_offers(
+        tunings.values(),
+        topology,
+        vcpus=guest.vcpus or default_vcpus(topology),
+        memory_mib=guest.memory_mib,
+        accelerator=accelerator,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Hold what stands between a tuning and this host. `lacking`: what it needs and the host
+    hasn't; `crowding`: what its pins and policies would do here."""
+
+    lacking: tuple[Unmet, ...]
+    crowding: tuple[pin_check.PinProblem, ...]
+
+    @property
+    def hindrances(self) -> tuple[Unmet, ...]:
+        """Return why it can't run here; () when it can."""
+        refused = (Unmet(text=p.text, remedy=p.hint) for p in self.crowding if p.refused)
+        return (*self.lacking, *refused)
+
+
+def fits(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> dict[str, Fit]:
+    """Return, for each tuning, what keeps it from running here and what its pins would do."""
+    pin_plans, unplaced = pin_plans_of(topology, offers.vcpus, tunings.values())
+    found = {}
+    for name, tuning in tunings.items():
+        strategy = tuning.pin.strategy
+        lacking = unmet(tuning, offers)
+        crowding: list[pin_check.PinProblem] = []
+        if strategy in unplaced:
+            lacking.append(unplaced[strategy])
+        else:
+            lacking += _same_place(tuning, pin_plans)
+            pins = pin_plans[strategy]
+            crowding = pin_check.check(tuning, pins, topology, _rt_runtime_us(tuning))
+        found[name] = Fit(lacking=tuple(lacking), crowding=tuple(crowding))
+    return found
+
+
+def _rt_runtime_us(tuning: Tuning) -> int:
+    """Return what real-time tasks may take of each second while the tuning is in force."""
+    value = tuning.host.get(RT_RUNTIME)
+    if value is None and tuned.TUNED in tuning.host:
+        value = tuned.sysctl(tuning.host[tuned.TUNED], "kernel.sched_rt_runtime_us")
+    return read_rt_runtime_us() if value is None else int(value)
+
+
+def fitted(
+    tunings: Mapping[str, Tuning],
+    offers: Offers,
+    topology: Topology,
+    asked_for: Collection[str],
+) -> tuple[dict[str, str], list[str]]:
+    """Return tunings that this host can't have, with the reason, and warnings of the others' pins.
+    Raises for one that was asked for by name."""
+    skipped: dict[str, str] = {}
+    warnings: list[str] = []
+    for name, fit in fits(tunings, offers, topology).items():
+        if name in asked_for:
+            refuse(tunings[name], fit.lacking)
+            pin_check.refuse(tunings[name], fit.crowding)
+        if fit.hindrances:
+            skipped[name] = "; ".join(hindrance.text for hindrance in fit.hindrances)
+        else:
+            warnings += [f"{name}: {problem.text}" for problem in fit.crowding]
+    return skipped, warnings
+
+
+def pin_plans_of(
+    topology: Topology, vcpus: int, tunings: Collection[Tuning]
+) -> tuple[dict[Strategy, PinPlan], dict[Strategy, Unmet]]:
+    """Return the plan of each strategy that a tuning pins by, and why there is none. Compact there
+    is always: raises UsageError when even that has no room."""
+    iothreads = max(1, *(tuning.iothreads for tuning in tunings))
+    plans = {Strategy.COMPACT: pin_plan(topology, vcpus, iothreads)}
+    unplaced = {}
+    for strategy in {tuning.pin.strategy for tuning in tunings} - {Strategy.COMPACT}:
+        try:
+            plans[strategy] = pin_plan(topology, vcpus, iothreads, strategy)
+        except UsageError as error:
+            remedy = error.hint or "'labctl pin plan' shows this host's CPUs."
+            unplaced[strategy] = Unmet(text=error.message, remedy=remedy)
+    return plans, unplaced
+
+
+def _same_place(tuning: Tuning, plans: Mapping[Strategy, PinPlan]) -> list[Unmet]:
+    """Find the strategies that put every thread where compact does and so are no other tuning,
+    unless the guest is shown its topology or has its memory by it."""
+    pins, compact = plans[tuning.pin.strategy], plans[Strategy.COMPACT]
+    shown = tuning.cpu.topology or tuning.memory.numa or tuning.memory.cells
+    if tuning.pin.strategy is Strategy.COMPACT or shown:
+        return []
+    if not same_placement(pins, compact):
+        return []
+    return [
+        Unmet(
+            text=f"on this host '{tuning.pin.strategy}' is the same placement as vcpupin",
+            remedy="Take that one, or give the guest more vCPUs ('--vcpus').",
+        )
+    ]
+
+
+def pins_digest(pin_plans: Mapping[Strategy, PinPlan]) -> str:
+    plans = {str(strategy): pins.to_json() for strategy, pins in pin_plans.items()}
+    return hashlib.sha256(canonical(plans).encode()).hexdigest()
+
+
+def check_any_left(study: Study, tunings: Mapping[str, Tuning], skipped: Mapping[str, str]) -> None:
+    """Raise HostError when nothing is left of what the study would try."""
+    roles = study.roles.names()
+    tried = [n for n in study.tunings if n not in roles and tunings[n].kind is Kind.GUEST]
+    if tried and all(name in skipped for name in tried):
+        raise HostError(
+            "this host can't have any tuning of the study: "
+            + ". ".join(f"'{name}': {skipped[name]}" for name in tried),
+            hint=f"'labctl sweep {study.name} --tuning {tried[0]}' says what could be done.",
+        )

@@ -1,0 +1,92 @@
+"""Hold a sweep's request, and the plan that is made of it for this host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labctl.base.paths import StatePaths
+from labctl.base.tuning import Strategy, Tuning
+from labctl.domain.pinning.pin_plan import PinPlan
+from labctl.guest.recipe import Recipe
+from labctl.host.accelerator import Requested
+from labctl.host.topology import Topology
+from labctl.run.planning.own_domain import (
+    OwnGuest,
+)
+from labctl.study.extension import Extension
+from labctl.study.plan import Plan
+from labctl.study.study import Overrides, Study
+from labctl.workloads.registry import workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRequest:
+    """Hold what a user asked for. `resume`: the run to go on with; the rest of its plan is on disk.
+    `extend`: the finished run that `overrides.blocks` more blocks are for, under its own seed.
+    `kernel`, `initrd`: what guests boot in place of what the image brings. `domain`: the user's
+    own, a name or a file, in place of an image; `keep_network`: its copy stays on its networks.
+    `verifies`: the run and the tuning of the advice that is measured once more. `wait_quiet_s`: for
+    how long altogether a run may wait for others to leave the host alone."""
+
+    study: str
+    places: StatePaths
+    results: Path
+    quick: bool = False
+    overrides: Overrides = field(default_factory=Overrides)
+    seed: int | None = None
+    accel: Requested = "auto"
+    connect: str | None = None
+    fresh_boots: bool = False
+    kernel: Path | None = None
+    initrd: Path | None = None
+    domain: str | None = None
+    keep_network: bool = False
+    verifies: Mapping[str, str] | None = None
+    resume: str | None = None
+    extend: str | None = None
+    wait_quiet_s: float = 600.0
+
+    @property
+    def earlier(self) -> str | None:
+        """Return the run that this is a part of; None for a new one."""
+        return self.resume or self.extend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Hold a plan for this host, and its input. Nothing was started or changed.
+
+    `pin_plans`: of each strategy that a tuning of the plan pins by, compact always.
+    `hangs_on_accelerator`: tunings that are in the plan although nobody knows yet whether guests
+    run under what they need: only a kernel that boots can tell. `hangs_on_image`: so are workloads
+    that need something of the kernel of an image that isn't built yet.
+    """
+
+    plan: Plan
+    recipe: Recipe
+    tunings: Mapping[str, Tuning]
+    topology: Topology
+    pin_plans: Mapping[Strategy, PinPlan]
+    warnings: tuple[str, ...]
+    hangs_on_accelerator: tuple[str, ...] = ()
+    hangs_on_image: tuple[str, ...] = ()
+    own: OwnGuest | None = None
+    """The user's own domain, where that is what runs."""
+    added: Extension | None = None
+    """Part of the plan that is not on disk yet, for a run that is extended."""
+
+    @property
+    def pin_plan(self) -> PinPlan:
+        """Return the one that tunings use unless they say otherwise."""
+        return self.pin_plans[Strategy.COMPACT]
+
+
+def has_peers(what: Plan | Study) -> bool:
+    """Return whether any of its workloads talks to a peer, so that its machines need a link to
+    one."""
+    return any(
+        workload(declared.program).peer(declared.parameters) is not None
+        for declared in what.workloads.values()
+    )

@@ -1,0 +1,99 @@
+"""Carry out the trials of a plan in an open lab, and keep the run's record of how it went."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any
+
+from labctl.base.events import Listener, Note
+from labctl.run.collectors.calibrate import Calibrations
+from labctl.run.guests.boots import Boots
+from labctl.run.guests.lab import Lab
+from labctl.run.planning.reached import done, reached
+from labctl.run.resources.disks import Disks
+from labctl.run.trials.engine import Engine, WhyEnd
+from labctl.run.trials.post_boot import PostBootSetup
+from labctl.run.trials.proof import Proof, of_older_trials
+from labctl.run.trials.quiet import Quiet
+from labctl.store.earlier_runs import recall
+from labctl.store.run_folder import RunFolder
+from labctl.store.shapes import HASHED
+from labctl.study.plan import Plan
+
+
+def carry_out(
+    lab: Lab,
+    folder: RunFolder,
+    plan: Plan,
+    disks: Disks,
+    record: dict[str, Any],
+    *,
+    fresh_boots: bool,
+    wait_quiet_s: float,
+    why_end: WhyEnd,
+) -> None:
+    """Prove the programs, boot, and run every trial that is left. `disks`: what boots start from;
+    `record`: of run.json, which is written when the boots are ready and by the caller at the end.
+    """
+    baseline = lab.tunings[plan.roles.baseline]
+    proof = Proof(lab, plan, record.get(HASHED))
+    proof.check_tree()
+    if HASHED not in record and (before := done(folder, plan)):
+        record.setdefault("warnings", []).append(of_older_trials(len(before)))
+    record[HASHED] = proof.to_json()
+    calibrations = Calibrations(lab, plan)
+    calibrations.count_natively()
+    post_boot = PostBootSetup(lab, plan, calibrations, proof)
+    so_far = reached(plan, folder)
+    fresh_boots = record.setdefault("fresh_boots", fresh_boots)
+    boots = Boots(
+        lab,
+        disks,
+        baseline,
+        post_boot.set_up,
+        boots_before=so_far.last_boot,
+        # Else one boot alone is saved, for what it tells of the guest.
+        to_come=() if fresh_boots else so_far.boots,
+    )
+    with ExitStack() as stack:
+        stack.callback(boots.drop)
+        boots.saved(so_far.boots[0])
+        record.update(post_boot.facts(record["host"]))
+        record[HASHED] = proof.to_json()
+        record["calibration"] = calibrations.summary()
+        record["restored_state"] = not fresh_boots
+        recall(lab.places, plan.to_json(), str(plan.collect), record)
+        folder.write_run(record)
+        engine = Engine(
+            lab,
+            folder,
+            plan,
+            boots,
+            calibrations,
+            proof,
+            fresh_boots=fresh_boots,
+            why_end=why_end,
+            quiet=Quiet(plan.limits.other_cpu, wait_quiet_s, lab.listener),
+        )
+        began = time.monotonic()
+        try:
+            engine.run()
+        finally:
+            _say_who_took_it(engine.quiet, time.monotonic() - began, lab.listener, record)
+            if engine.ended:
+                record["stopped"] = asdict(engine.ended)
+            record["trials"] = engine.counts()
+            record[HASHED] = proof.to_json()
+            seconds = {str(number): taken for number, taken in boots.seconds.items()}
+            record["boot_seconds"] = record.get("boot_seconds", {}) | seconds
+
+
+def _say_who_took_it(
+    quiet: Quiet, run_s: float, listener: Listener, record: dict[str, Any]
+) -> None:
+    """Say what others cost the run, and put it into its record."""
+    if text := quiet.summary(run_s):
+        listener(Note(text=text))
+        record["waited_for_quiet_s"] = record.get("waited_for_quiet_s", 0.0) + quiet.waited_s

@@ -1,0 +1,23 @@
+"""Recall what earlier runs have shown of this host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from labctl.base.paths import StatePaths
+from labctl.store import collecting_costs
+from labctl.store.exit_prices import known_prices
+from labctl.store.restores import shown
+
+
+def recall(places: StatePaths, plan: Mapping[str, Any], level: str, record: dict[str, Any]) -> None:
+    """Put what runs before have shown of this host into the run's record. Now and here: a report
+    of this run must not hang on what others show later."""
+    fresh = record["fresh_boots"]
+    known = [] if fresh else shown(places.restore_checks, record, plan)
+    record.setdefault("restores_shown", known)
+    costs = collecting_costs.known(places.collecting_costs, record, level)
+    record.setdefault("collecting_costs", [asdict(cost) for cost in costs])
+    record.setdefault("exit_prices", known_prices(places.exit_prices, record["host"]))
