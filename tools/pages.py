@@ -11,13 +11,14 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from labctl.analysis.quantification import LEAST
+from labctl.analysis.verdict_table import Verdict
 from labctl.base.metrics.model import Metric, Table, Zero
 from labctl.base.metrics.table import METRICS, TABLES
 from labctl.base.units import ZERO_IS_USUAL, Better
 from labctl.report.export.formats import FORMATS
 from labctl.store.samples import labels_of
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 
 _TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->\n)", re.DOTALL)
 _ARROWS = {Better.HIGHER: "↑", Better.LOWER: "↓", Better.NEITHER: "–"}
@@ -42,6 +43,21 @@ def _exports() -> str:
             for gives, (one, *more) in alike
         ),
     )
+
+
+def _symbols() -> str:
+    return _lines(
+        ("symbol", "verdict", "means"),
+        (
+            (row.symbol, f"{row.shown} (JSON: {one})" if row.shown else str(one), row.means)
+            for one in Verdict
+            for row in (one.row,)
+        ),
+    )
+
+
+def _verdicts() -> str:
+    return _lines(("verdict", "means"), ((str(one), one.row.means) for one in Verdict))
 
 
 def _metrics(table: Table) -> str:
@@ -85,11 +101,13 @@ def _scale(metric: Metric) -> str:
 
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "metrics.md": {table.value: partial(_metrics, table) for table in Table},
-    "report-schema.md": {"exports": _exports},
+    "README.md": {"verdicts": _verdicts},
+    "docs/metrics.md": {table.value: partial(_metrics, table) for table in Table},
+    "docs/report.md": {"verdicts": _symbols},
+    "docs/report-schema.md": {"exports": _exports, "verdicts": _verdicts},
 }
 
 
 if __name__ == "__main__":
     for name in PAGES:
-        (DOCS / name).write_text(page(name, (DOCS / name).read_text()))
+        (ROOT / name).write_text(page(name, (ROOT / name).read_text()))

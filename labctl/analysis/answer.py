@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labctl.analysis.cells import scenario_of
-from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Role, Standing, Verdict
+from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Role, Standing
+from labctl.analysis.verdict_table import Says, Verdict, says
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import capital, effect, few, listed, size_text
 from labctl.base.wording import counted, metric_title, size
 
 NEIGHBOUR_METRIC = "neighbour_ops_per_s"
-
-_NO_CLAIM = (Verdict.INCONCLUSIVE, Verdict.SUSPENDED)
-_NO_REASON_TO_CHANGE = (Verdict.EQUIVALENT, Verdict.SMALL, Verdict.REGRESSES)
 
 
 def answer(
@@ -51,7 +49,9 @@ def answer(
     sure = f"against baseline, at 95 % confidence{_together(primaries)}{_one_boot(primaries)}"
     best, rest = judged[0], judged[1:]
     if best.code is AnswerCode.NONE:
-        settled = all(c.verdict in _NO_REASON_TO_CHANGE for c in primaries)
+        settled = all(
+            says(c.verdict, Says.NO_EFFECT) or c.verdict is Verdict.REGRESSES for c in primaries
+        )
         keep = settled and all(map(_is_whole, judged))
         verdict = "keep baseline" if keep else "nothing can be recommended"
         return capital(f"{where}{verdict}: {_named(judged)}.")
@@ -116,25 +116,15 @@ def _clause(of: Sequence[Comparison], *more: str) -> str:
         within = listed(list(dict.fromkeys(_margin(c) for c in equal)))
         parts.append(f"equals baseline within {within} in {_places(equal)}")
     # What does no harm matters of a tuning that does some good.
-    harmless = [c for c in of if better and c.no_worse and c.verdict in _NO_CLAIM]
+    harmless = [c for c in of if better and c.no_worse and says(c.verdict, Says.OPEN)]
     if harmless:
         parts.append(f"is {listed([_no_worse(c) for c in harmless])}")
     if unclear := [c for c in having(Verdict.INCONCLUSIVE) if c not in harmless]:
         parts.append(f"is inconclusive in {listed([_unclear(c) for c in unclear])}")
-    if other := having(Verdict.OTHER_PROMISE):
-        parts.append(
-            f"gets no verdict in {_places(other)}, where its disk promises something else of a "
-            "write"
-        )
-    if suspended := [c for c in having(Verdict.SUSPENDED) if c not in harmless]:
-        parts.append(
-            f"gets no verdict in {_places(suspended)}, where the control failed, is missing or "
-            "leaves too much open"
-        )
-    if early := having(Verdict.BEFORE_LOOK):
-        parts.append(f"gets no verdict in {_places(early)} before the first declared look")
-    if short := having(Verdict.DEMONSTRATION):
-        parts.append(f"has fewer than {FEWEST_BLOCKS} blocks in {_places(short)}")
+    for verdict in Verdict:
+        clause = verdict.row.clause
+        if clause and (found := [c for c in having(verdict) if c not in harmless]):
+            parts.append(clause.format(places=_places(found)))
     parts.extend(more)
     return ", and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 

@@ -13,13 +13,14 @@ from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
 from labctl.analysis.foreign_cpu import unseen_disturbance
 from labctl.analysis.layers import layers
-from labctl.analysis.model import Attempts, Comparison, Diagnostic, Role, RunCheck, Verdict
+from labctl.analysis.model import Attempts, Comparison, Diagnostic, Role, RunCheck
 from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.proven import unproven
 from labctl.analysis.setting import setting
 from labctl.analysis.skipped import skipped
 from labctl.analysis.spares import too_few_spares
 from labctl.analysis.stopping import lacks_trials, last_block, rule_of
+from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import listed, sentence
 from labctl.base.stopping import Looks

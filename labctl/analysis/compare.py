@@ -9,11 +9,11 @@ from labctl.analysis.cells import Cell, Cells, Scenario, Series, scenario_of
 from labctl.analysis.design import ALPHA, Design
 from labctl.analysis.effects import Effects, effects_of, on_scale, towards_better
 from labctl.analysis.intervals import Interval, blocks_needed, smallest_visible, t_interval
-from labctl.analysis.model import Comparison, Level, Role, Verdict
+from labctl.analysis.model import Comparison, Level, Role
+from labctl.analysis.verdict_table import Says, Verdict, says
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility, decide, excludes_loss
 from labctl.base.units import Better
 
-_NOTHING_SHOWN = frozenset({Verdict.OTHER_PROMISE, Verdict.BEFORE_LOOK, Verdict.DEMONSTRATION})
 """Verdicts beside which an interval says nothing at all."""
 
 
@@ -138,7 +138,7 @@ def _compare(
         # A margin that is a share says nothing of a difference.
         margin = None if effects.fallback is not None else primary.margin
         loss = None if effects.fallback is not None else primary.no_worse_than
-        no_worse = verdict not in _NOTHING_SHOWN and _excludes_loss(
+        no_worse = not says(verdict, Says.NOTHING) and _excludes_loss(
             effects, sample.better, interval, primary.no_worse_than, eligibilities[place]
         )
     if verdict is Verdict.INCONCLUSIVE and margin is not None:

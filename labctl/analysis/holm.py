@@ -26,10 +26,8 @@ from labctl.analysis.cells import Scenario
 from labctl.analysis.compare import Compared, verdict_at
 from labctl.analysis.design import Design
 from labctl.analysis.intervals import p_value
-from labctl.analysis.model import Verdict
+from labctl.analysis.verdict_table import Says, Verdict, says
 from labctl.analysis.verdicts import Eligibility
-
-_CLAIMS = (Verdict.IMPROVES, Verdict.REGRESSES)
 
 _ANY_SIGN = 0.5
 """A level at which every effect's sign is known that a test could ever tell from 0."""
@@ -81,7 +79,8 @@ def _claim(
     """Return what a rejection would make of a test: the verdict that its estimate warrants, once
     its sign is known and control and eligibility allow it. None for what is no test, and for no
     such verdict."""
-    if one.comparison.verdict not in (*_CLAIMS, Verdict.INCONCLUSIVE):
+    found = one.comparison.verdict
+    if found is not Verdict.INCONCLUSIVE and not says(found, Says.EFFECT):
         return None
     claim = verdict_at(
         one.effects,
@@ -90,4 +89,4 @@ def _claim(
         design.primaries[one.comparison.workload].margin,
         eligibilities[one.place],
     )
-    return claim if claim in _CLAIMS else None
+    return claim if says(claim, Says.EFFECT) else None

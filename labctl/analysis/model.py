@@ -6,23 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from labctl.analysis.verdict_table import Verdict
 from labctl.base.units import Better, Unit
-
-
-class Verdict(StrEnum):
-    IMPROVES = "improves"
-    REGRESSES = "regresses"
-    SMALL = "real but small"
-    EQUIVALENT = "equivalent"
-    INCONCLUSIVE = "inconclusive"
-    OTHER_PROMISE = "other promise"
-    """Its disk promises something else of a completed write than baseline's (METHOD 10)."""
-    SUSPENDED = "suspended"
-    """The control failed its check: this run may not judge this workload and condition."""
-    BEFORE_LOOK = "before the first look"
-    """No look that the plan declared was reached (METHOD 22)."""
-    DEMONSTRATION = "demonstration, no verdict"
-    """Fewer than ten blocks."""
 
 
 class Role(StrEnum):

@@ -16,28 +16,13 @@ from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.checks import Checked
 from labctl.analysis.design import Design
 from labctl.analysis.effects import on_scale
-from labctl.analysis.model import (
-    AnswerCode,
-    Comparison,
-    EffectKind,
-    Role,
-    Standing,
-    Unshown,
-    Verdict,
-)
-from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Role, Standing, Unshown
+from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.words import change_text, listed, size_text
 from labctl.base.units import Better
 from labctl.base.wording import metric_title
 
-_NEVER_WITH = frozenset({Verdict.REGRESSES, Verdict.OTHER_PROMISE})
-
 _NO_VALUE = "no block has a value of it and of baseline"
-_NO_VERDICT = {
-    Verdict.OTHER_PROMISE: "its disk promises something else of a write",
-    Verdict.BEFORE_LOOK: "the run reached no look that its plan declares",
-    Verdict.DEMONSTRATION: f"it has fewer than {FEWEST_BLOCKS} blocks",
-}
 
 _ORDER = (AnswerCode.RECOMMENDED, AnswerCode.PRICED, AnswerCode.NONE)
 
@@ -64,9 +49,9 @@ def _standing(
 ) -> Standing:
     judged = tuple(by_place[place] for place in design.harmless_in if place in by_place)
     unshown = tuple(_unshown(by_place, design, checked))
-    verdicts = {c.verdict for c in judged}
+    verdicts = {c.verdict for c in judged if c.verdict is not None}
     code = AnswerCode.NONE
-    if Verdict.IMPROVES in verdicts and verdicts.isdisjoint(_NEVER_WITH):
+    if Verdict.IMPROVES in verdicts and not any(one.row.forbids for one in verdicts):
         code = AnswerCode.PRICED if unshown else AnswerCode.RECOMMENDED
     price = _price(unshown, by_place) if code is AnswerCode.PRICED else ""
     return Standing(tuning=tuning, code=code, judged=judged, unshown=unshown, price=price)
@@ -93,8 +78,8 @@ def _unshown(
 def _why(c: Comparison, checked: Checked | None) -> tuple[str, float | None]:
     """Return why a comparison does not show that there is no harm, and the loss that it leaves
     open."""
-    if c.verdict in _NO_VERDICT:
-        return _NO_VERDICT[c.verdict], None
+    if c.verdict is not None and c.verdict.row.unshown:
+        return c.verdict.row.unshown, None
     if checked is None or not checked.eligibility.judges:
         failed = checked is not None and checked.control.passed is False
         return f"the control {'failed' if failed else 'could not be checked'}", None

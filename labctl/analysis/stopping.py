@@ -21,7 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from labctl.analysis.model import Comparison, EffectKind, Role, Verdict
+from labctl.analysis.model import Comparison, EffectKind, Role
+from labctl.analysis.verdict_table import Verdict
 from labctl.base.errors import UsageError
 from labctl.base.stopping import (
     FEWEST_BLOCKS,
@@ -33,12 +34,6 @@ from labctl.base.stopping import (
 )
 from labctl.base.wording import size
 from labctl.store.run_folder import LoadedRun
-
-_CONCLUSIVE = frozenset(
-    {Verdict.IMPROVES, Verdict.REGRESSES, Verdict.SMALL, Verdict.EQUIVALENT, Verdict.OTHER_PROMISE}
-)
-"""Verdicts that need no more blocks. A suspended one may resolve with more: the control's interval
-gets narrower too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,7 @@ def stop_after(judged: Judged, rule: Stopping, blocks: int) -> Stop | None:
     if not deciding:
         return None
     if isinstance(rule, Looks):
-        if any(c.verdict not in _CONCLUSIVE for c in deciding):
+        if not all(_is_final(c.verdict) for c in deciding):
             return None
         number = rule.at.index(blocks) + 1
         return Stop(
@@ -108,6 +103,10 @@ def _deciding(comparisons: Iterable[Comparison]) -> Iterator[Comparison]:
     for c in comparisons:
         if c.role is Role.PRIMARY and c.verdict is not Verdict.OTHER_PROMISE:
             yield c
+
+
+def _is_final(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.row.is_final
 
 
 def _usable_width(comparison: Comparison) -> float:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from labctl.analysis.intervals import Interval, Spread, smallest_visible
-from labctl.analysis.model import Verdict
+from labctl.analysis.verdict_table import Verdict
 from labctl.base.stopping import FEWEST_BLOCKS as FEWEST_BLOCKS
 
 

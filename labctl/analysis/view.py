@@ -10,16 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from labctl.analysis.cells import Scenario, scenario_of
-from labctl.analysis.model import (
-    Comparison,
-    Diagnostic,
-    Judgement,
-    Level,
-    Role,
-    RunCheck,
-    Verdict,
-)
+from labctl.analysis.model import Comparison, Diagnostic, Judgement, Level, Role, RunCheck
 from labctl.analysis.pairing import is_interleaved
+from labctl.analysis.verdict_table import Says, says
 from labctl.base.latencies import OPEN
 from labctl.base.metrics.table import beside_primary
 from labctl.base.wording import metric_title
@@ -37,21 +30,6 @@ open-loop latencies, which put these periods back (METHOD 9)."""
 
 _MOST_VARIANTS = 2
 """Columns of one metric by label, e.g. p95 latency of reads and of writes."""
-
-SYMBOLS = {
-    Verdict.IMPROVES: "▲",
-    Verdict.REGRESSES: "▼",
-    Verdict.SMALL: "~",
-    Verdict.EQUIVALENT: "=",
-    Verdict.INCONCLUSIVE: "?",
-    Verdict.OTHER_PROMISE: "≠",
-    Verdict.SUSPENDED: "!",
-    Verdict.BEFORE_LOOK: "…",
-    Verdict.DEMONSTRATION: "–",
-}
-"""Symbols that distinguish verdicts without colour."""
-
-_NONE_DUE = frozenset({Verdict.BEFORE_LOOK, Verdict.DEMONSTRATION})
 
 _MOST_OTHERS = 3
 """Columns beside the primary metric's that fit a terminal."""
@@ -93,13 +71,6 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 def sequence(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else []
-
-
-def verdict_text(verdict: Verdict | None) -> str:
-    """Return the verdict in one or two words; "" where none was asked for."""
-    if verdict is None:
-        return ""
-    return "no verdict" if verdict in _NONE_DUE else str(verdict)
 
 
 class View:
@@ -350,11 +321,10 @@ class View:
     def spotlight(self, place: Scenario, most: int) -> list[str]:
         """Return at most `most` arms for a picture: the references first, then the tunings, those
         with a clear effect before the others."""
-        clear = {Verdict.IMPROVES, Verdict.REGRESSES}
         candidates = self.candidates
         measures = [arm for arm in self.tunings if arm not in candidates]
         candidates.sort(
-            key=lambda arm: {c.verdict for c in self.judged(place, arm)}.isdisjoint(clear)
+            key=lambda arm: not any(says(c.verdict, Says.EFFECT) for c in self.judged(place, arm))
         )
         kept = {*measures, *candidates[: max(1, most - len(measures))]}
         return [arm for arm in self.tunings if arm in kept]

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Comparison, Verdict
+from labctl.analysis.model import Comparison
+from labctl.analysis.verdict_table import Says, Verdict, says
 from labctl.base.errors import LabctlError, UsageError
 from labctl.base.paths import StatePaths
 from labctl.cli.common import recorded_words
@@ -20,9 +21,6 @@ from labctl.host.doctor.since import Change, Fact, compare, rests_on, voided_by
 from labctl.host.facts import host_facts
 from labctl.run.commands.checkup import IMAGE, accelerator_here
 from labctl.store.run_folder import LoadedRun
-
-_DECIDED = (Verdict.IMPROVES, Verdict.REGRESSES, Verdict.SMALL, Verdict.EQUIVALENT)
-"""Verdicts that somebody may rely on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +107,7 @@ def since(run: LoadedRun, places: StatePaths) -> Since:
         verdicts=tuple(
             _standing(item, run, compared.changes)
             for item in judge(run).comparisons
-            if item.verdict in _DECIDED
+            if says(item.verdict, Says.EFFECT, Says.NO_EFFECT)
         ),
     )
 

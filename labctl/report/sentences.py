@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from labctl.analysis.cells import Scenario, scenario_of
-from labctl.analysis.model import Comparison, EffectKind, Precision, Verdict
+from labctl.analysis.model import Comparison, EffectKind, Precision
+from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View
 from labctl.analysis.words import capital, listed, size_text
 from labctl.base.wording import counted, duration, share, size
@@ -25,7 +26,6 @@ _CHECK_WORDS = {
 }
 
 _FEW_DIAGNOSTICS = 4
-_JUDGED = frozenset(Verdict) - {Verdict.DEMONSTRATION, Verdict.OTHER_PROMISE}
 
 
 def native_gap(view: View) -> str:
@@ -137,7 +137,8 @@ def harmless(view: View, place: Scenario) -> Iterator[str]:
 
 
 def _is_judged(view: View, place: Scenario) -> bool:
-    return any(c.verdict in _JUDGED for t in view.candidates for c in view.judged(place, t))
+    judged = (c for tuning in view.candidates for c in view.judged(place, tuning))
+    return any(c.verdict is not None and c.verdict.row.rests_on_checks for c in judged)
 
 
 def left_out(view: View, place: Scenario) -> Iterator[str]:

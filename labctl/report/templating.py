@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, Template
 from markupsafe import Markup
 
+from labctl.analysis.verdict_table import Tone, classes_of
 from labctl.base.templates import template_environment
 from labctl.base.wording import counted, printable, share
 
@@ -24,6 +25,7 @@ def _environment() -> Environment:
         "", escapes=True, auto_reload=False, keep_trailing_newline=False, finalize=_clean
     )
     environment.filters |= {"counted": counted, "share": share}
+    environment.globals["tones"] = {tone: classes_of(tone) for tone in Tone}
     return environment
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.analysis.cells import scenario_of
-from labctl.analysis.model import AnswerCode, Comparison, Judgement, Standing, Unshown, Verdict
+from labctl.analysis.model import AnswerCode, Comparison, Judgement, Standing, Unshown
+from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View
 from labctl.analysis.words import effect_text
 from labctl.base.errors import UsageError
@@ -37,16 +38,6 @@ _EMULATED = (
 )
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
-
-_REASONS = {
-    Verdict.SMALL: "changes less than matters",
-    Verdict.EQUIVALENT: "equals baseline within the threshold",
-    Verdict.INCONCLUSIVE: "no clear answer: noise hides whatever it does",
-    Verdict.OTHER_PROMISE: "no verdict: its disk promises something else of a completed write",
-    Verdict.SUSPENDED: "no verdict: this run did not show that baseline equals itself",
-    Verdict.BEFORE_LOOK: "no verdict: the run reached no look that its plan declares",
-    Verdict.DEMONSTRATION: "no verdict: too few blocks",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,5 +157,5 @@ def _why_not(of: Standing) -> str:
     if Verdict.REGRESSES in verdicts:
         gains = Verdict.IMPROVES in verdicts
         return "a trade-off: it also regresses something" if gains else "it makes things worse"
-    found = [text for verdict, text in _REASONS.items() if verdict in verdicts]
-    return "; ".join(found) or "nothing was measured that could be judged"
+    found = (verdict.row.advice for verdict in Verdict if verdict in verdicts)
+    return "; ".join(filter(None, found)) or "nothing was measured that could be judged"

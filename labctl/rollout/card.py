@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.analysis.cells import scenario_of
-from labctl.analysis.model import Comparison, Verdict
+from labctl.analysis.model import Comparison
 from labctl.analysis.run_compare.run_facts import fact_words
+from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View, mapping, sequence
 from labctl.analysis.words import effect_text, interval_text, size_text
 from labctl.base.hostfacts import FACT_NAMES

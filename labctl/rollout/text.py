@@ -12,7 +12,7 @@ from rich.text import Text
 
 from labctl.analysis.cells import scenario_of
 from labctl.analysis.model import Comparison
-from labctl.analysis.view import verdict_text
+from labctl.analysis.verdict_table import verdict_text
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import counted, metric_title, printable
 from labctl.rollout.advice import RULE, Advice, Advised

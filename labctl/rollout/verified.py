@@ -14,8 +14,9 @@ from rich.text import Text
 
 from labctl.analysis.cells import scenario_of
 from labctl.analysis.comparison_json import comparison_json
-from labctl.analysis.model import Comparison, Judgement, Verdict
-from labctl.analysis.view import View, verdict_text
+from labctl.analysis.model import Comparison, Judgement
+from labctl.analysis.verdict_table import Verdict, verdict_text
+from labctl.analysis.view import View
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import metric_title, printable
 from labctl.rollout.advice import Advised

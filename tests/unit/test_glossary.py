@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from labctl.analysis.gate.rules import Outcome
-from labctl.analysis.model import AnswerCode, DiagnosticKind, EffectKind, Role, Verdict
+from labctl.analysis.model import AnswerCode, DiagnosticKind, EffectKind, Role
 from labctl.analysis.published import Agreement
+from labctl.analysis.verdict_table import VERDICTS, Verdict
 from labctl.base.levels import Level
 from labctl.collect.host_threads import ROLES
 from labctl.study.studyfile import CONDITIONS
@@ -37,6 +38,10 @@ WORDS = {
 @pytest.mark.parametrize("word", sorted(map(str, WORDS)))
 def test_every_word_of_a_report_has_an_entry(word: str) -> None:
     assert word in ENTRIES
+
+
+def test_a_verdict_s_entry_is_what_its_row_says() -> None:
+    assert {one: ENTRIES[one] for one in Verdict} == {one: VERDICTS[one].means for one in Verdict}
 
 
 def test_entries_are_in_alphabetical_order_and_of_one_to_three_sentences() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from labctl.analysis.model import Role, Verdict
+from labctl.analysis.model import Role
+from labctl.analysis.verdict_table import Verdict
 from labctl.base.stopping import Stopping, looks, until_width
 from tools.calibrate.coverage import holds
 from tools.calibrate.noise import KINDS

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labctl.analysis.model import Comparison, Role, Verdict
+from labctl.analysis.model import Comparison, Role
+from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.verdicts import Eligibility
 from tools.calibrate.rates import Rate
 from tools.calibrate.sweeps import Sweep, paired, verdicts

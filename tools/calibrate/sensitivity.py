@@ -14,7 +14,8 @@ from itertools import product
 
 from labctl.analysis.compare import verdict_at
 from labctl.analysis.judge import Decided
-from labctl.analysis.model import Role, Verdict
+from labctl.analysis.model import Role
+from labctl.analysis.verdict_table import Verdict
 from tools.calibrate.noise import KINDS
 from tools.calibrate.rates import Rate
 from tools.calibrate.sweeps import Sweep, paired, verdicts

@@ -13,7 +13,8 @@ from labctl.analysis.compare import Compared
 from labctl.analysis.design import Design, Primary
 from labctl.analysis.diagnostics.series import Groups, Values
 from labctl.analysis.effects import Effects, effects_of
-from labctl.analysis.model import Diagnostic, DiagnosticKind, Verdict
+from labctl.analysis.model import Diagnostic, DiagnosticKind
+from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility
 from labctl.analysis.words import change_text
 

@@ -13,7 +13,8 @@ from statistics import quantiles
 
 from labctl.analysis.cells import Scenario
 from labctl.analysis.model import Comparison, EffectKind
-from labctl.analysis.view import View, primary_column, verdict_text
+from labctl.analysis.verdict_table import verdict_text
+from labctl.analysis.view import View, primary_column
 from labctl.analysis.words import effect_text
 from labctl.base.units import Better, Unit
 from labctl.base.wording import change, difference
@@ -200,7 +201,7 @@ def _row(item: Comparison, axis: _Axis, y: int, kind: str) -> Row:
     return Row(
         name=item.tuning,
         text=", ".join(filter(None, [effect_text(item), verdict])),
-        verdict_class=item.verdict.name.lower() if item.verdict is not None else "",
+        verdict_class=item.verdict.css_class if item.verdict is not None else "",
         kind=kind,
         y=y,
         x=axis.x(item.estimate),

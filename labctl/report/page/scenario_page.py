@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, Diagnostic, Level
 from labctl.analysis.side_costs import Price, side_costs_of
-from labctl.analysis.view import SYMBOLS, View, verdict_text
+from labctl.analysis.view import View
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.metrics.model import Page
 from labctl.base.metrics.table import beginnings
@@ -185,9 +185,9 @@ def change(item: Comparison) -> Change:
         effect=effect_text(item),
         interval=interval_text(item) or "no interval",
         confidence=share(item.confidence),
-        symbol=SYMBOLS[item.verdict] if item.verdict is not None else "",
-        verdict=verdict_text(item.verdict),
-        verdict_class=item.verdict.name.lower() if item.verdict is not None else "",
+        symbol=item.verdict.row.symbol if item.verdict is not None else "",
+        verdict=item.verdict.shown if item.verdict is not None else "",
+        verdict_class=item.verdict.css_class if item.verdict is not None else "",
         holm=item.by_holm,
         blocks=len(item.blocks),
         boots=item.boots,

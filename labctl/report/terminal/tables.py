@@ -12,10 +12,10 @@ from rich.text import Text
 
 from labctl.analysis.cells import Scenario
 from labctl.analysis.collecting import level_of
-from labctl.analysis.model import Added, Attempts, Comparison, Judgement, Verdict
+from labctl.analysis.model import Added, Attempts, Comparison, Judgement
 from labctl.analysis.side_costs import side_costs_of
 from labctl.analysis.skipped import skipped
-from labctl.analysis.view import SYMBOLS, Column, View, verdict_text
+from labctl.analysis.view import Column, View
 from labctl.analysis.words import effect_text, few, interval_text
 from labctl.base.levels import Level
 from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
@@ -25,14 +25,6 @@ from labctl.report.parts import bare_table, marked, skipped_table, small, text
 from labctl.report.published import published_table
 from labctl.store.run_folder import LoadedRun
 from labctl.trace import files
-
-_VERDICT_STYLES = {
-    Verdict.IMPROVES: "bold green",
-    Verdict.REGRESSES: "bold red",
-    Verdict.SUSPENDED: "yellow",
-    Verdict.OTHER_PROMISE: "yellow",
-}
-
 
 _VERDICT = "verdict"
 _WIDEST = 12
@@ -128,9 +120,10 @@ def _verdicts(view: View) -> list[RenderableType]:
 def _verdict_cell(item: Comparison, widest: int = 80) -> Text:
     if item.verdict is None:
         return text("")
-    words = fill(f"{SYMBOLS[item.verdict]} {verdict_text(item.verdict)}", widest)
+    row = item.verdict.row
+    words = fill(f"{row.symbol} {item.verdict.shown}", widest)
     holm = "\n(by Holm)" if item.by_holm else ""
-    return text(words + holm, style=_VERDICT_STYLES.get(item.verdict, ""))
+    return text(words + holm, style=row.style)
 
 
 def _place(view: View, place: Scenario, notes: _Footnotes) -> list[RenderableType]:

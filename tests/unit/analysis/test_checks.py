@@ -9,7 +9,7 @@ from labctl.analysis.checks import Checked, check
 from labctl.analysis.design import read_design
 from labctl.analysis.intervals import spread
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Verdict
+from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.verdicts import sees_from
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import primaries, with_plan, with_values

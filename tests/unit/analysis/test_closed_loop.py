@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Comparison, Judgement, Role, Verdict
+from labctl.analysis.model import Comparison, Judgement, Role
+from labctl.analysis.verdict_table import Verdict
 from labctl.base.latencies import OPEN_MEAN
 from labctl.run.trials.parse import reparse
 from labctl.store.run_folder import LoadedRun, RunFolder

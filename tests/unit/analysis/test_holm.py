@@ -6,7 +6,8 @@ from scipy import stats
 
 from labctl.analysis.holm import rejected_at
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Comparison, Verdict
+from labctl.analysis.model import Comparison
+from labctl.analysis.verdict_table import Verdict
 from labctl.base.stopping import Looks, Stopping
 from tests.unit.analysis.alter import only, primaries, with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run

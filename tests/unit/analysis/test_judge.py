@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import EffectKind, Judgement, Role, Verdict
+from labctl.analysis.model import EffectKind, Judgement, Role
+from labctl.analysis.verdict_table import Verdict
 from labctl.base import verified
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun, LoadedTrial

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import AnswerCode, Judgement, Standing, Verdict
+from labctl.analysis.model import AnswerCode, Judgement, Standing
+from labctl.analysis.verdict_table import Verdict
 from labctl.report.export.json_report import report_json
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from labctl.analysis.intervals import Interval
-from labctl.analysis.model import Verdict
+from labctl.analysis.verdict_table import VERDICTS, Says, Tone, Verdict, classes_of
 from labctl.analysis.verdicts import Eligibility, decide
 
 MARGIN = 0.05
@@ -115,3 +115,18 @@ def test_tied_effects_are_inconclusive() -> None:
         blocks=10, estimate=1.0, interval=None, narrow=None, margin=MARGIN, eligibility=FULL
     )
     assert found is Verdict.INCONCLUSIVE
+
+
+def test_every_verdict_has_a_row_and_a_class_of_its_colour() -> None:
+    assert set(VERDICTS) == set(Verdict)
+    coloured = {name for tone in Tone for name in classes_of(tone)}
+    assert coloured == {v.css_class for v in Verdict if VERDICTS[v].tone is not None}
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_what_was_not_shown_says_why(verdict: Verdict) -> None:
+    row = VERDICTS[verdict]
+    assert bool(row.advice) is (row.says is not Says.EFFECT)
+    assert bool(row.unshown) is (row.says is Says.NOTHING)
+    assert "{places}" in row.clause or row.says is not Says.NOTHING
+    assert row.is_final or row.says in (Says.OPEN, Says.NOTHING)

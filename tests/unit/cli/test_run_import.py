@@ -16,7 +16,8 @@ import pytest
 from scipy import stats
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Comparison, Judgement, Verdict
+from labctl.analysis.model import Comparison, Judgement
+from labctl.analysis.verdict_table import Verdict
 from labctl.report.export.samples_csv import samples_csv
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample

@@ -10,8 +10,8 @@ from lxml import etree
 from lxml import html as lxml_html
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Added, MissingMetric, Role, Verdict
-from labctl.analysis.view import SYMBOLS
+from labctl.analysis.model import Added, MissingMetric, Role
+from labctl.analysis.verdict_table import VERDICTS, Verdict
 from labctl.analysis.words import interval_text
 from labctl.report.page.files import write_page
 from labctl.report.page.report_page import page
@@ -140,7 +140,7 @@ def test_a_control_that_could_not_be_checked_does_not_count_as_open(folder: RunF
 
 
 def test_verdicts_are_told_apart_without_colour() -> None:
-    assert len(set(SYMBOLS.values())) == len(SYMBOLS) == len(Verdict)
+    assert len({row.symbol for row in VERDICTS.values()}) == len(VERDICTS) == len(Verdict)
 
 
 def test_each_picture_has_a_title_and_a_table_behind_it(judged: Judged, folder: RunFolder) -> None:

@@ -16,8 +16,8 @@ from labctl.analysis.model import (
     Judgement,
     MissingMetric,
     Role,
-    Verdict,
 )
+from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better, Unit
 from labctl.report.terminal.tables import print_report

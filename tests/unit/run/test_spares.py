@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Comparison, Judgement, Role, Verdict
+from labctl.analysis.model import Comparison, Judgement, Role
+from labctl.analysis.verdict_table import Verdict
 from labctl.base.errors import HostError
 from labctl.base.events import Note, Progress
 from labctl.base.stopping import Looks, Stopping, UntilWidth

@@ -1,0 +1,196 @@
+"""List the verdicts, a row each: what a verdict is called, means, looks like and counts as.
+
+`verdicts.decide` chooses among them. Words and colours of reports, what ends a run, what may be
+recommended and the tables of README.md and docs/ come from the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from labctl.base.stopping import FEWEST_BLOCKS
+
+
+class Verdict(StrEnum):
+    """Name the verdicts, as JSON has them."""
+
+    IMPROVES = "improves"
+    REGRESSES = "regresses"
+    SMALL = "real but small"
+    EQUIVALENT = "equivalent"
+    INCONCLUSIVE = "inconclusive"
+    OTHER_PROMISE = "other promise"
+    SUSPENDED = "suspended"
+    BEFORE_LOOK = "before the first look"
+    DEMONSTRATION = "demonstration, no verdict"
+
+    @property
+    def row(self) -> Row:
+        return VERDICTS[self]
+
+    @property
+    def shown(self) -> str:
+        """Return the words that tables have for it."""
+        return self.row.shown or str(self)
+
+    @property
+    def css_class(self) -> str:
+        return self.name.lower()
+
+
+class Says(StrEnum):
+    """Name what a verdict says of a tuning's effect."""
+
+    EFFECT = "there is one that matters"
+    NO_EFFECT = "there is none that matters"
+    OPEN = "the run leaves it open"
+    NOTHING = "it was not judged"
+
+
+class Tone(StrEnum):
+    """Name the colours of templates/report/style.css.j2."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    EQUAL = "equal"
+    UNSURE = "unsure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """`symbol` tells verdicts apart without colour, which is `tone` on a page and `style` in a
+    terminal. `shown`: the words in tables, where they are not the verdict's own. `means`: its entry
+    in the glossary.
+
+    Texts for what was not shown, "" where the verdict itself says it: `clause`, of the answer, as a
+    predicate with the `places`; `advice`: why a tuning is not advised; `unshown`: why no harm was
+    not shown.
+    """
+
+    symbol: str
+    means: str
+    says: Says
+    tone: Tone | None = None
+    style: str = ""
+    shown: str = ""
+    clause: str = ""
+    advice: str = ""
+    unshown: str = ""
+    forbids: bool = False
+    """Whether nothing is recommended that has this verdict anywhere."""
+    is_final: bool = False
+    """Whether it needs no more blocks. A suspended one may resolve with more: the control's
+    interval gets narrower too."""
+    rests_on_checks: bool = True
+    """Whether control and known loss bear on it."""
+
+
+VERDICTS: Mapping[Verdict, Row] = {
+    Verdict.IMPROVES: Row(
+        symbol="▲",
+        means="A verdict: the interval excludes no change, and the estimate is better by at least "
+        "the margin.",
+        says=Says.EFFECT,
+        tone=Tone.BETTER,
+        style="bold green",
+        is_final=True,
+    ),
+    Verdict.REGRESSES: Row(
+        symbol="▼",
+        means="A verdict: the interval excludes no change, and the estimate is worse by at least "
+        "the margin.",
+        says=Says.EFFECT,
+        tone=Tone.WORSE,
+        style="bold red",
+        forbids=True,
+        is_final=True,
+    ),
+    Verdict.EQUIVALENT: Row(
+        symbol="=",
+        means="A verdict: the whole interval lies within the margin, and the run has shown that it "
+        "can see a loss of about that size.",
+        says=Says.NO_EFFECT,
+        tone=Tone.EQUAL,
+        advice="equals baseline within the threshold",
+        is_final=True,
+    ),
+    Verdict.SMALL: Row(
+        symbol="~",
+        means="A verdict: the interval excludes no change, and all of it lies within the margin.",
+        says=Says.NO_EFFECT,
+        tone=Tone.EQUAL,
+        advice="changes less than matters",
+        is_final=True,
+    ),
+    Verdict.SUSPENDED: Row(
+        symbol="!",
+        means="No verdict, since this run did not show that the baseline equals itself there: the "
+        "control failed, is missing or leaves too much open.",
+        says=Says.OPEN,
+        tone=Tone.UNSURE,
+        style="yellow",
+        clause="gets no verdict in {places}, where the control failed, is missing or leaves too "
+        "much open",
+        advice="no verdict: this run did not show that baseline equals itself",
+    ),
+    Verdict.DEMONSTRATION: Row(
+        symbol="–",
+        means="The run has fewer than ten blocks. It shows estimates and claims nothing.",
+        says=Says.NOTHING,
+        tone=Tone.UNSURE,
+        shown="no verdict",
+        clause=f"has fewer than {FEWEST_BLOCKS} blocks in {{places}}",
+        advice="no verdict: too few blocks",
+        unshown=f"it has fewer than {FEWEST_BLOCKS} blocks",
+        rests_on_checks=False,
+    ),
+    Verdict.INCONCLUSIVE: Row(
+        symbol="?",
+        means="A verdict: the interval allows both a change that matters and none. The report says "
+        "which effect would have been seen, and how many blocks it would take.",
+        says=Says.OPEN,
+        tone=Tone.UNSURE,
+        advice="no clear answer: noise hides whatever it does",
+    ),
+    Verdict.OTHER_PROMISE: Row(
+        symbol="≠",
+        means="No verdict, since the tuning's disk promises something else of a completed write "
+        "than the baseline's does.",
+        says=Says.NOTHING,
+        tone=Tone.UNSURE,
+        style="yellow",
+        clause="gets no verdict in {places}, where its disk promises something else of a write",
+        advice="no verdict: its disk promises something else of a completed write",
+        unshown="its disk promises something else of a write",
+        forbids=True,
+        is_final=True,
+        rests_on_checks=False,
+    ),
+    Verdict.BEFORE_LOOK: Row(
+        symbol="…",
+        means="No verdict yet, since the plan declares looks and none of them is reached.",
+        says=Says.NOTHING,
+        shown="no verdict",
+        clause="gets no verdict in {places} before the first declared look",
+        advice="no verdict: the run reached no look that its plan declares",
+        unshown="the run reached no look that its plan declares",
+    ),
+}
+"""Of one tone side by side, as the page's style names them."""
+
+
+def classes_of(tone: Tone) -> list[str]:
+    """Return the verdicts' classes that a page colours alike."""
+    return [verdict.css_class for verdict, row in VERDICTS.items() if row.tone is tone]
+
+
+def verdict_text(verdict: Verdict | None) -> str:
+    """The verdict in one or two words; "" where none was asked for."""
+    return "" if verdict is None else verdict.shown
+
+
+def says(verdict: Verdict | None, *wanted: Says) -> bool:
+    """Return whether a verdict says one of these of an effect; None says nothing at all."""
+    return verdict is not None and verdict.row.says in wanted
