@@ -36,12 +36,10 @@ class Events:
         cpu: NDArray[Any],
         tid: NDArray[Any] | int,
         fields: Mapping[str, Any],
-        place: NDArray[np.intp] | None = None,
     ) -> Events:
-        """Return the events with these added, columns in order too: each before the event whose
-        index `place` has, without it after those of its time; 0 in fields that they lack."""
-        if place is None:
-            place = np.searchsorted(self.time_ns, time_ns, "right")
+        """Return the events with these added, columns in order too, after those of their time; 0 in
+        fields that they lack."""
+        place = np.searchsorted(self.time_ns, time_ns, "right")
 
         def joined(column: NDArray[Any], more: NDArray[Any] | int) -> Any:
             return np.insert(column, place, more)

@@ -99,10 +99,11 @@ class _Finder:
         self.head = head
         self.ids, self.events_of_ids = head.ids
         least = 1 + max(head.cpu_word, head.time_word, head.tid_word, head.id_word or 0)
+        self.switch_bytes = 8 * (2 + len(head.trailer))
+        # Of each attr; of records of switches, which are none's, the last one holds.
         self.least_words = np.array(
-            [max(least, attr.raw_word + 1) for attr in head.attrs], dtype=np.int64
+            [*(max(least, attr.raw_word + 1) for attr in head.attrs), 0], dtype=np.int64
         )
-        self.shortest = int(self.least_words.min())
 
     def find(self, words: NDArray[np.uint64], offset: int) -> tuple[Chunk, int]:
         """Return the records from the chunk's start on, and how many words they take: whole
@@ -134,7 +135,8 @@ class _Finder:
         if self.head.has_switches:
             is_switch = events == _NO_EVENT
             switches = starts[is_switch]
-            starts, events, ends = starts[~is_switch], events[~is_switch], ends[~is_switch]
+            own = np.flatnonzero(~is_switch)
+            starts, events, ends = starts[own], events[own], ends[own]
         chunk = Chunk(
             offset=offset,
             words=words,
@@ -148,40 +150,35 @@ class _Finder:
 
     def _candidates(self, words: NDArray[np.uint64]) -> _Candidates:
         """Return what looks like whole samples, or records of switches, in order."""
-        samples = self._samples(words)
-        if not self.head.has_switches:
-            return samples
-        switches = self._switches(words)
-        order = np.argsort(np.concatenate((samples[0], switches[0])), kind="stable")
-        starts = np.concatenate((samples[0], switches[0]))[order]
-        events = np.concatenate((samples[1], switches[1]))[order]
-        return starts, events, np.concatenate((samples[2], switches[2]))[order]
-
-    def _switches(self, words: NDArray[np.uint64]) -> _Candidates:
-        size = 2 + len(self.head.trailer)
-        kinds, sizes = words.view("<u4")[::2], words >> _SIZE_SHIFT
-        starts = np.flatnonzero((kinds == _SWITCH) & (sizes == 8 * size))
-        starts = starts[: np.searchsorted(starts, len(words) - size, side="right")]
-        return starts, np.full(len(starts), _NO_EVENT), starts + size
-
-    def _samples(self, words: NDArray[np.uint64]) -> _Candidates:
-        starts = np.flatnonzero(words.view("<u4")[::2] == SAMPLE)
-        starts = starts[: np.searchsorted(starts, len(words) - self.shortest, side="right")]
+        kinds = words.astype(np.uint32)  # what a header begins with: its lower half
+        is_start = kinds == SAMPLE
+        if self.head.has_switches:
+            is_start |= kinds == _SWITCH
+        starts = np.flatnonzero(is_start)
         sizes = (words[starts] >> _SIZE_SHIFT).view("<i8")
         ends = starts + (sizes >> 3)
-        if self.head.id_word is None:
-            events = np.zeros(len(starts), dtype=np.int16)
-            whole = np.ones(len(starts), dtype=bool)
-        else:
-            ids = words[self.head.id_word :][starts]
-            places = np.searchsorted(self.ids[1:], ids, side="right")
-            events = self.events_of_ids[places]
-            whole = self.ids[places] == ids
+        events, whole = self._events(words, starts)
+        if self.head.has_switches:
+            is_switch = kinds[starts] == _SWITCH
+            events[is_switch] = _NO_EVENT
+            whole |= is_switch
+            whole &= (sizes == self.switch_bytes) | ~is_switch
         whole &= (sizes & 7 == 0) & (ends <= len(words))
         whole &= ends - starts >= self.least_words[events]
         if whole.all():
             return starts, events, ends
         return starts[whole], events[whole], ends[whole]
+
+    def _events(
+        self, words: NDArray[np.uint64], starts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int16], NDArray[np.bool_]]:
+        """Return the event of each sample that may begin there, and whether there is such a one."""
+        if self.head.id_word is None:
+            return np.zeros(len(starts), dtype=np.int16), np.ones(len(starts), dtype=bool)
+        # One that begins so near the end that it has no id isn't whole, either.
+        ids = words.take(starts + self.head.id_word, mode="clip")
+        places = np.searchsorted(self.ids[1:], ids, side="right")
+        return self.events_of_ids[places], self.ids[places] == ids
 
     def _record(self, words: NDArray[np.uint64], at: int, offset: int) -> Record:
         header = int(words[at])

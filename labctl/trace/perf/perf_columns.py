@@ -15,6 +15,7 @@ from labctl.trace.perf.chain import Chunk
 from labctl.trace.perf.formats import Field, Format
 from labctl.trace.perf.head import broken
 from labctl.trace.perf.perf_threads import COMM_BYTES, MAX_TID, Threads
+from labctl.trace.perf.switches import Missing
 
 _LEAVES = ("prev_comm", "prev_pid")
 _NAMED = (_LEAVES, ("next_comm", "next_pid"), ("comm", "pid"))
@@ -22,7 +23,13 @@ _NAMED = (_LEAVES, ("next_comm", "next_pid"), ("comm", "pid"))
 while it runs, so the one that leaves a CPU has its newest."""
 
 _PART = 1 << 18
+"""Events that are put in order at a time: it bounds the memory."""
 
+_FEW = 1 << 12
+"""Events that have room at first: of eleven tracepoints most are rare, and the system may give
+memory to a column by megabytes."""
+
+_INT32 = np.iinfo(np.int32)
 _RAW_HEAD = 4  # the u32 that says how many bytes follow
 
 
@@ -54,14 +61,15 @@ class Columns:
             used.append(layout.common_pid)
         self.least_bytes = max((field.offset + field.size for field in used), default=0)
         shortest = min(8 * word + _RAW_HEAD for word in raw_words) + self.least_bytes
-        # Of all this only what is written to takes memory.
-        most = data_bytes // shortest
+        self.most = data_bytes // shortest
         self.count = 0
-        self.times = np.empty(most, dtype=np.int64)
-        self.cpus = np.empty(most, dtype=np.int32)
-        self.tids = np.empty(most, dtype=np.int32)
-        self.columns = {
-            name: np.empty(most, dtype=_kind(field)) for name, field in self.fields.items()
+        room = min(self.most, _FEW)
+        self.times = np.empty(room, dtype=np.int64)
+        self.cpus = np.empty(room, dtype=np.int32)
+        self.tids = np.empty(room, dtype=np.int32)
+        self.columns: dict[str, NDArray[Any]] = {
+            name: np.empty(room, dtype=np.int32 if field.signed else _kind(field))
+            for name, field in self.fields.items()
         }
 
     def take(
@@ -84,8 +92,7 @@ class Columns:
             # A thread that has died has no number any more, by which perf would know it.
             tids = np.where(tids < 0, gathered(chunk, starts, raw_at, self.layout.common_pid), tids)
             self._check_threads(chunk, starts, tids)
-        new = slice(self.count, self.count + len(own))
-        self.count = new.stop
+        new = self._room_for(len(own))
         self.times[new] = times[own]
         self.cpus[new] = cpus[own]
         self.tids[new] = tids
@@ -97,7 +104,7 @@ class Columns:
             if field.thread:
                 self._check_threads(chunk, starts, values)
         for name, field in self.fields.items():
-            self.columns[name][new] = read[field]
+            self._put(name, new, read[field])
         places = chunk.offset + 8 * starts
         for comm, tid, leaves in self.named:
             threads.are_called(
@@ -107,6 +114,29 @@ class Columns:
                 2 * starts + (raw_at + comm.offset) // 4,
                 anew=leaves,
             )
+
+    def _room_for(self, count: int) -> slice:
+        new = slice(self.count, self.count + count)
+        if new.stop > len(self.times):
+            # Of all this only what is written to takes memory.
+            self.times, self.cpus = self._grown(self.times), self._grown(self.cpus)
+            self.tids = self._grown(self.tids)
+            self.columns = {name: self._grown(column) for name, column in self.columns.items()}
+        self.count = new.stop
+        return new
+
+    def _grown(self, column: NDArray[Any], dtype: type[np.int64] | None = None) -> NDArray[Any]:
+        grown = np.empty(self.most, dtype=dtype or column.dtype)
+        grown[: self.count] = column[: self.count]
+        return grown
+
+    def _put(self, name: str, new: slice, values: Numbers) -> None:
+        """A signed column, as a thread's state has with 8 bytes, is int32 until a value doesn't
+        fit: half the memory."""
+        column = self.columns[name]
+        if column.dtype != values.dtype and not _fit(values):
+            column = self.columns[name] = self._grown(column, np.int64)
+        column[new] = values
 
     def _check(
         self, chunk: Chunk, starts: NDArray[np.int64], ends: NDArray[np.int64], raw_word: int
@@ -134,29 +164,31 @@ class Columns:
                 chunk.byte(starts[first]),
             )
 
-    def events(self) -> Events:
-        """Return what was taken, in order of time; of equal times, in the file's. To be asked for
-        once."""
-        used = slice(0, self.count)
-        times, cpus, tids = self.times[used], self.cpus[used], self.tids[used]
-        del self.tids
-        fields = {name: self._narrowed(name)[used] for name in [*self.columns]}
+    def events(self, missing: Missing | None) -> Events:
+        """Return what was taken, in order of time; of equal times, in the file's. `missing`: what
+        belongs between. To be asked for once."""
+        taken = slice(0, self.count)
+        times, cpus, tids = self.times[taken], self.cpus[taken], self.tids[taken]
+        fields = {name: self.columns.pop(name)[taken] for name in self.fields}
+        del self.times, self.cpus, self.tids
+        if missing is not None and len(missing):
+            # One column at a time is in memory twice.
+            times = np.insert(times, missing.place, missing.time_ns)
+            cpus = np.insert(cpus, missing.place, missing.cpu)
+            tids = np.insert(tids, missing.place, missing.left)
+            more = {
+                "prev_pid": missing.left,
+                "prev_state": missing.state,
+                "next_pid": missing.came,
+            }
+            for name in fields:
+                fields[name] = np.insert(fields[name], missing.place, more.get(name, 0))
         _sort(times, [cpus, tids, *fields.values()])
         # A sched_switch tells twice who ran. What is the same is kept once.
         for field in fields.values():
             if field.dtype == np.int32 and np.array_equal(field, tids):
-                tids = field.astype(np.int32, copy=False)
+                tids = field
         return Events(time_ns=times, cpu=cpus, tid=tids, fields=fields)
-
-    def _narrowed(self, name: str) -> Numbers:
-        """Narrow a signed column of 8 bytes, such as a thread's state, to int32 where every value
-        fits: half the memory."""
-        column = self.columns.pop(name)
-        used, small = column[: self.count], np.iinfo(np.int32)
-        if not self.fields[name].signed or not len(used) or column.dtype == np.int32:
-            return column
-        fits = small.min <= used.min() and used.max() <= small.max
-        return used.astype(np.int32) if fits else column
 
 
 def _sort(times: Nanoseconds, columns: Sequence[NDArray[Any]]) -> None:
@@ -199,6 +231,10 @@ def gathered(chunk: Chunk, starts: NDArray[np.int64], raw_at: int, field: Field)
     if field.signed:
         found = found.view(f"<i{field.size}")
     return found.astype(_kind(field), copy=False)
+
+
+def _fit(values: Numbers) -> bool:
+    return bool(_INT32.min <= values.min(initial=0) and values.max(initial=0) <= _INT32.max)
 
 
 def _kind(field: Field) -> np.dtype[Any]:

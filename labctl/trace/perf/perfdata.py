@@ -21,7 +21,7 @@ from labctl.trace.perf.gaps import MAX_CPUS, Gaps, Loss
 from labctl.trace.perf.head import CPU, ID, IDENTIFIER, Head, broken, check_wanted, read_head
 from labctl.trace.perf.perf_columns import Columns
 from labctl.trace.perf.perf_threads import MAX_TID, Threads
-from labctl.trace.perf.switches import Switches
+from labctl.trace.perf.switches import Switches, Told
 from labctl.trace.tracepoints import SWITCH
 
 # Kinds of records: include/uapi/linux/perf_event.h; ID_INDEX is perf's own.
@@ -89,6 +89,14 @@ class _Reading:
         self.unknown_samples = 0
         self.start_ns, self.end_ns = 1 << 63, 0
         self.columns = {name: self._columns(name, fields) for name, fields in wanted.items()}
+        self.wanted = [
+            (index, self.columns[name], attr.raw_word)
+            for index, attr in enumerate(head.attrs)
+            if (name := head.name(attr)) in self.columns
+        ]
+        self.switch_attrs = [
+            index for index, attr in enumerate(head.attrs) if head.name(attr) == SWITCH
+        ]
 
     def _columns(self, name: str, fields: Sequence[str]) -> Columns:
         attrs = [attr for attr in self.head.attrs if self.head.name(attr) == name]
@@ -125,14 +133,26 @@ class _Reading:
             else:
                 self._other(chunk, halves, record)
         self.threads.run_in(tids, pids)
-        if len(chunk.switches):
-            self.switches.take(chunk)
-        for index, attr in enumerate(self.head.attrs):
-            columns = self.columns.get(self.head.name(attr) or "")
-            if columns is not None:
-                own = np.flatnonzero(chunk.events == index)
-                columns.take(chunk, own, attr.raw_word, times, cpus, tids, self.threads)
+        switches = self.columns.get(SWITCH)
+        before = switches.count if switches is not None else 0
+        for index, columns, raw_word in self.wanted:
+            own = np.flatnonzero(chunk.events == index)
+            if len(own):
+                columns.take(chunk, own, raw_word, times, cpus, tids, self.threads)
+        if self.head.has_switches:
+            self.switches.take(chunk, self._told(chunk, cpus, before))
         self.gaps.take(losses, chunk.samples, times, cpus)
+
+    def _told(self, chunk: Chunk, cpus: NDArray[np.int32], before: int) -> Told | None:
+        """Return the chunk's sched_switch events, of which `before` are in the columns already from
+        earlier ones; None where they weren't asked who left and came."""
+        columns = self.columns.get(SWITCH)
+        if columns is None or not columns.columns.keys() >= {"prev_pid", "next_pid"}:
+            return None
+        own = np.flatnonzero(np.isin(chunk.events, self.switch_attrs))
+        new = slice(before, columns.count)
+        left, came = columns.columns["prev_pid"][new], columns.columns["next_pid"][new]
+        return Told(chunk.samples[own], cpus[own], left, came, before)
 
     def _check(
         self,
@@ -206,9 +226,12 @@ class _Reading:
                 self.head.where,
                 f"its events are {(self.end_ns - start_ns) / 1e9:,.0f} s apart, more than a day",
             )
-        events = {name: columns.events() for name, columns in self.columns.items()}
-        if SWITCH in events:
-            events[SWITCH] = self.switches.completed(events[SWITCH], start_ns, self.end_ns)
+        events = {}
+        for name in [*self.columns]:
+            columns = self.columns.pop(name)
+            events[name] = columns.events(
+                self.switches.missing(start_ns, self.end_ns) if name == SWITCH else None
+            )
         return Trace(
             where=self.head.where,
             start_ns=start_ns,

@@ -6,6 +6,9 @@ perf has two of these: PERF_RECORD_SWITCH_CPU_WIDE (`perf record --switch-events
 the thread that leaves the CPU, right after its sched_switch, and once from the one that comes
 (__perf_event_task_sched_out and _in in kernel/events/core.c). So only a switch from one such thread
 to another is missing.
+
+A CPU writes all of them into one buffer, whose order the file keeps: that tells which event belongs
+to which record, however coarse the clock is.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Events, Nanoseconds, Numbers
+from labctl.trace.model import Nanoseconds, Numbers
 from labctl.trace.numbering import Mask
 from labctl.trace.perf.chain import Chunk
 from labctl.trace.perf.gaps import MAX_CPUS
@@ -32,45 +35,60 @@ _HIGH = np.uint64(32)
 _RUNS, _SLEEPS = 0, 1
 """prev_state of who is runnable; of who isn't, in whichever way."""
 
+_NONE = -1
+_PLACE_BITS = 32
+
 
 @dataclass(frozen=True, slots=True)
-class _Records:
-    """As columns: `left`, in `state`, for `came`. `is_out`: written by the one that left."""
+class Missing:
+    """Hold switches that no event tells of, as columns in the file's order: `left`, in `state`, for
+    `came`. `place`: before which event, counted from the file's first, each belongs."""
 
     time_ns: Nanoseconds
     cpu: NDArray[np.int32]
     left: NDArray[np.int32]
     came: NDArray[np.int32]
-    state: NDArray[np.int8]
-    is_out: Mask
+    state: NDArray[np.int32]
+    place: NDArray[np.int64]
 
-    def take(self, chosen: NDArray[np.intp]) -> _Records:
-        return _Records(
-            self.time_ns[chosen],
-            self.cpu[chosen],
-            self.left[chosen],
-            self.came[chosen],
-            self.state[chosen],
-            self.is_out[chosen],
-        )
+    def __len__(self) -> int:
+        return len(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Hold the sched_switch events of a chunk in the file's order, as columns. `at`: where each
+    begins, in words; `before`: how many came before the chunk."""
+
+    at: NDArray[np.int64]
+    cpu: NDArray[np.int32]
+    left: Numbers
+    came: Numbers
+    before: int
 
 
 class Switches:
-    """Hold what these records of a file tell. `trailer`: as `Head` has it."""
+    """Find, chunk by chunk, what these records of a file tell and its events don't. `trailer`: as
+    `Head` has it."""
 
     def __init__(self, where: str, trailer: Mapping[int, int]) -> None:
         self._where = where
         self._trailer = trailer
-        self._parts: list[_Records] = []
+        self._parts: list[Missing] = []
+        # Of each CPU, as of the records that were taken: the switch that the last one was of, where
+        # it was written by the thread that left; and that of the last event, if no record of
+        # another switch has followed it.
+        self._half = np.full(MAX_CPUS, _NONE, dtype=np.int64)
+        self._event = np.full(MAX_CPUS, _NONE, dtype=np.int64)
+        self._is_told = np.zeros(MAX_CPUS, dtype=bool)
+        self.are_told = False
+        """Whether there are any."""
 
-    @property
-    def are_told(self) -> bool:
-        """Return whether there are any."""
-        return bool(self._parts)
-
-    def take(self, chunk: Chunk) -> None:
-        """Raise BrokenError where one can't be."""
+    def take(self, chunk: Chunk, told: Told | None) -> None:
+        """Take the chunk's records, and its events; None where these don't tell who left and came.
+        Raises BrokenError where a record can't be one."""
         words, at = chunk.words, chunk.switches
+        self.are_told |= len(at) > 0
         end = at + 2 + len(self._trailer)
         # struct { header, u32 next_prev_pid, next_prev_tid, sample_id { u32 pid, tid, ... } }
         other = (words[at + 1] >> _HIGH).astype(np.int32)
@@ -86,115 +104,92 @@ class Switches:
                 f"{cpu[first]} at {time_ns[first]} ns",
                 chunk.byte(at[first]),
             )
-        is_out = words[at] & _OUT != 0
-        state = np.where(words[at] & _OUT_RUNNABLE, _RUNS, _SLEEPS)
-        self._parts.append(
-            _Records(
-                time_ns,
-                cpu.astype(np.int32),
-                np.where(is_out, own, other),
-                np.where(is_out, other, own),
-                np.where(is_out, state, UNTOLD).astype(np.int8),
-                is_out,
-            )
-        )
-
-    def completed(self, events: Events, start_ns: int, end_ns: int) -> Events:
-        """Return a file's sched_switch events, with those that are missing between these moments.
-
-        Of the CPUs that any of them is of: of the others it was not to be recorded. Without its
-        fields prev_pid and next_pid, which tell what is missing, they stay as they are.
-        """
-        if (
-            not (self._parts and len(events))
-            or not {"prev_pid", "next_pid"} <= events.fields.keys()
-        ):
-            return events
-        names = _Records.__dataclass_fields__
-        found = _Records(*(np.concatenate([getattr(p, n) for p in self._parts]) for n in names))
+        if told is None:
+            return
+        self._is_told[told.cpu] = True
+        header = words[at]
+        is_out = header & _OUT != 0
+        left, came = np.where(is_out, own, other), np.where(is_out, other, own)
         # A thread that has died has no number any more: with such a one nothing can be put back.
-        is_in = (found.time_ns >= start_ns) & (found.time_ns <= end_ns)
-        found = found.take(np.flatnonzero(is_in & (found.left >= 0) & (found.came >= 0)))
-        found = found.take(np.argsort(found.time_ns, kind="stable"))
-        if not len(found.time_ns):
-            return events
-        missing = found.take(np.sort(_untold(found, events)))
-        if not len(missing.time_ns):
-            return events
-        fields = {"prev_pid": missing.left, "prev_state": missing.state, "next_pid": missing.came}
-        place = _places(missing, events)
-        return events.with_more(missing.time_ns, missing.cpu, missing.left, fields, place)
+        known = np.flatnonzero((left >= 0) & (came >= 0))
+        # By CPU, and on each in the order of its buffer.
+        order = known[_by_cpu(cpu[known])]
+        key, pair = cpu[order] << _PLACE_BITS | at[order], _pair(left[order], came[order])
+        first_halves = self._first_halves(cpu[order], pair, is_out[order])
+        order, key, pair = order[first_halves], key[first_halves], pair[first_halves]
+        new = order[self._untold(key, pair, told)]
+        if len(new):
+            new = np.sort(new)
+            state = np.where(header[new] & _OUT_RUNNABLE, _RUNS, _SLEEPS)
+            self._parts.append(
+                Missing(
+                    time_ns[new],
+                    cpu[new].astype(np.int32),
+                    left[new],
+                    came[new],
+                    np.where(is_out[new], state, UNTOLD).astype(np.int32),
+                    told.before + np.searchsorted(told.at, at[new]),
+                )
+            )
+
+    def _first_halves(
+        self, cpu: NDArray[np.int64], pair: NDArray[np.int64], is_out: Mask
+    ) -> NDArray[np.intp]:
+        """Return which aren't the second record of the switch that the CPU's last one was of."""
+        half = np.where(is_out, pair, _NONE)
+        before = np.append(_NONE, half[:-1])
+        starts = _starts(cpu)
+        before[starts] = self._half[cpu[starts]]
+        self._half[cpu] = half  # of equal indices the last one holds
+        return np.flatnonzero(is_out | (before != pair))
+
+    def _untold(self, key: NDArray[np.int64], pair: NDArray[np.int64], told: Told) -> Mask:
+        """Return which of these records, one of each switch, have no event of theirs right before
+        them."""
+        order = _by_cpu(told.cpu)
+        told_cpu = told.cpu[order].astype(np.int64)
+        told_key = told_cpu << _PLACE_BITS | told.at[order]
+        told_pair = _pair(told.left[order], told.came[order])
+        cpu = key >> _PLACE_BITS
+        last = np.searchsorted(told_key, key) - 1
+        is_here = last >= 0
+        is_here[is_here] = told_cpu[last[is_here]] == cpu[is_here]
+        starts = _starts(cpu)
+        event = np.full(len(key), _NONE)
+        event[starts] = self._event[cpu[starts]]
+        # One event tells of one switch: of those after it, of the first.
+        is_news = is_here.copy()
+        is_news[1:] &= (last[1:] != last[:-1]) | (cpu[1:] != cpu[:-1])
+        event[is_news] = told_pair[last[is_news]]
+        event[is_here & ~is_news] = _NONE
+        self._event[told_cpu] = told_pair
+        ends = np.append(starts[1:], len(cpu)) - 1 if len(cpu) else starts
+        after = np.searchsorted(told_key, (cpu[ends] + 1) << _PLACE_BITS) - 1
+        self._event[cpu[ends[last[ends] == after]]] = _NONE
+        found: Mask = event != pair
+        return found
+
+    def missing(self, start_ns: int, end_ns: int) -> Missing:
+        """Return what was found between these moments, of the CPUs that any event is of: of the
+        others they were not to be recorded."""
+        names = Missing.__dataclass_fields__
+        none = np.zeros(0, dtype=np.int32)
+        found = Missing(
+            *(np.concatenate([none, *(getattr(p, n) for p in self._parts)]) for n in names)
+        )
+        is_in = (found.time_ns >= start_ns) & (found.time_ns <= end_ns) & self._is_told[found.cpu]
+        return Missing(*(getattr(found, name)[is_in] for name in names))
 
 
-def _places(missing: _Records, events: Events) -> NDArray[np.intp]:
-    """Before which event each belongs: of those of its time, the one that presupposes it, since the
-    CPU had not gone to the thread that leaves it there; without such a one after all of them."""
-    place = np.searchsorted(events.time_ns, missing.time_ns, "right")
-    tied = np.flatnonzero(np.searchsorted(events.time_ns, missing.time_ns, "left") < place)
-    if not len(tied):
-        return place
-    left, came = events.fields["prev_pid"], events.fields["next_pid"]
-    order = np.argsort(events.cpu, kind="stable")
-    goes_on = np.zeros(len(events), dtype=bool)
-    goes_on[order[1:]] = (events.cpu[order[1:]] == events.cpu[order[:-1]]) & (
-        left[order[1:]] == came[order[:-1]]
-    )
-    breaks = np.flatnonzero(~goes_on & np.isin(events.time_ns, missing.time_ns[tied]))
-    presuppose: dict[tuple[int, int, int], list[int]] = {}
-    for at in breaks.tolist():
-        key = (int(events.cpu[at]), int(events.time_ns[at]), int(left[at]))
-        presuppose.setdefault(key, []).append(at)
-    # From the last on: several in a row presuppose each other, and an event the last of them.
-    for index in tied[::-1].tolist():
-        cpu, time_ns = int(missing.cpu[index]), int(missing.time_ns[index])
-        if found := presuppose.get((cpu, time_ns, int(missing.came[index]))):
-            place[index] = found.pop()
-            key = (cpu, time_ns, int(missing.left[index]))
-            presuppose.setdefault(key, []).append(int(place[index]))
-    return place
+def _by_cpu(cpu: NDArray[np.int64] | NDArray[np.int32]) -> NDArray[np.intp]:
+    return np.argsort(cpu.astype(np.uint16), kind="stable")
 
 
-def _untold(found: _Records, events: Events) -> NDArray[np.intp]:
-    """Records of switches that no event tells of, one of each, by CPU.
-
-    The two records of a switch follow each other. Its event is the last one of the CPU before them,
-    and comes after those of any other switch. A coarse clock gives several the same time.
-    """
-    cpus = np.unique(events.cpu)
-    known = np.flatnonzero(np.isin(found.cpu, cpus))
-    begin_ns = min(int(events.time_ns[0]), int(found.time_ns[0]))
-    # More than a day and more than 2^16 CPUs are refused, so that this has room.
-    length_ns = max(int(events.time_ns[-1]), int(found.time_ns[-1])) - begin_ns + 1
-    told, told_in = _in_rows(cpus, events.cpu, events.time_ns - begin_ns, length_ns)
-    pairs = _pair(events.fields["prev_pid"], events.fields["next_pid"])[told_in]
-    key, order = _in_rows(cpus, found.cpu[known], found.time_ns[known] - begin_ns, length_ns)
-    own = known[order]
-    row, pair, is_out = key // length_ns, _pair(found.left[own], found.came[own]), found.is_out[own]
-    is_second = np.zeros(len(own), dtype=bool)
-    is_second[1:] = ~is_out[1:] & is_out[:-1] & (pair[1:] == pair[:-1]) & (row[1:] == row[:-1])
-    first = np.flatnonzero(~is_second)
-    key, row, pair = key[first], row[first], pair[first]
-    # What tells of the switch before tells of no other one.
-    since = np.append(-1, key[:-1]) + (np.append(-1, pair[:-1]) == pair)
-    since = np.maximum(since, row * length_ns)
-    is_told = np.zeros(len(first), dtype=bool)
-    begin, end = np.searchsorted(told, key, "left"), np.searchsorted(told, key, "right")
-    # The last one that was earlier, and of those at the same time the first and the last.
-    for place in (begin - 1, begin, end - 1):
-        near = np.clip(place, 0, len(told) - 1)
-        is_it = (place >= 0) & (place < end) & (pairs[near] == pair)
-        is_told |= is_it & (told[near] >= since)
-    return own[first[~is_told]]
-
-
-def _in_rows(
-    cpus: NDArray[np.int32], cpu: NDArray[np.int32], since_ns: Nanoseconds, length_ns: int
-) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Moments as one number, a CPU's row after another's, and by it the order; of equal ones as
-    they were."""
-    key = np.searchsorted(cpus, cpu) * length_ns + since_ns
-    order = np.argsort(key, kind="stable")
-    return key[order], order
+def _starts(cpu: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return where another CPU's row begins."""
+    if not len(cpu):
+        return np.zeros(0, dtype=np.intp)
+    return np.append(0, np.flatnonzero(cpu[1:] != cpu[:-1]) + 1)
 
 
 def _pair(left: Numbers, came: Numbers) -> NDArray[np.int64]:

@@ -102,7 +102,7 @@ class Machine:
 
     def _tell(self, name: str, cpu: int, *values: int, late_ns: int = 0) -> None:
         time_ns, by = self.now + late_ns, self.running[cpu]
-        self.told.append(Told(time_ns, cpu, by, _sample(name, time_ns, cpu, by, values)))
+        self.told.append(Told(time_ns, cpu, by, event_sample(name, time_ns, cpu, by, values)))
 
     def _switch(self) -> None:
         cpu = self.dice.randrange(self.cpus)
@@ -188,7 +188,7 @@ class Machine:
                 else:
                     records.append(own[at].data)
                     at += 1
-        return perfdata(records, system="sched", events=_EVENTS, flags=FLAGS | 1 << 26)
+        return sched_perfdata(records)
 
     def raster(self, tid: int, start_ns: int, end_ns: int) -> np.ndarray:
         """What the thread does in each nanosecond."""
@@ -221,7 +221,12 @@ class Machine:
         return dict(found)
 
 
-def _sample(name: str, time_ns: int, cpu: int, by: int, values: tuple[int, ...]) -> bytes:
+def sched_perfdata(records: list[bytes]) -> bytes:
+    """perf.data of samples of scheduler events, and of perf's own records of switches."""
+    return perfdata(records, system="sched", events=_EVENTS, flags=FLAGS | 1 << 26)
+
+
+def event_sample(name: str, time_ns: int, cpu: int, by: int, values: tuple[int, ...]) -> bytes:
     number = _NUMBERS[name]
     raw = struct.pack("<HBBi", number, 0, 0, by) + struct.pack(f"<{len(values)}i", *values)
     raw += bytes(-(4 + len(raw)) % 8)
