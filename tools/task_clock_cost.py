@@ -15,7 +15,7 @@ import subprocess
 import click
 
 from labctl.collect import task_clock
-from labctl.collect.host_threads import ThreadRef
+from labctl.collect.collector import ThreadRef
 
 
 def us_per_switch(turns: int) -> float:

@@ -126,21 +126,20 @@ def _refuse_alone(context: click.Context) -> None:
 
 
 def _listed(places: StatePaths, accel: Requested, study: str) -> list[dict[str, Any]]:
-    from labctl.run.collectors.catalogue import COLLECTORS, here
+    from labctl.run.collectors.catalogue import tried
     from labctl.study.study import load_study
     from labctl.workloads.registry import checkers
 
-    at = here(places, accel, load_study(study, programs=checkers()).guest.image)
-    reasons = [known.why_unavailable(at) for known in COLLECTORS]
+    found = tried(places, accel, load_study(study, programs=checkers()).guest.image)
     return [
         {
-            "name": known.name,
-            "level": str(known.level),
-            "gives": known.gives,
+            "name": collector.name,
+            "level": str(collector.level),
+            "gives": collector.gives,
             "works": why is None,
             "reason": why,
         }
-        for known, why in zip(COLLECTORS, reasons, strict=True)
+        for collector, why in found.items()
     ]
 
 

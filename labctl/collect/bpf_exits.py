@@ -7,9 +7,13 @@ attaching and detaching take, some hundred milliseconds, is outside.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
-from collections.abc import Mapping
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,7 @@ from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.jsontext import parse_json
-from labctl.base.process import DIES_WITH_LABCTL, run
+from labctl.base.process import DIES_WITH_LABCTL, run, running
 from labctl.base.tracefs import with_tracefs
 
 RAW = "trace/exits.bpftrace.jsonl"
@@ -85,6 +89,12 @@ _HOSTS_PIDS = 0xEFFFFFFC
 # It says this wherever it may not lock all memory, and goes on.
 _SAID_ANYWAY = "RLIMIT_MEMLOCK"
 _WORDS = 300
+
+_ATTACH_S = 60.0
+"""bpftrace compiles its program each time: about half a second on an idle CPU."""
+_END_S = 30.0
+_REMIND_S = 0.5
+_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,3 +207,76 @@ def _by_key(data: Mapping[str, Any]) -> dict[tuple[int, int, int], int]:
             raise ValueError(f"{value!r} of {key}")
         found[thread, first, second] = value
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Hold what a bpftrace that is attached counts: from the first mark to the second."""
+
+    process: subprocess.Popen[bytes]
+
+    def mark(self) -> None:
+        """Raise BrokenError when bpftrace has ended."""
+        if self.process.poll() is not None:
+            raise BrokenError(f"bpftrace ended by itself with status {self.process.returncode}")
+        self.process.send_signal(MARK)
+
+
+@contextmanager
+def bpf_counting(
+    qemu: int, output: Path, *, cpus: CpuSet, keys_max: int = KEYS_MAX
+) -> Iterator[Window]:
+    """Attach bpftrace, running on `cpus`, to the process `qemu`; its counts are in `output` when
+    the block is over. `keys_max`: of each of its maps. Raises BrokenError, or DeadlineError,
+    where it doesn't start or end.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    errors = output.with_suffix(".stderr")
+    with (
+        open(output, "wb") as stdout,
+        open(errors, "wb") as stderr,
+        running(
+            command(qemu, os.getpid(), cpus),
+            stdout=stdout,
+            stderr=stderr,
+            env=environment(keys_max),
+        ) as process,
+    ):
+        deadline = Deadline.after(_ATTACH_S, "attaching bpftrace to KVM's tracepoints")
+        _wait_for(STARTED, process, output, errors, deadline)
+        process.send_signal(SHOW)
+        _wait_for(ATTACHED, process, output, errors, deadline)
+        yield Window(process)
+        _end(process)
+        if process.returncode != 0:
+            raise _failed(process, errors)
+    errors.unlink()
+
+
+def _wait_for(
+    word: str, process: subprocess.Popen[bytes], output: Path, errors: Path, deadline: Deadline
+) -> None:
+    while word not in output.read_text(errors="replace"):
+        if process.poll() is not None:
+            raise _failed(process, errors)
+        deadline.remaining()
+        time.sleep(_POLL_S)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """bpftrace looks whether it is to end only when a signal has interrupted its wait for events.
+    A SIGINT that comes between two waits, as while it is kept from its CPU, stays unseen until
+    another signal comes (seen with 0.17); a second SIGINT might kill it before it has printed."""
+    process.send_signal(signal.SIGINT)
+    deadline = Deadline.after(_END_S, "bpftrace's end")
+    while True:
+        try:
+            process.wait(min(_REMIND_S, deadline.remaining()))
+            return
+        except subprocess.TimeoutExpired:
+            process.send_signal(SHOW)
+
+
+def _failed(process: subprocess.Popen[bytes], errors: Path) -> BrokenError:
+    said = what_it_said(errors.read_text(errors="replace"))
+    return BrokenError(f"bpftrace ended with status {process.returncode}: {said}")

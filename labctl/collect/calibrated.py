@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
+from labctl.base.levels import Level
+from labctl.collect.collector import Collector, why_no_image
 from labctl.collect.known import Known, MissingReadingError
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
@@ -155,3 +157,21 @@ def _calibration(raw: TrialFolder) -> tuple[float, float | None]:
 
 def _unavailable(reason: str) -> Unavailable:
     return Unavailable(metric=METRIC, reason=reason)
+
+
+CALIBRATED = Collector(
+    name="calibrated",
+    order=140,
+    level=Level.COUNTERS,
+    gives="IPC without a PMU",
+    why_unavailable=why_no_image,
+    raw=(RAW,),
+    parse=lambda trial: parse(
+        trial.folder,
+        trial.readings,
+        calibratable=trial.calibratable,
+        rate_metric=trial.rate_metric,
+        kind=trial.kind,
+    ),
+)
+"""Counted once per image (`run/collectors/calibrate.py`), and stored with each trial."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from labctl.collect import perf_stat, side, snapshots
+from labctl.collect.collector import Source
 from labctl.collect.known import Known, MissingReadingError
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 
@@ -117,3 +118,13 @@ def _reading(
         return sample(metric, compute(), source=source, labels=labels)
     except MissingReadingError as error:
         return Unavailable(metric=sample_key(metric, labels), reason=str(error))
+
+
+NET = Source(order=110, parse=lambda trial: net_readings(trial.readings, kind=trial.kind))
+PER_OPERATION = Source(
+    order=150,
+    parse=lambda trial: per_operation_readings(
+        trial.readings, rate_metric=trial.rate_metric, kind=trial.kind
+    ),
+)
+"""Last: it divides what the others found."""

@@ -11,20 +11,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from labctl.base.errors import BrokenError
+from labctl.base.levels import Level
 from labctl.base.versions import is_older
 from labctl.collect import bpf_exits, perf_exits
 from labctl.collect.bpf_exits import Counted
+from labctl.collect.collector import Collector
+from labctl.collect.exit_counters import BPFTRACE, NONE, PERF, exit_counting, why_unavailable
 from labctl.collect.known import MissingReadingError
 from labctl.store.samples import Reading, Sample, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.exit_names import IDLE, VMX, exit_name, qemu_exit_name
 from labctl.trace.problems import EXITS, noted_problem
-
-EMULATED = "emulated: no VM exits."
-
-BPFTRACE, PERF, NONE = "bpftrace", "perf", "none"
-"""Sources of the count, as EXITS names them. None: natively."""
 
 BY_REASON = ("exits{reason}", "exit_time", "userspace_exits")
 
@@ -265,3 +263,16 @@ def _added(counts: Iterable[tuple[_K, int]]) -> dict[_K, int]:
 def _unavailable(metrics: Sequence[str], reason: str) -> Iterator[Unavailable]:
     for metric in metrics:
         yield Unavailable(metric=metric, reason=reason)
+
+
+COUNTED = Collector(
+    name="exits",
+    order=100,
+    level=Level.EXITS,
+    gives="VM exits by reason, and their time",
+    why_unavailable=why_unavailable,
+    attached=exit_counting,
+    raw=(files.EXITS, bpf_exits.RAW, perf_exits.RAW, perf_exits.REPORT),
+    recorders=("bpftrace", "perf"),
+    parse=lambda trial: parse(trial.folder),
+)

@@ -10,13 +10,16 @@ host took.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError
+from labctl.base.levels import Level
 from labctl.collect import side, task_clock
+from labctl.collect.collector import Collector, Snapshot, Target
 from labctl.collect.host_threads import ROLES, Threads, Used, ended_cpu_s, read_threads
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
@@ -175,3 +178,20 @@ def _rows(taken: Any, where: str) -> dict[int, _Ran]:
         raise BrokenError(
             f"{where}: expected what task clocks have counted, found something else ({error!r})"
         ) from error
+
+
+@contextmanager
+def _attached(target: Target) -> Iterator[Snapshot]:
+    with task_clock.counting(target.known_threads(), target.trial_cpus) as clocks:
+        yield clocks.read
+
+
+TASK_CLOCK = Collector(
+    name="task-clock",
+    order=20,
+    level=Level.COUNTERS,
+    gives="which CPUs unbound threads used",
+    why_unavailable=lambda _: task_clock.why_unavailable(),
+    attached=_attached,
+    parse=lambda trial: parse(trial.folder),
+)

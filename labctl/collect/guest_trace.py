@@ -6,39 +6,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from labctl.base.levels import Level
+from labctl.base.tuning import Kind
+from labctl.collect.collector import Attaching, Collector, Here, why_no_image
+from labctl.collect.guest_recorder import guest_tracing
 from labctl.collect.waiting import no_waiting, waiting
 from labctl.store.samples import Reading, Unavailable, sample
-from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.clocks import stored_clock_map
+from labctl.trace.clocks import ClockMap, stored_clock_map
 from labctl.trace.model import Trace
 from labctl.trace.problems import GUEST_TRACE, noted_problem
 from labctl.trace.process_tree import process_tree
 from labctl.trace.sched import has_switches, schedule
 from labctl.trace.threads import Thread, Window, stored_window
 from labctl.trace.timeline.recordings import Traces
-from labctl.trace.tracepoints import (
-    FORK,
-    MIGRATE,
-    SWITCH,
-    TIMER_EXPIRE,
-    TIMER_START,
-    WAKEUPS,
-    WAKING,
-)
-
-EVENTS = (
-    SWITCH,
-    WAKING,
-    *WAKEUPS,
-    MIGRATE,
-    FORK,
-    TIMER_START,
-    TIMER_EXPIRE,
-)
-"""Events that perf records there: who runs, who waits, whose child that is, and when a timer was
-due.
-"""
+from labctl.trace.tracepoints import SWITCH
 
 _ROLE = "workload"
 """Role of the workload's threads, as natively in the host's trace: here they wait for the guest's
@@ -63,7 +45,7 @@ def parse(traces: Traces, *, kind: str) -> Iterator[Reading]:
         return
     if problem is None and not raw.has(files.GUEST) and not raw.has(files.CLOCKS):
         return
-    yield _clock_error(raw)
+    yield _clock_error(stored_clock_map(raw))
     window = stored_window(raw)
     trace = _covering(traces.guest, window) if problem is None else problem
     if isinstance(trace, str):
@@ -106,8 +88,7 @@ def _readings(trace: Trace, window: Window) -> Iterator[Reading]:
     yield sample("lost_events", trace.lost, source=files.GUEST, labels=_OF_GUEST)
 
 
-def _clock_error(raw: TrialFolder) -> Reading:
-    found = stored_clock_map(raw)
+def _clock_error(found: ClockMap | str) -> Reading:
     if isinstance(found, str):
         return Unavailable(metric="clock_error", reason=f"{found}.")
     error_s = found.error_ns / 1e9
@@ -117,3 +98,23 @@ def _clock_error(raw: TrialFolder) -> Reading:
 def _unavailable(reason: str, *metrics: str) -> Iterator[Unavailable]:
     for metric in metrics:
         yield Unavailable(metric=metric, reason=reason)
+
+
+def _why_unavailable(at: Here) -> str | None:
+    if at.tree is not None and not (at.tree / "usr/bin/perf").exists():
+        return "the guest image has no perf."
+    return why_no_image(at)
+
+
+TRACE = Collector(
+    name="guest-trace",
+    order=80,
+    level=Level.TRACE,
+    gives="the guest's scheduler",
+    sides=(Kind.GUEST,),
+    why_unavailable=_why_unavailable,
+    attaching=Attaching.BEFORE_COMMAND,
+    attached=guest_tracing,
+    raw=(files.GUEST, files.CLOCKS, files.CLOCK_DISCIPLINE),
+    parse=lambda trial: parse(trial.traces, kind=trial.kind),
+)

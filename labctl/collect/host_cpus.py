@@ -3,11 +3,20 @@ how fast they were, and how long idle ones could take to wake up (METHOD rules 3
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.errors import BrokenError
-from labctl.base.latency_qos import NO_LIMIT_US
+from labctl.base.errors import BrokenError, LabctlError
+from labctl.base.latency_qos import NO_LIMIT_US, limit_or_reason
+from labctl.base.levels import Level
+from labctl.collect.collector import Attaching, Collector, Snapshot, Target
+from labctl.collect.perf_attached import perf_attached
+from labctl.collect.perf_stat_probe import Countable, output_options, tried
 from labctl.collect.perf_stat_text import counts, read_counters, totals
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Unavailable, sample
@@ -19,9 +28,12 @@ LIMIT = "cpu_latency_limit_us"
 FREQUENCY = "frequency.txt"
 FREQUENCY_PROBLEM = "frequency-problem.txt"
 
-_APERF, _MPERF, TSC, TIME = "msr/aperf/", "msr/mperf/", "msr/tsc/", "cpu-clock"
-EVENTS = (_APERF, _MPERF, TSC, TIME)
+_APERF, _MPERF, _TSC, _TIME = "msr/aperf/", "msr/mperf/", "msr/tsc/", "cpu-clock"
+EVENTS = (_APERF, _MPERF, _TSC, _TIME)
 """Free-running registers, which need no counter of the PMU's (arch/x86/events/msr.c)."""
+
+_MSR = Path("/sys/bus/event_source/devices/msr/events")
+_SPIN = "import time\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass"
 
 
 def command(cpus: CpuSet, output: Sequence[str]) -> tuple[str, ...]:
@@ -40,6 +52,48 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
     yield _sibling_cpu(snapshots)
     yield _frequency(raw)
     yield _latency_limit(snapshots)
+
+
+def frequency_countable(msr: Path = _MSR) -> Countable:
+    """Return whether perf can read the registers that tell the CPUs' true frequency, on all of
+    them."""
+    if not (msr / "aperf").exists():
+        return Countable(
+            problem="the kernel offers no APERF and MPERF (perf's 'msr' events), as in most "
+            "virtual machines."
+        )
+    try:
+        output = output_options()
+        found = tried(EVENTS, output, "--all-cpus")
+    except LabctlError as error:
+        return Countable(problem=f"perf can't be used: {error.message}.")
+    if isinstance(found, str):
+        return Countable(problem=found)
+    if isinstance(why := counts(found, EVENTS), str):
+        return Countable(problem=why)
+    return Countable(events=EVENTS, output=output)
+
+
+def measured_tsc_hz(cpu: int, msr: Path = _MSR) -> float | None:
+    """Return the rate of a busy CPU's time-stamp counter in Hz, for hosts that don't declare it
+    constant: it may follow the CPU's clock and stop while the CPU sleeps. None where perf can't
+    read the counter."""
+    if not (msr / "tsc").exists():
+        return None
+    events = (_TSC, _TIME)
+    try:
+        found = tried(events, output_options(), "--cpu", str(cpu), program=_busy(cpu))
+    except LabctlError:
+        return None
+    read = found if isinstance(found, str) else counts(found, events)
+    if isinstance(read, str):
+        return None
+    ticks, time_ms = read
+    return ticks / (time_ms / 1000) if ticks > 0 and time_ms > 0 else None
+
+
+def _busy(cpu: int) -> tuple[str, ...]:
+    return ("taskset", "--cpu-list", str(cpu), sys.executable, "-I", "-c", _SPIN)
 
 
 def _sibling_cpu(snapshots: Snapshots) -> Reading:
@@ -92,3 +146,40 @@ def _latency_limit(snapshots: Snapshots) -> Reading:
         reason = "nobody limited how long an idle CPU may take to wake up."
         return Unavailable(metric=metric, reason=reason)
     return sample(metric, found / 1e6, source=RAW)
+
+
+@cache
+def _countable() -> Countable:
+    """Tell whether it can be counted, probed once per process: the answer is the host's."""
+    return frequency_countable()
+
+
+@contextmanager
+def _attached(target: Target) -> Iterator[Snapshot]:
+    """Count how fast the trial's CPUs are meanwhile, or store the reason why not in its place."""
+    can = _countable()
+    if can.problem is not None:
+        target.folder.write_raw(FREQUENCY_PROBLEM, can.problem)
+        yield _limit
+        return
+    with perf_attached(command(target.trial_cpus, can.output)) as printed:
+        yield _limit
+    target.folder.write_raw(FREQUENCY, printed.text)
+
+
+def _limit() -> dict[str, Any]:
+    return {LIMIT: limit_or_reason()}
+
+
+CPU_FREQUENCY = Collector(
+    name="frequency",
+    order=30,
+    level=Level.COUNTERS,
+    gives="the CPUs' true frequency",
+    why_unavailable=lambda _: _countable().problem,
+    attaching=Attaching.COUNTERS,
+    attached=_attached,
+    raw=(FREQUENCY, FREQUENCY_PROBLEM),
+    recorders=("perf",),
+    parse=lambda trial: parse(trial.folder),
+)

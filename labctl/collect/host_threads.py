@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import BrokenError
+from labctl.base.levels import Level
 from labctl.collect import side
+from labctl.collect.collector import Collector, Here, Snapshot, Target, ThreadRef
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
@@ -30,16 +33,6 @@ _SWITCHES = {
     "involuntary": re.compile(r"^nonvoluntary_ctxt_switches:\s+(\d+)$", re.M),
 }
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(.*)$", re.M)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadRef:
-    """Refer to a thread. `index`: its number among those of its role."""
-
-    pid: int
-    tid: int
-    role: str
-    index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,3 +319,26 @@ def _cpu(role: str, value: float, source: str) -> Sample:
 
 def _kept(text: str, starts: tuple[str, ...]) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if line.startswith(starts))
+
+
+@contextmanager
+def _attached(target: Target) -> Iterator[Snapshot]:
+    yield lambda: snapshot(target.known_threads())
+
+
+def _why_unavailable(_: Here) -> str | None:
+    if Path("/proc/self/schedstat").exists():
+        return None
+    return "the kernel has no /proc/PID/schedstat (CONFIG_SCHED_INFO)."
+
+
+THREADS = Collector(
+    name="threads",
+    order=10,
+    level=Level.COUNTERS,
+    gives="CPU time, run delay, switches of QEMU's",
+    why_unavailable=_why_unavailable,
+    attached=_attached,
+    raw=(RAW,),
+    parse=lambda trial: parse(trial.folder),
+)

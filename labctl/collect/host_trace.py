@@ -8,18 +8,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
+from labctl.base.levels import Level
+from labctl.collect import perf_record
+from labctl.collect.collector import Attaching, Collector, Target, ThreadRef
+from labctl.collect.recorded_events import trial_events
 from labctl.collect.snapshots import Snapshots, read_snapshots
 from labctl.collect.waiting import no_waiting, waiting, why_unknown
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.trace import files
 from labctl.trace.model import Trace
-from labctl.trace.problems import HOST_TRACE, noted_problem
+from labctl.trace.problems import HOST_TRACE, note_problem, noted_problem
 from labctl.trace.process_tree import process_tree
 from labctl.trace.sched import Schedule, has_switches, schedule
 from labctl.trace.threads import Thread, stored_threads
 from labctl.trace.timeline.recordings import Traces
+from labctl.trace.tracepoints import SWITCH
 
 
 def parse(traces: Traces) -> Iterator[Reading]:
@@ -96,3 +103,47 @@ def _nothing(of: str, threads: Sequence[Thread], reason: str) -> Iterator[Unavai
     for role in dict.fromkeys(thread.role for thread in threads):
         yield Unavailable(metric=sample_key("cpu_time", {"thread": role}), reason=reason)
     yield from no_waiting(of, [thread for thread in threads if thread.role == of], reason)
+
+
+@contextmanager
+def _attached(target: Target) -> Iterator[None]:
+    """Store perf's file of the trial, with the owners of its threads; or why there is none."""
+    before = _threads(target)
+    with perf_record.recording(
+        target.folder.path / files.HOST,
+        trial_events(target),
+        cpus=target.housekeeping(),
+        limit_mib=target.room_mib if target.is_traced else 0,
+    ) as recorded:
+        yield
+        after = _threads(target)
+    if recorded.problem is not None:
+        note_problem(target.folder, HOST_TRACE, recorded.problem)
+    # Those that have ended, and those that came. A number that was given anew is the last's.
+    target.folder.write_raw_json(files.THREADS, list((before | after).values()))
+
+
+def _threads(target: Target) -> dict[int, dict[str, object]]:
+    return {ref.tid: _told(ref) for ref in target.threads()}
+
+
+def _told(ref: ThreadRef) -> dict[str, object]:
+    try:
+        name = Path(f"/proc/{ref.pid}/task/{ref.tid}/comm").read_text().strip()
+    except OSError:
+        name = ""
+    return {"tid": ref.tid, "pid": ref.pid, "role": ref.role, "index": ref.index, "name": name}
+
+
+TRACE = Collector(
+    name="host-trace",
+    order=70,
+    level=Level.TRACE,
+    gives="the host's scheduler: who waited for whom",
+    why_unavailable=lambda _: perf_record.why_unavailable(SWITCH),
+    attaching=Attaching.RECORDERS,
+    attached=_attached,
+    raw=(files.HOST, files.THREADS),
+    recorders=("perf",),
+    parse=lambda trial: parse(trial.traces),
+)

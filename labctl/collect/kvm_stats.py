@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from labctl.base.errors import BrokenError
+from labctl.base.levels import Level
+from labctl.base.tuning import Kind
+from labctl.collect.collector import Collector, Here, Snapshot, Target
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
+
+EMULATED = "emulated: no VM exits."
+_UNKNOWN = "nobody knows yet whether KVM works here: 'labctl host accel' finds out."
 
 KEY = "query_stats"
 METRICS = ("exits", "halt_poll", "halt_poll_time", "kvm_stat")
@@ -46,7 +53,7 @@ def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
         yield _per_second("exits", 0, snapshots, {})
         return
     if accelerator == "tcg":
-        yield from _unavailable("emulated: no VM exits.")
+        yield from _unavailable(EMULATED)
         return
     if KEY not in snapshots.before or KEY not in snapshots.after:
         yield from _unavailable("QEMU was not asked for KVM's statistics.")
@@ -72,6 +79,13 @@ def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
         if "exits" in changes[vcpu]:
             labels = {"vcpu": str(number)}
             yield _per_second("exits", changes[vcpu]["exits"], snapshots, labels)
+
+
+def why_no_exits(at: Here) -> str | None:
+    """Return why a guest has no VM exits here, a sentence, or None."""
+    if at.accelerator is None:
+        return _UNKNOWN
+    return EMULATED if at.accelerator == "tcg" else None
 
 
 def exits_by_vcpu(counters: Mapping[str, Any]) -> Mapping[str, int] | None:
@@ -170,3 +184,20 @@ def _unavailable(reason: str) -> Iterator[Reading]:
 
 def _per_second(metric: str, count: int, snapshots: Snapshots, labels: Mapping[str, str]) -> Sample:
     return sample(metric, count / snapshots.seconds, source=RAW, labels=labels)
+
+
+@contextmanager
+def _attached(target: Target) -> Iterator[Snapshot]:
+    yield target.counters
+
+
+KVM_STATS = Collector(
+    name="kvm-stats",
+    order=60,
+    level=Level.COUNTERS,
+    gives="all VM exits, halt polling",
+    sides=(Kind.GUEST,),
+    why_unavailable=why_no_exits,
+    attached=_attached,
+    parse=lambda trial: parse(trial.folder, accelerator=trial.accelerator),
+)

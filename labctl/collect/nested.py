@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 from labctl.base.errors import UsageError
 from labctl.base.percentiles import SAMPLES_BEYOND
+from labctl.collect.collector import Source
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.trace import files
 from labctl.trace.timeline.lanes import Timeline
@@ -78,3 +79,16 @@ def _why_none(timeline: Timeline, share: str) -> str:
 
 def _problems(timeline: Timeline) -> str:
     return " ".join(timeline.problems) or "no wake-up of the workload was recorded."
+
+
+LATE_WAKEUPS = Source(
+    order=90,
+    parse=lambda trial: parse(
+        trial.traces,
+        program=trial.program,
+        kind=trial.kind,
+        accelerator=trial.accelerator,
+        own=trial.own,
+    ),
+)
+"""Made of the traces of both sides."""

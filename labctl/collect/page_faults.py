@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labctl.base.errors import BrokenError
+from labctl.collect.collector import Source
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
@@ -73,3 +74,7 @@ def _counted(snapshots: Snapshots) -> Mapping[str, int] | str:
 
 def _faults(row: Mapping[str, Any], snapshots: Snapshots) -> dict[str, int]:
     return faults(str(row["stat"]), snapshots.where)
+
+
+PAGE_FAULTS = Source(order=40, parse=lambda trial: parse(trial.folder))
+"""Made of what `threads` has in its snapshots."""

@@ -8,9 +8,16 @@ threads) with user instructions natively (`:u`), kernel with kernel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 from labctl.base.errors import BrokenError
+from labctl.base.levels import Level
+from labctl.base.tuning import Kind
+from labctl.collect.collector import Attaching, Collector, Here, RawTrial, Target
+from labctl.collect.perf_attached import perf_attached
+from labctl.collect.perf_stat_probe import Countable, pmu_countable
 from labctl.collect.perf_stat_text import counts, read_counters, totals
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
@@ -19,8 +26,11 @@ RAW = "perf-stat.txt"
 LEFT_OUT = "perf-stat-left-out.json"
 """Events that this host can't count beside the others, and why."""
 
-ENVIRONMENT = {"LC_ALL": "C"}
-"""Some locales have perf write decimal commas into its JSON."""
+PROBLEM = "perf-stat-problem.txt"
+_NO_GUEST_CODE = (
+    "guests are emulated here: guest-only events count nothing, as to the host a guest is user "
+    "code."
+)
 
 _IPC = "ipc{source=pmu}"
 _SUFFIX = {"guest": "G", "native": ""}
@@ -41,7 +51,7 @@ def user_events(kind: str) -> tuple[str, ...]:
 
 def wanted_events(kind: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
     """Return what is counted beside `user_events` as far as the PMU has counters for it, the most
-    wanted first: of each the choices, of which the first is taken that fits whole."""
+    wanted first, each with its choices."""
     kernel = _in_mode(kind, "k", "cycles", "instructions")
     return (
         ((*kernel, *(("cycles:H",) if kind == "guest" else ())),),
@@ -55,6 +65,13 @@ def wanted_events(kind: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
         ),
         *((_in_mode(kind, "u", event),) for event in _STALLS.values()),
     )
+
+
+@cache
+def countable(kind: str) -> Countable:
+    """Return what this host can count of a `kind` of machine ("guest" or "native"). Probed once per
+    process: the answer is the host's."""
+    return pmu_countable(user_events(kind), wanted_events(kind))
 
 
 def _in_mode(kind: str, mode: str, *events: str) -> tuple[str, ...]:
@@ -197,3 +214,50 @@ def _left_out(raw: TrialFolder) -> dict[str, Any]:
 def _none_of(event: str) -> str:
     why = ": without KVM a guest is user code to the host" if event.endswith("G") else ""
     return f"perf counted no {event} at all{why}."
+
+
+@contextmanager
+def _attached(target: Target) -> Iterator[None]:
+    """Run perf stat on the vCPU threads, natively on the waiting command; or store why it can't."""
+    kind = str(target.kind)
+    can = countable(kind)
+    if can.problem is not None:
+        target.folder.write_raw(PROBLEM, can.problem)
+        yield
+        return
+    target.folder.write_raw_json(LEFT_OUT, dict(can.left_out))
+    ids = target.vcpu_tids if target.pid is None else (target.pid,)
+    with perf_attached(command(kind, ids, can.events, can.output)) as printed:
+        yield
+    target.folder.write_raw(RAW, printed.text)
+
+
+def _why_unavailable(kind: Kind, at: Here) -> str | None:
+    if problem := countable(str(kind)).problem:
+        return problem
+    return _NO_GUEST_CODE if kind is Kind.GUEST and at.accelerator == "tcg" else None
+
+
+def _parsed(kind: Kind, trial: RawTrial) -> Iterator[Reading]:
+    if trial.kind == str(kind):
+        problem = trial.folder.read_text(PROBLEM) if trial.folder.has(PROBLEM) else None
+        yield from parse(trial.folder, kind=trial.kind, problem=problem)
+
+
+def _of(kind: Kind) -> Collector:
+    return Collector(
+        name=f"perf-stat ({kind})",
+        order=130,
+        level=Level.COUNTERS,
+        gives="IPC, cache and branch misses, stalls",
+        sides=(kind,),
+        why_unavailable=partial(_why_unavailable, kind),
+        attaching=Attaching.COUNTERS,
+        attached=_attached,
+        raw=(RAW, LEFT_OUT, PROBLEM),
+        recorders=("perf",),
+        parse=partial(_parsed, kind),
+    )
+
+
+GUEST, NATIVE = _of(Kind.GUEST), _of(Kind.NATIVE)

@@ -3,24 +3,21 @@ processes."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.process import run
 from labctl.base.versions import is_older
-from labctl.collect import host_cpus
-from labctl.collect.perf_stat import ENVIRONMENT, user_events, wanted_events
 from labctl.collect.perf_stat_text import Counter, counts, read_counters, totals
+
+ENVIRONMENT = {"LC_ALL": "C"}
+"""Some locales have perf write decimal commas into its JSON."""
 
 _JSON_SINCE = "6.0"
 """perf stat's --json-output came with commit df936cadfb58 (August 2022)."""
 _PROBING_S = 20.0
-_MSR = Path("/sys/bus/event_source/devices/msr/events")
-_SPIN = "import time\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +32,11 @@ class Countable:
     output: tuple[str, ...] = ()
 
 
-def countable(kind: str) -> Countable:
-    """Return what this host can count of a `kind` of machine ("guest" or "native").
+def pmu_countable(
+    needed: tuple[str, ...], wanted: Sequence[Sequence[tuple[str, ...]]]
+) -> Countable:
+    """Return whether this host's PMU counts the events that are `needed`, and which of those that
+    are `wanted`: of each the first choice that fits whole.
 
     Events that share a counter are worth nothing (METHOD 12: any multiplexing), so each further
     event is tried together with those before it. On a process as short as `true` nothing is
@@ -44,8 +44,7 @@ def countable(kind: str) -> Countable:
     """
     try:
         output = output_options()
-        needed = user_events(kind)
-        found = _tried(needed, output)
+        found = tried(needed, output)
     except LabctlError as error:
         return Countable(problem=f"perf can't be used: {error.message}.")
     if isinstance(found, str):
@@ -56,49 +55,7 @@ def countable(kind: str) -> Countable:
         return Countable(problem=f"no PMU: perf calls {named} not supported.")
     if isinstance(why := counts(found, needed), str):
         return Countable(problem=f"the PMU has too few counters: {why}")
-    return _with_wanted(kind, needed, output)
-
-
-def frequency_countable(msr: Path = _MSR) -> Countable:
-    """Return whether perf can read the registers that tell the CPUs' true frequency, on all of
-    them."""
-    if not (msr / "aperf").exists():
-        return Countable(
-            problem="the kernel offers no APERF and MPERF (perf's 'msr' events), as in most "
-            "virtual machines."
-        )
-    try:
-        output = output_options()
-        found = _tried(host_cpus.EVENTS, output, "--all-cpus")
-    except LabctlError as error:
-        return Countable(problem=f"perf can't be used: {error.message}.")
-    if isinstance(found, str):
-        return Countable(problem=found)
-    if isinstance(why := counts(found, host_cpus.EVENTS), str):
-        return Countable(problem=why)
-    return Countable(events=host_cpus.EVENTS, output=output)
-
-
-def measured_tsc_hz(cpu: int, msr: Path = _MSR) -> float | None:
-    """Return the rate of a busy CPU's time-stamp counter in Hz, for hosts that don't declare it
-    constant: it may follow the CPU's clock and stop while the CPU sleeps. None where perf can't
-    read the counter."""
-    if not (msr / "tsc").exists():
-        return None
-    events = (host_cpus.TSC, host_cpus.TIME)
-    try:
-        found = _tried(events, output_options(), "--cpu", str(cpu), program=_busy(cpu))
-    except LabctlError:
-        return None
-    read = found if isinstance(found, str) else counts(found, events)
-    if isinstance(read, str):
-        return None
-    ticks, time_ms = read
-    return ticks / (time_ms / 1000) if ticks > 0 and time_ms > 0 else None
-
-
-def _busy(cpu: int) -> tuple[str, ...]:
-    return ("taskset", "--cpu-list", str(cpu), sys.executable, "-I", "-c", _SPIN)
+    return _with_wanted(needed, wanted, output)
 
 
 def output_options() -> tuple[str, ...]:
@@ -108,10 +65,30 @@ def output_options() -> tuple[str, ...]:
     return ("-x,",) if is_older(version, _JSON_SINCE) else ("--json-output",)
 
 
-def _with_wanted(kind: str, needed: tuple[str, ...], output: tuple[str, ...]) -> Countable:
+def tried(
+    events: Sequence[str], output: Sequence[str], *options: str, program: Sequence[str] = ("true",)
+) -> Mapping[str, Counter] | str:
+    """Return what perf counts of a short process; a sentence when it refuses."""
+    argv = ("perf", "stat", *output, *options, "--event", ",".join(events), *program)
+    deadline = Deadline.after(_PROBING_S, "probing perf")
+    done = run(argv, deadline=deadline, check=False, env=ENVIRONMENT)
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        return f"perf can't count here: {said[0] if said else 'it said nothing'}"
+    try:
+        return totals(read_counters(done.stderr, "perf stat"))
+    except BrokenError as error:
+        return f"perf can't be used: {error.message}."
+
+
+def _with_wanted(
+    needed: tuple[str, ...],
+    wanted: Sequence[Sequence[tuple[str, ...]]],
+    output: tuple[str, ...],
+) -> Countable:
     events = needed
     left_out: dict[str, str] = {}
-    for choices in wanted_events(kind):
+    for choices in wanted:
         refused: dict[str, str] = {}
         for choice in choices:
             why = _why_not(events, choice, output)
@@ -126,7 +103,7 @@ def _with_wanted(kind: str, needed: tuple[str, ...], output: tuple[str, ...]) ->
 def _why_not(events: tuple[str, ...], choice: tuple[str, ...], output: Sequence[str]) -> str | None:
     """Return a sentence on why these can't be counted beside those, None when they can."""
     try:
-        found = _tried((*events, *choice), output)
+        found = tried((*events, *choice), output)
     except LabctlError as error:
         return f"perf can't be used: {error.message}."
     if isinstance(found, str):
@@ -140,19 +117,3 @@ def _why_not(events: tuple[str, ...], choice: tuple[str, ...], output: Sequence[
             ", and shared counters are worth nothing."
         )
     return None
-
-
-def _tried(
-    events: Sequence[str], output: Sequence[str], *options: str, program: Sequence[str] = ("true",)
-) -> Mapping[str, Counter] | str:
-    """Return what perf counts of a short process; a sentence when it refuses."""
-    argv = ("perf", "stat", *output, *options, "--event", ",".join(events), *program)
-    deadline = Deadline.after(_PROBING_S, "probing perf")
-    done = run(argv, deadline=deadline, check=False, env=ENVIRONMENT)
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        return f"perf can't count here: {said[0] if said else 'it said nothing'}"
-    try:
-        return totals(read_counters(done.stderr, "perf stat"))
-    except BrokenError as error:
-        return f"perf can't be used: {error.message}."

@@ -19,7 +19,7 @@ from typing import Any
 
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError
-from labctl.collect.host_threads import ThreadRef
+from labctl.collect.collector import ThreadRef
 
 KEY = "task_clock"
 """Key of a snapshot: a list of the threads' run times, or {"unavailable": reason}."""

@@ -17,8 +17,10 @@ from typing import Any, cast
 import pytest
 
 from labctl.base.tuning import Kind
-from labctl.collect.host_threads import ThreadRef
+from labctl.collect.collector import Target, ThreadRef
 from labctl.run.guests.bench import Bench
+from labctl.store.trial import TrialFolder
+from tests.unit.collect.targets import target
 
 VCPUS = 2
 
@@ -47,9 +49,7 @@ class Firmware:
         return answer["return"]
 
     def counters(self) -> dict[str, Any]:
-        return {
-            "query_stats": [self.ask("query-stats", target=target) for target in ("vcpu", "vm")]
-        }
+        return {"query_stats": [self.ask("query-stats", target=of) for of in ("vcpu", "vm")]}
 
     @property
     def bench(self) -> Bench:
@@ -61,6 +61,16 @@ class Firmware:
             counters=self.counters,
         )
         return cast(Bench, made)
+
+    def target(self, folder: TrialFolder) -> Target:
+        bench = self.bench
+        return target(
+            folder,
+            accelerator="kvm",
+            vcpu_tids=bench.vcpu_tids,
+            threads=bench.threads,
+            counters=bench.counters,
+        )
 
 
 def _rom(code: bytes) -> bytes:

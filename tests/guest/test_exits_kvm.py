@@ -10,21 +10,18 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from labctl.base.tracefs import with_tracefs
 from labctl.base.tuning import Kind
-from labctl.collect import bpf_exits, exits, kvm_stats
-from labctl.run.collectors import exit_counting
-from labctl.run.guests.bench import Bench
-from labctl.run.guests.lab import Lab
+from labctl.collect import bpf_exits, exit_counters, exits, kvm_stats
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from tests.guest.conftest import DISTURBED
 from tests.guest.firmware import PORT_AND_MEMORY_IO, PORT_IO, VCPUS, Firmware, started
+from tests.unit.collect.targets import target
 
 pytestmark = [DISTURBED, pytest.mark.kvm]
 
@@ -32,15 +29,6 @@ CPUS = frozenset(os.sched_getaffinity(0))
 
 _OF_A_REASON = r"exits\{reason=[^,]*\}"
 """Not of a vCPU's alone."""
-
-
-LAB = cast(
-    Lab,
-    SimpleNamespace(
-        accelerator=SimpleNamespace(name="kvm"),
-        pin_plan_for=lambda _: SimpleNamespace(housekeeping=CPUS),
-    ),
-)
 
 
 @pytest.fixture
@@ -129,8 +117,8 @@ def counter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """What counts: BPF, or what there is without it."""
     name: str = request.param
     if name == "perf":
-        monkeypatch.setattr(exit_counting, "why_no_bpf", lambda: "BPF can't be used: a test.")
-    elif problem := exit_counting.why_no_bpf():
+        monkeypatch.setattr(exit_counters, "why_no_bpf", lambda: "BPF can't be used: a test.")
+    elif problem := exit_counters.why_no_bpf():
         pytest.skip(problem)
     return name
 
@@ -155,7 +143,7 @@ def test_returns_to_qemu_are_of_each_reason_as_many_as_perf_counts_beside(
         began = time.monotonic()
         with (
             _perf_counts(event, guest.pid, *filters) as around,
-            exit_counting.exit_counting(LAB, guest.bench, raw),
+            exit_counters.exit_counting(guest.target(raw)),
         ):
             opened = time.monotonic()
             with _perf_counts(event, guest.pid, *filters) as within:
@@ -186,7 +174,7 @@ def test_reasons_add_up_to_kvms_total_or_are_unavailable_where_kvm_tells_none(
     raw = TrialFolder(tmp_path / "trial")
     with (
         _perf_counts("kvm:kvm_exit", firmware.pid) as around,
-        exit_counting.exit_counting(LAB, firmware.bench, raw),
+        exit_counters.exit_counting(firmware.target(raw)),
         _perf_counts("kvm:kvm_exit", firmware.pid) as within,
     ):
         time.sleep(1)
@@ -215,10 +203,9 @@ def test_emulated_there_are_none_and_natively_they_take_no_time(tmp_path: Path) 
     emulated, native = TrialFolder(tmp_path / "emulated"), TrialFolder(tmp_path / "native")
     for folder in (emulated, native):
         folder.path.mkdir()
-    tcg = cast(Lab, SimpleNamespace(accelerator=SimpleNamespace(name="tcg")))
-    with exit_counting.exit_counting(tcg, cast(Bench, SimpleNamespace(kind=Kind.GUEST)), emulated):
+    with exit_counters.exit_counting(target(emulated)):
         pass
-    with exit_counting.exit_counting(tcg, cast(Bench, SimpleNamespace(kind=Kind.NATIVE)), native):
+    with exit_counters.exit_counting(target(native, kind=Kind.NATIVE)):
         pass
     assert "emulated" in _reasons(list(exits.parse(emulated)))["exits{reason}"]
     assert _values(list(exits.parse(native)))["exit_time"] == 0
@@ -228,7 +215,7 @@ def test_the_program_adds_up_counts_and_times_by_thread_and_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With system calls for exits, as KVM in software has none that a tracepoint tells."""
-    if problem := exit_counting.why_no_bpf():
+    if problem := exit_counters.why_no_bpf():
         pytest.skip(problem)
     script = bpf_exits._SCRIPT
     for was, now in (
@@ -243,7 +230,7 @@ def test_the_program_adds_up_counts_and_times_by_thread_and_reason(
     output = tmp_path / "counted.jsonl"
     with subprocess.Popen(["perl", "-e", "select undef, undef, undef, 0.01 while 1"]) as sleeper:
         try:
-            with exit_counting.bpf_counting(sleeper.pid, output, cpus=CPUS) as window:
+            with bpf_exits.bpf_counting(sleeper.pid, output, cpus=CPUS) as window:
                 window.mark()
                 time.sleep(1)
                 window.mark()
@@ -260,7 +247,7 @@ def test_the_program_adds_up_counts_and_times_by_thread_and_reason(
 
 
 def test_bpftrace_keeps_to_the_size_that_its_maps_are_given() -> None:
-    if problem := exit_counting.why_no_bpf():
+    if problem := exit_counters.why_no_bpf():
         pytest.skip(problem)
     program = "BEGIN { @a[1] = 1; @a[2] = 1; @a[3] = 1; @a[4] = 1; exit(); }"
     kept = {}

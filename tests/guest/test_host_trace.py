@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labctl.collect import host_threads, host_trace
-from labctl.collect.host_threads import ThreadRef
-from labctl.run.collectors import perf_record
-from labctl.run.collectors.perf_record import recording
-from labctl.run.collectors.tracing import kvm_events, sched_events
+from labctl.collect import host_threads, host_trace, perf_record
+from labctl.collect.collector import ThreadRef
+from labctl.collect.perf_record import recording
+from labctl.collect.recorded_events import kvm_events, sched_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.model import Trace

@@ -11,7 +11,6 @@ STILL_MORE = {
     "labctl.cli.domain",
     "labctl.cli.timeline",
     "labctl.run.collectors.calibrate",
-    "labctl.run.collectors.exit_counting",
     "labctl.run.commands.checkup",
     "labctl.run.commands.host_tuning",
     "labctl.run.commands.overhead",
@@ -21,7 +20,6 @@ STILL_MORE = {
     "labctl.run.guests.lab",
     "labctl.run.guests.own_vm",
     "labctl.run.trials.engine",
-    "labctl.run.trials.parse",
     "labctl.run.trials.trial",
     "labctl.workloads.registry",
 }

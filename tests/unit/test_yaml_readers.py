@@ -16,6 +16,7 @@ from labctl.base.errors import LabctlError
 from labctl.base.paths import data_files, shipped_data
 from labctl.base.tuning import Kind
 from labctl.base.units import Better, Unit
+from labctl.collect import neighbour
 from labctl.domain.render import render
 from labctl.guest.recipe import load_recipe
 from labctl.store.samples import Sample
@@ -24,7 +25,6 @@ from labctl.study.plan import make_plan
 from labctl.study.published import read_published
 from labctl.study.study import load_study
 from labctl.study.tunings import load_tuning, load_tunings
-from labctl.workloads import neighbour
 from labctl.workloads.registry import checkers
 from labctl.workloads.stress_ng import STRESS_NG_FORK
 from tests.unit.domain import hosts

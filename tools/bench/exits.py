@@ -23,12 +23,13 @@ from labctl.base.paths import host_lock
 from labctl.base.process import thread_ids
 from labctl.base.wording import TO
 from labctl.collect import bpf_exits
+from labctl.collect.bpf_exits import bpf_counting
+from labctl.collect.exit_counters import why_no_bpf
+from labctl.collect.perf_record import recording
+from labctl.collect.recorded_events import kvm_events
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.host.lock import host_locked
 from labctl.host.topology import read_topology
-from labctl.run.collectors.exit_counting import bpf_counting, why_no_bpf
-from labctl.run.collectors.perf_record import recording
-from labctl.run.collectors.tracing import kvm_events
 from labctl.run.commands.exit_prices import KINDS, ExitingGuest, exiting
 from labctl.study.williams import block_order
 from labctl.trace.perf.perfdata import read_trace

@@ -1,32 +1,40 @@
-"""Decide what is collected around a trial's measured window, by the run's level."""
+"""Attach a trial's collectors around its measured window, by the run's level."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from labctl.base.levels import Level
-from labctl.run.collectors.counting import frequency_counting, pmu_counting
-from labctl.run.collectors.exit_counting import exit_counting
-from labctl.run.collectors.tracing import host_tracing
-from labctl.run.guests.bench import Bench
-from labctl.run.guests.lab import Lab
-from labctl.store.trial import TrialFolder
+from labctl.collect.collector import Attaching, Target
+from labctl.collect.table import COLLECTORS
 
 
 @contextmanager
 def collecting(
-    lab: Lab, bench: Bench, pid: int, folder: TrialFolder, level: Level, trace_mib: int
-) -> Iterator[None]:
-    """Attach the collectors and store their raw files at the end. `pid`: natively the process that
-    waits to become the workload. `trace_mib`: what there is room for. Raises BrokenError when a
-    collector ends before it is asked to."""
+    target: Target, level: Level, *, before_command: bool = False
+) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Attach either the collectors that come before the command is prepared, or all others, and
+    yield what takes a snapshot of theirs. Their raw files are stored at the end.
+
+    Raises BrokenError when one ends before it is asked to.
+    """
+    chosen = [
+        collector
+        for collector in COLLECTORS
+        if (collector.attaching is Attaching.BEFORE_COMMAND) is before_command
+        and level.holds(collector.level)
+        and target.kind in collector.sides
+    ]
     with ExitStack() as stack:
-        stack.enter_context(frequency_counting(bench, folder))
-        stack.enter_context(pmu_counting(bench, pid, folder))
-        if level.holds(Level.TRACE):
-            stack.enter_context(host_tracing(lab, bench, pid, folder, trace_mib))
-        if level.holds(Level.EXITS):
-            # Last: its window is to be the trial's own.
-            stack.enter_context(exit_counting(lab, bench, folder))
-        yield
+        taken = {
+            collector: stack.enter_context(collector.attached(target))
+            for collector in sorted(chosen, key=lambda collector: collector.attaching)
+        }
+        snapshots = [found for collector in chosen if (found := taken[collector]) is not None]
+
+        def snapshot() -> dict[str, Any]:
+            return {key: value for taken in snapshots for key, value in taken().items()}
+
+        yield snapshot

@@ -12,7 +12,7 @@ from typing import Any
 from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError
-from labctl.collect import perf_stat
+from labctl.collect import perf_stat_probe
 from labctl.host.facts import QEMU
 
 _TOOL_S = 30.0
@@ -87,7 +87,7 @@ def tool_output(argv: Sequence[str]) -> ToolOutput:
             [*_ALONE, *argv],
             deadline=Deadline.after(_TOOL_S, f"'{shlex.join(argv)}'"),
             check=False,
-            env=perf_stat.ENVIRONMENT,
+            env=perf_stat_probe.ENVIRONMENT,
         )
     except LabctlError as error:
         return ToolOutput(

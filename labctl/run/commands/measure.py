@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from labctl.base.events import Listener, Note, Warned
+from labctl.collect.collector import Here
 from labctl.host.accelerator import accelerator
-from labctl.run.collectors.catalogue import Here
 from labctl.run.commands.host_record import (
     check_same_accelerator,
     check_same_host,

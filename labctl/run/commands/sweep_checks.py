@@ -8,10 +8,11 @@ from pathlib import Path
 from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
 from labctl.base.paths import StatePaths
+from labctl.collect.collector import Here
 from labctl.domain.session import Session
 from labctl.guest.images import find
 from labctl.host import preflight
-from labctl.run.collectors.catalogue import Here, lacking, without_clocks
+from labctl.run.collectors.catalogue import lacking, without_clocks
 from labctl.run.collectors.trace_room import (
     Forecast,
     Window,

@@ -17,7 +17,7 @@ from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.tuning import Kind, Sched, Tuning
-from labctl.collect.host_threads import ThreadRef
+from labctl.collect.collector import ThreadRef
 from labctl.domain import readback
 from labctl.domain.asked import ExpectedThread, expected_workload, mismatches
 from labctl.domain.memory import memory_problems

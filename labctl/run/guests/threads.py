@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labctl.base.process import thread_ids
-from labctl.collect.host_threads import ThreadRef
+from labctl.collect.collector import ThreadRef
+from labctl.collect.table import RECORDERS
 from labctl.domain.readback import read_threads
-
-_RECORDERS = ("perf", "bpftrace")
 
 
 def guest_threads(
@@ -45,7 +44,7 @@ def labctl_threads() -> list[ThreadRef]:
             name = Path(f"/proc/{child}/comm").read_text().strip()
         except OSError:
             continue
-        if name in _RECORDERS:
+        if name in RECORDERS:
             found += process_threads(child, "labctl")
     return found
 

@@ -14,8 +14,8 @@ from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.events import Note, Progress, TrialEnded, Warned
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
+from labctl.collect.perf_record import NO_ROOM
 from labctl.run.collectors.calibrate import Calibrations
-from labctl.run.collectors.perf_record import NO_ROOM
 from labctl.run.collectors.trace_room import MORE_ROOM, holds_block
 from labctl.run.contained import foreseen, keep_fault
 from labctl.run.guests.bench import Bench, guest_bench, native_bench
@@ -24,8 +24,7 @@ from labctl.run.guests.lab import Lab
 from labctl.run.trials.parse import parse_trial
 from labctl.run.trials.proof import Proof
 from labctl.run.trials.quiet import Quiet, Since
-from labctl.run.trials.trial import run_trial
-from labctl.run.trials.trial_request import TrialRequest
+from labctl.run.trials.trial import TrialRequest, run_trial
 from labctl.run.trials.validity import invalid_reasons, is_disturbed
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus

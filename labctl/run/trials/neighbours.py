@@ -18,11 +18,11 @@ from typing import Any
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.process import end_process_group, running
+from labctl.collect.neighbour import STOP_SIGNAL, WORKER, hog_command
 from labctl.host.cgroups import group
 from labctl.host.native import in_tree
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.threads import tree_threads
-from labctl.workloads.neighbour import STOP_SIGNAL, WORKER, hog_command
 
 _OUTPUT = "/run/out"
 _GRACE_S = 5.0

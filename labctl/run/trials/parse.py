@@ -10,29 +10,14 @@ from datetime import UTC, datetime
 
 from labctl import __version__
 from labctl.base.errors import BrokenError
-from labctl.collect import (
-    calibrated,
-    derived,
-    exits,
-    foreign_cpu,
-    guest_trace,
-    host_cpus,
-    host_threads,
-    host_trace,
-    kvm_stats,
-    nested,
-    page_faults,
-    perf_stat,
-    side,
-)
-from labctl.run.collectors.counting import PROBLEM
+from labctl.collect.collector import RawTrial
+from labctl.collect.table import SOURCES
 from labctl.run.contained import contained
 from labctl.store.digests import Digests
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.trace.timeline.recordings import Traces
-from labctl.workloads.neighbour import neighbour_readings
 from labctl.workloads.registry import workload
 
 
@@ -68,36 +53,22 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
         raise BrokenError(f"{folder.path / 'trial.json'} does not say {error}") from error
     # First: what a tool that failed at once leaves elsewhere is a riddle beside its own output.
     own = list(program.parse(folder))
-    readings: list[Reading] = [*own]
-    readings += program.periods(folder, record.parsed_with.get("parameters") or {})
-    host = list(host_threads.parse(folder))
-    readings += host
-    readings += foreign_cpu.parse(folder)
-    readings += host_cpus.parse(folder)
-    readings += page_faults.parse(folder)
-    readings += side.parse(folder, kind=kind, accelerator=accelerator)
-    readings += kvm_stats.parse(folder, accelerator=accelerator)
-    traces = Traces(folder)
-    readings += host_trace.parse(traces)
-    readings += guest_trace.parse(traces, kind=kind)
-    readings += nested.parse(
-        traces, program=program.name, kind=kind, accelerator=accelerator, own=own
-    )
-    readings += exits.parse(folder)
-    readings += derived.net_readings(readings, kind=kind)
-    readings += neighbour_readings(folder, host)
-    problem = folder.read_text(PROBLEM) if folder.has(PROBLEM) else None
-    readings += perf_stat.parse(folder, kind=kind, problem=problem)
-    readings += calibrated.parse(
-        folder,
-        readings,
+    periods = program.periods(folder, record.parsed_with.get("parameters") or {})
+    trial = RawTrial(
+        folder=folder,
+        traces=Traces(folder),
+        kind=kind,
+        accelerator=accelerator,
+        program=program.name,
         calibratable=program.calibratable,
         rate_metric=program.rate_metric,
-        kind=kind,
+        own=own,
+        readings=[*own, *periods],
     )
-    # Last: it divides what the others found.
-    readings += derived.per_operation_readings(readings, rate_metric=program.rate_metric, kind=kind)
-    return readings
+    for source in SOURCES:
+        # All of it, before the next looks at what there is.
+        trial.readings.extend(list(source.parse(trial)))
+    return trial.readings
 
 
 def reparse(folder: RunFolder) -> tuple[int, list[str]]:

@@ -13,7 +13,7 @@ from typing import IO
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.process import running
-from labctl.collect.host_threads import ThreadRef
+from labctl.collect.collector import ThreadRef
 from labctl.host.native import in_tree
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.threads import tree_threads

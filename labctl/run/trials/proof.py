@@ -13,10 +13,10 @@ from labctl.base.errors import HostError
 from labctl.base.events import Warned
 from labctl.base.tuning import Kind
 from labctl.base.wording import counted
+from labctl.collect import neighbour
 from labctl.run.guests.bench import tree_channel
 from labctl.run.guests.lab import Lab
 from labctl.study.plan import Plan
-from labctl.workloads import neighbour
 from labctl.workloads.registry import workload
 
 _HASHING_S = 300.0

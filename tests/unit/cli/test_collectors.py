@@ -12,8 +12,8 @@ from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.cli import main
+from labctl.collect.collector import Here
 from labctl.run.collectors import catalogue
-from labctl.run.collectors.catalogue import Here
 from labctl.run.commands import overhead
 from labctl.run.commands.overhead import NOTHING, OverheadRequest, Overheads, Rates
 from labctl.store.collecting_costs import known

@@ -10,7 +10,7 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.collect import host_threads
-from labctl.collect.host_threads import ThreadRef
+from labctl.collect.collector import ThreadRef
 from labctl.store.samples import Reading
 from tests.unit.collect.trials import (
     SIDE,

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from labctl.collect import perf_stat_probe
-from labctl.collect.perf_stat_probe import countable, frequency_countable, measured_tsc_hz
+from labctl.collect.host_cpus import frequency_countable, measured_tsc_hz
+from labctl.collect.perf_stat import user_events, wanted_events
+from labctl.collect.perf_stat_probe import Countable, pmu_countable
 from tests.unit.collect.trials import recorded
 
 NO_PMU = "perf-stat-6.1-no-pmu.jsonl"
@@ -32,6 +33,10 @@ for name in names:
     else:
         print(f"{{value}},,{{name}},123,{{percent:.2f}},,", file=sys.stderr)
 """
+
+
+def countable(kind: str) -> Countable:
+    return pmu_countable(user_events(kind), wanted_events(kind))
 
 
 @pytest.fixture
@@ -139,7 +144,7 @@ def test_a_perf_that_refuses_an_event_counts_the_others(perf: Path) -> None:
 
 
 def test_on_this_host_the_answer_is_events_or_a_reason() -> None:
-    found = perf_stat_probe.countable("native")
+    found = countable("native")
     assert bool(found.events) is (found.problem is None)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from labctl.base.cpus import CpuSet
 from labctl.collect import task_clock
-from labctl.collect.host_threads import ThreadRef
+from labctl.collect.collector import ThreadRef
 
 CPUS = sorted(os.sched_getaffinity(0))
 

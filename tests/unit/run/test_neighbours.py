@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
+from labctl.collect.neighbour import WORKER
 from labctl.run.trials.neighbours import _WAIT, Neighbours
-from labctl.workloads.neighbour import WORKER
 
 
 @pytest.fixture

@@ -2,26 +2,21 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from labctl.base.errors import BrokenError, DeadlineError
-from labctl.base.tuning import Kind
-from labctl.collect import bpf_exits, perf_exits
-from labctl.run.collectors import exit_counting
-from labctl.run.guests.bench import Bench
-from labctl.run.guests.lab import Lab
+from labctl.collect import bpf_exits, exit_counters, perf_exits
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from tests.unit.collect.targets import CPUS, target
 
 ATTACHES = """
 trap 'cat "$0.attached"' USR1
 trap 'cat "$0.counted"; exit 0' INT
 cat "$0.started"
 """
-CPUS = frozenset(os.sched_getaffinity(0))
 WAITS = "while :; do sleep 0.01; done\n"
 
 
@@ -59,7 +54,7 @@ def _bpftrace(folder: Path, body: str) -> None:
         (folder / f"bpftrace.{what}").write_text(f"{said}\n")
 
 
-def _end_within(window: exit_counting.Window) -> None:
+def _end_within(window: bpf_exits.Window) -> None:
     window.mark()
     window.process.wait(5)
     window.mark()
@@ -68,7 +63,7 @@ def _end_within(window: exit_counting.Window) -> None:
 def test_what_bpftrace_counted_is_stored_once_it_has_ended(programs: Path, tmp_path: Path) -> None:
     _bpftrace(programs, ATTACHES + WAITS)
     output = tmp_path / "trial" / "counted.jsonl"
-    with exit_counting.bpf_counting(1, output, cpus=CPUS) as window:
+    with bpf_exits.bpf_counting(1, output, cpus=CPUS) as window:
         assert "@attached" in output.read_text()
         window.mark()
         window.mark()
@@ -80,7 +75,7 @@ def test_a_bpftrace_that_ends_within_the_window_is_an_error(programs: Path, tmp_
     _bpftrace(programs, ATTACHES + 'trap "exit 7" WINCH\n' + WAITS)
     with (
         pytest.raises(BrokenError, match="status 7"),
-        exit_counting.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS) as window,
+        bpf_exits.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS) as window,
     ):
         _end_within(window)
 
@@ -96,7 +91,7 @@ def test_a_bpftrace_that_cannot_attach_is_an_error_in_its_own_words(
     )
     with (
         pytest.raises(BrokenError, match=r"status 1: ERROR: Error loading program: kvm_exit\.$"),
-        exit_counting.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
+        bpf_exits.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
     ):
         pass
 
@@ -104,11 +99,11 @@ def test_a_bpftrace_that_cannot_attach_is_an_error_in_its_own_words(
 def test_a_bpftrace_that_never_attaches_is_given_up(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exit_counting, "_ATTACH_S", 0.3)
+    monkeypatch.setattr(bpf_exits, "_ATTACH_S", 0.3)
     _bpftrace(programs, 'trap "" USR1\ncat "$0.started"\n' + WAITS)
     with (
         pytest.raises(DeadlineError, match="attaching bpftrace"),
-        exit_counting.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
+        bpf_exits.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
     ):
         pass
 
@@ -116,11 +111,11 @@ def test_a_bpftrace_that_never_attaches_is_given_up(
 def test_a_bpftrace_that_does_not_end_is_an_error(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exit_counting, "_END_S", 0.3)
+    monkeypatch.setattr(bpf_exits, "_END_S", 0.3)
     _bpftrace(programs, ATTACHES + 'trap "" INT\n' + WAITS)
     with (
         pytest.raises(DeadlineError, match="end was not done within"),
-        exit_counting.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
+        bpf_exits.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
     ):
         pass
 
@@ -128,7 +123,7 @@ def test_a_bpftrace_that_does_not_end_is_an_error(
 def test_a_bpftrace_that_missed_the_signal_to_end_is_reminded(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exit_counting, "_REMIND_S", 0.05)
+    monkeypatch.setattr(bpf_exits, "_REMIND_S", 0.05)
     # As the real one is between two waits for events: it notes SIGINT, and looks after the next.
     _bpftrace(
         programs,
@@ -138,7 +133,7 @@ def test_a_bpftrace_that_missed_the_signal_to_end_is_reminded(
         + WAITS,
     )
     output = tmp_path / "out.jsonl"
-    with exit_counting.bpf_counting(1, output, cpus=CPUS) as window:
+    with bpf_exits.bpf_counting(1, output, cpus=CPUS) as window:
         window.mark()
         window.mark()
     assert bpf_exits.read_counts(output.read_text(), "").seconds == 1
@@ -190,8 +185,7 @@ def test_perf_is_on_around_kvms_readings_and_those_around_the_window(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _program(programs, "perf", f"exec {sys.executable} -c '{_PERF}' \"$@\"")
-    monkeypatch.setattr(exit_counting, "why_no_bpf", lambda: "BPF can't be used: a test.")
-    monkeypatch.setattr(exit_counting, "limit_mib", lambda _: None)
+    monkeypatch.setattr(exit_counters, "why_no_bpf", lambda: "BPF can't be used: a test.")
     folder = TrialFolder(tmp_path / "trial")
     recorded = folder.path / perf_exits.RAW
     read: list[tuple[int, str]] = []
@@ -200,12 +194,8 @@ def test_perf_is_on_around_kvms_readings_and_those_around_the_window(
         read.append((time.monotonic_ns(), recorded.read_text()))
         return {}
 
-    lab = SimpleNamespace(
-        accelerator=SimpleNamespace(name="kvm"),
-        pin_plan_for=lambda _: SimpleNamespace(housekeeping=CPUS),
-    )
-    bench = SimpleNamespace(kind=Kind.GUEST, tuning=None, vcpu_tids=(77, 78), counters=counters)
-    with exit_counting.exit_counting(cast(Lab, lab), cast(Bench, bench), folder):
+    asked = target(folder, accelerator="kvm", vcpu_tids=(77, 78), counters=counters)
+    with exit_counters.exit_counting(asked):
         within_ns = time.monotonic_ns()
     told = folder.read_json(files.EXITS)
     (before_ns, before), (after_ns, after) = read

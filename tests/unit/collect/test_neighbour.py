@@ -7,9 +7,9 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
+from labctl.collect.neighbour import hog_command, neighbour_readings
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
-from labctl.workloads.neighbour import hog_command, neighbour_readings
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 HOG = "stress-ng-0.15.06-hog.json"

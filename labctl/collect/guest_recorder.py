@@ -16,15 +16,32 @@ from labctl.base.clock_discipline import clock_discipline
 from labctl.base.command import Command, CommandResult
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
-from labctl.base.levels import Level
 from labctl.base.tracefs import TRACEFS
-from labctl.base.tuning import Kind
-from labctl.collect import guest_trace
-from labctl.run.collectors.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
-from labctl.run.guests.bench import Bench
+from labctl.collect.collector import Target
+from labctl.collect.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
 from labctl.store.trial import TrialFolder
 from labctl.trace import clocks, files
 from labctl.trace.problems import GUEST_TRACE, note_problem
+from labctl.trace.tracepoints import (
+    FORK,
+    MIGRATE,
+    SWITCH,
+    TIMER_EXPIRE,
+    TIMER_START,
+    WAKEUPS,
+    WAKING,
+)
+
+EVENTS = (
+    SWITCH,
+    WAKING,
+    *WAKEUPS,
+    MIGRATE,
+    FORK,
+    TIMER_START,
+    TIMER_EXPIRE,
+)
+"""What perf records there: who runs, who waits, whose child that is, and when a timer was due."""
 
 READINGS = 20
 """Number of readings of the clocks at either end: the quickest of them count."""
@@ -43,7 +60,7 @@ _STOP_S = 60.0
 
 _PERF = perf_record(
     "perf.data",
-    [f"--event={','.join(guest_trace.EVENTS)}"],
+    [f"--event={','.join(EVENTS)}"],
     control="fifo:control,ack",
     # Half full it wakes perf, which then runs in the measured window: the larger the rarer.
     buffer_mib=4,
@@ -82,23 +99,17 @@ if test -s pid && kill "$(cat pid)"; then read -r answer <&4; else cat log >&2; 
 
 
 @contextmanager
-def guest_tracing(
-    bench: Bench, folder: TrialFolder, level: Level, seconds: float, *, has_room: bool = True
-) -> Iterator[None]:
+def guest_tracing(target: Target) -> Iterator[None]:
     """Store the guest's trace and readings of both clocks in the trial's folder, or why there are
     none.
 
-    For a guest at level `trace`; nothing else happens anywhere else. `seconds`: what the block
-    may take at most. `has_room`: whether the trace may be stored. Raises ChannelClosed when the
-    guest ends; what it can't do is stored.
+    Raises ChannelClosed when the guest ends; what it can't do is stored.
     """
-    if bench.kind is not Kind.GUEST or not level.holds(Level.TRACE):
-        yield
-        return
-    channel = bench.channel
+    channel, folder = target.channel, target.folder
+    has_room = target.is_traced and target.room_mib > 0
     first = clock_discipline()
     before = _read_clocks(channel)
-    problem = _start(channel, seconds) if has_room else NO_ROOM
+    problem = _start(channel, target.seconds) if has_room else NO_ROOM
     # When the block raises, the trial is invalid: the next start ends what is left of this one.
     yield
     if problem is None:

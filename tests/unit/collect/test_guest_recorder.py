@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -21,15 +19,16 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.run.collectors import guest_tracing as module
-from labctl.run.collectors.guest_tracing import guest_tracing
-from labctl.run.collectors.perf_record import NO_ROOM
-from labctl.run.guests.bench import Bench
+from labctl.collect import guest_recorder as module
+from labctl.collect.guest_recorder import guest_tracing
+from labctl.collect.perf_record import NO_ROOM
+from labctl.run.collectors.collecting import collecting
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
 from labctl.trace.problems import GUEST_TRACE, noted_problem
 from tests.unit.base.runners import Runner, running_runner
+from tests.unit.collect.targets import target
 
 PERF = """#!/bin/sh
 # Records as perf does: from the moment that it is told to, until it is told to end.
@@ -66,9 +65,8 @@ class Machine:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     @contextmanager
-    def traced(self, level: Level = Level.TRACE, kind: Kind = Kind.GUEST) -> Iterator[None]:
-        bench = SimpleNamespace(kind=kind, channel=self.runner.channel)
-        with guest_tracing(cast("Bench", bench), self.raw, level, seconds=20):
+    def traced(self) -> Iterator[None]:
+        with guest_tracing(target(self.raw, channel=self.runner.channel)):
             yield
 
     def run(self, *argv: str) -> CommandResult:
@@ -154,12 +152,7 @@ def test_both_clocks_are_read_around_it(machine: Machine) -> None:
 def test_nothing_is_asked_of_a_machine_that_is_not_traced(
     tmp_path: Path, level: Level, kind: Kind
 ) -> None:
-    class Silent:
-        def __getattr__(self, name: str) -> Any:
-            raise AssertionError(f"asked for {name}")
-
-    bench = cast("Bench", SimpleNamespace(kind=kind, channel=Silent()))
-    with guest_tracing(bench, TrialFolder(tmp_path), level, seconds=20):
+    with collecting(target(tmp_path, kind=kind), level, before_command=True):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -273,8 +266,7 @@ def test_the_runner_answers_on_when_the_trace_is_over(machine: Machine) -> None:
 
 
 def test_without_room_for_it_nothing_is_started_in_the_guest(machine: Machine) -> None:
-    bench = SimpleNamespace(kind=Kind.GUEST, channel=machine.runner.channel)
-    with guest_tracing(cast("Bench", bench), machine.raw, Level.TRACE, 20, has_room=False):
+    with guest_tracing(target(machine.raw, channel=machine.runner.channel, room_mib=0)):
         assert not Path(module.FOLDER).exists()
     assert machine.problem == NO_ROOM
     assert not machine.raw.has(files.GUEST)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from labctl.collect import host_cpus
+from labctl.collect import host_cpus, perf_attached
 from labctl.collect.perf_stat_probe import Countable
-from labctl.run.collectors import counting
 from labctl.store.trial import TrialFolder
+from tests.unit.collect.targets import target
 from tests.unit.collect.test_host_cpus import printed
 from tests.unit.collect.trials import TCG, altered, reasons, same, values
-
-BENCH: Any = SimpleNamespace(trial_cpus=frozenset({1, 2, 5}))
 
 _PERF = """#!{python}
 import signal, sys
@@ -35,10 +31,10 @@ def test_registers_are_read_around_the_window(
     (tmp_path / "perf").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     can = Countable(events=host_cpus.EVENTS, output=("--json-output",))
-    monkeypatch.setattr(counting, "frequency_countable", lambda: can)
-    monkeypatch.setattr(counting, "_ATTACH_S", 1.0)
+    monkeypatch.setattr(host_cpus, "_countable", lambda: can)
+    monkeypatch.setattr(perf_attached, "_ATTACH_S", 1.0)
     folder = _trial(tmp_path)
-    with counting.frequency_counting(BENCH, folder):
+    with host_cpus.CPU_FREQUENCY.attached(target(folder, trial_cpus=frozenset({1, 2, 5}))):
         pass
     assert (tmp_path / "argv").read_text() == (
         "stat --json-output --event msr/aperf/,msr/mperf/,msr/tsc/,cpu-clock --cpu 1-2,5"
@@ -50,9 +46,9 @@ def test_registers_are_read_around_the_window(
 def test_where_there_are_none_the_reason_is_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "frequency_countable", lambda: Countable(problem="no MPERF."))
+    monkeypatch.setattr(host_cpus, "_countable", lambda: Countable(problem="no MPERF."))
     folder = _trial(tmp_path)
-    with counting.frequency_counting(BENCH, folder):
+    with host_cpus.CPU_FREQUENCY.attached(target(folder)):
         pass
     assert reasons(list(host_cpus.parse(folder)))["cpu_frequency"] == "no MPERF."
 

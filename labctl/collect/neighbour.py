@@ -9,6 +9,7 @@ from typing import Any
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.yamltext import parse_yaml
+from labctl.collect.collector import Source
 from labctl.store.samples import Reading, Sample, Unavailable, sample
 from labctl.store.trial import TrialFolder
 
@@ -104,3 +105,6 @@ def _finite(metrics: Mapping[str, Any], key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
         raise ValueError(f"{key} is {value!r}")
     return float(value)
+
+
+NEIGHBOUR = Source(order=120, parse=lambda trial: neighbour_readings(trial.folder, trial.readings))

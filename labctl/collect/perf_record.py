@@ -7,6 +7,8 @@ import select
 import shutil
 import signal
 import subprocess
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ _BUFFER_MIB = (1, 16)
 """All buffers together, and the least and the most of one CPU's."""
 
 _START_S = 20.0
+_TRIED_S = 0.05
 _ANSWER_S = 10.0
 _END_S = 60.0
 WORDS = 300
@@ -84,6 +87,19 @@ def recording(
         for end in (asked, asking, answers, answering):
             if end >= 0:
                 os.close(end)
+
+
+def why_unavailable(*events: str) -> str | None:
+    """Return why perf can't record these events here, a sentence, or None. Tried: what it may
+    record hangs on the kernel, its settings and the container."""
+    if os.geteuid() != 0:
+        return "only root can record."
+    with tempfile.TemporaryDirectory() as folder:
+        cpus = frozenset(os.sched_getaffinity(0))
+        words = [word for event in events for word in ("-e", event)]
+        with recording(Path(folder, "perf.data"), words, cpus=cpus) as recorded:
+            time.sleep(_TRIED_S)
+    return recorded.problem
 
 
 def perf_record(

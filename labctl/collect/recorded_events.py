@@ -1,4 +1,4 @@
-"""Record the host's scheduler and KVM around a trial at level `trace`.
+"""Choose the events of a trial that perf records, as perf's own arguments.
 
 What is recorded is chosen by CPU and not by thread: everything on the CPUs that the trial's machine
 may run on. Only so is it known who had the CPU that a vCPU waited for, do threads count that QEMU
@@ -11,20 +11,11 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 
 from labctl.base.cpus import CpuSet
 from labctl.base.tuning import Kind
-from labctl.collect.host_threads import ThreadRef
-from labctl.run.collectors.perf_record import recording
-from labctl.run.guests.bench import Bench
-from labctl.run.guests.lab import Lab
-from labctl.run.guests.threads import process_threads
-from labctl.store.trial import TrialFolder
-from labctl.trace import files
-from labctl.trace.problems import HOST_TRACE, note_problem
+from labctl.collect.collector import Target
 from labctl.trace.tracepoints import (
     ENTRY,
     EXIT,
@@ -44,32 +35,14 @@ _WHOLE = (6, 1)
 """The newest Linux that was seen to keep no switch back; 6.18 does."""
 
 
-@contextmanager
-def host_tracing(
-    lab: Lab, bench: Bench, pid: int, folder: TrialFolder, limit_mib: int
-) -> Iterator[None]:
-    """Store perf's file of the trial, with the owners of the threads in it; or why there is none.
-
-    perf runs on the housekeeping CPUs of the tuning's pin plan, pinned guest or not: then it takes
-    the same from each of them. `limit_mib`: how large its file may become, 0 for none at all.
-    """
-    is_kvm = bench.kind is Kind.GUEST and lab.accelerator.name == "kvm"
-    events = sched_events(bench.trial_cpus)
-    if bench.kind is Kind.NATIVE:
-        events += timer_events(bench.trial_cpus)
-    if is_kvm:
-        events += kvm_events(bench.vcpu_tids)
-    before = _threads(bench, pid)
-    housekeeping = lab.pin_plan_for(bench.tuning).housekeeping
-    with recording(
-        folder.path / files.HOST, events, cpus=housekeeping, limit_mib=limit_mib
-    ) as recorded:
-        yield
-        after = _threads(bench, pid)
-    if recorded.problem is not None:
-        note_problem(folder, HOST_TRACE, recorded.problem)
-    # Those that have ended, and those that came. A number that was given anew is the last's.
-    folder.write_raw_json(files.THREADS, list((before | after).values()))
+def trial_events(target: Target) -> list[str]:
+    """Return perf's arguments for all that is recorded of a trial's machine."""
+    events = sched_events(target.trial_cpus)
+    if target.kind is Kind.NATIVE:
+        events += timer_events(target.trial_cpus)
+    elif target.accelerator == "kvm":
+        events += kvm_events(target.vcpu_tids)
+    return events
 
 
 def sched_events(cpus: CpuSet) -> list[str]:
@@ -129,16 +102,3 @@ def _ranges(numbers: Sequence[int] | CpuSet) -> list[tuple[int, int]]:
         else:
             found.append((number, number))
     return found
-
-
-def _threads(bench: Bench, pid: int) -> dict[int, dict[str, object]]:
-    refs = bench.threads() if bench.kind is Kind.GUEST else process_threads(pid, "workload")
-    return {ref.tid: _told(ref) for ref in refs}
-
-
-def _told(ref: ThreadRef) -> dict[str, object]:
-    try:
-        name = Path(f"/proc/{ref.pid}/task/{ref.tid}/comm").read_text().strip()
-    except OSError:
-        name = ""
-    return {"tid": ref.tid, "pid": ref.pid, "role": ref.role, "index": ref.index, "name": name}

@@ -1,0 +1,32 @@
+"""Find every collector: each file of this package declares its own."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import walk_packages
+
+import labctl.collect
+from labctl.base.levels import Level
+from labctl.collect.collector import Collector, Source
+
+
+def _declared() -> list[Source]:
+    modules = walk_packages(labctl.collect.__path__, f"{labctl.collect.__name__}.")
+    values = (value for module in modules for value in vars(import_module(module.name)).values())
+    # One that several modules name is one.
+    found = dict.fromkeys(value for value in values if isinstance(value, Source))
+    return sorted(found, key=lambda source: source.order)
+
+
+SOURCES = tuple(_declared())
+"""In the order in which a trial is parsed."""
+
+COLLECTORS = tuple(
+    sorted(
+        (source for source in SOURCES if isinstance(source, Collector)),
+        key=lambda collector: list(Level).index(collector.level),
+    )
+)
+"""By level. A collector that works here may still be refused in a trial, which says so then."""
+
+RECORDERS = frozenset(name for collector in COLLECTORS for name in collector.recorders)
