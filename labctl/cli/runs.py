@@ -137,6 +137,13 @@ def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path |
     help="Take out names, users, serials, addresses and paths.",
 )
 @click.option(
+    "--hide",
+    "hidden",
+    multiple=True,
+    metavar="TEXT",
+    help="With --redact: take this out as well, wherever it stands.",
+)
+@click.option(
     "--out",
     "target",
     metavar="FILE.tar.gz|FOLDER",
@@ -150,6 +157,7 @@ def export_run(
     context: click.Context,
     run_name: str,
     redacting: bool,
+    hidden: tuple[str, ...],
     target: Path | None,
     as_json: bool,
     results: Path | None,
@@ -159,10 +167,12 @@ def export_run(
     from labctl.run.commands.export import export
     from labctl.store.run_folder import RunFolder
 
+    if hidden and not redacting:
+        raise UsageError("'--hide' goes with '--redact'", hint="Give both, or neither.")
     folder = RunFolder.find(runs_folder(results), run_name)
     _refuse_if_running(folder)
     target = target or Path("redacted.tar.gz" if redacting else f"{folder.name}.tar.gz")
-    done = export(folder, target, state_paths(context), redacting=redacting)
+    done = export(folder, target, state_paths(context), redacting=redacting, hidden=hidden)
     if as_json:
         print_json(
             {

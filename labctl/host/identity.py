@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 import psutil
 
 HOST_NAME, MACHINE_ID, SERIAL, ADDRESS = "host-name", "machine-id", "serial", "address"
-USER = "user"
+USER, GROUP, MAC, INTERFACE = "user", "group", "mac", "interface"
 
 _SERIALS = (
     *("sys/class/dmi/id/*_serial", "sys/class/dmi/id/*_asset_tag"),
@@ -34,6 +35,15 @@ _NO_NAMES = _COMMONPLACE | {
 }
 """Names of users that name nobody."""
 
+_USUAL_INTERFACE = re.compile(
+    r"lo|(?:eth|wlan|vnet|virbr|tap|tun|macvtap|br|bond|team|dummy|docker|veth|ifb|wg|usb|ib)[0-9]*"
+    r"(?:-nic)?|veth[0-9a-f]{5,9}|(?:en|wl|ww|ib)(?:o|P?[0-9]*p[0-9]+)?[spdfnvu0-9]*|labctl.*"
+    r"|(?:en|wl)x[0-9a-f]{12}|br-[0-9a-f]{12}|gre0|gretap0|erspan0|sit0|ip6?tnl0|tunl0|ip6?_vti0"
+    r"|ip6gre0|teql0"
+)
+"""systemd.net-naming-scheme(7), and what modules of the kernel make. What has a MAC address in it
+is found by that."""
+
 _SHORTEST_SERIAL = 5
 _PEOPLE = range(1000, 60_000)
 """User ids of people (login.defs(5), UID_MIN and UID_MAX)."""
@@ -42,11 +52,11 @@ _PEOPLE = range(1000, 60_000)
 def read_identity(root: Path = Path("/")) -> dict[str, str]:
     """Return each text that identifies the host to what it is, one of the kinds above.
 
-    MAC addresses and UUIDs are not among them: they are known by their form. `root`: of /proc,
-    /sys and /etc; addresses are this process's network namespace's.
+    UUIDs are not among them: they are known by their form. `root`: of /proc, /sys and /etc;
+    addresses and interfaces are this process's network namespace's.
     """
     found: dict[str, str] = {}
-    for text, kind in (*_names(root), *_serials(root), *_addresses()):
+    for text, kind in (*_names(root), *_serials(root), *_addresses(), *_interfaces()):
         found.setdefault(text, kind)
     return found
 
@@ -66,6 +76,17 @@ def read_users(*ids: int) -> dict[str, str]:
     except OSError:
         pass  # there may be none
     return {name: USER for name in sorted(names) if not is_no_name(name)}
+
+
+def read_groups() -> dict[str, str]:
+    """Return names of the groups that were made for the host's people."""
+    names = {group.gr_name for group in grp.getgrall() if group.gr_gid in _PEOPLE}
+    return {name: GROUP for name in sorted(names) if not is_no_name(name)}
+
+
+def is_usual_interface(name: str) -> bool:
+    """Return whether a kernel, systemd, libvirt or a container engine names interfaces so."""
+    return _USUAL_INTERFACE.fullmatch(name) is not None
 
 
 def is_no_name(text: str) -> bool:
@@ -102,6 +123,15 @@ def _addresses() -> Iterator[tuple[str, str]]:
             is_ip = address.family.name in ("AF_INET", "AF_INET6")
             if is_ip and not text.startswith("127.") and text not in ("::1", "::"):
                 yield text, ADDRESS
+
+
+def _interfaces() -> Iterator[tuple[str, str]]:
+    for name, addresses in psutil.net_if_addrs().items():
+        if len(name) > 2 and not is_usual_interface(name):
+            yield name, INTERFACE
+        for address in addresses:
+            if address.family.name == "AF_PACKET" and re.search("[1-9a-f]", address.address):
+                yield address.address, MAC
 
 
 def _text(path: Path) -> str | None:

@@ -6,12 +6,14 @@ import os
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.held import open_regular
 from labctl.base.paths import StatePaths, lab, shipped_data
-from labctl.host.identity import read_identity, read_users
+from labctl.host.identity import read_groups, read_identity, read_users
 from labctl.run.commands.redact import Identity, Redacted, redact, run_files
 from labctl.store.jsonfile import output_file
 from labctl.store.run_folder import RunFolder
@@ -19,9 +21,17 @@ from labctl.store.run_folder import RunFolder
 PACKED = (".tar.gz", ".tgz")
 
 
-def export(folder: RunFolder, target: Path, places: StatePaths, *, redacting: bool) -> Redacted:
+def export(
+    folder: RunFolder,
+    target: Path,
+    places: StatePaths,
+    *,
+    redacting: bool,
+    hidden: Collection[str] = (),
+) -> Redacted:
     """Write a copy of the run: a packed file where the name of `target` ends so, else a folder,
-    which must not be there yet. Nothing is left behind where it fails.
+    which must not be there yet. Nothing is left behind where it fails. `hidden`: texts that are
+    taken out of a redacted copy as well.
 
     Raises UsageError, HostError, and BrokenError where a redacted copy would not be one.
     """
@@ -35,7 +45,7 @@ def export(folder: RunFolder, target: Path, places: StatePaths, *, redacting: bo
         with tempfile.TemporaryDirectory(prefix=".labctl-export-", dir=beside) as made:
             copy = Path(made, "run")
             if redacting:
-                done = redact(folder, copy, host_identity(folder, places))
+                done = redact(folder, copy, _with(hidden, host_identity(folder, places)))
             else:
                 done = _copied(folder, copy)
             if is_packed:
@@ -45,6 +55,10 @@ def export(folder: RunFolder, target: Path, places: StatePaths, *, redacting: bo
     except OSError as error:
         raise HostError(f"cannot write {target}: {error.strerror or error}") from error
     return done
+
+
+def _with(hidden: Collection[str], identity: Identity) -> Identity:
+    return replace(identity, known={**identity.known, **dict.fromkeys(hidden, "word")})
 
 
 def host_identity(folder: RunFolder, places: StatePaths) -> Identity:
@@ -60,7 +74,7 @@ def host_identity(folder: RunFolder, places: StatePaths) -> Identity:
         str(Path.home()): "/root",
     }
     paths = {old: new for old, new in own.items() if old not in ("/", "/var/lib/labctl")}
-    return Identity({**users, **read_identity()}, paths)
+    return Identity({**read_groups(), **users, **read_identity()}, paths)
 
 
 def _copied(folder: RunFolder, target: Path) -> Redacted:

@@ -7,7 +7,6 @@ trace-cmd's recordings) can hold names that nobody finds: it is left out, and na
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import stat
@@ -21,16 +20,14 @@ from labctl import __version__
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.held import open_regular
 from labctl.base.jsontext import parse_json
-from labctl.host.identity import HOST_NAME, SERIAL, USER, is_no_name
-from labctl.run.commands.scrub import BOOT_VALUE, KERNEL_VALUE, Scrubber, is_json
+from labctl.run.commands.run_names import names_in
+from labctl.run.commands.scrub import Scrubber, is_json
 from labctl.store import index
 from labctl.store.digests import RECORD, SAMPLES, Digests
 from labctl.store.jsonfile import canonical, write_bytes, write_json
 from labctl.store.run_folder import RunFolder
 from labctl.store.shapes import EXTENSION, PLAN, RUN, SAMPLE, TRIAL, Fields, Listed, Named, Shape
 from labctl.store.trial import TrialFolder
-
-VM_NAME = "vm-name"
 
 _DERIVED = re.compile(r".*\.(?:parquet|html?)")
 """Made of the rest at any time; a page has all of it within."""
@@ -70,7 +67,7 @@ def redact(folder: RunFolder, target: Path, identity: Identity) -> Redacted:
     """
     before = folder.load()
     files, done = run_files(folder.path), Redacted()
-    known = {**_found_in(files, done), **identity.known}
+    known = {**names_in(_texts(files)), **identity.known}
     vocabulary = _vocabulary(before.plan)
     words = {part for word in vocabulary for part in re.split(r"[^0-9a-z]+", word)} | vocabulary
     done.kept = {text: kind for text, kind in known.items() if text.lower() in words}
@@ -131,6 +128,12 @@ def _text(path: Path) -> bytes | str:
     except UnicodeDecodeError:
         return "it is no text"
     return "it is no text" if b"\0" in data else data
+
+
+def _texts(files: Mapping[str, Path]) -> Iterator[tuple[str, bytes]]:
+    for name, path in files.items():
+        if isinstance(text := _text(path), bytes):
+            yield name, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,83 +305,6 @@ def _check_nothing_left(target: Path, scrubber: Scrubber) -> None:
                     hint="Nothing was written. This is a fault in labctl: please report the kind "
                     "of the text and of the file.",
                 )
-
-
-_NAMES = (
-    (rb"<(?:name|title)>\s*([^<>\n]{3,200}?)\s*</", VM_NAME),
-    (rb"<description>\s*([^<>]{3,2000}?)\s*</", VM_NAME),
-    (rb"<(?:serial|wwn)>\s*([^<>\n]{3,200}?)\s*</", SERIAL),
-    (rb"<source\b[^<>]{0,400}?\b(?:bridge|network|pool|volume|portgroup|name)="
-     rb"(?:'([^'<>]{3,200})'|\"([^\"<>]{3,200})\")", VM_NAME),
-    (rb"<(?:host|auth)\b[^<>]{0,400}?\b(?:name|username)="
-     rb"(?:'([^'<>]{3,200})'|\"([^\"<>]{3,200})\")", HOST_NAME),
-    (rb"<entry name=['\"](?:serial|asset|sku|location)['\"]>\s*([^<>\n]{3,200}?)\s*</", SERIAL),
-    (rb"(?im)^[\s\"'#-]*(?:hostname|nodename|host_name)[\"']?\s*[:=]\s*[\"']?([\w.-]{3,100})",
-     HOST_NAME),
-    (rb"(?m)(?:^|\n)([A-Za-z][\w.-]{2,62}) login: ", HOST_NAME),
-    (rb"Hostname set to <([\w.-]{3,100})>", HOST_NAME),
-    (rb"\bLinux ([A-Za-z][\w.-]{2,62}) [0-9]+\.[0-9]+\.[0-9]+\S* #[0-9]", HOST_NAME),
-    (rb"\bqemu\+\w+://(?:[^@/\s\"']{1,64}@)?([\w.-]{3,100})", HOST_NAME),
-    (rb"\bqemu\+\w+://([\w.-]{3,64})@", USER),
-    (rb"(?im)^[\s\"'-]*(?:run-by|user_?name|logname)[\"']?\s*[:=]\s*[\"']?([A-Za-z][\w.-]{2,62})"
-     rb"[\"']?,?\s*$", USER),
-    (rb"/(?:home|Users)/([^/\s\"'<>&;,:|()\[\]{}\\]{3,64})", USER),
-    (rb"--domain[= ]'?([\w.+-]{3,100})", VM_NAME),
-)  # fmt: skip
-"""Names that only the run itself knows: of its host, where another made the copy, and of VMs."""
-
-_COMPILED = (
-    *((re.compile(pattern), kind) for pattern, kind in _NAMES),
-    (KERNEL_VALUE, BOOT_VALUE),
-)
-_OWN_NAME = re.compile(
-    r"labctl\b.*|[-+]?[0-9.]+|on|off|any|none|both|auto6?|dhcp6?|ibft|default|virbr[0-9]+|user|(?:UUID=|/).*",
-    re.DOTALL,
-)
-"""Names that identify nothing on the host: labctl's guests, numbers, and kernel parameters."""
-
-
-def _found_in(files: Mapping[str, Path], done: Redacted) -> dict[str, str]:
-    """Return names that the run's files give as such, to their kind."""
-    found: dict[str, str] = {}
-    for name, path in files.items():
-        text = _text(path)
-        if isinstance(text, str):
-            continue
-        looked = [text]
-        if is_json(name, text):
-            looked += _nested(text)
-        for one in looked:
-            for pattern, kind in _COMPILED:
-                for match in pattern.finditer(one):
-                    value = next(filter(None, match.groups())).decode(errors="replace")
-                    if not (is_no_name(value) or _OWN_NAME.fullmatch(value)):
-                        found.setdefault(value, kind)
-    if "run.json" in files and isinstance(text := _text(files["run.json"]), bytes):
-        found |= _domain_of(text)
-    return found
-
-
-def _nested(text: bytes) -> Iterator[bytes]:
-    """Strings of a JSON text that hold lines themselves: what tools printed."""
-    for found in re.finditer(rb'"[^"\\]*(?:\\.[^"\\]*)*"', text, re.DOTALL):
-        if b"\\" in found.group():
-            try:
-                yield str(json.loads(found.group())).encode(errors="surrogatepass")
-            except ValueError:
-                continue
-
-
-def _domain_of(run: bytes) -> dict[str, str]:
-    """Return the VM's name as `--domain` was given it."""
-    try:
-        domain = parse_json(run).get("domain")
-    except (ValueError, AttributeError):
-        return {}
-    names = domain.values() if isinstance(domain, dict) else ()
-    texts = {name for name in names if isinstance(name, str) and not name.startswith("/")}
-    is_digest = re.compile("[0-9a-f]{64}").fullmatch
-    return {text: VM_NAME for text in texts if not (is_no_name(text) or is_digest(text))}
 
 
 def _vocabulary(plan: Mapping[str, Any]) -> set[str]:

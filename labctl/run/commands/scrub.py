@@ -15,22 +15,18 @@ from typing import Final
 from urllib.parse import quote
 
 from labctl.base.jsontext import parse_json
+from labctl.run.commands.scrub_forms import EARLY, LATE, MAC, MAC_FORM, PATH, SECRET, URL, Form
 from labctl.run.commands.scrub_paths import PATH_FORM, QUOTED_PATH, is_commonplace, suffix
 
-UUID, MAC, PATH, ADDRESS, KEY, SERIAL = "uuid", "mac", "path", "address", "key", "serial"
-MAIL = "mail"
+UUID, ADDRESS, KEY, MAIL = "uuid", "address", "key", "mail"
 BOOT_VALUE, NAME = "boot-value", "name"
-_IN_PLACE = frozenset({BOOT_VALUE, NAME})
+_IN_PLACE = frozenset({BOOT_VALUE, NAME, SECRET})
 """Patterns of values that may be words elsewhere, such as 'dhcp' and 'vm': removed only in these
 places.
 """
 
 _UUID = re.compile(
     rb"(?<![0-9A-Fa-f-])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![0-9A-Fa-f-])"
-)
-_MAC = re.compile(
-    rb"(?<![0-9A-Za-z])[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5,19}(?![0-9A-Za-z]|:[0-9A-Fa-f])"
-    rb"|(?<![0-9A-Za-z-])[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5}(?![0-9A-Za-z-])"
 )
 _IPV4 = re.compile(rb"(?<![0-9A-Za-z.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z]|\.[0-9])")
 _IPV6 = re.compile(
@@ -51,8 +47,6 @@ _MAIL = re.compile(
     rb"[0-9A-Za-z-]{1,63}(?:\.[0-9A-Za-z-]{1,63}){1,9}"
 )
 """Address for mail or `ssh`: a user and a host. A unit of systemd has an '@', too."""
-_MACHINE_ID = re.compile(rb"(?<![0-9A-Za-z])(?=[0-9]{0,31}[a-f])[0-9a-f]{32}(?![0-9A-Za-z])")
-_SERIAL = re.compile(rb"(?<![0-9A-Za-z])(?:eui|naa|wwn|nvme)[.-](?:0x)?[0-9A-Fa-f]{10,64}")
 KERNEL_VALUE: Final = re.compile(
     rb"(?<![0-9A-Za-z._-])(?:PARTUUID|PARTLABEL|LABEL|(?:systemd\.)?hostname|nfsroot|netroot|ip"
     rb"|ifname|rd\.[a-z]+\.(?:lv|vg|uuid|name)|cryptdevice|nameserver)=([^\s\"'<>\\&,;]{2,200})"
@@ -75,6 +69,11 @@ _SAID = (
 """Names of hosts and users as tools print them (uname(1), stress-ng, perf, getty(8))."""
 _SAID_IN_JSON = re.compile(
     rb'(?P<head>"' + _ASKED + rb'"\s*:\s*")(?P<value>[^"\\]{1,200})(?=")', re.IGNORECASE
+)
+_SECRET_IN_JSON = re.compile(
+    rb'(?P<head>"[^"\\]{0,60}(?:password|passwd|passphrase|secret|token|api[-_]?key)"\s*:\s*")'
+    rb'(?P<value>[^"\\]{1,2000})(?=")',
+    re.IGNORECASE,
 )
 
 _EDGE = rb"[0-9A-Za-z]"
@@ -136,7 +135,10 @@ class Scrubber:
         if not is_json:
             return self._text(data)
         data = _STRING.sub(self._string, data)
-        return _SAID_IN_JSON.sub(self._said, data) if self._thorough else data
+        if not self._thorough:
+            return data
+        data = _SAID_IN_JSON.sub(self._said, data)
+        return _SECRET_IN_JSON.sub(self._secret, data)
 
     def _string(self, found: re.Match[bytes]) -> bytes:
         token = found.group()
@@ -159,6 +161,8 @@ class Scrubber:
         if self._folders is not None:
             data = self._folders.sub(lambda found: self._path(found.group()), data)
         if self._thorough:
+            for form in EARLY:
+                data = form.pattern.sub(self._replacer(form), data)
             data = _KEY.sub(lambda found: self._numbered(KEY, found.group()), data)
             data = _MAIL.sub(lambda found: self._numbered(MAIL, found.group()), data)
             data = QUOTED_PATH.sub(self._quoted, data)
@@ -166,21 +170,32 @@ class Scrubber:
         if self._known is not None:
             data = self._known.sub(lambda found: self._named(found.group()), data)
         data = _UUID.sub(lambda found: self._numbered(UUID, found.group()), data)
-        data = _MAC.sub(lambda found: self._numbered(MAC, found.group()), data)
+        data = MAC_FORM.sub(lambda found: self._numbered(MAC, found.group()), data)
         return self._by_form(data) if self._thorough else data
 
     def _by_form(self, data: bytes) -> bytes:
         for said in _SAID:
             data = said.sub(self._said, data)
-        for form, kind in ((_MACHINE_ID, "machine-id"), (_SERIAL, SERIAL)):
-            data = form.sub(self._numberer(kind), data)
+        for form in LATE:
+            data = form.pattern.sub(self._replacer(form), data)
         data = KERNEL_VALUE.sub(self._kernel_value, data)
-        for form in (_IPV4, _IPV6):
-            data = form.sub(lambda found: self._address(found.group()), data)
+        for written in (_IPV4, _IPV6):
+            data = written.sub(lambda found: self._address(found.group()), data)
         return data
 
-    def _numberer(self, kind: str) -> Callable[[re.Match[bytes]], bytes]:
-        return lambda found: self._numbered(kind, found.group())
+    def _replacer(self, form: Form) -> Callable[[re.Match[bytes]], bytes]:
+        def replaced(found: re.Match[bytes]) -> bytes:
+            value, start = found["value"], found.start()
+            if form.stays(value) or value in self._made:
+                return found.group()
+            head = found.group()[: found.start("value") - start]
+            return (
+                head
+                + self._numbered(form.kind, value)
+                + found.group()[found.end("value") - start :]
+            )
+
+        return replaced
 
     def _quoted(self, found: re.Match[bytes]) -> bytes:
         mark, path = found.group(1), found.group(2)
@@ -195,6 +210,9 @@ class Scrubber:
         value = found["value"]
         is_made = any(made in value for made in self._made) or value.startswith(b"labctl")
         return found.group() if is_made else found["head"] + self._numbered(NAME, value)
+
+    def _secret(self, found: re.Match[bytes]) -> bytes:
+        return found["head"] + self._numbered(SECRET, found["value"])
 
     def _kernel_value(self, found: re.Match[bytes]) -> bytes:
         value = found.group(1)
@@ -310,10 +328,14 @@ def _stand_in(kind: str, number: int, text: bytes) -> bytes:
         return f"00000000-0000-4000-8000-{number:012x}".encode()
     if kind == MAIL:
         return f"mail-{number}@redacted.invalid".encode()
-    if kind == MAC and b"-" in text:
-        return f"52-54-00-00-{number >> 8 & 255:02x}-{number & 255:02x}".encode()
     if kind == MAC:
-        return f"52:54:00:00:{number >> 8 & 255:02x}:{number & 255:02x}".encode()
+        # As it was written: its marks stay where they are.
+        digits = iter(f"52540000{number & 0xFFFF:04x}".ljust(len(text), "0").encode())
+        return bytes(mark if mark in b":.-" else next(digits) for mark in text)
+    if kind == URL:
+        return f"url-host-{number}.invalid".encode()
+    if kind == PATH and not text.startswith(b"/"):
+        return rf"C:\redacted\path-{number}".encode() + suffix(text)
     if kind == PATH:
         return f"/redacted/path-{number}".encode() + suffix(text)
     if kind == ADDRESS and _IPV4.fullmatch(text):

@@ -64,6 +64,14 @@ BY_FORM = (
     "10.23.45.67",
     "eui.0025385b71b0a1c2",
     "SHA256:" + "qW9d" * 10 + "abc",
+    "https://petra:geheim@git.acme.example:8443/team/x.git",
+    "52540012ab34",
+    "5254.0012.ab34",
+    "0x5000c500a1b2c3d4",
+    "5000c500a1b2c3d4",
+    r"C:\Users\petra\My VMs\acme.vhdx",
+    r"\\filer01\vms$\acme.vhdx",
+    "ghp_0123456789abcdefghijABCDEFGHIJ012345",
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0xq1Zz1234567 petra@laptop",
 )
 """Of another host, whose names nobody knows here."""
@@ -329,6 +337,13 @@ def test_links_are_not_followed(run: RunFolder) -> None:
         ("<source pool='acme-pool' volume='root'/>", "acme-pool"),
         ("<host name='ceph1.acme.example' port='6789'/>", "ceph1.acme.example"),
         ("<auth username='acme-admin'>", "acme-admin"),
+        ("<source dev='uplink7' mode='bridge'/>", "uplink7"),
+        ("4: br-acme: <BROADCAST,UP> mtu 1500", "br-acme"),
+        ("7: vnet3: <BROADCAST,UP> mtu 1500 master br-acme state UP", "br-acme"),
+        ("-netdev bridge,br=br-acme,id=n0", "br-acme"),
+        ("uid=1000(petra) gid=1000(petra) groups=1000(petra),1007(acme-lab)", "acme-lab"),
+        ("link/ether 9c:b6:54:12:ab:34 brd", "9cb65412ab34"),
+        ("link/ether 9c:b6:54:12:ab:34 brd", "9cb6.5412.ab34"),
     ],
 )
 def test_names_that_only_the_run_knows_are_taken_out(
@@ -340,6 +355,62 @@ def test_names_that_only_the_run_knows_are_taken_out(
     copy, _ = copied(run)
     for name, number in (("console.txt", 1), ("neighbour.json", 2), ("stderr.txt", 2)):
         assert secret not in copy.trial(number).read_text(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DB_PASSWORD=geheim7\n",
+        'password: "geheim7"\n',
+        "curl --password geheim7 x\n",
+        "export AWS_SECRET_ACCESS_KEY=geheim7;\n",
+        "auth-token = geheim7\n",
+        "Authorization: Bearer geheim7geheim7geheim7\n",
+        "<graphics type='vnc' passwd='geheim7'/>\n",
+        '{"api_key": "geheim7"}\n',
+    ],
+)
+def test_the_values_of_secrets_are_taken_out(run: RunFolder, text: str) -> None:
+    run.trial(1).write_raw("stdout.txt", text)
+    run.trial(2).write_raw_json("tool.json", {"said": text, "db-password": "geheim7"})
+    copy, _ = copied(run)
+    assert "geheim7" not in everything(copy)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://www.kernel.org/doc/html/latest/x.html and http://libvirt.org/schemas/domain",
+        "debian-12-d397e91cb6fa calibration-3ede8c1b7c38e938.json ab12cd34ef56",
+        "0x5555555555555555 0xffffffff81000000 7f8a12345678 ffffffff81a3b5c7 0x7ffd5e8a1000",
+        "tc: tokens 1999 ctokens 1999; sent 5254.0012 of 5254.5; 1.2.3 5254.1234",
+        "1:02.5:30 10:20:30 a:\\n x:\\tb C: done D:12 E:/x? 3:\\4",
+        "tap0 vnet3 enp3s0f1np1 eth0 virbr0 br0 bond0 docker0 lo",
+        "2: enp3s0: <BROADCAST> mtu 1500 master br0 state UP; uid=0(root) groups=0(root),104(kvm)",
+        "secret,id=masterKey0,format=raw qom-type=secret token bucket; the password",
+        "5000 events, 5001234567890123 cycles, 525400123456 ns, 0.5001234567890123",
+    ],
+)
+def test_what_only_looks_like_a_name_or_a_number_of_a_disk_stays(run: RunFolder, text: str) -> None:
+    run.trial(1).write_raw("stdout.txt", f"{text}\n")
+    copy, _ = copied(run)
+    assert copy.trial(1).read_text("stdout.txt") == f"{text}\n"
+
+
+def test_a_report_of_the_copy_says_what_one_of_the_run_says(tmp_path: Path) -> None:
+    """All numbers, verdicts and sentences, but for the one that says that it is a copy."""
+    run = small_example(tmp_path)
+    copy = RunFolder(tmp_path / "there" / run.name)
+    redact(run, copy.path, IDENTITY)
+    printed = [
+        CliRunner().invoke(cli, ["report", f"{folder.path}", "--json"], catch_exceptions=False)
+        for folder in (run, copy)
+    ]
+    before, after = (json.loads(done.output) for done in printed)
+    assert before.keys() == after.keys()
+    assert {key for key in before if before[key] != after[key]} == {"warnings"}
+    of_runs = [text for text in after["warnings"] if not text.startswith("Redacted copy")]
+    assert of_runs == before["warnings"]
 
 
 @pytest.mark.parametrize(
@@ -480,6 +551,18 @@ def test_the_command_packs_a_run_that_is_read_where_it_is_unpacked(
     assert verify(there).differences == ()
     assert len(there.load().trials) == 2
     assert (there.trial(1).path / "trace/perf.data").exists() is not bool(more)
+
+
+def test_words_that_only_the_caller_knows_are_taken_out_too(run: RunFolder, tmp_path: Path) -> None:
+    run.trial(1).write_raw("stdout.txt", "process of Müller & Co's billing, müller & co\n")
+    run.trial(2).write_raw_json("tool.json", {"title": "M\u00fcller & Co", "n": 7})
+    words = ["run", "export", f"{run.path}", "--out", f"{tmp_path / 'x'}", "--hide", "Müller & Co"]
+    refused = CliRunner().invoke(cli, words)
+    assert "'--hide' goes with '--redact'" in str(refused.exception)
+    CliRunner().invoke(cli, [*words, "--hide", "billing", "--redact"], catch_exceptions=False)
+    left = everything(RunFolder(tmp_path / "x"))
+    assert not re.search("müller|billing", left, re.IGNORECASE)
+    assert "word-1" in left
 
 
 def test_nothing_is_written_over(run: RunFolder) -> None:
