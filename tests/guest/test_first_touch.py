@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.run.trials.first_touch import KVM, MINOR, change, faults_so_far
+from labctl.run.trials.warmup import KVM, MINOR, change, faults_so_far
 from tests.guest.conftest import wait_for
 from tests.guest.firmware import started
 

@@ -37,7 +37,9 @@ from labctl.run.planning.guest_image import built_image
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.planning.planner import plan_sweep
 from labctl.run.trials.neighbours import Neighbours
-from labctl.run.trials.trial import SLACK_S, TrialRequest, measured_window, store_output, warm_up
+from labctl.run.trials.trial import measured_window, store_output
+from labctl.run.trials.trial_request import SLACK_S, TrialRequest
+from labctl.run.trials.warmup import warm_up
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.study.study import Overrides

@@ -24,7 +24,8 @@ from labctl.run.guests.lab import Lab
 from labctl.run.trials.parse import parse_trial
 from labctl.run.trials.proof import Proof
 from labctl.run.trials.quiet import Quiet, Since
-from labctl.run.trials.trial import TrialRequest, run_trial
+from labctl.run.trials.trial import run_trial
+from labctl.run.trials.trial_request import TrialRequest
 from labctl.run.trials.validity import invalid_reasons, is_disturbed
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus

@@ -13,7 +13,7 @@ from labctl.run.collectors.calibrate import Calibrations
 from labctl.run.guests.lab import Lab
 from labctl.run.trials.peer import serving
 from labctl.run.trials.proof import Proof
-from labctl.run.trials.trial import WINDOW_S
+from labctl.run.trials.warmup import WINDOW_S
 from labctl.study.plan import Plan
 from labctl.workloads.failures import last_words
 from labctl.workloads.model import Setting

@@ -1,12 +1,38 @@
-"""Decide when a warm-up is over (METHOD rule 6). Pure."""
+"""Warm a machine up with windows of its workload (METHOD rule 6).
+
+A warm-up is over when neither the windows' rates nor, under KVM, the faults on newly touched memory
+show a trend. A restore leaves two kinds of those faults. QEMU's main thread writes the saved pages,
+so that the host has them, but KVM's own page tables are empty: a vCPU's first touch of each is a
+fault that KVM fixes (`pf_fixed`). Pages of zeros are not written at all: their first touch is a
+minor fault of the vCPU thread as well, and under TCG, which has no page tables of its own, that
+alone.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from labctl.base.errors import BrokenError
+from labctl.base.tuning import Kind
+from labctl.collect import (
+    kvm_stats,
+    page_faults,
+)
+from labctl.run.guests.bench import Bench
+from labctl.run.trials.parse import believable
+from labctl.run.trials.trial_request import SLACK_S, TrialRequest
+from labctl.workloads.failures import last_words
+from labctl.workloads.model import Setting, Workload
+
+WINDOW_S = 0.1
+"""Length of a warm-up window."""
 
 WINDOWS = 3
 """The least number of windows that the rule looks at."""
@@ -18,6 +44,84 @@ SCATTER_LIMIT = 2.0
 """Standard errors of the slope: a trend that doesn't stand out of the scatter is none that another
 window would show. Under a neighbour single windows differ by tens of percent, and 1 % would be
 reached by luck alone."""
+
+MINOR, KVM = "minor", "kvm"
+
+
+def warm_up(
+    bench: Bench, workload: Workload, setting: Setting, request: TrialRequest
+) -> dict[str, Any]:
+    """Run windows of the same workload until neither their rates nor, under KVM, the faults on
+    newly touched memory show a trend (METHOD rule 6).
+
+    A workload that only computes does the same operations in each window, as many as the run's
+    first one tells, and is rated by the CPU time that they take: what others on the host take away
+    changes the operations per second from window to window, but not how warm the machine is.
+    """
+    windows: list[dict[str, Any]] = []
+    rates: list[float] = []
+    touches: list[int] = []
+    started = time.monotonic()
+    cap_s = request.limits.warmup_cap_s
+    size = (str(bench.kind), request.planned.cell["workload"])
+    fault_counts = faults_so_far(bench)
+
+    def is_warm() -> bool:
+        return is_settled(rates) and (not bench.waits_for_faults or is_flat(touches))
+
+    while not is_warm() and (len(rates) < WINDOWS or time.monotonic() - started < cap_s):
+        sizing = request.window_rates.get(size)
+        busy = _busy_s(bench)
+        command = workload.warmup_command(setting, WINDOW_S, sizing)
+        result = bench.channel.run(
+            command, seconds=WINDOW_S + SLACK_S, cpus=bench.cpus, sched=bench.sched
+        )
+        if result.returncode != 0:
+            said = last_words(result.stderr)
+            raise BrokenError(f"the warm-up of {workload.name} failed: {said}")
+        cpu_s = _busy_s(bench) - busy if bench.kind is Kind.GUEST else _rusage_s(result.side)
+        with believable(f"the warm-up of {workload.name}"):
+            found = workload.window_rates(result.stdout.decode(errors="replace"), result.files)
+        before, fault_counts = fault_counts, faults_so_far(bench)
+        touched = change(before, fault_counts)
+        touches.append(sum(touched.values()))
+        windows.append(
+            {
+                "duration_s": result.duration_s,
+                "rates": found,
+                "cpu_s": cpu_s,
+                "faults": touched,
+            }
+        )
+        if not workload.calibratable:
+            # A load of fixed pace has no rate that could show a trend.
+            rates += found or [1.0] * WINDOWS
+        elif sizing is not None:
+            rates.append(1 / cpu_s)
+        else:
+            request.window_rates[size] = found[-1]
+    return {
+        "settled": is_warm(),
+        "rates_settled": is_settled(rates),
+        "seconds": time.monotonic() - started,
+        "windows": windows,
+    }
+
+
+def _busy_s(bench: Bench) -> float:
+    """Return CPU seconds that the guest's vCPU threads have had (sched-stats.rst, schedstat field
+    1)."""
+    total = 0.0
+    for tid in bench.vcpu_tids:
+        try:
+            total += int(Path(f"/proc/{tid}/schedstat").read_text().split()[0]) / 1e9
+        except OSError as error:
+            raise BrokenError(f"the guest's vCPU thread {tid} is gone") from error
+    return total
+
+
+def _rusage_s(told: Mapping[str, Any]) -> float:
+    return float(told["rusage"]["utime_s"] + told["rusage"]["stime_s"])
 
 
 def slope(rates: Sequence[float]) -> float:
@@ -79,3 +183,29 @@ def _counting_error(larger: Sequence[float]) -> float:
     1 / count."""
     number, _ = _centred(larger)
     return math.sqrt(number * number @ (1 / np.asarray(larger))) / float(number @ number)
+
+
+def faults_so_far(bench: Bench) -> dict[str, int]:
+    """Return faults by kind over all vCPUs: MINOR of a guest, and KVM where KVM reports them; {}
+    natively.
+    """
+    if not bench.vcpu_tids:
+        return {}
+    found = {MINOR: sum(map(_minor, bench.vcpu_tids))}
+    fixed = kvm_stats.page_faults(bench.counters())
+    return found if fixed is None else {**found, KVM: fixed}
+
+
+def change(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return the change of the kinds that both know: QEMU may cease to tell KVM's."""
+    return {kind: after[kind] - before[kind] for kind in before if kind in after}
+
+
+def _minor(tid: int) -> int:
+    # Below task: /proc/TID itself counts for the whole process.
+    path = Path(f"/proc/{tid}/task/{tid}/stat")
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise BrokenError(f"the guest's vCPU thread {tid} is gone") from error
+    return page_faults.faults(text, str(path))[MINOR]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.run.trials.first_touch import KVM, MINOR, change, faults_so_far
+from labctl.run.trials.warmup import KVM, MINOR, change, faults_so_far
 from tests.unit.collect.trials import KVM as KVM_SNAPSHOTS
 from tests.unit.collect.trials import recorded
 

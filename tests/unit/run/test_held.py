@@ -10,7 +10,7 @@ import pytest
 from labctl.base.errors import BrokenError
 from labctl.base.tuning import Policy, Sched
 from labctl.domain.asked import ExpectedThread, expected_workload
-from labctl.run.trials.held import held
+from labctl.run.trials.window_checks import held
 
 FIFO = Sched(policy=Policy.FIFO, priority=1)
 VCPU = ExpectedThread(role="vcpu", index=0, cpus=frozenset({1}), policy="fifo", priority=1)

@@ -12,7 +12,7 @@ import pytest
 from labctl.base.latency_qos import NO_LIMIT_US
 from labctl.base.tuning import Kind
 from labctl.collect import host_cpus
-from labctl.run.trials import trial
+from labctl.run.trials import warmup, window_checks
 from labctl.store.trial import TrialFolder
 
 
@@ -29,8 +29,8 @@ def warmed(
         so_far += next(windows, 0)
         return {"minor": so_far}
 
-    monkeypatch.setattr(trial, "faults_so_far", faults_so_far)
-    monkeypatch.setattr(trial, "_busy_s", lambda bench: 0.0)
+    monkeypatch.setattr(warmup, "faults_so_far", faults_so_far)
+    monkeypatch.setattr(warmup, "_busy_s", lambda bench: 0.0)
     done = SimpleNamespace(returncode=0, duration_s=0.3, stdout=b"", files={})
     bench: Any = SimpleNamespace(
         kind=Kind.GUEST,
@@ -51,7 +51,7 @@ def warmed(
         window_rates={},
     )
     setting: Any = None
-    return trial.warm_up(bench, workload, setting, request)
+    return warmup.warm_up(bench, workload, setting, request)
 
 
 def test_under_kvm_a_warm_up_waits_until_faults_are_flat(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def _reasons(folder: Path, before: dict[str, Any], after: dict[str, Any]) -> lis
     made = TrialFolder(folder)
     limit = {host_cpus.LIMIT: NO_LIMIT_US}
     made.write_raw_json("host.json", {"before": limit | before, "after": limit | after})
-    return trial._host_reasons(made)
+    return window_checks.host_reasons(made)
 
 
 def test_a_host_that_stayed_as_it_was_invalidates_nothing(tmp_path: Path) -> None:

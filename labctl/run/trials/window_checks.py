@@ -1,7 +1,8 @@
-"""Check whether a trial's threads were what was asked, before and after its window (METHOD rule
-28).
+"""Check after a measured window that threads, clocks and the host were what was asked (METHOD rules
+6 and 28).
 
-What came and went between the two is not seen: nothing runs inside of the window but the workload.
+What came and went between its begin and its end is not seen: nothing runs inside of the window but
+the workload.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from labctl.base import latency_qos
+from labctl.base.channel import ClockReading
+from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.collect import host_cpus, side, snapshots
 from labctl.domain.asked import (
     EMULATOR,
     IOTHREAD,
@@ -23,12 +28,52 @@ from labctl.domain.asked import (
     mismatches,
 )
 from labctl.domain.readback import row_states, workload_states
+from labctl.run.guests.bench import Bench
+from labctl.store.trial import TrialFolder
+from labctl.workloads.model import Workload
 
 RAW = "threads.json"
 
 _MACHINE = (VCPU, EMULATOR, IOTHREAD, VHOST)
 _OTHERS = ("neighbour", "peer")
 """Nothing is asked of them but to stay as they are. labctl's own tools move to a CPU to read it."""
+
+LIMIT_PPM = 100.0
+
+
+def thread_reasons(bench: Bench, workload: Workload, folder: TrialFolder) -> list[str]:
+    """Return why the trial's threads make it invalid; what they were is stored."""
+    host, told = folder.read_json(snapshots.RAW), folder.read_json(side.RAW)["threads"]
+    stored, wrong = held(bench.asked, host, told, places_itself=workload.places_itself)
+    folder.write_raw_json(RAW, stored)
+    return wrong
+
+
+def clock_reasons(bench: Bench, folder: TrialFolder) -> list[str]:
+    """Return why a guest's clock makes its trial invalid; its rate is stored."""
+    if bench.first_clock is None:
+        return []
+    last = bench.channel.wait_ready(Deadline.after(30, "the guest's clock"))
+    measured = clock_rates(bench.first_clock, last)
+    folder.write_raw_json("clock.json", measured)
+    found = clock_problem(measured)
+    return [found] if found else []
+
+
+def host_reasons(folder: TrialFolder) -> list[str]:
+    """Return why what happened on the host meanwhile makes a trial invalid."""
+    host = folder.read_json(snapshots.RAW)
+    before, after = host["before"], host["after"]
+    reasons = []
+    # In the native cgroup: stress-ng calls itself successful after four kills.
+    if "oom_kills" in before and (killed := after["oom_kills"] - before["oom_kills"]):
+        reasons.append(f"{killed} processes were killed: the guest's memory did not suffice")
+    if (then := before[host_cpus.LIMIT]) != (now := after[host_cpus.LIMIT]):
+        reasons.append(
+            f"somebody changed how deep the host's CPUs may sleep: /{latency_qos.DEVICE} went from "
+            f"{then} to {now}"
+        )
+    return reasons
 
 
 def held(
@@ -103,3 +148,30 @@ def _where_asked(asked: Sequence[ExpectedThread], state: ThreadState) -> ThreadS
         return state
     (cpus,) = [thread.cpus for thread in asked if thread.role == WORKLOAD]
     return replace(state, cpus=cpus)
+
+
+def clock_rates(first: ClockReading, last: ClockReading) -> dict[str, float]:
+    """Return how much faster the machine's clock runs than the host's, in ppm, and how unsure that
+    is.
+
+    Each reading lies somewhere between its two host moments; over a longer time that matters less.
+    """
+    machine_ns = last.machine_ns - first.machine_ns
+    shortest_ns = last.asked_ns - first.answered_ns
+    longest_ns = last.answered_ns - first.asked_ns
+    middle_ns = (shortest_ns + longest_ns) / 2
+    return {
+        "seconds": middle_ns / 1e9,
+        "ppm": (machine_ns / middle_ns - 1) * 1e6,
+        "uncertainty_ppm": (longest_ns - shortest_ns) / 2 / middle_ns * 1e6,
+    }
+
+
+def clock_problem(measured: dict[str, Any]) -> str | None:
+    """Return a sentence when the rates differ by more than LIMIT_PPM beyond doubt."""
+    if abs(measured["ppm"]) - measured["uncertainty_ppm"] <= LIMIT_PPM:
+        return None
+    return (
+        f"the guest's clock runs {measured['ppm']:+.0f} ppm against the host's "
+        f"(± {measured['uncertainty_ppm']:.0f}), more than {LIMIT_PPM:.0f}"
+    )
