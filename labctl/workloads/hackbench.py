@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from labctl.base.errors import BrokenError
 from labctl.workloads.model import ChoiceParameter, IntegerParameter, Setting
 from labctl.workloads.repeated import SHELL, Repeated
 from labctl.workloads.windows import Window
@@ -36,26 +35,13 @@ class Hackbench(Repeated):
             str(parameters["loops"]),
         )
 
-    def runs(self, text: str, where: str) -> list[Window]:
-        runs: list[Window] = []
-        end = 0
-        for match in _RUN.finditer(text):
-            if match.start() != end:
-                break
-            end = match.end()
-            # Of its file descriptors half are a sender's each, who writes to all of the other half
-            # (hackbench.c, group() and sender()).
-            pairs = (int(match["fds"]) // 2) ** 2
-            # Cut to milliseconds, not rounded.
-            seconds = float(match["seconds"]) + 0.0005
-            messages = int(match["groups"]) * pairs * int(match["loops"])
-            runs.append(Window(seconds, messages))
-        if not runs or end != len(text):
-            raise BrokenError(
-                f"{where}: expected hackbench's mode, messages and 'Time:' for each run, found "
-                f"{text[end : end + 80]!r}"
-            )
-        return runs
+    def window(self, run: re.Match[str]) -> Window:
+        # Of its file descriptors half are a sender's each, who writes to all of the other half
+        # (hackbench.c, group() and sender()).
+        pairs = (int(run["fds"]) // 2) ** 2
+        # Cut to milliseconds, not rounded.
+        seconds = float(run["seconds"]) + 0.0005
+        return Window(seconds, int(run["groups"]) * pairs * int(run["loops"]))
 
 
 HACKBENCH = Hackbench(
@@ -92,6 +78,8 @@ HACKBENCH = Hackbench(
         ),
     ),
     binaries=(SHELL, BINARY),
+    printed=_RUN,
+    expected="hackbench's mode, messages and 'Time:'",
     primary="messages_per_s",
     rate_metric="messages_per_s",
 )

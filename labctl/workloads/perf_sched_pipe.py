@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from labctl.base.errors import BrokenError
 from labctl.workloads.model import ChoiceParameter, IntegerParameter, Setting
 from labctl.workloads.repeated import SHELL, Repeated
 from labctl.workloads.windows import Window
@@ -30,22 +29,10 @@ class PerfSchedPipe(Repeated):
         threads = ("--threaded",) if setting.parameters["tasks"] == "threads" else ()
         return (BINARY, "bench", "sched", "pipe", f"--loop={setting.parameters['loops']}", *threads)
 
-    def runs(self, text: str, where: str) -> list[Window]:
-        runs: list[Window] = []
-        end = 0
-        for match in _RUN.finditer(text):
-            if match.start() != end or float(match["usecs"]) <= 0:
-                break
-            end = match.end()
-            count = int(match["loops"])
-            # Of what perf prints this has the most digits.
-            runs.append(Window(count * float(match["usecs"]) / 1e6, count))
-        if not runs or text[end:].strip():
-            raise BrokenError(
-                f"{where}: expected 'usecs/op' of perf's benchmark sched/pipe for each run, found "
-                f"{text[end : end + 80]!r}"
-            )
-        return runs
+    def window(self, run: re.Match[str]) -> Window:
+        count = int(run["loops"])
+        # Of what perf prints this has the most digits.
+        return Window(count * float(run["usecs"]) / 1e6, count)
 
 
 PERF_SCHED_PIPE = PerfSchedPipe(
@@ -68,6 +55,8 @@ PERF_SCHED_PIPE = PerfSchedPipe(
         ),
     ),
     binaries=(SHELL, BINARY),
+    printed=_RUN,
+    expected="'usecs/op' of perf's benchmark sched/pipe",
     primary="ops_per_s",
     rate_metric="ops_per_s",
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labctl.base.command import Command
+from labctl.base.errors import BrokenError
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.model import Setting, WorkloadBase
@@ -40,16 +42,34 @@ def times(argv: Sequence[str], count: int) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated(WorkloadBase):
     """Repeat a benchmark: a trial is as many runs as begin in its time, and its primary metric is
-    the rate over all runs."""
+    the rate over all runs. `printed`: what one run prints; `expected`: the same in words."""
+
+    printed: re.Pattern[str]
+    expected: str
 
     def argv(self, setting: Setting) -> tuple[str, ...]:
         """Return the command of one run."""
         raise NotImplementedError
 
+    def window(self, run: re.Match[str]) -> Window:
+        """Return how long one run took, and what it did."""
+        raise NotImplementedError
+
     def runs(self, text: str, where: str) -> list[Window]:
         """Return what they printed, one after the other; raises BrokenError when that isn't all of
         it."""
-        raise NotImplementedError
+        windows, end = [], 0
+        for run in self.printed.finditer(text):
+            window = self.window(run)
+            if run.start() != end or window.seconds <= 0:
+                break
+            end = run.end()
+            windows.append(window)
+        if not windows or text[end:].strip():
+            raise BrokenError(
+                f"{where}: expected {self.expected} for each run, found {text[end : end + 80]!r}"
+            )
+        return windows
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)

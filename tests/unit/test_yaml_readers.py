@@ -28,10 +28,10 @@ from labctl.study.tunings import load_tuning, load_tunings
 from labctl.workloads.registry import checkers
 from labctl.workloads.stress_ng import STRESS_NG_FORK
 from tests.unit.domain import hosts
+from tests.unit.workloads.trials import recorded
 
 Read = Callable[[Path], object]
 
-FIXTURES = Path(__file__).parent / "workloads/fixtures"
 ALTERED = 150
 """Variants of each file."""
 
@@ -174,12 +174,12 @@ READERS: dict[str, tuple[str, str, Read]] = {
     "policy": ("policy.yaml", _POLICY, load_policy),
     "stress-ng": (
         "stress-ng.yaml",
-        (FIXTURES / "stress-ng-0.15.06-fork-tcg-guest.yaml").read_text(),
+        recorded("stress-ng-0.15.06-fork-tcg-guest.yaml"),
         _fork,
     ),
     "hog": (
         "hog.yaml",
-        json.loads((FIXTURES / "stress-ng-0.15.06-hog.json").read_text())["hog.yaml"],
+        json.loads(recorded("stress-ng-0.15.06-hog.json"))["hog.yaml"],
         _hog,
     ),
 }

@@ -13,8 +13,7 @@ from labctl.base.units import Better, Unit
 from labctl.run.trials import parse
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
-
-FIXTURES = Path(__file__).parents[1] / "workloads" / "fixtures"
+from tests.unit.workloads.trials import recorded
 
 
 def _record(program: str) -> TrialRecord:
@@ -31,7 +30,7 @@ def _record(program: str) -> TrialRecord:
 
 
 @pytest.mark.parametrize(
-    ("program", "file", "recorded", "was", "now"),
+    ("program", "file", "name", "was", "now"),
     [
         ("hackbench", "stdout.txt", "hackbench-2.40-pipe-threads.txt", "with 1 ", "with %s "),
         ("oslat", "files/oslat.json", "oslat-2.40-native.json", '"max": ', '"max": %s'),
@@ -40,10 +39,10 @@ def _record(program: str) -> TrialRecord:
 )
 @pytest.mark.parametrize("digits", [400, 5000])
 def test_numbers_beyond_any_measure_make_a_trial_invalid_and_no_crash(
-    tmp_path: Path, program: str, file: str, recorded: str, was: str, now: str, digits: int
+    tmp_path: Path, program: str, file: str, name: str, was: str, now: str, digits: int
 ) -> None:
     folder = TrialFolder(tmp_path)
-    text = (FIXTURES / recorded).read_text()
+    text = recorded(name)
     assert was in text
     folder.write_raw(file, text.replace(was, now % ("9" * digits), 1))
     with pytest.raises(BrokenError, match=str(tmp_path)):

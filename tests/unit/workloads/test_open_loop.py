@@ -19,7 +19,7 @@ from labctl.workloads.cyclictest import CYCLICTEST
 from labctl.workloads.open_loop import METRICS, Thread, every_period, readings
 from labctl.workloads.registry import checkers, workload
 from labctl.workloads.timerlat import TIMERLAT
-from tests.unit.workloads.trials import FIXTURES, reasons, recorded, trial, values
+from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 EXAMPLE = Path(__file__).parents[3] / "results/example"
 INTERVAL_US = 1000
@@ -225,10 +225,10 @@ def test_timerlat_without_its_interval_knows_no_period(tmp_path: Path) -> None:
     assert "no interval" in found[OPEN_MEAN]
 
 
-def test_those_that_put_periods_back_are_those_that_skip_them() -> None:
+def test_those_that_put_periods_back_are_those_that_skip_them(tmp_path: Path) -> None:
     """And are judged by what is so found, as far as they have a say in it."""
     by_mean = {name for name in checkers() if workload(name).primary == OPEN_MEAN}
     assert by_mean == SKIP_PERIODS
-    empty = trial(FIXTURES)
+    empty = trial(tmp_path)
     for name in set(checkers()) - SKIP_PERIODS:
         assert not list(workload(name).periods(empty, {}))

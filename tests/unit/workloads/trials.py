@@ -8,10 +8,12 @@ from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 
 FIXTURES = Path(__file__).parent / "fixtures"
+"""A folder for each workload, by its name; the tool's version is in the names of its files."""
 
 
 def recorded(name: str) -> str:
-    return (FIXTURES / name).read_text()
+    (file,) = FIXTURES.glob(f"*/{name}")
+    return file.read_text()
 
 
 def trial(folder: Path, **files: str) -> TrialFolder:
