@@ -17,6 +17,7 @@ from labctl.base.metrics.table import METRICS, TABLES
 from labctl.base.units import ZERO_IS_USUAL, Better
 from labctl.report.export.formats import FORMATS
 from labctl.store.samples import labels_of
+from labctl.workloads.registry import checkers
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,6 +59,22 @@ def _symbols() -> str:
 
 def _verdicts() -> str:
     return _lines(("verdict", "means"), ((str(one), one.row.means) for one in Verdict))
+
+
+def _workloads() -> str:
+    return _lines(
+        ("program", "operation", "rate", "suggested primary metric", "duration"),
+        (
+            (
+                f"`{one.name}`",
+                one.operation,
+                f"`{one.rate_metric}`" if one.rate_metric else "none",
+                f"`{one.primary}`",
+                one.durations,
+            )
+            for one in checkers().values()
+        ),
+    )
 
 
 def _metrics(table: Table) -> str:
@@ -105,6 +122,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/metrics.md": {table.value: partial(_metrics, table) for table in Table},
     "docs/report.md": {"verdicts": _symbols},
     "docs/report-schema.md": {"exports": _exports, "verdicts": _verdicts},
+    "docs/workloads.md": {"workloads": _workloads},
 }
 
 

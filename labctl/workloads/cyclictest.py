@@ -38,7 +38,7 @@ _NO_INTERVAL = "cyclictest's command line names no interval."
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cyclictest(WorkloadBase):
     name: str = "cyclictest"
-    description: str = "cyclictest: wake-up latency of one SCHED_FIFO thread per vCPU"
+    operation: str = "one wake-up, at a fixed pace"
     parameters: tuple[Parameter, ...] = (
         IntegerParameter(
             name="interval_us",

@@ -17,6 +17,7 @@ from labctl.workloads.windows import WANTED, Window, batch_errors
 BINARY = "/usr/bin/fio"
 OUTPUT = "fio.json"
 SHORTEST_S = 0.1
+DURATIONS = f"{SHORTEST_S:g} s or more"
 _LOG_NAME = "windows"
 LOG = f"{_LOG_NAME}_iops.log"
 _WARMUP_WINDOWS = 3

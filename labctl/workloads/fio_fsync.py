@@ -63,7 +63,8 @@ def _job(parameters: Parameters) -> tuple[str, ...]:
 
 FIO_FSYNC = FioFsync(
     name="fio-fsync",
-    description="fio, one small write after the other with a flush after each",
+    durations=fio.DURATIONS,
+    operation="one write and the flush after it",
     parameters=(
         # Natively an fsync also commits the file's time stamps to the file system's journal, which
         # a block device in a guest has not.

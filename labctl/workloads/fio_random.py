@@ -27,7 +27,8 @@ DIRECTIONS = {"randread": ("read",), "randwrite": ("write",), "randrw": ("read",
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FioRandom(WorkloadBase):
     name: str = "fio-random"
-    description: str = "fio, random 4 KiB reads or writes with O_DIRECT on the data disk"
+    durations: str = fio.DURATIONS
+    operation: str = "one 4 KiB request"
     parameters: tuple[Parameter, ...] = (
         ChoiceParameter(
             name="mode", default="randread", choices=tuple(DIRECTIONS), description="direction"

@@ -46,7 +46,7 @@ class Hackbench(Repeated):
 
 HACKBENCH = Hackbench(
     name="hackbench",
-    description="hackbench: messages between groups of 20 senders and 20 receivers",
+    operation="one message",
     parameters=(
         ChoiceParameter(
             name="transport",

@@ -34,7 +34,7 @@ BITS_PER_BYTE = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iperf3(WorkloadBase):
     name: str = "iperf3"
-    description: str = "iperf3: TCP to a peer, or from it, as fast as it goes"
+    operation: str = "one byte that arrived"
     parameters: tuple[Parameter, ...] = (
         ChoiceParameter(
             name="direction",

@@ -104,7 +104,12 @@ class Workload(Protocol):
     def name(self) -> str: ...
 
     @property
-    def description(self) -> str: ...
+    def operation(self) -> str:
+        """Return what one of its operations is, for docs/workloads.md."""
+
+    @property
+    def durations(self) -> str:
+        """Return how long it can run, in words, as `check_duration` has it."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]: ...
@@ -188,7 +193,8 @@ class WorkloadBase:
     and no peer, take whole seconds, and their instructions per operation are no constant."""
 
     name: str
-    description: str
+    operation: str
+    durations: str = "whole seconds"
     parameters: tuple[Parameter, ...] = ()
     binaries: tuple[str, ...]
     primary: str

@@ -117,7 +117,7 @@ def _thread(entry: Mapping[str, Any]) -> Thread:
 
 OSLAT = Oslat(
     name="oslat",
-    description="oslat: a busy loop on each vCPU, and what keeps it from running",
+    operation="none: a busy loop per vCPU",
     parameters=(
         # A loop that never sleeps, above everything else of its CPU, is for CPUs that nobody else
         # needs: elsewhere real-time throttling stops it for 50 ms in each second.

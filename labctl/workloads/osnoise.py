@@ -59,7 +59,7 @@ def _noise(report: rtla.Report) -> Reading:
 
 OSNOISE = Osnoise(
     name="osnoise",
-    description="rtla osnoise: a busy loop in the kernel on each vCPU, and what stops it",
+    operation="none: a busy loop per vCPU, in the kernel",
     parameters=(rtla.HISTOGRAM_US,),
     binaries=(rtla.BINARY,),
     places_itself=rtla.PLACES_ITSELF,

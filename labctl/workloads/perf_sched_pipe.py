@@ -37,7 +37,7 @@ class PerfSchedPipe(Repeated):
 
 PERF_SCHED_PIPE = PerfSchedPipe(
     name="perf-sched-pipe",
-    description="perf bench sched pipe: two tasks that wake each other up in turns",
+    operation="one turn of two tasks",
     parameters=(
         ChoiceParameter(
             name="tasks",

@@ -114,7 +114,7 @@ def _command(setting: Setting, *length: str) -> Command:
 
 RANDOM_ACCESS = RandomAccess(
     name="random-access",
-    description="dependent reads at random over a large set, by sysbench on all vCPUs",
+    operation="65,536 reads, each at an address that the last one tells",
     parameters=(
         # 131,072 pages of 4 KiB, against some 2,000 that a second-level TLB holds; 256 of 2 MiB.
         # Half of what studies give a guest.

@@ -52,7 +52,7 @@ _ROW = re.compile(r"^(\d+), [\d.]+, [\d.]+, (\d+)\.(\d{3})$")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sockperf(WorkloadBase):
     name: str = "sockperf"
-    description: str = "sockperf ping-pong: round trips to a peer, one request at a time"
+    operation: str = "one round trip to a peer, at a fixed pace"
     parameters: tuple[Parameter, ...] = (
         ChoiceParameter(
             name="protocol", default="udp", choices=("udp", "tcp"), description="of the transport"

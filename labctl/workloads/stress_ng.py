@@ -94,7 +94,7 @@ def _is_number(value: object) -> bool:
 
 STRESS_NG_FORK = StressNg(
     name="stress-ng-fork",
-    description="stress-ng fork: a process per vCPU that makes children and waits for them",
+    operation="one child made, ended and waited for",
     binaries=(BINARY,),
     primary="ops_per_s",
     rate_metric="ops_per_s",
@@ -104,7 +104,7 @@ STRESS_NG_FORK = StressNg(
 
 STRESS_NG_MMAP = StressNg(
     name="stress-ng-mmap",
-    description="stress-ng mmap: a process per vCPU that maps, touches, protects and unmaps memory",
+    operation="one mapping made, touched, protected and unmapped",
     parameters=(
         # 256 pages of 4 KiB: the default of 256 MiB makes an operation of a second.
         IntegerParameter(

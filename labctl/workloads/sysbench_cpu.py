@@ -30,7 +30,7 @@ _RATE = re.compile(r"^\s*events per second:\s+([\d.]+)\s*$", re.M)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SysbenchCpu(WorkloadBase):
     name: str = "sysbench-cpu"
-    description: str = "sysbench cpu on all vCPUs: arithmetic, no memory, no I/O"
+    operation: str = "one event: primes up to `max_prime`"
     parameters: tuple[Parameter, ...] = (
         # At 2000 an event takes 0.16 ms on a 2.5 GHz Xeon and 10 to 15 times that under TCG, so
         # that a p95 (400 events at least) is there after 2 s even with half of the CPU taken.

@@ -29,7 +29,7 @@ SLOW_RATE_BLOCK_MIB = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SysbenchMemory(WorkloadBase):
     name: str = "sysbench-memory"
-    description: str = "sysbench memory on all vCPUs: words of a large block at random"
+    operation: str = "one pass of random accesses over a block"
     parameters: tuple[Parameter, ...] = (
         # 4,096 pages of 4 KiB: more than a second-level TLB holds (1,024 to 3,072 on x86-64 since
         # 2013), and 8 of 2 MiB, which even the first level holds. What is more makes an event,

@@ -51,7 +51,7 @@ class Timerlat(Watcher):
 
 TIMERLAT = Timerlat(
     name="timerlat",
-    description="rtla timerlat: latency of a timer's interrupt and of its thread, in the kernel",
+    operation="one wake-up in the kernel, at a fixed pace",
     parameters=(
         IntegerParameter(
             name="interval_us",
