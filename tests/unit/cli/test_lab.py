@@ -105,6 +105,37 @@ def test_a_broken_template_of_the_lab_folder_is_no_fault_in_labctl(
     assert "the domain template does not render" in said.err
 
 
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (
+            "\n{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "it takes more than 0.2 s of CPU time ({file}, line 2)",
+        ),
+        (
+            "{% macro f(n) %}\n{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+            "{{ f(99) }}",
+            "it takes more than 0.2 s of CPU time ({file}, line 2)",
+        ),
+        (
+            "{% for i in range(99999) %}{{ 'x' * 100 }}{% endfor %}",
+            "it becomes more than 1,048,576 characters ({file})",
+        ),
+        ("<a>\n{{ 1 / 0 }}", "ZeroDivisionError: division by zero ({file}, line 2)"),
+        ("\n\n{{ nothing }}", "'nothing' is undefined ({file}, line 3)"),
+    ],
+)
+def test_a_template_of_the_lab_folder_comes_to_an_end(
+    labctl: Labctl, present: Path, monkeypatch: pytest.MonkeyPatch, code: str, why: str
+) -> None:
+    (present / MARKER).touch()
+    monkeypatch.setattr("labctl.base.sandbox.CPU_S", 0.2)
+    planted(present, "templates/domain.xml.j2", code)
+    said = labctl("domain", "render", "baseline")
+    assert said.code == 2
+    assert why.format(file=present / "templates/domain.xml.j2") in said.err.replace("\n", " ")
+
+
 def test_a_tuning_of_the_present_folder_replaces_none_of_labctls(
     labctl: Labctl, present: Path
 ) -> None:
