@@ -152,11 +152,11 @@ def table(run: LoadedRun) -> Iterator[str]:
 
 def judged_by(run: LoadedRun, primaries: Sequence[str]) -> LoadedRun:
     """Return the run as if its plan had named these metrics, each "WORKLOAD=METRIC"."""
-    workloads = dict(run.plan["workloads"])
+    workloads = dict(run.plan.workloads)
     for said in primaries:
         workload, _, metric = said.partition("=")
-        workloads[workload] = {**workloads[workload], "primary": metric}
-    return replace(run, plan={**run.plan, "workloads": workloads})
+        workloads[workload] = workloads[workload].model_copy(update={"primary": metric})
+    return replace(run, plan=run.plan.but(workloads=workloads))
 
 
 @click.command()

@@ -99,8 +99,8 @@ class Recorded:
             raw = one.path / "files" / cyclictest.OUTPUT
             if record.status is TrialStatus.DONE and raw.exists():
                 trials[record.cell["tuning"]][record.block] = read_trial(raw)
-        baseline, control = plan["baseline"], plan["control"]
-        guests = [name for name, entry in plan["tunings"].items() if entry["kind"] == "guest"]
+        baseline, control = plan.baseline or "", plan.control or ""
+        guests = [name for name, arm in plan.tunings.items() if arm.kind == "guest"]
         arms = tuple(name for name in guests if name not in (baseline, control))
         return cls(baseline, control, arms, trials)
 

@@ -14,7 +14,7 @@ from labctl.analysis.compare import comparisons
 from labctl.analysis.design import read_design
 from labctl.analysis.model import Added, Role
 from labctl.analysis.spares import spares_that_ran
-from labctl.analysis.stopping import before_first_look, last_block, look_reached, rule_of, until
+from labctl.analysis.stopping import before_first_look, last_block, look_reached, until
 from labctl.analysis.verdicts import Eligibility
 from labctl.analysis.words import capital
 from labctl.base.stopping import Looks
@@ -33,13 +33,13 @@ def confirmatory(run: LoadedRun) -> LoadedRun:
 
 def _last_deciding(run: LoadedRun) -> int | None:
     """Return None where there is no block beyond it."""
-    last, extensions = look_reached(run), run.plan.get("extensions") or []
-    rule = rule_of(run.plan)
+    last, extensions = look_reached(run), run.plan.extensions
+    rule = run.plan.rule
     if rule is not None and last == rule.most_blocks:
         # Spares stand in for blocks that the last look rests on.
         last = max((last, *spares_that_ran(run)))
     if last is None and extensions:
-        last = extensions[0]["first_block"] - 1
+        last = extensions[0].first_block - 1
     return None if last is None or last >= last_block(run) else last
 
 
@@ -84,8 +84,8 @@ def caveat(more: Added | None, decided: LoadedRun) -> Iterator[str]:
 def _label(run: LoadedRun, first: int, last: int) -> str:
     one = first == last
     blocks = f"block {first}" if one else f"blocks {first} to {last}"
-    rule = rule_of(run.plan)
-    planned = max((t.get("block") or 0 for t in run.plan.get("trials") or []), default=0)
+    rule = run.plan.rule
+    planned = max((trial.block for trial in run.plan.trials), default=0)
     if isinstance(rule, Looks) and (ahead := [n for n in rule.at if first <= n <= planned]):
         come = "comes" if one else "come"
         return f"exploratory: {blocks} {come} before the look at {ahead[0]}, not reached yet"

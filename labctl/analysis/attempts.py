@@ -49,7 +49,7 @@ def count_attempts(run: LoadedRun) -> Attempts:
         key = record.block, cell.tuning, record.number
         hit[key] = hit.get(key, False) or is_invalid
     p_value = _p_value(hit)
-    planned = [name for name in run.plan.get("tunings") or () if name in tried]
+    planned = [name for name in run.plan.tunings if name in tried]
     return Attempts(
         arms=tuple(
             ArmAttempts(

@@ -19,7 +19,7 @@ from labctl.analysis.proven import unproven
 from labctl.analysis.setting import setting
 from labctl.analysis.skipped import skipped
 from labctl.analysis.spares import too_few_spares
-from labctl.analysis.stopping import lacks_trials, last_block, rule_of
+from labctl.analysis.stopping import lacks_trials, last_block
 from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import listed, sentence
@@ -157,7 +157,7 @@ def _checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) -> Itera
 
 
 def _before_look(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
-    rule = rule_of(run.plan)
+    rule = run.plan.rule
     if isinstance(rule, Looks) and any(c.verdict is Verdict.BEFORE_LOOK for c in primaries):
         lack = lacks_trials(run) or last_block(run) + 1
         yield (
@@ -183,7 +183,7 @@ def _grave(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
 def _collecting(run: LoadedRun, cells: Cells) -> Iterator[str]:
     """That more ran inside the measured windows than the workload, where it did, and in which of
     them it did not."""
-    if not run.plan or level_of(run) == LEAST:
+    if run.plan.is_lost or level_of(run) == LEAST:
         return
     yield costs_said(run)
     for missing in cells.missing:
@@ -235,9 +235,8 @@ def _restored(run: LoadedRun, design: Design, restored: Sequence[RunCheck]) -> I
 
 def _restored_places(run: LoadedRun, design: Design) -> Iterator[tuple[str, str, str]]:
     """Yield each restored tuning with each workload and condition where it may get a verdict."""
-    tunings = run.plan.get("tunings") or {}
     for name in design.candidates:
-        if tunings.get(name, {}).get("restore", True):
+        if run.plan.tunings[name].restore:
             for place in design.places:
                 if place.workload in design.primaries:
                     yield name, place.workload, place.condition
@@ -345,11 +344,10 @@ def _twins(design: Design) -> Iterator[str]:
 def _not_exercised(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
     """Yield tunings that were found equal where nothing could have shown a difference (METHOD
     5)."""
-    tunings = run.plan.get("tunings") or {}
     exercised = {
-        name: set(entry["exercised_by"])
-        for name, entry in tunings.items()
-        if entry.get("exercised_by") is not None
+        name: set(arm.exercised_by)
+        for name, arm in run.plan.tunings.items()
+        if arm.exercised_by is not None
     }
     equal = [c for c in primaries if c.verdict is Verdict.EQUIVALENT and c.tuning in exercised]
     idle = dict.fromkeys(

@@ -197,7 +197,7 @@ def _cell(tuning: str, workload: str, condition: str) -> Cell:
 
 def planned_trials(run: LoadedRun) -> int:
     """Return how many trials the run had to carry out; 0 without a plan."""
-    return len(run.plan.get("trials") or ())
+    return len(run.plan.trials)
 
 
 def done_trials(run: LoadedRun) -> int:

@@ -14,9 +14,8 @@ from labctl.store.run_folder import LoadedRun
 def closed_loop(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
     """Yield a sentence for each workload whose program tells of every period, and is judged
     otherwise: plans made before the open-loop latencies were, or by choice."""
-    workloads = run.plan.get("workloads") or {}
     for name, primary in design.primaries.items():
-        program = str(workloads.get(name, {}).get("program"))
+        program = run.plan.workloads[name].program
         if program not in SKIP_PERIODS or not primary.metric.startswith(CLOSED):
             continue
         there = any(

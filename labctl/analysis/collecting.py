@@ -73,7 +73,7 @@ def _percent(share: float) -> str:
 
 def level_of(run: LoadedRun) -> str:
     """Return what a run's trials collected."""
-    return str(run.plan.get("collect") or LEAST)
+    return run.plan.collect or LEAST
 
 
 def costs_said(run: LoadedRun) -> str:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from labctl.analysis.cells import Cell, Scenario, cell_of
-from labctl.analysis.stopping import before_first_look, rule_of
+from labctl.analysis.stopping import before_first_look
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun
 
 ALPHA = 0.05
@@ -129,78 +129,65 @@ def read_design(run: LoadedRun) -> Design:
     """Return the design of a run; what the plan leaves out becomes a sentence in `problems`."""
     plan = run.plan
     problems: list[str] = []
-    tunings: Mapping[str, Mapping[str, Any]] = plan.get("tunings") or {}
-    trials = plan.get("trials") or []
-    cells = [cell_of(trial.get("cell") or {}) for trial in trials]
+    tunings = plan.tunings
+    cells = [cell_of(trial.cell) for trial in plan.trials]
     # Without a plan the trials still say where something was measured.
     cells += [cell_of(trial.record.cell) for trial in run.trials]
     known = list(dict.fromkeys(cell for cell in cells if cell is not None))
-    baseline, control, known_loss = (
-        _arm(plan, name, tunings) for name in ("baseline", "control", "handicap")
-    )
-    if not plan:
+    roles = plan.baseline, plan.control, plan.handicap
+    baseline, control, known_loss = (name if name in tunings else None for name in roles)
+    if plan.is_lost:
         problems.append("The run has no plan, so nothing says what to compare.")
     elif baseline is None:
         problems.append("The run has no baseline, so no tuning can be judged.")
-    problems += _strangers(plan, tunings, known)
-    guests = [name for name, entry in tunings.items() if entry.get("kind") == "guest"]
-    restored_as = {n: tunings[n]["restored_as"] for n in guests if tunings[n].get("restored_as")}
+    problems += _strangers(plan, known)
+    guests = {name: arm for name, arm in tunings.items() if arm.kind == "guest"}
+    restored_as = {name: arm.restored_as for name, arm in guests.items() if arm.restored_as}
     instruments = (baseline, control, known_loss, *restored_as)
     return Design(
         baseline=baseline,
         control=control,
         known_loss=known_loss,
         candidates=tuple(name for name in guests if name not in instruments),
-        natives=tuple(name for name, entry in tunings.items() if entry.get("kind") == "native"),
-        twins={name: tunings[name]["twin"] for name in guests if tunings[name].get("twin")},
+        natives=tuple(name for name, arm in tunings.items() if arm.kind == "native"),
+        twins={name: arm.twin for name, arm in guests.items() if arm.twin},
         restored_as=restored_as,
-        promises={
-            name: tunings[name]["durability"] for name in guests if tunings[name].get("durability")
-        },
-        on_disk=frozenset(
-            name
-            for name, entry in (plan.get("workloads") or {}).items()
-            if entry.get("uses_data_disk")
-        ),
+        promises={name: arm.durability for name, arm in guests.items() if arm.durability},
+        on_disk=frozenset(name for name, item in plan.workloads.items() if item.uses_data_disk),
         primaries=_primaries(plan, problems),
         planned_cells=frozenset(known),
         places=tuple(dict.fromkeys(cell.place for cell in known)),
         problems=tuple(problems),
-        share=rule.share if (rule := rule_of(plan)) else 1.0,
+        share=plan.rule.share if plan.rule else 1.0,
         before_look=before_first_look(run),
     )
 
 
-def _strangers(
-    plan: Mapping[str, Any], tunings: Mapping[str, Mapping[str, Any]], known: Sequence[Cell]
-) -> Iterator[str]:
+def _strangers(plan: PlanRecord, known: Sequence[Cell]) -> Iterator[str]:
     """Yield names and kinds in the plan that nothing else in it knows."""
-    if not plan:
+    if plan.is_lost:
         return
-    for role in ("baseline", "control", "handicap"):
-        if (name := plan.get(role)) is not None and name not in tunings:
-            yield f"The plan's {role} is '{name}', which is none of its tunings."
-    for name, entry in tunings.items():
-        if entry["kind"] not in _KINDS:
+    tunings = plan.tunings
+    roles = {"baseline": plan.baseline, "control": plan.control, "handicap": plan.handicap}
+    for role, named in roles.items():
+        if named is not None and named not in tunings:
+            yield f"The plan's {role} is '{named}', which is none of its tunings."
+    for name, arm in tunings.items():
+        if arm.kind not in _KINDS:
             yield (
-                f"Tuning '{name}' is of kind '{entry['kind']}' where {' or '.join(_KINDS)} "
+                f"Tuning '{name}' is of kind '{arm.kind}' where {' or '.join(_KINDS)} "
                 "belongs: it is not judged."
             )
-        if (other := entry.get("restored_as")) is not None and other not in tunings:
+        if (other := arm.restored_as) is not None and other not in tunings:
             yield f"Tuning '{name}' is there for '{other}', which is none of the plan's tunings."
     for name in dict.fromkeys(cell.tuning for cell in known if cell.tuning not in tunings):
         yield f"Trials of '{name}' are not judged: the plan has no such tuning."
 
 
-def _arm(plan: Mapping[str, Any], name: str, tunings: Mapping[str, Any]) -> str | None:
-    arm = plan.get(name)
-    return arm if arm in tunings else None
-
-
-def _primaries(plan: Mapping[str, Any], problems: list[str]) -> dict[str, Primary]:
+def _primaries(plan: PlanRecord, problems: list[str]) -> dict[str, Primary]:
     primaries = {}
-    for workload, entry in (plan.get("workloads") or {}).items():
-        metric, margin = entry.get("primary"), entry.get("margin")
+    for workload, entry in plan.workloads.items():
+        metric, margin = entry.primary, entry.margin
         if not metric or margin is None or not 0 < margin < math.inf:
             problems.append(
                 f"Workload '{workload}' declares no primary metric with a margin above 0, "
@@ -212,7 +199,7 @@ def _primaries(plan: Mapping[str, Any], problems: list[str]) -> dict[str, Primar
                 "in another unit and gets no verdict of its own."
             )
         else:
-            loss = entry.get("no_worse_than")
+            loss = entry.no_worse_than
             if loss is not None and not 0 < loss < math.inf:
                 problems.append(
                     f"Workload '{workload}' declares 'no_worse_than', but no loss above 0: a "

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
-from typing import Any
 
 import numpy as np
 from scipy.special import chdtr, chdtri, ndtr, ndtri
@@ -29,6 +28,7 @@ from labctl.analysis.judge import decide
 from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.run_compare.two_runs import MADE_BY
 from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun
 
 _GRID = 200
@@ -72,11 +72,11 @@ class Spreading:
     kind: EffectKind
 
 
-def foresee(plan: Mapping[str, Any], earlier: Mapping[Scenario, Spreading]) -> list[Foreseen]:
+def foresee(plan: PlanRecord, earlier: Mapping[Scenario, Spreading]) -> list[Foreseen]:
     """Foresee each place in which guests are to run; nothing of a plan that can't recommend:
     without tunings on trial, without a control, or with fewer than ten blocks."""
     design = read_design(LoadedRun("planned", {}, plan, (), ()))
-    blocks, boots = plan["blocks"], plan["boots"]
+    blocks, boots = plan.blocks or 0, plan.boots or 0
     if not design.candidates or design.control is None or blocks < FEWEST_BLOCKS:
         return []
     errors = errors_needed(_units(blocks, boots), design.alpha, design.control_alpha)
@@ -104,14 +104,15 @@ def _foreseen(design: Design, place: Scenario, spreads: float, then: Spreading |
     )
 
 
-def spreads(run: LoadedRun, plan: Mapping[str, Any]) -> dict[Scenario, Spreading]:
+def spreads(run: LoadedRun, plan: PlanRecord) -> dict[Scenario, Spreading]:
     """Return how effects spread in the places of a run that the plan has as well: the same program,
     with the same parameters, as long, judged by the same metric."""
-    theirs, ours = (of.get("workloads") or {} for of in (run.plan, plan))
     found: dict[Scenario, list[Spreading]] = {}
     for c in decide(run).comparisons:
-        then, now = theirs.get(c.workload, {}), ours.get(c.workload, {})
-        if c.role is not Role.PRIMARY or any(then.get(key) != now.get(key) for key in MADE_BY):
+        then, now = (of.workloads.get(c.workload) for of in (run.plan, plan))
+        if c.role is not Role.PRIMARY or not (then and now):
+            continue
+        if any(getattr(then, key) != getattr(now, key) for key in MADE_BY):
             continue
         if (spread := _spread(c)) is not None:
             found.setdefault(scenario_of(c), []).append(Spreading(run.name, spread, c.kind))

@@ -39,7 +39,7 @@ def layers(run: LoadedRun, design: Design) -> Iterator[str]:
 def _disks(run: LoadedRun) -> dict[str, Mapping[str, Any]]:
     """Return the data disk of each guest's tuning, where the run has recorded it."""
     recorded = run.run.get("tunings") or {}
-    guests = [n for n, e in (run.plan.get("tunings") or {}).items() if e.get("kind") == "guest"]
+    guests = [name for name, arm in run.plan.tunings.items() if arm.kind == "guest"]
     return {name: recorded[name]["disk"] for name in guests if recorded.get(name, {}).get("disk")}
 
 

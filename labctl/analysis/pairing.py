@@ -14,4 +14,4 @@ def is_interleaved(run: LoadedRun) -> bool:
     """
     if not run.run.get("imported"):
         return True
-    return run.plan.get("interleaved") is True or "seed" in run.plan
+    return run.plan.interleaved is True or run.plan.seed is not None

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Scenario, Series, read_cells
@@ -17,6 +16,7 @@ from labctl.analysis.effects import ratios
 from labctl.analysis.intervals import t_interval
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import listed
+from labctl.store.records.plan_record import PublishedResult
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import base_name, labels_of
 
@@ -68,30 +68,29 @@ def published(run: LoadedRun) -> Published:
     forbid it (METHOD 18, 22).
     """
     run = confirmatory(run)
-    sources = run.plan.get("published") or []
+    sources = run.plan.published
     if not sources:
         return Published(sources=(), results=())
     design, cells = read_design(run), read_cells(run)
     results = (
-        _repeated(design, cells, item, place, number, run.plan.get("skipped") or {})
+        _repeated(design, cells, item, place, number, run.plan.skipped)
         for place in design.places
         for number, source in enumerate(sources)
-        for item in source["results"]
-        if item.get("workload") in (None, place.workload)
-        and item.get("condition") in (None, place.condition)
+        for item in source.results
+        if item.workload in (None, place.workload) and item.condition in (None, place.condition)
     )
-    return Published(sources=tuple(source["source"] for source in sources), results=tuple(results))
+    return Published(sources=tuple(source.source for source in sources), results=tuple(results))
 
 
 def _repeated(
     design: Design,
     cells: Cells,
-    item: Mapping[str, Any],
+    item: PublishedResult,
     place: Scenario,
     source: int,
     skipped: Mapping[str, str],
 ) -> Repeated:
-    tuning, against, metric = item["tuning"], item["against"], item["metric"]
+    tuning, against, metric = item.tuning, item.against, item.metric
     ours, theirs = (_series(cells, arm, place, metric) for arm in (tuning, against))
     ratio = low = high = None
     blocks, agreement = 0, Agreement.NOT_MEASURED
@@ -115,15 +114,15 @@ def _repeated(
             if why := _forbidden(design, cells, place, against):
                 agreement = Agreement.NOT_SHOWN
             else:
-                agreement, why = _agreement(blocks, low, high, item["direction"])
+                agreement, why = _agreement(blocks, low, high, item.direction)
     return Repeated(
         tuning=tuning,
         against=against,
         workload=place.workload,
         condition=place.condition,
         metric=metric,
-        published=item.get("ratio"),
-        direction=item["direction"],
+        published=item.ratio,
+        direction=item.direction,
         ratio=ratio,
         low=low,
         high=high,

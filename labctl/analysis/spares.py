@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from labctl.analysis.cells import Cell, cell_of
 from labctl.analysis.model import Comparison, Spares
 from labctl.analysis.words import listed
+from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -21,7 +22,7 @@ _MOST_NAMED = 3
 def spares(run: LoadedRun) -> Spares | None:
     """Return the spares of a run's plan; None where it has none (any more: its rule may have ended
     it)."""
-    planned = _blocks(run.plan.get("spares") or ())
+    planned = _blocks(run.plan.spares)
     if not planned:
         return None
     ran = spares_that_ran(run)
@@ -30,8 +31,8 @@ def spares(run: LoadedRun) -> Spares | None:
 
 def spares_that_ran(run: LoadedRun) -> tuple[int, ...]:
     """Return the numbers of the blocks that are spares, in order; () in most runs."""
-    due = set(_blocks(run.plan.get("trials") or ()))
-    return tuple(block for block in _blocks(run.plan.get("spares") or ()) if block in due)
+    due = set(_blocks(run.plan.trials))
+    return tuple(block for block in _blocks(run.plan.spares) if block in due)
 
 
 def too_few_spares(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
@@ -39,7 +40,7 @@ def too_few_spares(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[
     found = spares(run)
     if found is None or len(found.ran) < found.planned or run.run.get("status") != "done":
         return
-    planned = sum(block < found.ran[0] for block in _blocks(run.plan.get("trials") or ()))
+    planned = sum(block < found.ran[0] for block in _blocks(run.plan.trials))
     short = [c for c in primaries if len(c.blocks) < planned]
     if short:
         fewest = min(short, key=lambda c: len(c.blocks))
@@ -74,9 +75,8 @@ def _lost(run: LoadedRun, before: int) -> dict[Cell, list[int]]:
     return {cell: blocks for cell, blocks in lost.items() if blocks}
 
 
-def _blocks(trials: Sequence[dict[str, object]]) -> list[int]:
-    numbers = (trial.get("block") for trial in trials)
-    return sorted({number for number in numbers if isinstance(number, int)})
+def _blocks(trials: Sequence[PlannedTrial]) -> list[int]:
+    return sorted({trial.block for trial in trials})
 
 
 def _noun(blocks: Sequence[int]) -> str:

@@ -17,20 +17,18 @@ Pure. Who measures asks `stop_after` through a function that the command hands i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.verdict_table import Verdict
-from labctl.base.errors import UsageError
 from labctl.base.stopping import (
     FEWEST_BLOCKS,
     Looks,
     Stopping,
     UntilWidth,
     percent,
-    stopping_of,
 )
 from labctl.base.wording import size
 from labctl.store.run_folder import LoadedRun
@@ -121,7 +119,7 @@ def ending(run: LoadedRun, comparisons: Sequence[Comparison] | None = None) -> s
 
     `comparisons`: those of its judgement, where there is one.
     """
-    rule = rule_of(run.plan)
+    rule = run.plan.rule
     if rule is None:
         return None
     stopped = run.run.get("stopped")
@@ -139,9 +137,9 @@ def ending(run: LoadedRun, comparisons: Sequence[Comparison] | None = None) -> s
         text = f"The run went to the last of its looks, after {rule.most_blocks} blocks."
     if isinstance(rule, Looks):
         text += f" Each of the {len(rule.at)} looks tests at alpha/{len(rule.at)}."
-        if extensions := run.plan.get("extensions"):
+        if added := run.plan.extensions:
             text += (
-                f" Blocks {extensions[0]['first_block']} to {extensions[-1]['last_block']} were "
+                f" Blocks {added[0].first_block} to {added[-1].last_block} were "
                 "added since: verdicts rest on those up to the last declared look."
             )
     return text
@@ -156,15 +154,6 @@ def _reached(rule: UntilWidth, comparisons: Sequence[Comparison]) -> str:
     return f"the widest primary interval is ±{size(wide)}, where ±{percent(rule.width)} was asked"
 
 
-def rule_of(plan: Mapping[str, Any]) -> Stopping | None:
-    """Return the rule of a plan as it was loaded. What can't be read is none: that the plan isn't
-    whole, or not what was planned, is said where it is loaded."""
-    try:
-        return stopping_of(plan)
-    except (UsageError, KeyError, TypeError, ValueError):
-        return None
-
-
 def look_reached(run: LoadedRun) -> int | None:
     """Return the last declared look that a run reached; None before the first, and without looks.
 
@@ -172,7 +161,7 @@ def look_reached(run: LoadedRun) -> int | None:
     out, as everywhere. One without a record was not, even if the record was there once: what a
     look rests on must be known.
     """
-    rule = rule_of(run.plan)
+    rule = run.plan.rule
     if not isinstance(rule, Looks):
         return None
     lack = lacks_trials(run)
@@ -182,7 +171,7 @@ def look_reached(run: LoadedRun) -> int | None:
 
 def before_first_look(run: LoadedRun) -> bool:
     """Return whether the plan declares looks, none of which was reached: no verdict is due."""
-    return isinstance(rule_of(run.plan), Looks) and look_reached(run) is None
+    return isinstance(run.plan.rule, Looks) and look_reached(run) is None
 
 
 def lacks_trials(run: LoadedRun) -> int | None:
@@ -190,11 +179,7 @@ def lacks_trials(run: LoadedRun) -> int | None:
     None where all were."""
     tried = {trial.record.number for trial in run.trials}
     return min(
-        (
-            trial.get("block") or 0
-            for trial in run.plan.get("trials") or []
-            if trial.get("number") not in tried
-        ),
+        (trial.block for trial in run.plan.trials if trial.number not in tried),
         default=None,
     )
 
@@ -206,9 +191,9 @@ def last_block(run: LoadedRun) -> int:
 
 def until(run: LoadedRun, blocks: int) -> LoadedRun:
     """Return the run as if it had been planned with `blocks` blocks."""
-    trials = [t for t in run.plan.get("trials") or [] if (t.get("block") or 0) <= blocks]
+    planned = tuple(trial for trial in run.plan.trials if trial.block <= blocks)
     return replace(
         run,
-        plan={**run.plan, "trials": trials},
+        plan=run.plan.but(trials=planned),
         trials=tuple(trial for trial in run.trials if trial.record.block <= blocks),
     )

@@ -164,10 +164,7 @@ def costs_of(run: LoadedRun) -> Costs:
 
 def _trials_in_a_block(run: LoadedRun) -> dict[str, int]:
     """Return how often a block runs each workload: under each tuning and condition."""
-    planned = Counter(
-        (trial.get("block"), (trial.get("cell") or {}).get("workload"))
-        for trial in run.plan.get("trials") or ()
-    )
+    planned = Counter((trial.block, trial.cell.get("workload")) for trial in run.plan.trials)
     most: dict[str, int] = {}
     for (_, workload), count in planned.items():
         if workload is not None:
@@ -213,9 +210,8 @@ def precision(run: LoadedRun, made: Sequence[Compared]) -> Iterator[Precision]:
     if not judged:
         return
     costs, trials = costs_of(run), _trials_in_a_block(run)
-    workloads = run.plan.get("workloads") or {}
     for place, those in judged.items():
-        trial_s = _time(workloads[place.workload].get("duration_s"))
+        trial_s = _time(run.plan.workloads[place.workload].duration_s)
         here = replace(costs, trial=trial_s, trials=trials.get(place.workload, 0))
         yield _precision(place, those, here)
 

@@ -80,10 +80,10 @@ class View:
         self.run = run
         self.judgement = judgement
         self.paired = is_interleaved(run)
-        self._plan_tunings = mapping(run.plan.get("tunings"))
-        self.baseline = str(run.plan.get("baseline") or "baseline")
-        self.control = str(run.plan.get("control") or "control")
-        self.known_loss = str(run.plan.get("handicap") or "handicap")
+        self._plan_tunings = run.plan.tunings
+        self.baseline = run.plan.baseline or "baseline"
+        self.control = run.plan.control or "control"
+        self.known_loss = run.plan.handicap or "handicap"
         # By place too: a run may have thousands of cells, and whatever is shown is of one place.
         self._levels_of: dict[Scenario, list[Level]] = {}
         self._comparisons_of: dict[Scenario, list[Comparison]] = {}
@@ -109,28 +109,29 @@ class View:
         self.places = self._ordered_places()
 
     def is_native(self, tuning: str) -> bool:
-        kind = mapping(self._plan_tunings.get(tuning)).get("kind")
-        return kind == "native" if kind else tuning.startswith("native")
+        arm = self._plan_tunings.get(tuning)
+        return arm.kind == "native" if arm else tuning.startswith("native")
 
     def twin(self, tuning: str) -> str | None:
         """Return the native arm with the tuning's placement and policy, as planned or as
         compared.
         """
-        twin = mapping(self._plan_tunings.get(tuning)).get("twin")
-        if isinstance(twin, str):
-            return twin
+        arm = self._plan_tunings.get(tuning)
+        if arm and arm.twin is not None:
+            return arm.twin
         against = self._against.get(tuning, ())
         return next(
             (name for name in self.tunings if name in against and self.is_native(name)), None
         )
 
     def description(self, tuning: str) -> str:
-        return str(mapping(self._plan_tunings.get(tuning)).get("description") or "")
+        arm = self._plan_tunings.get(tuning)
+        return arm.description if arm else ""
 
     @property
     def candidates(self) -> list[str]:
         """Return the tunings on trial: guests that are neither baseline nor a check of the run."""
-        booted = {t for t, entry in self._plan_tunings.items() if mapping(entry).get("restored_as")}
+        booted = {name for name, arm in self._plan_tunings.items() if arm.restored_as}
         checks = {self.baseline, self.control, self.known_loss} | booted
         return [t for t in self.tunings if t not in checks and not self.is_native(t)]
 
@@ -354,9 +355,9 @@ class View:
 
     def _ordered_places(self) -> list[Scenario]:
         planned = [
-            Scenario(str(workload), str(condition))
-            for workload in mapping(self.run.plan.get("workloads"))
-            for condition in sequence(self.run.plan.get("conditions"))
+            Scenario(workload, condition)
+            for workload in self.run.plan.workloads
+            for condition in self.run.plan.conditions
         ]
         found: list[Scenario] = [scenario_of(level) for level in self.judgement.levels]
         found += [scenario_of(item) for item in self.judgement.comparisons]

@@ -116,7 +116,7 @@ def _standing(item: Comparison, run: LoadedRun, changes: tuple[Change, ...]) -> 
     assert item.verdict is not None
     recorded = run.run.get("tunings")
     tunings = recorded if isinstance(recorded, Mapping) else {}
-    rests = rests_on(tunings.get(item.tuning), tunings.get(run.plan.get("baseline")))
+    rests = rests_on(tunings.get(item.tuning), tunings.get(run.plan.baseline))
     return Standing(
         tuning=item.tuning,
         workload=item.workload,
@@ -129,10 +129,9 @@ def _standing(item: Comparison, run: LoadedRun, changes: tuple[Change, ...]) -> 
 
 def _accelerator(run: LoadedRun, places: StatePaths) -> str | None:
     """Return what the run's guests would run under now; None where that can't be told."""
-    guest = run.plan.get("guest")
-    image = guest.get("image", IMAGE) if isinstance(guest, Mapping) else IMAGE
+    image = run.plan.guest.image or IMAGE
     try:
-        return accelerator_here(str(image), places, _requested(run)).name
+        return accelerator_here(image, places, _requested(run)).name
     except LabctlError:
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from labctl.analysis.cells import Scenario
     from labctl.analysis.foresight import Spreading
     from labctl.run.planning.planned import SweepRequest
+    from labctl.store.records.plan_record import PlanRecord
 
 
 def show_plan(request: SweepRequest, *, as_json: bool) -> None:
@@ -27,11 +28,13 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
     from labctl.run.planning.planner import plan_sweep
 
     planned = plan_sweep(request)
-    plan = planned.plan.to_json()
+    plan = planned.plan.record()
     foreseen = foresee(plan, _earlier(request.results, plan))
     if as_json:
         # Beside what plan.json will hold, and not under its digest.
-        print_json({**plan, "foreseen": [foreseen_json(item) for item in foreseen]})
+        print_json(
+            {**planned.plan.to_json(), "foreseen": [foreseen_json(item) for item in foreseen]}
+        )
     else:
         console().print(plan_table(plan, foreseen))
     if waiting := planned.hangs_on_accelerator:
@@ -49,7 +52,7 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
         )
 
 
-def _earlier(results: Path, plan: Mapping[str, Any]) -> Mapping[Scenario, Spreading]:
+def _earlier(results: Path, plan: PlanRecord) -> Mapping[Scenario, Spreading]:
     """Return how effects spread in the last whole run of the same study on this host; {} without
     one that has anything in common with the plan."""
     from labctl.analysis.foresight import spreads
@@ -58,9 +61,9 @@ def _earlier(results: Path, plan: Mapping[str, Any]) -> Mapping[Scenario, Spread
     for folder in reversed(RunFolder.all(results)):
         try:
             run = folder.read_run()
-            if (run.get("study"), run.get("status")) != (plan["study"], "done"):
+            if (run.get("study"), run.get("status")) != (plan.study, "done"):
                 continue
-            if folder.read_plan().get("host_digest") != plan["host_digest"]:
+            if folder.read_plan().get("host_digest") != plan.host_digest:
                 continue
             found = spreads(folder.load(), plan)
         except (BrokenError, UsageError):

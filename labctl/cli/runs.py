@@ -76,8 +76,8 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
         "command": run.run.get("command"),
         "started_at": run.run.get("started_at"),
         "ended_at": run.run.get("ended_at"),
-        "seed": run.plan.get("seed", run.run.get("seed")),
-        "plan_digest": run.plan.get("digest"),
+        "seed": run.run.get("seed") if run.plan.seed is None else run.plan.seed,
+        "plan_digest": run.plan.digest,
         "invalid_trials": [
             {"trial": trial.name, "what": trial.arm, "reasons": list(trial.reasons)}
             for trial in invalid_trials(run)
@@ -234,14 +234,13 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
     return {
         "run": run.name,
         "path": str(folder.path),
-        "study": run.plan.get("study") or run.run.get("study"),
+        "study": run.plan.study or run.run.get("study"),
         "status": run.run.get("status"),
         "accelerator": run.run.get("accelerator"),
-        "trials": {"planned": len(run.plan.get("trials", [])), "done": len(done)},
+        "trials": {"planned": len(run.plan.trials), "done": len(done)},
         "ending": ending(run),
         "extensions": [
-            f"blocks {item['first_block']} to {item['last_block']}"
-            for item in run.plan.get("extensions", [])
+            f"blocks {added.first_block} to {added.last_block}" for added in run.plan.extensions
         ],
         "problems": list(run.problems),
         **({"imported_from": imported["file"]} if (imported := run.run.get("imported")) else {}),

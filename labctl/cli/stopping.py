@@ -73,9 +73,9 @@ def _numbers(text: str) -> list[int]:
 def why_end(folder: RunFolder, blocks: int) -> str | None:
     """Return why a run ends after so many whole blocks by its plan's rule; None: it goes on."""
     from labctl.analysis.judge import decide
-    from labctl.analysis.stopping import rule_of, stop_after, until
+    from labctl.analysis.stopping import stop_after, until
 
     run = folder.load()
-    rule = rule_of(run.plan)
+    rule = run.plan.rule
     stop = rule and stop_after(decide(until(run, blocks)), rule, blocks)
     return stop.why if stop else None

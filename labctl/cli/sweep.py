@@ -109,7 +109,7 @@ def _remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judg
             request.places.restore_checks,
             folder.name,
             folder.read_run(),
-            folder.read_plan(),
+            folder.load().plan,
             (Checked(c.name, c.workload, c.condition, c.passed) for c in judgement.restored),
         )
 

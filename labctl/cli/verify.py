@@ -6,7 +6,7 @@ import secrets
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ from labctl.cli.common import console, print_json, recorded_sweep
 if TYPE_CHECKING:
     from labctl.rollout.advice import Advice
     from labctl.run.planning.planned import SweepRequest
+    from labctl.store.records.plan_record import PlanRecord
     from labctl.store.run_folder import LoadedRun
 
 _SAME = ("workloads", "conditions", "guest", "blocks", "stopping")
@@ -50,7 +51,7 @@ def verify_advice(
     first = advice.advised[0]
     request = _request(context, run, first.tuning, results, seed)
     _check_lab(run)
-    _check_same(run, plan_sweep(request).plan.to_json())
+    _check_same(run, plan_sweep(request).plan.record())
     fresh = swept(request, quiet=quiet).load()
     result = verified(run, first, fresh, judge(fresh))
     if as_json:
@@ -99,16 +100,16 @@ def _check_lab(run: LoadedRun) -> None:
         )
 
 
-def _check_same(run: LoadedRun, plan: dict[str, Any]) -> None:
-    if plan["seed"] == run.plan.get("seed"):
+def _check_same(run: LoadedRun, plan: PlanRecord) -> None:
+    if plan.seed == run.plan.seed:
         raise UsageError(
-            f"seed {plan['seed']} is that of run '{run.name}'",
+            f"seed {plan.seed} is that of run '{run.name}'",
             hint="Give another --seed, or leave it out.",
         )
-    differing = [key for key in _SAME if plan.get(key) != run.plan.get(key)]
+    differing = [key for key in _SAME if getattr(plan, key) != getattr(run.plan, key)]
     # They decide which trials count. An older run knows fewer of them.
-    limits = dict(run.plan.get("limits") or {})
-    if {key: plan["limits"].get(key) for key in limits} != limits:
+    limits = run.plan.limits
+    if {key: plan.limits.get(key) for key in limits} != limits:
         differing.append("limits")
     if differing:
         raise UsageError(

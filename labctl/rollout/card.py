@@ -11,11 +11,12 @@ from labctl.analysis.cells import scenario_of
 from labctl.analysis.model import Comparison
 from labctl.analysis.run_compare.run_facts import fact_words
 from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.view import View, mapping, sequence
+from labctl.analysis.view import View, mapping
 from labctl.analysis.words import effect_text, interval_text, size_text
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.wording import metric_title, share
 from labctl.rollout.cost import Cost, side_cost_lines, worse_text
+from labctl.store.records.plan_record import PlanRecord
 
 NOT_RECORDED = "not recorded"
 
@@ -91,7 +92,7 @@ def _measured(view: View) -> str:
     )
 
 
-def holds_while(run: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[Fact, ...]:
+def holds_while(run: Mapping[str, Any], plan: PlanRecord) -> tuple[Fact, ...]:
     """Return the facts of a run that its findings rest on, in words."""
     host = mapping(run.get("host"))
     facts = [Fact(FACT_NAMES[key], _words(host.get(key))) for key in HOST_FACTS]
@@ -112,16 +113,15 @@ def _words(value: Any) -> str:
     return fact_words(value) or NOT_RECORDED
 
 
-def _accelerator(run: Mapping[str, Any], _: Mapping[str, Any]) -> str:
+def _accelerator(run: Mapping[str, Any], _: PlanRecord) -> str:
     return _words(run.get("accelerator"))
 
 
-def _neighbours(_: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    named = [str(name) for name in sequence(plan.get("conditions"))]
-    return "; ".join(_CONDITIONS.get(name, name) for name in named) or NOT_RECORDED
+def _neighbours(_: Mapping[str, Any], plan: PlanRecord) -> str:
+    return "; ".join(_CONDITIONS.get(name, name) for name in plan.conditions) or NOT_RECORDED
 
 
-def _guest(run: Mapping[str, Any], _: Mapping[str, Any]) -> str:
+def _guest(run: Mapping[str, Any], _: PlanRecord) -> str:
     parts = list(_guest_parts(run))
     return ", ".join(parts) or NOT_RECORDED
 
@@ -138,7 +138,7 @@ def _guest_parts(run: Mapping[str, Any]) -> Iterator[str]:
         yield f"kernel {kernel}"
 
 
-_Text = Callable[[Mapping[str, Any], Mapping[str, Any]], str]
+_Text = Callable[[Mapping[str, Any], PlanRecord], str]
 _OTHER_FACTS: tuple[tuple[str, _Text], ...] = (
     (FACT_NAMES["accelerator"], _accelerator),
     ("neighbours", _neighbours),

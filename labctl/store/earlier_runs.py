@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from labctl.base.paths import StatePaths
 from labctl.store import collecting_costs
 from labctl.store.exit_prices import known_prices
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.restores import shown
 
 
-def recall(places: StatePaths, plan: Mapping[str, Any], level: str, record: dict[str, Any]) -> None:
+def recall(places: StatePaths, plan: PlanRecord, level: str, record: dict[str, Any]) -> None:
     """Put what runs before have shown of this host into the run's record. Now and here: a report
     of this run must not hang on what others show later."""
     fresh = record["fresh_boots"]

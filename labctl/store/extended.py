@@ -5,50 +5,47 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from labctl.store.records.plan_record import AddedBlocks, ExtensionRecord, PlanRecord
+
 
 def carried_out(
-    plan: Mapping[str, Any],
+    plan: PlanRecord,
     run: Mapping[str, Any],
-    extensions: Sequence[Mapping[str, Any]],
+    extensions: Sequence[ExtensionRecord | None],
     begun: Collection[int],
-) -> Mapping[str, Any]:
+) -> PlanRecord:
     """Return the plan with the trials that the run had to carry out, those of its spares that ran
-    included, and with `extensions`: first and last block of each. What isn't whole of them was left
-    out, so every key may be missing.
+    included, and with `extensions`: first and last block of each. None: one that can't be read.
 
     `begun`: blocks of which a trial was tried. A run that its rule ended has no spares: it may have
     been extended over their numbers.
     """
     stopped = run.get("stopped")
-    spares = plan.get("spares") or []
-    if not plan or not (stopped or spares or any(extensions)):
-        return plan
-    trials = list(plan.get("trials") or [])
-    if stopped:
-        trials = [trial for trial in trials if (trial.get("block") or 0) <= stopped["blocks"]]
-        spares = []
-    trials += [trial for trial in spares if trial.get("block") in begun]
     whole = [extension for extension in extensions if extension]
+    if plan.is_lost or not (stopped or plan.spares or whole):
+        return plan
+    trials, spares = plan.trials, plan.spares
+    if stopped:
+        trials = tuple(trial for trial in trials if trial.block <= stopped["blocks"])
+        spares = ()
+    trials += tuple(trial for trial in spares if trial.block in begun)
     for extension in whole:
-        trials += extension["trials"]
-    added = [{key: item[key] for key in ("first_block", "last_block")} for item in whole]
-    return {
-        **plan,
-        "trials": trials,
-        **({"spares": spares} if "spares" in plan else {}),
-        **({"extensions": added} if stopped or whole else {}),
-    }
+        trials += extension.trials
+    added = tuple(
+        AddedBlocks(first_block=one.first_block, last_block=one.last_block) for one in whole
+    )
+    return plan.but(trials=trials, spares=spares, extensions=added)
 
 
-def unlike(plan: Mapping[str, Any], extensions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def unlike(plan: PlanRecord, extensions: Sequence[ExtensionRecord | None]) -> Iterator[str]:
     """Yield a sentence for each extension that was made for something else than what is before
     it."""
-    before = plan.get("digest")
+    before = plan.digest
     for number, extension in enumerate(extensions, start=2):
-        extends = extension.get("extends")
+        extends = extension.extends if extension else None
         if None not in (before, extends) and extends != before:
             yield (
                 f"plan.{number}.json extends another plan than the one before it: the blocks that "
                 "it adds need not be what was planned"
             )
-        before = extension.get("digest")
+        before = extension.digest if extension else None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from labctl.base.wording import counted
+from labctl.store.records.plan_record import ExtensionRecord, PlannedTrial, PlanRecord
 from labctl.store.trial import TrialRecord, TrialStatus
 
 _GUEST, _NATIVE = "guest", "native"
@@ -24,23 +25,23 @@ class Fits:
 
     def __init__(
         self,
-        plan: Mapping[str, Any],
+        plan: PlanRecord,
         run: Mapping[str, Any],
-        extensions: Sequence[Mapping[str, Any]],
+        extensions: Sequence[ExtensionRecord | None],
     ) -> None:
-        self._tunings = plan.get("tunings") or {}
+        self._tunings = plan.tunings
         self._imported = bool(run.get("imported"))
-        trials = list(plan.get("trials") or [])
+        trials = list(plan.trials)
         if stopped := run.get("stopped"):
-            trials = [one for one in trials if (one.get("block") or 0) <= stopped["blocks"]]
+            trials = [one for one in trials if one.block <= stopped["blocks"]]
         else:
-            trials += plan.get("spares") or []
+            trials += plan.spares
         for extension in extensions:
-            trials += extension.get("trials") or []
+            trials += extension.trials if extension else ()
         # Without a plan, which is a problem of its own, nothing can be told from anything.
-        self._is_known = bool(plan.get("trials"))
-        self._planned = {one.get("number", at): one for at, one in enumerate(trials, start=1)}
-        self._places = {(_cell(one), one.get("block")) for one in trials}
+        self._is_known = bool(plan.trials)
+        self._planned = {one.number or at: one for at, one in enumerate(trials, start=1)}
+        self._places = {(_cell(one.cell), one.block) for one in trials}
         self._done: set[int] = set()
         self._boots: dict[int, Any] = {}
 
@@ -53,18 +54,18 @@ class Fits:
         if folder != (own := f"{record.number:04d}{suffix}"):
             return f"it says that it is {own}"
         if self._imported:
-            known = (_cell({"cell": record.cell}), record.block) in self._places
+            known = (_cell(record.cell), record.block) in self._places
             return None if known else "the plan has no such cell in that block"
         planned = self._planned.get(record.number)
         if planned is None:
             return "the plan has no trial of that number"
-        for key, found in (
-            ("cell", dict(record.cell)),
-            ("block", record.block),
-            ("position", record.position),
+        for key, found, wanted in (
+            ("cell", dict(record.cell), planned.cell),
+            ("block", record.block, planned.block),
+            ("position", record.position, planned.position),
         ):
-            if key in planned and found != planned[key]:
-                return f"its {key} is {_shown(found)}, and the plan's is {_shown(planned[key])}"
+            if wanted and found != wanted:
+                return f"its {key} is {_shown(found)}, and the plan's is {_shown(wanted)}"
         if record.status is TrialStatus.DONE and record.number in self._done:
             return "another attempt at it was done before, and what is done is not repeated"
         if (wrong := self._boot_problem(record, planned)) is not None:
@@ -73,14 +74,15 @@ class Fits:
             self._done.add(record.number)
         return None
 
-    def _boot_problem(self, record: TrialRecord, planned: Mapping[str, Any]) -> str | None:
+    def _boot_problem(self, record: TrialRecord, planned: PlannedTrial) -> str | None:
         """Number a guest's boots by those that were made: a resumed run makes the plan's anew, and
         tunings that boot for themselves are between them. But no boot stands for two of the plan's.
         """
-        wanted = planned.get("boot")
-        if wanted is None or record.status is not TrialStatus.DONE:
+        wanted = planned.boot
+        if not wanted or record.status is not TrialStatus.DONE:
             return None
-        kind = (self._tunings.get(record.cell.get("tuning", "")) or {}).get("kind", _GUEST)
+        arm = self._tunings.get(record.cell.get("tuning", ""))
+        kind = arm.kind if arm else _GUEST
         if kind == _NATIVE and record.boot != wanted:
             return f"its boot is {record.boot}, and the plan's is {wanted}"
         if kind == _GUEST and record.restored:
@@ -109,9 +111,9 @@ def without_digests(records: Iterable[TrialRecord]) -> Iterator[str]:
         )
 
 
-def _cell(trial: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+def _cell(cell: Mapping[str, str]) -> frozenset[tuple[str, str]]:
     # A file of trials may have no conditions.
-    return frozenset((k, v) for k, v in trial["cell"].items() if k in ("tuning", "workload"))
+    return frozenset((k, v) for k, v in cell.items() if k in ("tuning", "workload"))
 
 
 def _shown(value: object) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from labctl.base.errors import HostError, UsageError
 from labctl.base.yamlfile import nearest
 from labctl.store.jsonfile import canonical, write_bytes
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
 from labctl.store.trial_csv import COPY, CsvTrials
@@ -37,7 +38,7 @@ class Declared:
     interleaved: bool = False
 
 
-def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> dict[str, Any]:
+def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> PlanRecord:
     """Return the plan that judges `trials`, of the study `name`; raises UsageError naming the
     option."""
     records = [record for record, _ in trials.trials]
@@ -79,17 +80,14 @@ def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> dict[str,
             for record in {record.number: record for record in records}.values()
         ],
     }
-    return {
-        "schema": 1,
-        "digest": hashlib.sha256(canonical(content).encode()).hexdigest(),
-        **content,
-    }
+    digest = hashlib.sha256(canonical(content).encode()).hexdigest()
+    return PlanRecord.model_validate({"digest": digest, **content})
 
 
-def design_of(run: LoadedRun, trials: CsvTrials) -> Mapping[str, Any]:
+def design_of(run: LoadedRun, trials: CsvTrials) -> PlanRecord:
     """Return the plan of a run that `trials` were exported from; raises UsageError where it isn't
     that."""
-    planned = {trial["cell"].get("tuning") for trial in run.plan.get("trials") or []}
+    planned = {trial.cell.get("tuning") for trial in run.plan.trials}
     for record, _ in trials.trials:
         if record.cell["tuning"] not in planned:
             raise UsageError(
@@ -103,7 +101,7 @@ def write_imported(
     results: Path,
     name: str,
     *,
-    plan: Mapping[str, Any],
+    plan: PlanRecord,
     trials: CsvTrials,
     source: tuple[str, bytes],
     record: Mapping[str, Any],
@@ -131,7 +129,8 @@ def write_imported(
         for trial, readings in trials.trials:
             place = folder.new_trial(trial.number, trial.attempt)
             # A native trial shares nothing with a boot, whatever column the file has.
-            kind = (plan.get("tunings") or {}).get(trial.cell["tuning"], {}).get("kind", "guest")
+            arm = plan.tunings.get(trial.cell["tuning"])
+            kind = arm.kind if arm else "guest"
             place.write_readings(readings)
             record_of = replace(trial, parsed_with={"kind": kind}, digests=place.digests())
             place.write_record(record_of)
@@ -140,8 +139,8 @@ def write_imported(
             {
                 **record,
                 "status": "done",
-                "study": plan.get("study"),
-                "title": plan.get("title"),
+                "study": plan.study,
+                "title": plan.title,
                 "imported": {
                     "file": file,
                     "sha256": hashlib.sha256(data).hexdigest(),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from labctl.base.errors import BrokenError
 from labctl.store.jsonfile import canonical, read_json, write_json
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.shapes import NUMBER, TEXT, Fields, Listed, fitting
 
 HOST_CLASS = ("kernel_release", "qemu", "libvirt", "cpu_model", "cpu_flags", "microcode")
@@ -34,7 +35,7 @@ def remember(
     file: Path,
     name: str,
     run: Mapping[str, Any],
-    plan: Mapping[str, Any],
+    plan: PlanRecord,
     checks: Iterable[Checked],
 ) -> None:
     """Keep what passed in the run of that name, and forget what failed in it: booting wins."""
@@ -42,14 +43,14 @@ def remember(
     kept = [entry for entry in _entries(file) if entry["key"] not in told]
     for key, check in told.items():
         if check.passed:
-            margin = plan["workloads"][check.workload]["margin"]
+            margin = plan.workloads[check.workload].margin
             kept.append({"key": key, "margin": margin, "run": name, **check._asdict()})
     if told:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {"schema": 1, "checks": kept})
 
 
-def shown(file: Path, run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[dict[str, str]]:
+def shown(file: Path, run: Mapping[str, Any], plan: PlanRecord) -> list[dict[str, str]]:
     """Return those of the plan's restored tunings that were shown on a host of this class to do
     what they do booted: `tuning`, `workload`, `condition`, and the `run` that showed it.
 
@@ -57,24 +58,24 @@ def shown(file: Path, run: Mapping[str, Any], plan: Mapping[str, Any]) -> list[d
     """
     known = {entry["key"]: entry for entry in _entries(file)}
     found = []
-    for tuning, planned in plan["tunings"].items():
-        if planned["kind"] != "guest" or not planned["restore"]:
+    for tuning, arm in plan.tunings.items():
+        if arm.kind != "guest" or not arm.restore:
             continue
-        for workload, declared in plan["workloads"].items():
-            for condition in plan["conditions"]:
+        for workload, declared in plan.workloads.items():
+            for condition in plan.conditions:
                 place = Checked(tuning, workload, condition, True)
                 entry = known.get(_key(run, plan, place))
-                if entry is not None and entry["margin"] <= declared["margin"]:
+                if entry is not None and entry["margin"] <= (declared.margin or 0):
                     words = place._asdict() | {"run": entry["run"]}
                     del words["passed"]
                     found.append(words)
     return found
 
 
-def _key(run: Mapping[str, Any], plan: Mapping[str, Any], check: Checked) -> str:
+def _key(run: Mapping[str, Any], plan: PlanRecord, check: Checked) -> str:
     """Return a digest of everything that a check holds for."""
-    host, workload = run.get("host", {}), plan["workloads"][check.workload]
-    baseline = plan["tunings"][plan["baseline"]]
+    host, workload = run.get("host", {}), plan.workloads[check.workload]
+    baseline = plan.tunings[plan.baseline or ""]
     content = {
         "host": {fact: host.get(fact) for fact in HOST_CLASS},
         "labctl": run.get("labctl"),
@@ -82,8 +83,8 @@ def _key(run: Mapping[str, Any], plan: Mapping[str, Any], check: Checked) -> str
         "image": run.get("image"),
         "domain": run.get("domain"),
         "guest": [run.get("vcpus"), run.get("memory_mib")],
-        "tunings": [entry["digest"] for entry in (baseline, plan["tunings"][check.tuning])],
-        "workload": [workload["program"], workload["parameters"], workload["primary"]],
+        "tunings": [arm.digest for arm in (baseline, plan.tunings[check.tuning])],
+        "workload": [workload.program, workload.parameters, workload.primary],
         "condition": check.condition,
     }
     return hashlib.sha256(canonical(content).encode()).hexdigest()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.held import held
@@ -21,14 +21,18 @@ from labctl.store.fitting_plan import Fits, without_digests
 from labctl.store.index import Fingerprint, Row, read_index, write_index
 from labctl.store.jsonfile import canonical, newer, read_json, write_json
 from labctl.store.readings import Kinds
+from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
+from labctl.store.records.tolerant import as_far_as_whole
 from labctl.store.samples import Reading
-from labctl.store.shapes import EXTENSION, PLAN, RUN, Shape, fitting
+from labctl.store.shapes import RUN, Shape, fitting
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 
 SCHEMA = 1
 """Version of the run folder. A reader refuses a newer one."""
 PLAN_SCHEMA = 1
 """Version of plan.json, which `labctl.study.plan` writes."""
+
+P = TypeVar("P", PlanRecord, ExtensionRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class LoadedRun:
 
     name: str
     run: Mapping[str, Any]
-    plan: Mapping[str, Any]
+    plan: PlanRecord
     trials: tuple[LoadedTrial, ...]
     problems: tuple[str, ...]
 
@@ -136,7 +140,9 @@ class RunFolder:
             raise newer(self.path / "run.json", data["schema"], SCHEMA)
         return data
 
-    def write_plan(self, data: Mapping[str, Any]) -> None:
+    def write_plan(self, plan: PlanRecord) -> None:
+        """Write plan.json, with the keys in the order of the record's fields."""
+        data = {"schema": PLAN_SCHEMA, **plan.to_json()}
         write_json(self.path / "plan.json", data, below=self.path)
 
     def read_plan(self) -> dict[str, Any]:
@@ -207,12 +213,10 @@ class RunFolder:
         if rows is None:
             with _no_collecting():
                 rows = self._read_trials(problems)
-        plan = self._as_far_as_whole(self.read_plan, "plan.json", PLAN, problems)
+        plan = self._planned(self.read_plan, "plan.json", PlanRecord, problems) or PlanRecord()
         run = self._as_far_as_whole(self._read_record, "run.json", RUN, problems)
         extensions = [
-            self._as_far_as_whole(
-                partial(self._read_extension, path), path.name, EXTENSION, problems
-            )
+            self._planned(partial(self._read_extension, path), path.name, ExtensionRecord, problems)
             for path in self._extensions()[:-1]
         ]
         problems += unlike(plan, extensions)
@@ -272,7 +276,7 @@ class RunFolder:
                 problems.append(f"trial {row.folder} of {self.path} is left out: {why}")
         return kept
 
-    def records(self, plan: Mapping[str, Any]) -> tuple[list[TrialRecord], list[DamagedTrial]]:
+    def records(self, plan: PlanRecord) -> tuple[list[TrialRecord], list[DamagedTrial]]:
         """Read the records of the attempts that came to an end, for a run that goes on: those that
         are whole, the plan's, and have the samples that they left, and the others. `plan`: as the
         run carries it out. Raises UsageError when a newer labctl wrote one."""
@@ -306,12 +310,24 @@ class RunFolder:
         fits: Mapping[str, Any]
         fits, unfit = fitting(data, shape)
         problems += [f"{self.path / name}: {text}; it is left out" for text in unfit]
-        if shape in (PLAN, EXTENSION) and not unfit and not _is_as_made(data):
+        return fits
+
+    def _planned(
+        self, read: Callable[[], dict[str, Any]], name: str, kind: type[P], problems: list[str]
+    ) -> P | None:
+        try:
+            data = read()
+        except BrokenError as error:
+            problems.append(error.message)
+            return None
+        record, unfit = as_far_as_whole(kind, data)
+        problems += [f"{self.path / name}: {text}; it is left out" for text in unfit]
+        if not unfit and not _is_as_made(data):
             problems.append(
                 f"{self.path / name} was changed after it was made (its digest is another): what "
                 "is judged here need not be what was planned"
             )
-        return fits
+        return record
 
     def remove(self) -> None:
         shutil.rmtree(self.path)

@@ -15,7 +15,8 @@ from typing import Any
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.stopping import MOST_BLOCKS
 from labctl.store.jsonfile import canonical
-from labctl.study.plan import Plan, PlannedTrial, trials_of
+from labctl.store.records.plan_record import PlannedTrial
+from labctl.study.plan import Plan, trials_of
 
 SCHEMA = 1
 

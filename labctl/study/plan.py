@@ -14,8 +14,13 @@ from labctl.base.levels import Level
 from labctl.base.stopping import Stopping, stopping_of
 from labctl.base.tuning import Kind, Tuning
 from labctl.store.jsonfile import canonical, newer
+from labctl.store.records.plan_record import (
+    PlannedTrial,
+    PlanRecord,
+    PublishedResult,
+    PublishedSource,
+)
 from labctl.store.run_folder import PLAN_SCHEMA
-from labctl.study.published import PublishedSource
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.tuning_digest import does, listed, tuning_digest
 from labctl.study.williams import FACTORS, boot_of, cells_of
@@ -39,19 +44,6 @@ class PlannedTuning:
     """Durability of a write to a guest's disks (`Disk.durability`)."""
     restored_as: str | None = None
     """Tuning of the plan that differs from a booting guest only in being restored (METHOD 8)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTrial:
-    """Describe a planned trial. `number` counts from 1 through the plan, `position` is the tuning's
-    in its block, from 1.
-    """
-
-    number: int
-    block: int
-    boot: int
-    position: int
-    cell: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +113,13 @@ class Plan:
         content = self._content()
         return {"schema": PLAN_SCHEMA, "digest": _digest(content), **content}
 
+    def record(self) -> PlanRecord:
+        """Return the same as the record that readers of plan.json get."""
+        return PlanRecord.model_validate(self.to_json())
+
     def _content(self) -> dict[str, Any]:
         # Left out where there is none: plans of older labctls hold no such key.
-        published = [source.to_json() for source in self.published]
+        published = [asdict(source) for source in self.published]
         return {
             "study": self.study,
             "title": self.title,
@@ -209,7 +205,13 @@ class Plan:
             trials=tuple(PlannedTrial(**trial) for trial in data["trials"]),
             stopping=stopping_of(data),
             spares=tuple(PlannedTrial(**trial) for trial in data.get("spares", [])),
-            published=tuple(map(PublishedSource.from_json, data.get("published", []))),
+            published=tuple(
+                PublishedSource(
+                    source=source["source"],
+                    results=tuple(PublishedResult(**result) for result in source["results"]),
+                )
+                for source in data.get("published", [])
+            ),
             collect=Level(data.get("collect", Level.COUNTERS)),
             skipped_workloads=data.get("skipped_workloads", {}),
         )

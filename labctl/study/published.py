@@ -5,59 +5,21 @@ Facts alone, never absolute values: hardware, kernels and loads differ.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
 from labctl.base.errors import UsageError
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
+from labctl.store.records.plan_record import PublishedResult, PublishedSource
 
 
 class Direction(StrEnum):
     HIGHER = "higher"
     LOWER = "lower"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedResult:
-    """Hold a published result: `tuning` against `against` in a metric (`ctx_switches{of=vcpu}`: all
-    of its kinds together).
-
-    `workload` and `condition` None: under each. `ratio` None: only the direction is known.
-    """
-
-    tuning: str
-    against: str
-    workload: str | None
-    condition: str | None
-    metric: str
-    ratio: float | None
-    direction: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedSource:
-    source: str
-    """A sentence that says where the results come from."""
-    results: tuple[PublishedResult, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "results": [
-                {name: getattr(item, name) for name in PublishedResult.__slots__}
-                for item in self.results
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> PublishedSource:
-        results = tuple(PublishedResult(**item) for item in data["results"])
-        return cls(source=data["source"], results=results)
 
 
 _METRIC = r"^[a-z][a-z0-9_]*(\{[a-z_]+=[^,{}=]+(,[a-z_]+=[^,{}=]+)*\})?$"

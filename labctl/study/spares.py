@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from labctl.base.tuning import Kind
 from labctl.base.wording import counted
-from labctl.study.plan import Plan, PlannedTrial
+from labctl.store.records.plan_record import PlannedTrial
+from labctl.study.plan import Plan
 
 Place = tuple[tuple[str, str], ...]
 """The factors of a cell but its tuning: where arms are compared."""

@@ -20,6 +20,7 @@ from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from tests.unit.records import plan_of
 
 Effect = float | Mapping[str, float]
 """A factor on the speed under every workload, or by workload."""
@@ -105,15 +106,16 @@ def synthetic_run(**options: Any) -> LoadedRun:
     """A run as `RunFolder.load` gives it, with nothing on disk. `options`: the fields of `Shape`,
     e.g. synthetic_run(seed=3, blocks=10, effects={"pinned": 1.2}, noise=0.05)."""
     shape = Shape(**options)
-    planned = list(_planned(shape))
+    entries = list(_planned(shape))
     rng = random.Random(shape.seed)
     shared = {
         (workload, block): rng.gauss(0.0, shape.block_noise)
         for workload in shape.workloads
         for block in range(1, shape.blocks + 1)
     }
-    trials = tuple(trial for entry in planned for trial in _attempts(shape, entry, shared, rng))
-    return LoadedRun("synthetic", _run_json(shape), _plan_json(shape, planned), trials, ())
+    trials = tuple(trial for entry in entries for trial in _attempts(shape, entry, shared, rng))
+    plan = plan_of(_plan_json(shape, entries))
+    return LoadedRun("synthetic", _run_json(shape), plan, trials, ())
 
 
 def write_run(folder: Path, run: LoadedRun | None = None) -> RunFolder:
@@ -121,7 +123,7 @@ def write_run(folder: Path, run: LoadedRun | None = None) -> RunFolder:
     run = synthetic_run() if run is None else run
     target = RunFolder.create(folder.parent, folder.name)
     target.write_run(run.run)
-    if run.plan:
+    if not run.plan.is_lost:
         target.write_plan(run.plan)
     for name, xml in run.run.get("xml", {}).items():
         (target.path / xml).parent.mkdir(exist_ok=True)

@@ -65,7 +65,7 @@ def test_blocks_and_boots_take_what_they_took() -> None:
 
 
 def synthetic_workload() -> dict[str, Any]:
-    workloads: dict[str, Any] = dict(shared().plan["workloads"])
+    workloads: dict[str, Any] = dict(shared().plan.to_json()["workloads"])
     return dict(workloads["sysbench-cpu"])
 
 
@@ -77,7 +77,7 @@ def test_the_table_has_a_row_for_each_layout() -> None:
 
 def test_another_metric_may_decide() -> None:
     run = judged_by(shared(), ["sysbench-cpu=latency_p95"])
-    assert run.plan["workloads"]["sysbench-cpu"]["primary"] == "latency_p95"
+    assert run.plan.to_json()["workloads"]["sysbench-cpu"]["primary"] == "latency_p95"
 
 
 @pytest.mark.parametrize("boots", [1, 10])

@@ -36,7 +36,7 @@ def values(run: LoadedRun) -> dict[tuple[str, int], list[float]]:
 def test_a_simulated_run_has_every_trial_of_its_plan() -> None:
     (run,) = simulate(SWEEP, runs=1, seed=1, name="test")
     assert [trial.record.number for trial in run.trials] == list(range(1, 161))
-    assert [trial["number"] for trial in run.plan["trials"]] == list(range(1, 161))
+    assert [trial["number"] for trial in run.plan.to_json()["trials"]] == list(range(1, 161))
     assert {trial.record.boot for trial in run.trials} == {1, 2}
     assert all(len(of) == 4 for of in values(run).values())
 

@@ -176,7 +176,7 @@ def test_what_goes_on_with_a_run_parses_checks_or_copies_it(
     names = alter_run(run, chance)
     folder = RunFolder(run)
     for what, act in (
-        ("plan", lambda: folder.records(plan_of(folder).to_json())),
+        ("plan", lambda: folder.records(plan_of(folder).record())),
         ("extend", lambda: extended_plan(folder, 2)),
         ("verify", lambda: verify(folder)),
         (
@@ -256,8 +256,10 @@ def test_what_labctl_keeps_of_earlier_runs(
 ) -> None:
     chance = random.Random(f"state {seed}")
     made = RunFolder(whole["real"]).load()
-    here = made.plan["conditions"][0]
-    asked = [restores.Checked("pinned", name, here, True) for name in made.plan["workloads"]]
+    here = made.plan.to_json()["conditions"][0]
+    asked = [
+        restores.Checked("pinned", name, here, True) for name in made.plan.to_json()["workloads"]
+    ]
     cost = collecting_costs.CollectingCost(
         level="trace",
         side="guest",

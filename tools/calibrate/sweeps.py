@@ -23,6 +23,7 @@ from labctl.analysis.stopping import stop_after, until
 from labctl.base.stopping import Stopping
 from labctl.base.units import Better, Unit
 from labctl.store.readings import Kind, Readings
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.study.williams import block_order
@@ -138,7 +139,7 @@ class _Plan:
     """`arms`: by block, the index of the arm at each position."""
 
     arms: Values
-    plan: Mapping[str, Any]
+    plan: PlanRecord
     records: Sequence[tuple[TrialRecord, TrialFolder, tuple[Kind]]]
 
     @classmethod
@@ -172,7 +173,7 @@ class _Plan:
         ]
         return cls(
             np.array([[names.index(tuning) for tuning in order] for order in orders]),
-            _plan_json(sweep, records),
+            _plan(sweep, records),
             [
                 (record, TrialFolder(Path(f"trials/{record.number:04d}")), kinds)
                 for record, kinds in zip(records, cycle(_kinds(sweep)), strict=False)
@@ -200,7 +201,7 @@ def _kinds(sweep: Sweep) -> list[tuple[Kind]]:
     return [_RATES if sweep.latency(w) is None else _LATENCIES for _, w in sweep.places]
 
 
-def _plan_json(sweep: Sweep, records: Sequence[TrialRecord]) -> dict[str, Any]:
+def _plan(sweep: Sweep, records: Sequence[TrialRecord]) -> PlanRecord:
     rate = {"program": "sysbench-cpu", "primary": METRIC, "margin": sweep.margin}
     workloads: dict[str, Any] = {f"workload {w}": rate for w in range(1, sweep.workloads + 1)}
     for number, of in enumerate(sweep.latencies, start=sweep.workloads + 1):
@@ -210,7 +211,7 @@ def _plan_json(sweep: Sweep, records: Sequence[TrialRecord]) -> dict[str, Any]:
             "margin": of.margin,
             "no_worse_than": of.no_worse_than,
         }
-    return {
+    content = {
         "factors": ["tuning", "workload", "condition"],
         "blocks": sweep.blocks,
         "boots": sweep.boot(sweep.blocks),
@@ -223,6 +224,7 @@ def _plan_json(sweep: Sweep, records: Sequence[TrialRecord]) -> dict[str, Any]:
         "trials": [{"number": r.number, "block": r.block, "cell": r.cell} for r in records],
         "stopping": None if sweep.stopping is None else sweep.stopping.to_json(),
     }
+    return PlanRecord.model_validate(content)
 
 
 def _draw(sweep: Sweep, plans: Sequence[_Plan], rng: np.random.Generator) -> Values:

@@ -107,7 +107,7 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
         if rule.facts is None
         for spot in scope(rule, run, design, cells)
     ]
-    if not run.plan:
+    if run.plan.is_lost:
         unplanned = "no plan tells the run's arms, so nothing tells its control"
         asked = [replace(test, values=None, why=test.why or unplanned) for test in asked]
     decidable = max(1, sum(test.values is not None for test in asked))
@@ -167,11 +167,11 @@ class _Other:
         can."""
         if self.refused:
             return self.refused
-        ours, theirs = (run.plan.get("tunings") or {} for run in (self.us, self.run))
-        if tuning in ours and tuning in theirs and not same_tuning(self.us, self.run, tuning):
+        both = self.us.plan, self.run.plan
+        has_both = all(tuning in plan.tunings for plan in both)
+        if has_both and not same_tuning(self.us, self.run, tuning):
             return f"{tuning} is defined otherwise in {self.run.name}"
-        ours, theirs = (run.plan.get("workloads") or {} for run in (self.us, self.run))
-        if workload in ours and workload in theirs:
+        if all(workload in plan.workloads for plan in both):
             differing = workload_differences(self.us, self.run, workload)
             if differing:
                 return f"{workload} ran otherwise in {self.run.name} ({', '.join(differing)})"

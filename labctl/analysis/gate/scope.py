@@ -94,10 +94,10 @@ def _named(rule: Rule, cell: Cell) -> tuple[tuple[str, str, str], ...]:
 
 
 def _no_cell(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Spot:
-    skipped = run.plan.get("skipped") or run.run.get("skipped") or {}
+    skipped = run.plan.skipped or run.run.get("skipped") or {}
     if rule.tuning in skipped:
         return Spot(why=f"'{rule.tuning}' was skipped: {skipped[rule.tuning]}")
-    lacks = (run.plan.get("skipped_workloads") or {}).get(rule.workload, {})
+    lacks = run.plan.skipped_workloads.get(rule.workload, {})
     side = "native" if rule.tuning in design.natives else "guest"
     if side in lacks:
         return Spot(why=f"'{rule.workload}' was skipped: {lacks[side]}")

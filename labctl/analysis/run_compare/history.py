@@ -113,7 +113,7 @@ def history(runs: Iterable[LoadedRun], choice: Choice) -> History:
         if choice.study is not None and run.run.get("study") != choice.study:
             continue
         count += 1
-        for name in run.plan.get("tunings") or {}:
+        for name in run.plan.tunings:
             ranks.setdefault(name, len(ranks))
         kept = list(_kept(run, choice, metrics))
         if not kept:
@@ -159,21 +159,20 @@ class _Kept:
 
 
 def _kept(run: LoadedRun, choice: Choice, metrics: set[str]) -> Iterator[_Kept]:
-    tunings: Mapping[str, Any] = run.plan.get("tunings") or {}
-    workloads: Mapping[str, Any] = run.plan.get("workloads") or {}
     for cell, by_key in read_cells(run).series.items():
         if not choice.has(cell):
             continue
         metrics.update(by_key)
-        entry = workloads.get(cell.place.workload) or {}
+        arm = run.plan.tunings.get(cell.tuning)
+        workload = run.plan.workloads.get(cell.place.workload)
         for key, series in by_key.items():
             if choice.metric in (key, series.sample.metric):
-                programs = [str(entry.get("program"))]
+                programs = [str(workload and workload.program)]
                 traits = {
                     "accelerator": accelerator_title(run.run.get("accelerator")),
                     "host": _host(run.run.get("host") or {}),
-                    "definition": str((tunings.get(cell.tuning) or {}).get("digest"))[:12],
-                    "workload": canonical([entry.get(name) for name in MADE_BY]),
+                    "definition": str(arm and arm.digest)[:12],
+                    "workload": canonical([getattr(workload, name, None) for name in MADE_BY]),
                     "build": canonical(builds(run.run, programs)),
                     "unit": f"{series.sample.unit} {series.sample.better}",
                 }

@@ -120,7 +120,7 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     """
     ours, theirs = _Side.of(a), _Side.of(b)
     left_out = [
-        f"{run.name} has no plan: nothing tells its arms." for run in (a, b) if not run.plan
+        f"{run.name} has no plan: nothing tells its arms." for run in (a, b) if run.plan.is_lost
     ]
     spots = [] if left_out else _spots(ours, theirs, left_out)
     measured = [spot for spot in spots if ours.has(spot) and theirs.has(spot)]
@@ -206,7 +206,7 @@ def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
             f"{b.name} under {accelerator_title(theirs)}: "
             + ("one is emulated, so their difference is that" if known else "one may be emulated")
         )
-    programs = {str(entry.get("program")) for entry in (a.plan.get("workloads") or {}).values()}
+    programs = {str(workload.program) for workload in a.plan.workloads.values()}
     built, otherwise = builds(a.run, programs), builds(b.run, programs)
     for binary in sorted(set(built) & set(otherwise)):
         if built[binary] != otherwise[binary]:
@@ -232,18 +232,18 @@ def accelerator_title(name: Any) -> str:
 
 def _matched_tunings(a: _Side, b: _Side) -> list[str]:
     """Return tunings of the same name and definition, in A's order."""
-    ours, theirs = (side.run.plan.get("tunings") or {} for side in (a, b))
+    ours, theirs = (side.run.plan.tunings for side in (a, b))
     return [name for name in ours if name in theirs and same_tuning(a.run, b.run, name)]
 
 
 def same_tuning(a: LoadedRun, b: LoadedRun, name: str) -> bool:
     """Return whether a tuning that both have is the same; of what was imported its name must do."""
-    ours, theirs = (run.plan["tunings"][name].get("digest") for run in (a, b))
+    ours, theirs = (run.plan.tunings[name].digest for run in (a, b))
     return _either_imported(a, b) or ours == theirs
 
 
 def _unmatched_tunings(a: _Side, b: _Side) -> Iterator[str]:
-    ours, theirs = (side.run.plan.get("tunings") or {} for side in (a, b))
+    ours, theirs = (side.run.plan.tunings for side in (a, b))
     for name in dict.fromkeys([*ours, *theirs]):
         if name not in ours or name not in theirs:
             run = a.run.name if name in ours else b.run.name
@@ -253,7 +253,7 @@ def _unmatched_tunings(a: _Side, b: _Side) -> Iterator[str]:
 
 
 def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Scenario]:
-    ours, theirs = (side.run.plan.get("workloads") or {} for side in (a, b))
+    ours, theirs = (side.run.plan.workloads for side in (a, b))
     same = set()
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         if name not in ours or name not in theirs:
@@ -274,9 +274,9 @@ def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Scenario]:
 
 def workload_differences(a: LoadedRun, b: LoadedRun, name: str) -> list[str]:
     """Return what a workload that both have was run otherwise by."""
-    ours, theirs = (run.plan["workloads"][name] for run in (a, b))
+    ours, theirs = (run.plan.workloads[name] for run in (a, b))
     known = ("primary",) if _either_imported(a, b) else MADE_BY
-    return [key for key in known if ours.get(key) != theirs.get(key)]
+    return [key for key in known if getattr(ours, key) != getattr(theirs, key)]
 
 
 MADE_BY = ("program", "parameters", "duration_s", "primary")

@@ -14,7 +14,7 @@ from labctl.analysis.collecting import costs_said, level_of
 from labctl.analysis.model import MissingMetric
 from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.spares import spares_that_ran
-from labctl.analysis.view import mapping, sequence
+from labctl.analysis.view import mapping
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.wording import without_logs
@@ -63,11 +63,10 @@ def orders(run: LoadedRun) -> list[Order]:
         return []
     arms: dict[int, dict[str, None]] = {}
     boots: dict[int, str] = {}
-    for trial in sequence(run.plan.get("trials")):
-        block, tuning = trial.get("block"), mapping(trial.get("cell")).get("tuning")
-        if isinstance(block, int) and tuning is not None:
-            arms.setdefault(block, {})[str(tuning)] = None
-            boots[block] = str(trial.get("boot", ""))
+    for trial in run.plan.trials:
+        if trial.block and (tuning := trial.cell.get("tuning")) is not None:
+            arms.setdefault(trial.block, {})[tuning] = None
+            boots[trial.block] = str(trial.boot or "")
     blocks = sorted(arms)[:_MOST_ORDERED]
     spares = spares_that_ran(run)
     return [Order(b, boots[b], tuple(arms[b]), b in spares) for b in blocks]
@@ -92,7 +91,7 @@ def versions(run: LoadedRun) -> list[tuple[str, str]]:
         ("microcode", host.get("microcode")),
         ("image", image.get("name")),
         ("image, SHA-256", image.get("digest")),
-        ("collectors", costs_said(run) if "collect" in run.plan else None),
+        ("collectors", costs_said(run) if run.plan.collect else None),
         (
             "each trial's time line",
             f"labctl timeline {run.name}" if level_of(run) == Level.TRACE else None,

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 from labctl.analysis.cells import Scenario
 from labctl.analysis.model import Level
-from labctl.analysis.view import View, mapping
+from labctl.analysis.view import View
 from labctl.analysis.words import capital
 from labctl.base.latencies import CLOSED, OPEN
 from labctl.base.units import Unit
@@ -257,8 +257,9 @@ def _of_what(view: View, place: Scenario, maxima: Iterable[Level]) -> str:
     trials = max((len(level.values) for level in maxima), default=0)
     if not trials:
         return ""
-    seconds = mapping(mapping(view.run.plan.get("workloads")).get(place.workload)).get("duration_s")
-    each = f" of {seconds:g} s" if isinstance(seconds, int | float) else ""
+    workload = view.run.plan.workloads.get(place.workload)
+    seconds = workload.duration_s if workload else None
+    each = f" of {seconds:g} s" if seconds is not None else ""
     counts = [level.typical for level in view.levels(place) if level.metric in _COUNTS]
     many = ""
     if counts:

@@ -21,7 +21,6 @@ from labctl.report.templating import template
 from labctl.store.run_folder import LoadedRun
 
 # All that the template may ask for: a key that an old or broken run lacks is None there.
-_PLAN_KEYS = ("title", "study", "study_digest", "digest", "host_digest", "seed", "quick")
 _RECORD_KEYS = (
     "accelerator",
     "accelerator_reason",
@@ -85,7 +84,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     return template("page.html.j2").render(
         run=run,
         record={key: run.run.get(key) for key in _RECORD_KEYS},
-        plan={key: run.plan.get(key) for key in _PLAN_KEYS},
+        plan=run.plan,
         judgement=judgement,
         view=view,
         lead=lead,

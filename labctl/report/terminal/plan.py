@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
@@ -13,30 +13,28 @@ from rich.text import Text
 
 from labctl.analysis.foresight import Foreseen
 from labctl.analysis.skipped import skipped
-from labctl.base.stopping import stopping_of
 from labctl.base.wording import counted, duration, metric_title, size
 from labctl.report.parts import bare_table, skipped_table, text
+from labctl.store.records.plan_record import PlanRecord
 
 
-def plan_table(plan: Mapping[str, Any], foreseen: Sequence[Foreseen]) -> RenderableType:
-    """Return a plan (`Plan.to_json()`), and what it will be able to exclude, in 80 columns."""
-    trials = plan["trials"]
-    quick = ", quick" if plan["quick"] else ""
-    guest = plan["guest"]
-    most = "at most " if plan.get("stopping") else ""
+def plan_table(plan: PlanRecord, foreseen: Sequence[Foreseen]) -> RenderableType:
+    """Return a plan, and what it will be able to exclude, in 80 columns."""
+    quick = ", quick" if plan.quick else ""
+    most = "at most " if plan.stopping else ""
     head = [
-        f"{plan['study']}{quick}: {plan['title']}",
-        f"{most}{counted(len(trials), 'trial')}: {counted(plan['blocks'], 'block')} over "
-        f"{counted(plan['boots'], 'boot')}, each with {counted(len(plan['tunings']), 'arm')}, "
-        f"{counted(len(plan['workloads']), 'workload')}, "
-        f"{counted(len(plan['conditions']), 'condition')} ({', '.join(plan['conditions'])})",
+        f"{plan.study}{quick}: {plan.title}",
+        f"{most}{counted(len(plan.trials), 'trial')}: {counted(plan.blocks or 0, 'block')} over "
+        f"{counted(plan.boots or 0, 'boot')}, each with {counted(len(plan.tunings), 'arm')}, "
+        f"{counted(len(plan.workloads), 'workload')}, "
+        f"{counted(len(plan.conditions), 'condition')} ({', '.join(plan.conditions)})",
         *_spares(plan),
         *_rule(plan),
-        f"guest: image {guest['image']}, {guest['vcpus']} vCPU(s), {guest['memory_mib']} MiB",
-        *([f"collects: {plan['collect']}"] if "collect" in plan else []),
-        f"seed {plan['seed']}, plan {plan['digest'][:12]}",
+        f"guest: image {plan.guest.image}, {plan.guest.vcpus} vCPU(s), {plan.guest.memory_mib} MiB",
+        *([f"collects: {plan.collect}"] if plan.collect else []),
+        f"seed {plan.seed}, plan {str(plan.digest)[:12]}",
     ]
-    measured = sum(plan["workloads"][trial["cell"]["workload"]]["duration_s"] for trial in trials)
+    measured = sum(plan.workloads[trial.cell["workload"]].duration_s or 0 for trial in plan.trials)
     tail = (
         f"Measuring takes {most}{duration(measured)}. Warm-ups, restores, boots and repeats come "
         "on top: with trials of a few seconds they take as long again. "
@@ -49,55 +47,54 @@ def plan_table(plan: Mapping[str, Any], foreseen: Sequence[Foreseen]) -> Rendera
     return Group(*parts, text(f"\n{tail}"))
 
 
-def _spares(plan: Mapping[str, Any]) -> list[str]:
-    count = plan.get("spare_blocks", 0)
+def _spares(plan: PlanRecord) -> list[str]:
+    count = plan.spare_blocks
     each = "with a boot of its own" if count == 1 else "each with a boot of its own"
-    if count and plan["boots"] == 1 < plan["blocks"]:
+    if count and plan.boots == 1 < (plan.blocks or 0):
         each = "from the same boot"
     said = f"up to {counted(count, 'spare block')}, {each}, where one of those loses a value"
     return [said] if count else []
 
 
-def _rule(plan: Mapping[str, Any]) -> list[str]:
+def _rule(plan: PlanRecord) -> list[str]:
     """By what the run may end early; [] of a plan with a fixed number of blocks."""
-    rule = stopping_of(plan)
-    return [f"it {rule.words}"] if rule else []
+    return [f"it {plan.rule.words}"] if plan.rule else []
 
 
-def _arms(plan: Mapping[str, Any]) -> RenderableType:
+def _arms(plan: PlanRecord) -> RenderableType:
     table = bare_table("Arms")
     table.add_column("arm", min_width=9, max_width=30, overflow="fold")
     table.add_column("part")
     table.add_column("starts")
-    roles = {plan.get(role): role for role in ("native", "baseline", "control", "handicap")}
-    for name, tuning in plan["tunings"].items():
-        native = tuning["kind"] == "native"
+    roles = {getattr(plan, role): role for role in ("native", "baseline", "control", "handicap")}
+    for name, arm in plan.tunings.items():
+        native = arm.kind == "native"
         part = roles.get(name) or ("native twin" if native else "tuning")
-        starts = "in the image's tree" if native else "restored" if tuning["restore"] else "booted"
+        starts = "in the image's tree" if native else "restored" if arm.restore else "booted"
         table.add_row(text(name), text(part), text(starts))
     return table
 
 
-def _workloads(plan: Mapping[str, Any]) -> RenderableType:
+def _workloads(plan: PlanRecord) -> RenderableType:
     table = bare_table("Workloads")
     table.add_column("workload", max_width=18, overflow="fold")
     table.add_column("program and parameters", overflow="fold")
     table.add_column("seconds", justify="right")
     table.add_column("decides")
     table.add_column("threshold", justify="right")
-    for name, workload in plan["workloads"].items():
-        given = " ".join(f"{key}={value}" for key, value in workload["parameters"].items())
+    for name, workload in plan.workloads.items():
+        given = " ".join(f"{key}={value}" for key, value in workload.parameters.items())
         table.add_row(
             text(name),
-            text(f"{workload['program']} {given}".strip()),
-            text(f"{workload['duration_s']:g}"),
-            text(metric_title(workload["primary"])),
-            text(size(workload["margin"])),
+            text(f"{workload.program} {given}".strip()),
+            text(f"{workload.duration_s:g}"),
+            text(metric_title(workload.primary or "")),
+            text(size(workload.margin or 0)),
         )
     return table
 
 
-def _foreseen(plan: Mapping[str, Any], foreseen: Sequence[Foreseen]) -> list[RenderableType]:
+def _foreseen(plan: PlanRecord, foreseen: Sequence[Foreseen]) -> list[RenderableType]:
     if not foreseen:
         return [text(_NO_RECOMMENDATION)]
     then = next((item.earlier.run for item in foreseen if item.earlier), None)
@@ -114,12 +111,12 @@ def _foreseen(plan: Mapping[str, Any], foreseen: Sequence[Foreseen]) -> list[Ren
         if then is not None:
             row += _earlier(found)
         table.add_row(*map(text, row))
-    boots = counted(plan["boots"], "boot")
+    boots = counted(plan.boots or 0, "boot")
     return [
         table,
         text(
             "Spread: the standard deviation of the effects of blocks. Up to there "
-            f"{plan['blocks']} blocks over {boots} exclude the loss in 80 % of runs, for a tuning "
+            f"{plan.blocks} blocks over {boots} exclude the loss in 80 % of runs, for a tuning "
             "that does nothing there; where boots differ, it takes less."
         ),
     ]

@@ -79,7 +79,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
 
 def _head(view: View) -> Text:
     run, judgement = view.run, view.judgement
-    study = run.plan.get("study") or run.run.get("study") or "unknown study"
+    study = run.plan.study or run.run.get("study") or "unknown study"
     kind = "quick run" if run.run.get("quick") else "run"
     lines = [
         f"{study}, {kind} {run.name} ({run.run.get('status') or 'state unknown'})",

@@ -42,7 +42,7 @@ def new_folder(path: Path, planned: Planned) -> RunFolder:
             f"cannot make the run's folder {path}: {error.strerror}",
             hint="Name a folder that can be written with --results.",
         ) from error
-    folder.write_plan(planned.plan.to_json())
+    folder.write_plan(planned.plan.record())
     if planned.own is not None:
         write_bytes(folder.path / XML, planned.own.domain.xml.encode(), below=folder.path)
     return folder

@@ -25,8 +25,10 @@ from labctl.run.commands.scrub import Scrubber, is_json
 from labctl.store import index
 from labctl.store.digests import RECORD, SAMPLES, Digests
 from labctl.store.jsonfile import canonical, write_bytes, write_json
+from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
+from labctl.store.records.tolerant import known_keys
 from labctl.store.run_folder import RunFolder
-from labctl.store.shapes import EXTENSION, PLAN, RUN, SAMPLE, TRIAL, Fields, Listed, Named, Shape
+from labctl.store.shapes import RUN, SAMPLE, TRIAL, Fields, Listed, Named, Shape
 from labctl.store.trial import TrialFolder
 
 _DERIVED = re.compile(r".*\.(?:parquet|html?)")
@@ -307,13 +309,13 @@ def _check_nothing_left(target: Path, scrubber: Scrubber) -> None:
                 )
 
 
-def _vocabulary(plan: Mapping[str, Any]) -> set[str]:
+def _vocabulary(plan: PlanRecord) -> set[str]:
     """Return words that a reader of the run goes by, in small letters."""
-    words = {word for shape in (PLAN, RUN, TRIAL, EXTENSION, SAMPLE) for word in _keys(shape)}
-    for key in ("tunings", "workloads", "conditions"):
-        words |= set(plan.get(key) or ())
-    for workload in (plan.get("workloads") or {}).values():
-        words |= {workload[key] for key in ("program", "primary") if workload.get(key)}
+    words = {word for shape in (RUN, TRIAL, SAMPLE) for word in _keys(shape)}
+    words |= known_keys(PlanRecord) | known_keys(ExtensionRecord)
+    words |= {*plan.tunings, *plan.workloads, *plan.conditions}
+    for workload in plan.workloads.values():
+        words |= {name for name in (workload.program, workload.primary) if name}
     return {word.lower() for word in words}
 
 

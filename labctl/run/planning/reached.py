@@ -39,4 +39,4 @@ def done(folder: RunFolder, plan: Plan) -> set[int]:
 
 
 def _records(folder: RunFolder, plan: Plan) -> list[TrialRecord]:
-    return folder.records(plan.to_json())[0]
+    return folder.records(plan.record())[0]

@@ -78,7 +78,7 @@ def extended_plan(folder: RunFolder, blocks: int) -> Planned:
     """
     planned = resumed_plan(folder)
     status = folder.read_run().get("status")
-    begun = {record.block for record in folder.records(planned.plan.to_json())[0]}
+    begun = {record.block for record in folder.records(planned.plan.record())[0]}
     if status != "done" or planned.plan.blocks not in begun:
         said = f"status: {status}" if status != "done" else "its last extension has not begun"
         raise UsageError(

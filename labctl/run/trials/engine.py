@@ -27,9 +27,10 @@ from labctl.run.trials.quiet import Quiet, Since
 from labctl.run.trials.trial import run_trial
 from labctl.run.trials.trial_request import TrialRequest
 from labctl.run.trials.validity import invalid_reasons, is_disturbed
+from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus
-from labctl.study.plan import Plan, PlannedTrial
+from labctl.study.plan import Plan
 from labctl.study.spares import losses, spares_due, why_spare
 from labctl.workloads.registry import workload
 
@@ -98,7 +99,7 @@ class Engine:
         self._window_rates: dict[tuple[str, str], float] = {}
         self._traces = True
         self._started = time.monotonic()
-        records, damaged = folder.records(plan.to_json())
+        records, damaged = folder.records(plan.record())
         for record in records:
             self._count(record)
         for lost in damaged:

@@ -64,7 +64,7 @@ def carry_out(
         record[HASHED] = proof.to_json()
         record["calibration"] = calibrations.summary()
         record["restored_state"] = not fresh_boots
-        recall(lab.places, plan.to_json(), str(plan.collect), record)
+        recall(lab.places, plan.record(), str(plan.collect), record)
         folder.write_run(record)
         engine = Engine(
             lab,

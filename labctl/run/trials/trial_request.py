@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labctl.base.levels import Level
-from labctl.study.plan import PlannedTrial
+from labctl.store.records.plan_record import PlannedTrial
 from labctl.study.study import Limits, StudyWorkload
 from labctl.workloads.model import Workload
 

@@ -9,6 +9,7 @@ from typing import Any
 from labctl.analysis.model import Comparison, Judgement, Role
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample
+from tests.unit.records import plan_of
 
 
 def with_readings(
@@ -50,7 +51,7 @@ def scaled(run: LoadedRun, factor: Callable[[LoadedTrial], float]) -> LoadedRun:
 
 
 def with_plan(run: LoadedRun, **changes: Any) -> LoadedRun:
-    return replace(run, plan={**run.plan, **changes})
+    return replace(run, plan=plan_of({**run.plan.to_json(), **changes}))
 
 
 def with_run(run: LoadedRun, **changes: Any) -> LoadedRun:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from labctl.analysis.run_compare.two_runs import Difference, RunComparison, compare_runs
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_values
+from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run
 
 QUIET = {"block_noise": 0.02, "noise": 0.01}
@@ -150,8 +152,11 @@ def test_what_only_one_run_has_is_left_out_by_name() -> None:
 
 def test_a_tuning_that_means_something_else_is_left_out() -> None:
     a = synthetic_run()
-    tunings = {**a.plan["tunings"], "pinned": {**a.plan["tunings"]["pinned"], "digest": "other"}}
-    b = replace(a, name="b", plan={**a.plan, "tunings": tunings})
+    tunings = {
+        **a.plan.to_json()["tunings"],
+        "pinned": {**a.plan.to_json()["tunings"]["pinned"], "digest": "other"},
+    }
+    b = replace(a, name="b", plan=plan_of({**a.plan.to_json(), "tunings": tunings}))
     found = compare_runs(a, b)
     assert "Tuning 'pinned' is defined otherwise in b." in found.left_out
     assert {row.tuning for row in found.effects} == {"pinned+fifo"}
@@ -159,9 +164,16 @@ def test_a_tuning_that_means_something_else_is_left_out() -> None:
 
 def test_a_workload_that_ran_otherwise_is_left_out() -> None:
     a = synthetic_run()
-    longer = {**a.plan["workloads"]["sysbench-cpu"], "duration_s": 9.0}
+    longer = {**a.plan.to_json()["workloads"]["sysbench-cpu"], "duration_s": 9.0}
     b = replace(
-        a, name="b", plan={**a.plan, "workloads": {**a.plan["workloads"], "sysbench-cpu": longer}}
+        a,
+        name="b",
+        plan=plan_of(
+            {
+                **a.plan.to_json(),
+                "workloads": {**a.plan.to_json()["workloads"], "sysbench-cpu": longer},
+            }
+        ),
     )
     found = compare_runs(a, b)
     assert "Workload 'sysbench-cpu' ran otherwise in b (duration_s)." in found.left_out
@@ -170,7 +182,7 @@ def test_a_workload_that_ran_otherwise_is_left_out() -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_run_without_a_plan_is_named_and_not_blamed_for_each_arm(first: bool) -> None:
-    whole, bare = synthetic_run(), replace(synthetic_run(), name="bare", plan={})
+    whole, bare = synthetic_run(), replace(synthetic_run(), name="bare", plan=PlanRecord())
     found = compare_runs(bare, whole) if first else compare_runs(whole, bare)
     assert found.left_out == ("bare has no plan: nothing tells its arms.",)
     assert found.levels == ()
@@ -197,6 +209,7 @@ def test_fewer_blocks_than_a_verdict_takes_find_nothing(blocks: tuple[int, int])
 
 @pytest.mark.parametrize("empty", ["plan", "run", "trials"])
 def test_a_run_that_is_not_whole_raises_nothing(empty: str) -> None:
-    broken = replace(synthetic_run(), **{empty: () if empty == "trials" else {}})
+    nothing = {"plan": PlanRecord(), "run": {}, "trials": ()}
+    broken = replace(synthetic_run(), **{empty: nothing[empty]})
     found = compare_runs(synthetic_run(), broken)
     assert found.effects == () or empty == "run"

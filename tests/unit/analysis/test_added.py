@@ -207,9 +207,9 @@ def test_a_lost_trial_after_a_look_leaves_that_look_reached() -> None:
 
 def test_a_planned_trial_of_no_known_block_that_was_not_tried_leaves_no_look_reached() -> None:
     run = made(20, stopping=LOOKS)
-    stray = {**run.plan["trials"][0], "number": 9999}
+    stray = {**run.plan.to_json()["trials"][0], "number": 9999}
     del stray["block"]
-    strayed = with_plan(run, trials=[*run.plan["trials"], stray])
+    strayed = with_plan(run, trials=[*run.plan.to_json()["trials"], stray])
     assert {c.verdict for c in primaries(judge(strayed))} == {Verdict.BEFORE_LOOK}
 
 

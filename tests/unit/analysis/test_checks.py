@@ -146,7 +146,7 @@ def test_a_handicap_that_is_faster_than_baseline_is_not_found() -> None:
 def test_a_handicap_on_a_latency_is_a_rise() -> None:
     workload = {**WORKLOADS["sysbench-cpu"], "primary": "latency_p95"}
     run = synthetic_run(noise=0.005)
-    run = with_plan(run, workloads={**run.plan["workloads"], "sysbench-cpu": workload})
+    run = with_plan(run, workloads={**run.plan.to_json()["workloads"], "sysbench-cpu": workload})
     found = checked(run)
     assert found.known_loss.passed is True
     assert found.known_loss.estimate == pytest.approx(1 / 0.95, abs=0.01)

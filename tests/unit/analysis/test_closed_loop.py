@@ -50,7 +50,7 @@ def of(judgement: Judgement, tuning: str, metric: str) -> Comparison:
 
 def judged_by_mean(run: LoadedRun) -> LoadedRun:
     """As a sweep of today would have planned it."""
-    workloads = run.plan["workloads"]
+    workloads = run.plan.to_json()["workloads"]
     changed = {**workloads["cyclictest"], "primary": OPEN_MEAN}
     return with_plan(run, workloads={**workloads, "cyclictest": changed})
 

@@ -12,6 +12,7 @@ from labctl.analysis.collecting import cost, cost_words, costs_said
 from labctl.analysis.run_compare.two_runs import compare_runs
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
+from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run
 
 COST = {
@@ -27,11 +28,11 @@ COST = {
 
 def _run(level: str | None, costs: list[dict[str, object]] | None = None) -> LoadedRun:
     run = synthetic_run()
-    plan = {key: value for key, value in run.plan.items() if key != "collect"}
+    plan = {key: value for key, value in run.plan.to_json().items() if key != "collect"}
     record = {**run.run, "collecting_costs": costs or []}
     if level is not None:
         plan["collect"] = record["collect"] = level
-    return replace(run, plan=plan, run=record)
+    return replace(run, plan=plan_of(plan), run=record)
 
 
 def _said(run: LoadedRun) -> Iterator[str]:

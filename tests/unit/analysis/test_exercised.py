@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 
 from labctl.analysis.judge import judge
+from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run
 
 
 def warned(exercised_by: Sequence[str] | None, effect: float) -> list[str]:
     run = synthetic_run(effects={"pinned": effect, "handicap": 0.9}, noise=0.005)
-    tunings = dict(run.plan["tunings"])
+    tunings = dict(run.plan.to_json()["tunings"])
     if exercised_by is not None:
         tunings["pinned"] = {**tunings["pinned"], "exercised_by": list(exercised_by)}
-    found = judge(replace(run, plan={**run.plan, "tunings": tunings}))
+    found = judge(replace(run, plan=plan_of({**run.plan.to_json(), "tunings": tunings})))
     return [text for text in found.warnings if text.startswith("No workload of this run exercises")]
 
 

@@ -13,7 +13,9 @@ from labctl.analysis.cells import Scenario
 from labctl.analysis.foresight import Spreading, foresee, spreads
 from labctl.analysis.judge import decide
 from labctl.analysis.model import EffectKind, Role
+from labctl.store.records.plan_record import PlanRecord
 from tests.unit.analysis.alter import with_plan
+from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run
 from tools.calibrate.sweeps import LATENCY, Latency, Sweep, paired, simulate, verdicts
 
@@ -21,9 +23,9 @@ SWEEP = Sweep(effects={"one": 1.62, "other": 1.62}, workloads=1, conditions=1)
 PLACE = Scenario("workload 2", "condition 1")
 
 
-def planned(sweep: Sweep) -> dict[str, Any]:
+def planned(sweep: Sweep) -> PlanRecord:
     [run] = simulate(sweep, runs=1, seed=1, name="planned")
-    return dict(run.plan)
+    return run.plan
 
 
 @pytest.mark.parametrize(
@@ -87,9 +89,9 @@ def test_the_spread_of_an_earlier_run_is_that_of_its_blocks_effects() -> None:
 )
 def test_what_an_earlier_run_measured_otherwise_says_nothing(changed: dict[str, Any]) -> None:
     run = synthetic_run(boots=10)
-    workloads = {**run.plan["workloads"]}
+    workloads = {**run.plan.to_json()["workloads"]}
     workloads["sysbench-cpu"] = {**workloads["sysbench-cpu"], **changed}
-    assert set(spreads(run, {**run.plan, "workloads": workloads})) == {
+    assert set(spreads(run, plan_of({**run.plan.to_json(), "workloads": workloads}))) == {
         Scenario("fio-randread", "neighbour")
     }
 
@@ -108,4 +110,4 @@ def test_a_plan_that_can_recommend_nothing_foresees_nothing(lacking: str) -> Non
 
 def test_an_earlier_run_without_a_plan_says_nothing() -> None:
     run = synthetic_run()
-    assert spreads(with_plan(replace(run, plan={}), trials=[]), run.plan) == {}
+    assert spreads(with_plan(replace(run, plan=PlanRecord()), trials=[]), run.plan) == {}

@@ -12,6 +12,8 @@ import pytest
 from labctl.analysis.gate.policy import Policy, Rule, Undecided, load_policy
 from labctl.analysis.gate.rules import Finding, GateResult, Outcome, gate
 from labctl.base.errors import UsageError
+from labctl.store.records.plan_record import PlanRecord
+from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run
 
 SPEED = {"workload": "sysbench-cpu", "metric": "events_per_s"}
@@ -144,14 +146,16 @@ def test_a_rule_with_a_slip_does_not_pass_whatever_the_policy_says(given: Rule, 
 
 def test_a_run_without_trials_passes_nothing() -> None:
     policy = Policy(undecided=Undecided.PASS, rules=[rule(tuning="pinned", above=1)])
-    nothing = replace(synthetic_run(), plan={}, trials=())
+    nothing = replace(synthetic_run(), plan=PlanRecord(), trials=())
     result = gate(nothing, policy, {})
     assert (result.passed, result.findings[0].why) == (None, "the run has no trials")
 
 
 def test_what_a_run_skipped_is_no_slip() -> None:
     run = synthetic_run()
-    skipping = replace(run, plan={**run.plan, "skipped": {"isolcpus": "needs a reboot"}})
+    skipping = replace(
+        run, plan=plan_of({**run.plan.to_json(), "skipped": {"isolcpus": "needs a reboot"}})
+    )
     policy = Policy(undecided=Undecided.PASS, rules=[rule(tuning="isolcpus", above=1)])
     result = gate(skipping, policy, {})
     assert result.passed is True
@@ -162,7 +166,7 @@ def test_what_a_run_skipped_is_no_slip() -> None:
 def test_a_workload_that_a_side_cannot_run_is_no_slip_there(tuning: str, side: str) -> None:
     run = synthetic_run()
     lacks = {"timerlat": {side: f"its kernel has no tracer ({side})"}}
-    skipping = replace(run, plan={**run.plan, "skipped_workloads": lacks})
+    skipping = replace(run, plan=plan_of({**run.plan.to_json(), "skipped_workloads": lacks}))
     given = rule(tuning=tuning, workload="timerlat", metric="latency_p95", below=1)
     result = gate(skipping, Policy(undecided=Undecided.PASS, rules=[given]), {})
     assert result.passed is True
@@ -266,8 +270,11 @@ def test_values_that_say_nothing_of_each_other_decide_nothing(
 
 def test_a_tuning_of_another_definition_decides_nothing() -> None:
     run = synthetic_run(block_noise=0.02, noise=0.01)
-    tunings = {**run.plan["tunings"], "pinned": {**run.plan["tunings"]["pinned"], "digest": "x"}}
-    other = replace(run, name="fleet", plan={**run.plan, "tunings": tunings})
+    tunings = {
+        **run.plan.to_json()["tunings"],
+        "pinned": {**run.plan.to_json()["tunings"]["pinned"], "digest": "x"},
+    }
+    other = replace(run, name="fleet", plan=plan_of({**run.plan.to_json(), "tunings": tunings}))
     policy = Policy(
         undecided=Undecided.OPEN, rules=[rule(tuning="pinned", like="fleet", within="20 %")]
     )
@@ -379,7 +386,7 @@ def test_a_run_without_a_plan_that_can_be_read_keeps_no_rule_by_accident() -> No
     whole = synthetic_run(noise=0.005)
     policy = Policy(undecided=Undecided.OPEN, rules=[given])
     assert gate(whole, policy, {}).passed is True
-    cut = replace(whole, plan={}, problems=("plan.json cannot be read",))
+    cut = replace(whole, plan=PlanRecord(), problems=("plan.json cannot be read",))
     result = gate(cut, policy, {})
     assert result.passed is None
     assert result.cautions == ("plan.json cannot be read",)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from labctl.analysis.run_compare.history import Choice, History, RunSeries, history
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun
+from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run
 
 ARMS = ["baseline", "control", "pinned"]
@@ -87,8 +89,8 @@ def test_what_cannot_be_compared_is_a_series_of_its_own(other: dict[str, Any], a
 def test_a_tuning_that_was_defined_otherwise_is_another_one() -> None:
     def defined(day: int, digest: str) -> LoadedRun:
         made = run(day)
-        tunings = {**made.plan["tunings"], "pinned": {"kind": "guest", "digest": digest}}
-        return replace(made, plan={**made.plan, "tunings": tunings})
+        tunings = {**made.plan.to_json()["tunings"], "pinned": {"kind": "guest", "digest": digest}}
+        return replace(made, plan=plan_of({**made.plan.to_json(), "tunings": tunings}))
 
     found = history([defined(1, "a" * 64), defined(2, "b" * 64)], PINNED)
     assert [series.apart for series in found.series] == [
@@ -135,7 +137,7 @@ def test_nothing_to_see_says_what_there_would_have_been() -> None:
     found = history([run(1)], Choice(metric="latency_p96"))
     assert (found.series, found.metrics) == ((), ("events_per_s", "iops"))
     assert history([run(1)], Choice(metric="iops", study="other")).runs == 0
-    empty = LoadedRun("r", {}, {}, (), ("run.json is missing",))
+    empty = LoadedRun("r", {}, PlanRecord(), (), ("run.json is missing",))
     assert history([empty], PINNED).left_out == ("r has no valid value of it.",)
 
 

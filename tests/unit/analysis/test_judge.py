@@ -11,6 +11,7 @@ from labctl.analysis.model import EffectKind, Judgement, Role
 from labctl.analysis.verdict_table import Verdict
 from labctl.base import verified
 from labctl.base.units import Better, Unit
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialStatus
@@ -272,7 +273,7 @@ def test_guests_that_died_alike_are_one_reason_whatever_their_logs_say() -> None
 
 
 def test_no_plan() -> None:
-    run = replace(synthetic_run(), plan={}, problems=("plan.json is missing",))
+    run = replace(synthetic_run(), plan=PlanRecord(), problems=("plan.json is missing",))
     judgement = judge(run)
     assert judgement.comparisons == ()
     assert judgement.levels

@@ -9,23 +9,26 @@ import pytest
 
 from labctl.analysis.judge import judge
 from labctl.store.run_folder import LoadedRun
+from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run
 
 
 def made(**disks: dict[str, Any]) -> LoadedRun:
     """A run with fio on the data disk; `disks` by tuning, else QEMU's default."""
     run = synthetic_run()
-    guests = [name for name, entry in run.plan["tunings"].items() if entry["kind"] == "guest"]
+    guests = [
+        name for name, entry in run.plan.to_json()["tunings"].items() if entry["kind"] == "guest"
+    ]
     workloads = {
         name: {**entry, "uses_data_disk": entry["program"] == "fio"}
-        for name, entry in run.plan["workloads"].items()
+        for name, entry in run.plan.to_json()["workloads"].items()
     }
     recorded = {name: {"disk": {"cache": None, "format": "raw"}} for name in guests}
     recorded |= {name: {"disk": {"format": "raw", **disk}} for name, disk in disks.items()}
     host = {**run.run["host"], "state_folder": {"file_system": "xfs"}}
     return replace(
         run,
-        plan={**run.plan, "workloads": workloads},
+        plan=plan_of({**run.plan.to_json(), "workloads": workloads}),
         run={**run.run, "host": host, "tunings": recorded},
     )
 
@@ -71,8 +74,8 @@ def test_a_run_that_recorded_no_tunings_says_what_it_can() -> None:
 def test_without_the_disk_or_without_a_native_side_there_is_nothing_to_say() -> None:
     assert not [text for text in judge(synthetic_run()).warnings if "in their layers" in text]
     run = made()
-    guests = {n: e for n, e in run.plan["tunings"].items() if e["kind"] == "guest"}
-    alone = replace(run, plan={**run.plan, "tunings": guests})
+    guests = {n: e for n, e in run.plan.to_json()["tunings"].items() if e["kind"] == "guest"}
+    alone = replace(run, plan=plan_of({**run.plan.to_json(), "tunings": guests}))
     assert not [text for text in judge(alone).warnings if "in their layers" in text]
 
 
@@ -88,5 +91,7 @@ def test_a_disk_that_the_page_cache_can_hold_is_told_where_a_guest_uses_the_page
     assert text.startswith("The data disk's 256 MiB fit into the host's memory (24 GiB)")
     assert fits(made(), disk=32 << 30) == []
     assert fits(made(), disk=None) == [], "a run that did not record it"
-    guests = [name for name, entry in made().plan["tunings"].items() if entry["kind"] == "guest"]
+    guests = [
+        name for name, entry in made().plan.to_json()["tunings"].items() if entry["kind"] == "guest"
+    ]
     assert fits(made(**{name: {"cache": "none"} for name in guests})) == []

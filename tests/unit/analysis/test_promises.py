@@ -16,6 +16,7 @@ from labctl.analysis.verdict_table import Verdict
 from labctl.base.tuning import Disk
 from labctl.rollout.advice import advise
 from labctl.store.run_folder import LoadedRun
+from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run
 
 
@@ -28,14 +29,16 @@ def made(durability: str | None, effects: dict[str, float]) -> LoadedRun:
     run = synthetic_run(effects=effects, noise=0.01)
     tunings = {
         name: {**entry, "durability": "writeback"} if entry["kind"] == "guest" else entry
-        for name, entry in run.plan["tunings"].items()
+        for name, entry in run.plan.to_json()["tunings"].items()
     }
     tunings["pinned"] = {**tunings["pinned"], "durability": durability}
     workloads = {
         name: {**entry, "uses_data_disk": entry["program"] == "fio"}
-        for name, entry in run.plan["workloads"].items()
+        for name, entry in run.plan.to_json()["workloads"].items()
     }
-    return replace(run, plan={**run.plan, "tunings": tunings, "workloads": workloads})
+    return replace(
+        run, plan=plan_of({**run.plan.to_json(), "tunings": tunings, "workloads": workloads})
+    )
 
 
 def verdicts(found: Judgement, tuning: str = "pinned") -> dict[str, Verdict | None]:

@@ -11,6 +11,7 @@ from labctl.analysis.judge import judge
 from labctl.analysis.published import Agreement, Published, Repeated, published
 from labctl.analysis.stopping import until
 from labctl.base.stopping import Looks
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import only, with_plan, with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run
@@ -117,7 +118,7 @@ def test_results_stand_under_the_workloads_and_conditions_that_they_name() -> No
 
 def test_a_run_without_them_has_none() -> None:
     assert published(run(blocks=1)) == Published(sources=(), results=())
-    nothing = replace(run(blocks=1), plan={})
+    nothing = replace(run(blocks=1), plan=PlanRecord())
     assert published(nothing).results == ()
 
 

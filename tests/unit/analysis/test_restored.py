@@ -23,7 +23,7 @@ def both_ways(effects: dict[str, float], **options: Any) -> LoadedRun:
     )
     tunings = {
         name: {**entry, "restored_as": RESTORED_AS.get(name), "restore": name not in RESTORED_AS}
-        for name, entry in run.plan["tunings"].items()
+        for name, entry in run.plan.to_json()["tunings"].items()
     }
     return with_run(with_plan(run, tunings=tunings), restored_state=True)
 

@@ -15,6 +15,7 @@ from labctl.report.export.json_report import report_json
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading
 from tests.unit.analysis.alter import with_readings
+from tests.unit.records import plan_of
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 from tools.calibrate.sweeps import Latency, Sweep, simulate
 
@@ -147,10 +148,10 @@ def test_what_no_guest_was_to_run_need_not_be_shown() -> None:
     def runs(cell: Any) -> bool:
         return cell["workload"] == "sysbench-cpu" or cell["tuning"] == "native"
 
-    trials = [trial for trial in run.plan["trials"] if runs(trial["cell"])]
+    trials = [trial for trial in run.plan.to_json()["trials"] if runs(trial["cell"])]
     lacking = replace(
         run,
-        plan={**run.plan, "trials": trials},
+        plan=plan_of({**run.plan.to_json(), "trials": trials}),
         trials=tuple(trial for trial in run.trials if runs(trial.record.cell)),
     )
     assert judge(lacking).answer.startswith("Roll out 'pinned'")

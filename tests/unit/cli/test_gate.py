@@ -24,7 +24,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = synthetic_run(tunings=arms, workloads=cpu, primary_only=True, **shape)
         write_run(folder / name, run)
     run = synthetic_run(tunings=arms, workloads=cpu, primary_only=True)
-    entries = run.plan["tunings"]
+    entries = run.plan.to_json()["tunings"]
     entries["baseline"]["durability"], entries["pinned"]["durability"] = "writeback", "unsafe"
     write_run(folder / "unsafe", run)
     wide = {"seed": 17, "noise": 0.03, "boots": 10, "effects": {"handicap": 0.8}}

@@ -22,6 +22,7 @@ from labctl.report.export.samples_csv import samples_csv
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
 from tests.unit.cli.conftest import Labctl
+from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run, write_run
 
 REAL_S = {
@@ -246,13 +247,13 @@ def test_blocks_that_the_import_says_were_interleaved_are_paired(
     words = ("--baseline", "other", "--primary", "real", "--name", "sched", "--interleaved")
     assert labctl("run", "import", experiment("sched", trials=12), *words).code == 0
     run = loaded(tmp_path, "sched")
-    assert run.plan["interleaved"] is True
+    assert run.plan.interleaved is True
     found = primary(judge(run), "fifo")
     assert found.paired
     assert "Compared unpaired" not in labctl("report", "sched").out
     # What an older labctl imported says nothing of it.
-    plan = {key: value for key, value in run.plan.items() if key != "interleaved"}
-    assert not primary(judge(replace(run, plan=plan)), "fifo").paired
+    plan = {key: value for key, value in run.plan.to_json().items() if key != "interleaved"}
+    assert not primary(judge(replace(run, plan=plan_of(plan))), "fifo").paired
 
 
 def test_without_a_control_ten_blocks_give_no_verdict(

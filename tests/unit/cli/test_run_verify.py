@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labctl.store.run_folder import RunFolder
+from tests.unit.records import write_plan
 from tests.unit.store.test_fitting_plan import planned, ran
 
 from .conftest import Labctl
@@ -20,7 +21,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     folder = RunFolder.create(tmp_path / "results", "r1")
     folder.write_run({"status": "done"})
     tunings = {"baseline": {"kind": "guest"}}
-    folder.write_plan({"schema": 1, "tunings": tunings, "trials": [planned(1, 1)]})
+    write_plan(folder, {"schema": 1, "tunings": tunings, "trials": [planned(1, 1)]})
     ran(folder, planned(1, 1))
     return folder
 

@@ -310,12 +310,14 @@ def test_what_a_run_has_shown_of_restored_guests_is_kept_for_later_ones(
 ) -> None:
     monkeypatch.setenv("LABCTL_STATE_DIR", str(tmp_path / "state"))
     made = both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.005)
-    tunings = {name: {**entry, "digest": name} for name, entry in made.plan["tunings"].items()}
+    tunings = {
+        name: {**entry, "digest": name} for name, entry in made.plan.to_json()["tunings"].items()
+    }
     made = with_plan(made, tunings=tunings)
     folder = write_run(tmp_path / "results" / "both-ways", made)
     monkeypatch.setattr(module, "sweep", lambda *_: folder)
     said = labctl("sweep", "restore-validity", "--quiet")
     assert said.code == 0, said.err
     file = StatePaths.default().restore_checks
-    found = shown(file, folder.read_run(), folder.read_plan())
+    found = shown(file, folder.read_run(), folder.load().plan)
     assert [(entry["tuning"], entry["run"]) for entry in found] == [("pinned", "both-ways")]

@@ -16,6 +16,7 @@ from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.timeline.lanes import Timeline
+from tests.unit.records import plan_of
 from tests.unit.report.test_timeline import small
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 from tests.unit.trace.test_perfdata_recorded import FIXTURES
@@ -124,9 +125,9 @@ def test_a_run_without_any_trace_says_how_to_record_some(labctl: Labctl, results
 def _traced(results: Path, name: str = "r1", level: str = "trace") -> RunFolder:
     """A run that was traced at that level, and whose traces are gone."""
     run = synthetic_run(blocks=2, workloads=WORKLOAD)
-    plan = {**run.plan, "collect": level}
+    plan = {**run.plan.to_json(), "collect": level}
     plan.pop("digest", None)
-    return write_run(results / name, replace(run, name=name, plan=plan))
+    return write_run(results / name, replace(run, name=name, plan=plan_of(plan)))
 
 
 def _told_by_its_trace(folder: TrialFolder) -> None:

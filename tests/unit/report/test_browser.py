@@ -17,9 +17,11 @@ from labctl.analysis.model import Added, Role
 from labctl.analysis.run_compare.history import Choice, history
 from labctl.report.page.history_page import history_page
 from labctl.report.page.report_page import page
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan
 from tests.unit.analysis.test_history import regressed
+from tests.unit.records import plan_of
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run, write_run
 from tools.browser import Browser, chromium
@@ -108,7 +110,7 @@ def all_invalid(tmp: Path) -> str:
 
 
 def nothing_left(tmp: Path) -> str:
-    return of(LoadedRun("r", {}, {}, (), ("plan.json is missing",)), tmp)
+    return of(LoadedRun("r", {}, PlanRecord(), (), ("plan.json is missing",)), tmp)
 
 
 def hostile(tmp: Path) -> str:
@@ -131,7 +133,9 @@ def hostile(tmp: Path) -> str:
         "skipped": {HOSTILE: LONG},
         "binaries": {LONG: {HOSTILE: "a" * 64}},
     }
-    return of(replace(run, name=LONG, run=said, plan={**run.plan, "title": LONG}), tmp)
+    return of(
+        replace(run, name=LONG, run=said, plan=plan_of({**run.plan.to_json(), "title": LONG})), tmp
+    )
 
 
 def over_runs(tmp: Path) -> str:

@@ -15,8 +15,10 @@ from labctl.analysis.verdict_table import VERDICTS, Verdict
 from labctl.analysis.words import interval_text
 from labctl.report.page.files import write_page
 from labctl.report.page.report_page import page
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.trial import TrialStatus
+from tests.unit.records import plan_of
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run
 
@@ -294,7 +296,7 @@ def test_reasons_invalid_trials_pin_plan_and_identity_are_there(
     assert "vCPU 0 ran on CPUs 0-1, asked for CPU 1" in text
     assert "CPU 1 vCPU 0" in text
     assert "labctl sweep pinning --quick" in text
-    assert str(judged[0].plan["digest"]) in text
+    assert str(judged[0].plan.to_json()["digest"]) in text
     assert "6.12.0-host" in text
     assert "a" * 64 in text
 
@@ -311,13 +313,13 @@ def test_the_xml_difference_shows_both_sides(judged: Judged, folder: RunFolder) 
 
 def test_hostile_strings_stay_text_wherever_they_stand(folder: RunFolder) -> None:
     calm = synthetic_run(
-        blocks=2, workloads={HOSTILE: synthetic_run().plan["workloads"]["sysbench-cpu"]}
+        blocks=2, workloads={HOSTILE: synthetic_run().plan.to_json()["workloads"]["sysbench-cpu"]}
     )
     run = replace(
         calm,
         name=HOSTILE,
         problems=(HOSTILE,),
-        plan={**calm.plan, "title": HOSTILE},
+        plan=plan_of({**calm.plan.to_json(), "title": HOSTILE}),
         run={
             **{key: HOSTILE for key, value in calm.run.items() if isinstance(value, str)},
             "host": {HOSTILE: HOSTILE},
@@ -368,7 +370,7 @@ def test_missing_xml_is_said_and_harms_nothing_else(judged: Judged, tmp_path: Pa
 
 
 def test_a_run_of_which_nothing_is_left_makes_a_page(tmp_path: Path) -> None:
-    run = LoadedRun("r", {}, {}, (), ("plan.json is missing",))
+    run = LoadedRun("r", {}, PlanRecord(), (), ("plan.json is missing",))
     text = page(run, judge(run), tmp_path)
     assert "plan.json is missing" in text
     assert "Verdicts" not in text

@@ -24,6 +24,7 @@ from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from tests.unit.records import plan_of
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import synthetic_run
 
@@ -65,7 +66,7 @@ def test_a_traced_run_says_where_its_time_lines_are_as_long_as_it_has_them(
     judged: Judged, tmp_path: Path
 ) -> None:
     run, judgement = judged
-    traced = replace(run, plan={**run.plan, "collect": "trace"})
+    traced = replace(run, plan=plan_of({**run.plan.to_json(), "collect": "trace"}))
     folder = TrialFolder(tmp_path)
     there = replace(traced, trials=(replace(run.trials[0], folder=folder), *run.trials[1:]))
     assert "labctl timeline" not in printed(there, judgement)

@@ -17,10 +17,11 @@ from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.run.trials import engine as module
 from labctl.run.trials.engine import Engine
+from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialRecord, TrialStatus
-from labctl.study.plan import Plan, PlannedTrial
+from labctl.study.plan import Plan
 from labctl.study.study import GuestShape, Limits, Roles, StudyWorkload
 
 TUNINGS = {"native": Kind.NATIVE, "baseline": Kind.GUEST, "pinned": Kind.GUEST}

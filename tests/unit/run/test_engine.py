@@ -13,9 +13,10 @@ from labctl.base.stopping import UntilWidth
 from labctl.base.units import Better, Unit
 from labctl.run.guests.boots import BootError
 from labctl.run.trials.engine import Ended
+from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialStatus
-from labctl.study.plan import Plan, PlannedTrial
+from labctl.study.plan import Plan
 from tests.unit.run.engines import World, small_plan
 
 

@@ -33,6 +33,7 @@ from labctl.run.trials.parse import reparse
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialFolder
+from tests.unit.records import write_plan
 from tests.unit.store.test_fitting_plan import TUNINGS, planned, ran
 
 EXAMPLE = Path(__file__).parents[3] / "results/example"
@@ -85,7 +86,7 @@ def run(tmp_path: Path) -> RunFolder:
     trials = [planned(1, 1), planned(2, 2)]
     plan = {"tunings": TUNINGS, "title": "?", "trials": trials}
     digest = hashlib.sha256(canonical(plan).encode()).hexdigest()
-    folder.write_plan({"schema": 1, "digest": digest, **plan})
+    write_plan(folder, {"schema": 1, "digest": digest, **plan})
     for trial in trials:
         ran(folder, trial)
     return folder
@@ -162,7 +163,7 @@ def in_the_plan(run: RunFolder, text: str) -> None:
     plan = {k: v for k, v in run.read_plan().items() if k not in ("schema", "digest")}
     plan["title"] = f"What does {text} do?"
     digest = hashlib.sha256(canonical(plan).encode()).hexdigest()
-    run.write_plan({"schema": 1, "digest": digest, **plan})
+    write_plan(run, {"schema": 1, "digest": digest, **plan})
 
 
 @writer
@@ -304,7 +305,7 @@ def test_what_was_edited_before_is_found_edited_in_the_copy(run: RunFolder) -> N
 
 
 def test_a_plan_that_was_edited_is_found_edited_in_the_copy(run: RunFolder) -> None:
-    run.write_plan({**run.read_plan(), "title": "of bastion-db7"})
+    write_plan(run, {**run.read_plan(), "title": "of bastion-db7"})
     copy, _ = copied(run)
     assert any("was changed after it was made" in text for text in copy.load().problems)
 

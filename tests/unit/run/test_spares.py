@@ -16,13 +16,15 @@ from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.units import Better, Unit
 from labctl.run.planning.reached import reached
 from labctl.run.trials.engine import Engine
+from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialRecord
 from labctl.study.extension import extended, extension
-from labctl.study.plan import Plan, PlannedTrial, make_plan
+from labctl.study.plan import Plan, make_plan
 from labctl.study.study import Overrides, load_study
 from labctl.study.tunings import load_tunings
 from labctl.workloads.registry import checkers
+from tests.unit.records import write_plan
 from tests.unit.run.engines import World
 
 Fails = Callable[[PlannedTrial, int], bool]
@@ -77,7 +79,7 @@ def fail(world: World, *cells: tuple[int, str], attempts: int = 99) -> None:
 def carried_out(world: World, plan: Plan, *, status: str = "done") -> Engine:
     engine = world.engine(plan)
     if not (world.folder.path / "plan.json").exists():
-        world.folder.write_plan(plan.to_json())
+        write_plan(world.folder, plan.to_json())
     engine.run()
     stopped = {"stopped": {"blocks": engine.ended.blocks, "why": "."}} if engine.ended else {}
     world.folder.write_run({"status": status, "accelerator": "kvm", **stopped})

@@ -28,6 +28,7 @@ from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
 from labctl.study.study import Overrides
 from tests.unit.domain import hosts
+from tests.unit.records import write_plan
 from tests.unit.run.asked import plan_on, request
 
 
@@ -269,7 +270,7 @@ def test_an_edited_plan_is_not_resumed(tmp_path: Path, monkeypatch: pytest.Monke
     folder = resumable(tmp_path, monkeypatch)
     plan = folder.read_plan()
     plan["trials"].pop()
-    folder.write_plan(plan)
+    write_plan(folder, plan)
     with pytest.raises(BrokenError, match="not the one that was made"):
         sweep(request(tmp_path, resume=folder.name), lambda event: None)
 
@@ -342,8 +343,8 @@ def test_a_finished_run_is_extended_beside_its_plan_and_says_so(
         f"labctl sweep --extend {folder.name} --blocks 3"
     ]
     loaded = folder.load()
-    assert loaded.plan["extensions"] == [{"first_block": 3, "last_block": 5}]
-    assert len(loaded.plan["trials"]) == len(loaded.trials) == len(seen[0].trials)
+    assert loaded.plan.to_json()["extensions"] == [{"first_block": 3, "last_block": 5}]
+    assert len(loaded.plan.to_json()["trials"]) == len(loaded.trials) == len(seen[0].trials)
     assert loaded.problems == ()
     sweep(more(tmp_path, folder, 1), lambda event: None)
     assert seen[1].blocks == 6
@@ -423,7 +424,7 @@ def test_a_run_that_a_rule_ended_is_over_and_its_extension_goes_on_from_there(
     )
     folder = sweep(asked, lambda event: None)
     loaded = folder.load()
-    assert len(loaded.plan["trials"]) == len(loaded.trials)
+    assert len(loaded.plan.to_json()["trials"]) == len(loaded.trials)
     assert folder.read_plan()["blocks"] == 20
     told: list[Any] = []
     sweep(request(tmp_path, resume=folder.name), told.append)
@@ -432,7 +433,7 @@ def test_a_run_that_a_rule_ended_is_over_and_its_extension_goes_on_from_there(
     extending(monkeypatch, seen)
     sweep(more(tmp_path, folder, 2), lambda event: None)
     assert (seen[0].blocks, seen[0].stopping) == (14, None)
-    assert folder.load().plan["extensions"] == [{"first_block": 13, "last_block": 14}]
+    assert folder.load().plan.to_json()["extensions"] == [{"first_block": 13, "last_block": 14}]
 
 
 def test_a_run_that_was_killed_after_its_last_trial_is_done_once_it_is_resumed(

@@ -74,7 +74,7 @@ def test_a_half_finished_sweep_goes_on_with_what_is_left_and_its_plan_as_it_was(
     found: list[tuple[int, int]] = []
 
     def carry_out(asked: Any, planned: Planned, to: RunFolder, *others: Any) -> None:
-        whole, damaged = to.records(planned.plan.to_json())
+        whole, damaged = to.records(planned.plan.record())
         assert damaged == []
         found.append((len(planned.plan.trials), len(whole)))
 

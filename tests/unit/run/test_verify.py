@@ -15,6 +15,7 @@ from labctl.run.trials.parse import reparse
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Unavailable
 from labctl.trace import files
+from tests.unit.records import write_plan
 from tests.unit.store.test_fitting_plan import change, planned, ran
 
 SAMPLE = Unavailable(metric="ipc", reason="as parsed today")
@@ -26,7 +27,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     folder = RunFolder.create(tmp_path, "run")
     folder.write_run({"status": "done"})
     trials = [planned(1, 1), planned(2, 2)]
-    folder.write_plan({"schema": 1, "tunings": {"baseline": {"kind": "guest"}}, "trials": trials})
+    write_plan(folder, {"schema": 1, "tunings": {"baseline": {"kind": "guest"}}, "trials": trials})
     for trial in trials:
         place = ran(folder, trial)
         place.write_raw(files.HOST, b"PERFILE2")

@@ -15,6 +15,7 @@ from labctl.store import index
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from tests.unit.records import plan_of, write_plan
 
 READINGS: list[Reading] = [Unavailable(metric="ipc", reason="the host has no PMU")]
 TUNINGS = {"baseline": {"kind": "guest"}, "native": {"kind": "native"}}
@@ -42,8 +43,8 @@ def run(tmp_path: Path) -> RunFolder:
     folder = RunFolder.create(tmp_path, "run")
     folder.write_run({"status": "done"})
     trials = [planned(1, 1), planned(2, 1, "native"), planned(3, 2), planned(4, 2, "native")]
-    folder.write_plan(
-        {"schema": 1, "tunings": TUNINGS, "trials": trials, "spares": [planned(5, 3)]}
+    write_plan(
+        folder, {"schema": 1, "tunings": TUNINGS, "trials": trials, "spares": [planned(5, 3)]}
     )
     for trial in trials:
         ran(folder, trial)
@@ -172,7 +173,7 @@ def test_the_index_is_no_way_around(run: RunFolder, monkeypatch: pytest.MonkeyPa
     # A plan may change while the trials' files do not.
     plan = run.read_plan()
     plan["trials"][2]["block"] = 1
-    run.write_plan(plan)
+    write_plan(run, plan)
     assert numbers(run) == [1, 2, 4]
     edited(run.trial(1).path / "samples.json")
     assert numbers(run) == [2, 4]
@@ -181,7 +182,7 @@ def test_the_index_is_no_way_around(run: RunFolder, monkeypatch: pytest.MonkeyPa
 def test_a_run_that_goes_on_counts_on_nothing_that_is_damaged(run: RunFolder) -> None:
     run.trial(1).write_raw("trial.json", '{"schema": 1')
     change(run.trial(3), block=1)
-    records, damaged = run.records(run.read_plan())
+    records, damaged = run.records(plan_of(run.read_plan()))
     assert [record.number for record in records] == [2, 4]
     assert [(lost.number, lost.attempt) for lost in damaged] == [(1, 1), (3, 1)]
 

@@ -14,6 +14,7 @@ from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import SCHEMA, RunFolder
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from tests.unit.records import write_plan
 
 RECORD = TrialRecord(
     number=7,
@@ -48,7 +49,7 @@ READINGS: list[Reading] = [EXITS, Unavailable(metric="ipc", reason="the host has
 def run(tmp_path: Path) -> RunFolder:
     folder = RunFolder.create(tmp_path, "2026-01-02-pinning")
     folder.write_run({"name": folder.name, "status": "running"})
-    folder.write_plan({"schema": 1, "trials": []})
+    write_plan(folder, {"schema": 1, "trials": []})
     return folder
 
 
@@ -149,7 +150,7 @@ def test_a_trial_that_was_never_finished_has_no_readings(run: RunFolder) -> None
 def test_a_run_without_a_plan_is_loaded_with_that_problem(run: RunFolder) -> None:
     (run.path / "plan.json").unlink()
     loaded = run.load()
-    assert loaded.plan == {}
+    assert loaded.plan.is_lost
     assert "plan.json is missing" in loaded.problems[0]
 
 
@@ -228,7 +229,7 @@ def extended(run: RunFolder) -> RunFolder:
     content = {"trials": trials(1, 2, 3, 4)}
     digest = hashlib.sha256(canonical(content).encode()).hexdigest()
     run.write_run({"status": "done", "stopped": {"blocks": 2, "why": "all were narrow"}})
-    run.write_plan({"schema": 1, "digest": digest, **content})
+    write_plan(run, {"schema": 1, "digest": digest, **content})
     second = added(digest, 3, 4)
     run.write_extension(second)
     run.write_extension(added(str(second["digest"]), 5, 5))
@@ -242,8 +243,8 @@ def test_a_plan_is_loaded_as_it_was_carried_out(extended: RunFolder) -> None:
         "plan.json",
     ]
     loaded = extended.load()
-    assert [trial["block"] for trial in loaded.plan["trials"]] == [1, 2, 3, 4, 5]
-    assert loaded.plan["extensions"] == [
+    assert [trial["block"] for trial in loaded.plan.to_json()["trials"]] == [1, 2, 3, 4, 5]
+    assert loaded.plan.to_json()["extensions"] == [
         {"first_block": 3, "last_block": 4},
         {"first_block": 5, "last_block": 5},
     ]
@@ -254,7 +255,7 @@ def test_a_plan_is_loaded_as_it_was_carried_out(extended: RunFolder) -> None:
 def test_a_rule_that_ended_a_run_leaves_the_trials_that_it_had(extended: RunFolder) -> None:
     for number in (2, 3):
         (extended.path / f"plan.{number}.json").unlink()
-    assert [trial["block"] for trial in extended.load().plan["trials"]] == [1, 2]
+    assert [trial["block"] for trial in extended.load().plan.to_json()["trials"]] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,7 @@ def test_an_extension_that_is_not_whole_is_a_problem_and_the_rest_is_loaded(
     (extended.path / "plan.2.json").write_text(text)
     loaded = extended.load()
     assert any(sentence in problem for problem in loaded.problems)
-    assert [trial["block"] for trial in loaded.plan["trials"]] == [1, 2, 5]
+    assert [trial["block"] for trial in loaded.plan.to_json()["trials"]] == [1, 2, 5]
 
 
 def test_an_extension_of_another_plan_is_a_problem(extended: RunFolder) -> None:

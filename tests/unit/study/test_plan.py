@@ -314,3 +314,8 @@ def test_a_plan_of_a_newer_labctl_is_refused_with_a_remedy(plan: Plan) -> None:
     with pytest.raises(UsageError) as caught:
         Plan.from_json(changed(plan, schema=2))
     assert caught.value.hint == "Update labctl."
+
+
+def test_the_record_of_a_plan_is_written_in_the_order_of_the_plan(plan: Plan) -> None:
+    assert list(plan.record().to_json()) == [*plan.to_json()][1:] + ["schema"]
+    assert json.dumps({"schema": 1, **plan.record().to_json()}) == text(plan)

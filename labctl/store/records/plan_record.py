@@ -1,0 +1,175 @@
+"""What plan.json and its extensions hold: the arms, the workloads and the trials of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ConfigDict, with_config
+
+from labctl.base.errors import UsageError
+from labctl.base.stopping import Stopping, stopping_of
+from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
+
+_SLOTS = ConfigDict(extra="ignore")
+"""A run has thousands of trials: they are small, and have no room for keys that nobody knows."""
+
+
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTrial:
+    """`number` counts from 1 through the plan, `position` is the tuning's in its block, from 1. 0:
+    a plan that was edited lacks it."""
+
+    number: Whole = 0
+    block: Whole = 0
+    boot: Whole = 0
+    position: Whole = 0
+    cell: dict[str, Text]
+
+
+class PlannedArm(Record):
+    """One tuning of the plan."""
+
+    kind: Text
+    twin: Text | None = None
+    restore: Flag = True
+    description: Text = ""
+    exercised_by: tuple[Text, ...] | None = None
+    """Workloads that can show what it changes; None where nobody said."""
+    digest: Text | None = None
+    """Of the whole resolved definition."""
+    durability: Text | None = None
+    """What a guest's disks promise of a completed write."""
+    restored_as: Text | None = None
+    """For a guest that boots: the tuning that differs from it in being restored alone."""
+
+
+class PlannedWorkload(Record):
+    program: Text | None = None
+    parameters: dict[str, Any] = {}
+    duration_s: Number | None = None
+    primary: Text | None = None
+    margin: Number | None = None
+    uses_data_disk: Flag = False
+    no_worse_than: Number | None = None
+
+
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedResult:
+    """`tuning` against `against` in a metric (`ctx_switches{of=vcpu}`: all of its kinds together).
+
+    `workload` and `condition` None: under each. `ratio` None: only the direction is known.
+    """
+
+    tuning: Text
+    against: Text
+    workload: Text | None = None
+    condition: Text | None = None
+    metric: Text
+    ratio: Number | None = None
+    direction: Text
+
+
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSource:
+    source: Text
+    """A sentence that says where the results come from."""
+    results: tuple[PublishedResult, ...]
+
+
+class StoppingRule(Record):
+    width: Number | None = None
+    most_blocks: Whole | None = None
+    looks: tuple[Whole, ...] | None = None
+
+
+class PlannedGuest(Record):
+    image: Text | None = None
+    vcpus: Whole | None = None
+    memory_mib: Whole | None = None
+
+
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedBlocks:
+    """The first and the last block of an extension."""
+
+    first_block: Whole
+    last_block: Whole
+
+
+class ExtensionRecord(Record):
+    digest: Text | None = None
+    extends: Text | None = None
+    first_block: Whole
+    last_block: Whole
+    trials: tuple[PlannedTrial, ...]
+
+
+class PlanRecord(Record):
+    """A plan as it was made, or as a run carried it out (`RunFolder.load`)."""
+
+    # In the order in which plan.json has them.
+    digest: Text | None = None
+    study: Text | None = None
+    title: Text | None = None
+    study_digest: Text | None = None
+    host_digest: Text | None = None
+    seed: Whole | None = None
+    quick: Flag | None = None
+    factors: tuple[Text, ...] = ()
+    blocks: Whole | None = None
+    """With a rule: the most there may be."""
+    stopping: StoppingRule | None = None
+    blocks_per_boot: Whole | None = None
+    boots: Whole | None = None
+    interleaved: Flag | None = None
+    """Of trials from elsewhere: whether each block held all arms side by side."""
+    baseline: Text | None = None
+    control: Text | None = None
+    handicap: Text | None = None
+    native: Text | None = None
+    tunings: dict[str, PlannedArm] = {}
+    skipped: dict[str, Text] = {}
+    workloads: dict[str, PlannedWorkload] = {}
+    conditions: tuple[Text, ...] = ()
+    guest: PlannedGuest = PlannedGuest()
+    limits: dict[str, Any] = {}
+    trials: tuple[PlannedTrial, ...] = ()
+    spare_blocks: Whole = 0
+    spares: tuple[PlannedTrial, ...] = ()
+    published: tuple[PublishedSource, ...] = ()
+    skipped_workloads: dict[str, dict[str, Text]] = {}
+    """By the side (guest, native) that can't have them, with the reason."""
+    collect: Text | None = None
+    extensions: tuple[AddedBlocks, ...] = ()
+    """Blocks that were added to the run; in no file, `RunFolder.load` puts them here."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether there is no plan, or nothing of it can be read."""
+        return not self.model_fields_set
+
+    @property
+    def rule(self) -> Stopping | None:
+        """Return the rule by which the run may end. What can't be read is none: that the plan isn't
+        whole, or not what was planned, is said where it is loaded."""
+        if self.stopping is None:
+            return None
+        try:
+            return stopping_of({"stopping": self.stopping.to_json()})
+        except (UsageError, KeyError, TypeError, ValueError):
+            return None
+
+    def but(self, **changes: Any) -> PlanRecord:
+        """Return the plan with other values of some fields, which are of their types already."""
+        return self.model_copy(update=changes)
+
+
+def last_of(trials: Iterable[PlannedTrial]) -> int:
+    """Return the largest number of a block; 0 without trials."""
+    return max((trial.block for trial in trials), default=0)

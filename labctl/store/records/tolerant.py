@@ -1,0 +1,202 @@
+"""Read a record from JSON that may be old, cut off or edited by hand.
+
+What is of another type than its place wants is left out and named, so that whoever reads the rest
+need not ask again. Keys that this labctl doesn't know stay.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
+
+LARGEST = 2**63
+"""JSON's whole numbers have no end, while a float's do."""
+
+T = TypeVar("T")
+
+
+class _Plain:
+    """Give a plain type one error, whose message is what a sentence calls the type."""
+
+    def __init__(self, schema: Callable[[], CoreSchema], words: str) -> None:
+        self._schema = schema
+        self._words = words
+
+    def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.custom_error_schema(
+            self._schema(), custom_error_type="unfit", custom_error_message=self._words
+        )
+
+
+def _whole() -> CoreSchema:
+    return core_schema.int_schema(strict=True, ge=-LARGEST, le=LARGEST)
+
+
+def _number() -> CoreSchema:
+    either: list[CoreSchema | tuple[CoreSchema, str]]
+    either = [_whole(), core_schema.float_schema(strict=True)]
+    return core_schema.union_schema(either, mode="left_to_right")
+
+
+Text = Annotated[str, _Plain(lambda: core_schema.str_schema(strict=True), "a text")]
+Whole = Annotated[int, _Plain(_whole, "a whole number")]
+"""JSON's true is no 1."""
+Number = Annotated[float, _Plain(_number, "a number")]
+"""A whole number stays one, so that it is written as it was read."""
+Flag = Annotated[bool, _Plain(lambda: core_schema.bool_schema(strict=True), "true or false")]
+
+_WORDS = {
+    "string_type": "a text",
+    "string_unicode": "a text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "dataclass_type": "an object",
+}
+"""What a sentence calls the type that pydantic misses."""
+
+
+class Record(BaseModel):
+    """A JSON object with known keys. null stands for a key that isn't there, except where a field
+    is needed."""
+
+    # A record inside another is built as a part of that one.
+    model_config = ConfigDict(
+        frozen=True, extra="allow", ser_json_inf_nan="constants", defer_build=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or None not in data.values():
+            return data
+        fields = cls.model_fields
+        return {
+            key: value
+            for key, value in data.items()
+            if value is not None
+            or (field := fields.get(key)) is None
+            or field.default is None
+            or field.is_required()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a file holds: the keys that were read or given, and no defaults."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+_LONGEST = 40
+_GONE = object()
+
+
+def as_far_as_whole(kind: type[T], data: Any) -> tuple[T | None, list[str]]:
+    """Return `data` as a record without what doesn't fit, and a sentence's end for each thing left
+    out, such as "'tunings.pinned.kind' is 5 where a text belongs".
+
+    What lacks a needed key is left out as a whole; None where that is all of it.
+    """
+    adapter = _adapter(kind)
+    document: _Document | None = None
+    problems: list[str] = []
+    while document is None or document.value is not _GONE:
+        try:
+            return adapter.validate_python(document.value if document else data), problems
+        except ValidationError as error:
+            document = document or _Document(copy.deepcopy(data))
+            problems += document.without(error.errors(include_url=False, include_context=False))
+    return None, problems
+
+
+def known_keys(kind: type[Any]) -> set[str]:
+    """Return every key that a record of this kind and what is in it may have."""
+    schema = TypeAdapter(kind).json_schema()
+    objects = [schema, *schema.get("$defs", {}).values()]
+    return {key for one in objects for key in one.get("properties", {})}
+
+
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+"""Each made once: building its validators takes longer than reading most files."""
+
+
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
+
+
+class _Document:
+    """A JSON document that loses its unfit parts."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._numbers: dict[int, list[int]] = {}
+        """By a list's id: what numbers its items had before some went."""
+        self._taken: set[tuple[int, int | str]] = set()
+
+    def without(self, errors: Sequence[ErrorDetails]) -> list[str]:
+        """Take out what the errors name; return a sentence's end for each that isn't the
+        consequence of another."""
+        sentences = []
+        unfit: list[tuple[Any, int | str] | None] = []
+        incomplete = set()
+        for error in sorted(errors, key=lambda error: error["type"] == "missing"):
+            path = [step for step in error["loc"] if step != "[key]"]
+            lacking = path.pop() if error["type"] == "missing" else None
+            holder, place, value = self._at(path)
+            unfit.append(holder)
+            if lacking is None:
+                words = _WORDS.get(error["type"], error["msg"])
+                sentences.append(f"'{place}' is {_shown(value)} where {words} belongs")
+            elif (id(value), lacking) not in self._taken and id(value) not in incomplete:
+                incomplete.add(id(value))
+                sentences.append(f"'{place}' has no '{lacking}'")
+        self._take_out(unfit)
+        return sentences
+
+    def _at(self, path: Sequence[int | str]) -> tuple[tuple[Any, int | str] | None, str, Any]:
+        """Return what holds the value at a path and by which key, the place in words, and the
+        value."""
+        holder, place, value = None, "", self.value
+        for step in path:
+            if isinstance(step, int):
+                numbers = self._numbers.get(id(value))
+                place += f"[{numbers[step] if numbers else step}]"
+            else:
+                place += f".{step}" if place else step
+            holder, value = (value, step), value[step]
+        return holder, place or "the file", value
+
+    def _take_out(self, unfit: Iterable[tuple[Any, int | str] | None]) -> None:
+        lists: dict[int, tuple[list[Any], set[int]]] = {}
+        for holder in unfit:
+            if holder is None:
+                self.value = _GONE
+                return
+            within, key = holder
+            self._taken.add((id(within), key))
+            if isinstance(key, int):
+                lists.setdefault(id(within), (within, set()))[1].add(key)
+            else:
+                within.pop(key, None)
+        for within, items in lists.values():
+            numbers = self._numbers.get(id(within)) or range(len(within))
+            kept = [at for at in range(len(within)) if at not in items]
+            self._numbers[id(within)] = [numbers[at] for at in kept]
+            within[:] = [within[at] for at in kept]
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"

@@ -1,0 +1,99 @@
+"""Records of a run folder: what older versions wrote stays readable, and bytes stay the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
+from labctl.store.records.tolerant import as_far_as_whole, known_keys
+from labctl.store.run_folder import RunFolder
+
+ROOT = Path(__file__).parents[3]
+VERSIONS = ROOT / "tests/unit/fixtures/versions"
+PLANS = [ROOT / "results/example/plan.json", *sorted(VERSIONS.glob("*/plan.json"))]
+CELL = {"tuning": "pinned", "workload": "cpu"}
+
+
+def trial(number: Any = 1, **others: Any) -> dict[str, Any]:
+    return {"number": number, "block": 1, "boot": 1, "position": 1, "cell": CELL, **others}
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.parent.name)
+def test_a_plan_is_written_as_it_was_read_byte_for_byte(path: Path, tmp_path: Path) -> None:
+    record, unfit = as_far_as_whole(PlanRecord, json.loads(path.read_text()))
+    assert record is not None
+    assert unfit == []
+    RunFolder(tmp_path).write_plan(record)
+    assert (tmp_path / "plan.json").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"quick": 1}, ["'quick' is 1 where true or false belongs"]),
+        ({"blocks": True}, ["'blocks' is True where a whole number belongs"]),
+        ({"seed": 2**63 + 1}, [f"'seed' is {2**63 + 1} where a whole number belongs"]),
+        (
+            {"workloads": {"cpu": {"margin": True}}},
+            ["'workloads.cpu.margin' is True where a number"],
+        ),
+        ({"conditions": "all"}, ["'conditions' is 'all' where a list belongs"]),
+        ({"tunings": {"x": 5}}, ["'tunings.x' is 5 where an object belongs"]),
+        ({"trials": [5]}, ["'trials[0]' is 5 where an object belongs"]),
+        ({"tunings": {"x": {}}}, ["'tunings.x' has no 'kind'"]),
+        ({"tunings": {"x": {"kind": 5}}}, ["'tunings.x.kind' is 5 where a text belongs"]),
+        ([], ["'the file' is [] where an object belongs"]),
+    ],
+)
+def test_what_does_not_fit_is_left_out_and_named(data: Any, said: list[str]) -> None:
+    before = copy.deepcopy(data)
+    record, unfit = as_far_as_whole(PlanRecord, data)
+    assert [text.startswith(start) for text, start in zip(unfit, said, strict=True)] == [True]
+    assert record in (None, PlanRecord(workloads={"cpu": {}}), PlanRecord())
+    assert data == before, "what was read stays as it was"
+
+
+def test_items_keep_their_numbers_where_others_before_them_were_left_out() -> None:
+    """The second and the third only show when the first have gone."""
+    trials = [
+        5,
+        trial(other=1),
+        trial(cell={"tuning": 5}),
+        {"number": 3},
+        trial(number="x"),
+        trial(6),
+    ]
+    record, unfit = as_far_as_whole(PlanRecord, {"trials": trials})
+    assert record is not None
+    assert [one.number for one in record.trials] == [1, 1, 0, 6]
+    assert sorted(unfit) == [
+        "'trials[0]' is 5 where an object belongs",
+        "'trials[2].cell.tuning' is 5 where a text belongs",
+        "'trials[3]' has no 'cell'",
+        "'trials[4].number' is 'x' where a whole number belongs",
+    ]
+
+
+def test_an_extension_without_its_blocks_is_none() -> None:
+    assert as_far_as_whole(ExtensionRecord, {"trials": []}) == (
+        None,
+        ["'the file' has no 'first_block'"],
+    )
+
+
+def test_null_is_what_is_not_there_and_what_nobody_knows_yet_stays() -> None:
+    data = {"seed": None, "tunings": None, "trials": None, "later": {"a": [None]}}
+    record, unfit = as_far_as_whole(PlanRecord, data)
+    assert unfit == []
+    assert record is not None
+    assert (record.seed, record.tunings, record.trials) == (None, {}, ())
+    assert record.to_json() == {"seed": None, "later": {"a": [None]}}
+
+
+def test_every_key_of_a_record_is_known_those_inside_of_others_too() -> None:
+    assert {"trials", "cell", "exercised_by", "looks"} <= known_keys(PlanRecord)
