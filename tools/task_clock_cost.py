@@ -14,8 +14,8 @@ import subprocess
 
 import click
 
-from labctl.collect import task_clock
 from labctl.collect.collector import ThreadRef
+from labctl.collect.threads import task_clock
 
 
 def us_per_switch(turns: int) -> float:

@@ -58,8 +58,8 @@ def measured(tell: Callable[[str], None]) -> list[Price]:
     from pathlib import Path
 
     from labctl.analysis import exit_price
-    from labctl.collect.calibrated import tsc_hz
-    from labctl.collect.host_cpus import measured_tsc_hz
+    from labctl.collect.counters.calibrated import tsc_hz
+    from labctl.collect.counters.host_cpus import measured_tsc_hz
     from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
     from labctl.host.topology import read_topology
     from labctl.run.commands import exit_prices

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,13 @@ Snapshot = Callable[[], Mapping[str, Any]]
 def why_no_image(at: Here) -> str | None:
     """Return why nothing of the guest image can be used, a sentence, or None."""
     return None if at.tree else "no guest image is built yet: 'labctl image build'."
+
+
+def reads(
+    what: Callable[[Target], Mapping[str, Any]],
+) -> Callable[[Target], AbstractContextManager[Snapshot]]:
+    """Return what attaches nothing and adds this to the snapshots."""
+    return lambda target: nullcontext(partial(what, target))
 
 
 def _works(_: Here) -> None:

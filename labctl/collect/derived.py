@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from labctl.collect import perf_stat, side, snapshots
+from labctl.collect import side, snapshots
 from labctl.collect.collector import Source
+from labctl.collect.counters import perf_stat
 from labctl.collect.known import Known, MissingReadingError
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.collect.collector import Collector, Snapshot, Target
+from labctl.collect.collector import Collector, Target, reads
 from labctl.collect.proc_stat import cpu_ticks
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
@@ -89,10 +88,9 @@ def _steal(counted: Side, kind: str, accelerator: str) -> Reading:
     return sample("steal", max(0, after.steal - before.steal) / total, source=RAW)
 
 
-@contextmanager
-def _attached(target: Target) -> Iterator[Snapshot | None]:
-    """Count the kills for memory in the native cgroup; a guest's runner tells the rest."""
-    yield target.counters if target.kind is Kind.NATIVE else None
+def _kills(target: Target) -> Mapping[str, Any]:
+    """Return how many kills for memory the native cgroup has counted."""
+    return target.counters() if target.kind is Kind.NATIVE else {}
 
 
 WORKLOAD = Collector(
@@ -100,7 +98,7 @@ WORKLOAD = Collector(
     order=50,
     level=Level.COUNTERS,
     gives="CPU time, switches of the workload; steal",
-    attached=_attached,
+    attached=reads(_kills),
     raw=(RAW,),
     parse=lambda trial: parse(trial.folder, kind=trial.kind, accelerator=trial.accelerator),
 )

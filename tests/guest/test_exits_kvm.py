@@ -16,7 +16,7 @@ import pytest
 
 from labctl.base.tracefs import with_tracefs
 from labctl.base.tuning import Kind
-from labctl.collect import bpf_exits, exit_counters, exits, kvm_stats
+from labctl.collect.exits import bpf_exits, exit_counters, exits, kvm_stats
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from tests.guest.conftest import DISTURBED

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from labctl.collect import task_clock
 from labctl.collect.collector import ThreadRef
+from labctl.collect.threads import task_clock
 from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host.topology import read_topology
 from tests.guest.conftest import LATENCY, Sandbox, changed_study

@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labctl.collect import host_threads, host_trace, perf_record
 from labctl.collect.collector import ThreadRef
-from labctl.collect.perf_record import recording
-from labctl.collect.recorded_events import kvm_events, sched_events
+from labctl.collect.threads import host_threads
+from labctl.collect.traces import host_trace, perf_record
+from labctl.collect.traces.perf_record import recording
+from labctl.collect.traces.recorded_events import kvm_events, sched_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.model import Trace

@@ -11,8 +11,8 @@ import pytest
 from labctl.base.levels import Level
 from labctl.base.paths import StatePaths
 from labctl.base.wording import metric_title
-from labctl.collect import exit_counters
-from labctl.collect.exit_counters import why_no_bpf
+from labctl.collect.exits import exit_counters
+from labctl.collect.exits.exit_counters import why_no_bpf
 from labctl.guest.images import Image
 from labctl.host.accelerator import accelerator
 from labctl.store.samples import labels_of

@@ -12,7 +12,7 @@ from labctl.analysis.model import AnswerCode, DiagnosticKind, EffectKind, Role
 from labctl.analysis.published import Agreement
 from labctl.analysis.verdict_table import VERDICTS, Verdict
 from labctl.base.levels import Level
-from labctl.collect.host_threads import ROLES
+from labctl.collect.threads.host_threads import ROLES
 from labctl.study.studyfile import CONDITIONS
 from labctl.trace.timeline.lanes import State
 

@@ -22,11 +22,11 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.paths import host_lock
 from labctl.base.process import thread_ids
 from labctl.base.wording import TO
-from labctl.collect import bpf_exits
-from labctl.collect.bpf_exits import bpf_counting
-from labctl.collect.exit_counters import why_no_bpf
-from labctl.collect.perf_record import recording
-from labctl.collect.recorded_events import kvm_events
+from labctl.collect.exits import bpf_exits
+from labctl.collect.exits.bpf_exits import bpf_counting
+from labctl.collect.exits.exit_counters import why_no_bpf
+from labctl.collect.traces.perf_record import recording
+from labctl.collect.traces.recorded_events import kvm_events
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.host.lock import host_locked
 from labctl.host.topology import read_topology

@@ -16,10 +16,10 @@ from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.events import Note, Warned
 from labctl.base.tuning import Kind
-from labctl.collect import calibrated, perf_stat
-from labctl.collect.perf_attached import perf_attached
-from labctl.collect.perf_stat import countable
-from labctl.collect.perf_stat_text import counts, read_counters, totals
+from labctl.collect.counters import calibrated, perf_stat
+from labctl.collect.counters.perf_attached import perf_attached
+from labctl.collect.counters.perf_stat import countable
+from labctl.collect.counters.perf_stat_text import counts, read_counters, totals
 from labctl.run.guests.bench import Bench, tree_channel
 from labctl.run.guests.lab import Lab
 from labctl.store.jsonfile import canonical, read_json, write_json

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 from labctl.base.levels import Level
 from labctl.base.paths import StatePaths
 from labctl.base.tuning import Tuning
-from labctl.collect import task_clock
 from labctl.collect.collector import Collector, Here
 from labctl.collect.table import COLLECTORS
+from labctl.collect.threads import task_clock
 from labctl.guest.images import find
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import Requested, known_accelerator

@@ -17,8 +17,8 @@ from pathlib import Path
 from labctl.base.errors import HostError
 from labctl.base.tuning import Kind
 from labctl.base.wording import counted
-from labctl.collect.guest_recorder import LIMIT_MIB as GUEST_MIB
-from labctl.collect.perf_record import LIMIT_MIB as HOST_MIB
+from labctl.collect.traces.guest_recorder import LIMIT_MIB as GUEST_MIB
+from labctl.collect.traces.perf_record import LIMIT_MIB as HOST_MIB
 from labctl.host.doctor.model import MIB, size
 from labctl.store.run_folder import RunFolder
 from labctl.trace import files

@@ -12,7 +12,7 @@ from typing import Any
 from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError
-from labctl.collect import perf_stat_probe
+from labctl.collect.counters import perf_stat_probe
 from labctl.host.facts import QEMU
 
 _TOOL_S = 30.0

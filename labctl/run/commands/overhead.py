@@ -22,7 +22,7 @@ from labctl.base.levels import Level
 from labctl.base.paths import StatePaths, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.base.tuning import Kind
-from labctl.collect import host_threads
+from labctl.collect.threads import host_threads
 from labctl.host import preflight
 from labctl.host.accelerator import Requested, accelerator
 from labctl.host.facts import host_facts

@@ -14,7 +14,7 @@ from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.events import Note, Progress, TrialEnded, Warned
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.collect.perf_record import NO_ROOM
+from labctl.collect.traces.perf_record import NO_ROOM
 from labctl.run.collectors.calibrate import Calibrations
 from labctl.run.collectors.trace_room import MORE_ROOM, holds_block
 from labctl.run.contained import foreseen, keep_fault

@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 
 from labctl.base.errors import BrokenError
 from labctl.base.tuning import Kind
-from labctl.collect import (
-    kvm_stats,
-    page_faults,
-)
+from labctl.collect.exits import kvm_stats
+from labctl.collect.threads import page_faults
 from labctl.run.guests.bench import Bench
 from labctl.run.trials.parse import believable
 from labctl.run.trials.trial_request import SLACK_S, TrialRequest

@@ -15,7 +15,8 @@ from labctl.base import latency_qos
 from labctl.base.channel import ClockReading
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.collect import host_cpus, side, snapshots
+from labctl.collect import side, snapshots
+from labctl.collect.counters import host_cpus
 from labctl.domain.asked import (
     EMULATOR,
     IOTHREAD,

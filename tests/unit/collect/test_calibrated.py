@@ -5,7 +5,7 @@ import pytest
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
-from labctl.collect import calibrated
+from labctl.collect.counters import calibrated
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from tests.unit.collect.trials import reasons, recorded, sample, trial, values

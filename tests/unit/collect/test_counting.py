@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from labctl.collect import host_cpus, perf_attached
-from labctl.collect.perf_stat_probe import Countable
+from labctl.collect.counters import host_cpus, perf_attached
+from labctl.collect.counters.perf_stat_probe import Countable
 from labctl.store.trial import TrialFolder
 from tests.unit.collect.targets import target
 from tests.unit.collect.test_host_cpus import printed

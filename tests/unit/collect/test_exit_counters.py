@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, DeadlineError
-from labctl.collect import bpf_exits, exit_counters, perf_exits
+from labctl.collect.exits import bpf_exits, exit_counters, perf_exits
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from tests.unit.collect.targets import CPUS, target

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import bpf_exits, exits
+from labctl.collect.exits import bpf_exits, exits
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import exit_names, files

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import foreign_cpu
-from labctl.collect.task_clock import KEY
+from labctl.collect.threads import foreign_cpu
+from labctl.collect.threads.task_clock import KEY
 from labctl.store.samples import Reading
 from tests.unit.collect.trials import (
     SIDE,

@@ -19,9 +19,9 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.collect import guest_recorder as module
-from labctl.collect.guest_recorder import guest_tracing
-from labctl.collect.perf_record import NO_ROOM
+from labctl.collect.traces import guest_recorder as module
+from labctl.collect.traces.guest_recorder import guest_tracing
+from labctl.collect.traces.perf_record import NO_ROOM
 from labctl.run.collectors.collecting import collecting
 from labctl.store.trial import TrialFolder
 from labctl.trace import files

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.guest_trace import parse
+from labctl.collect.traces.guest_trace import parse
 from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import host_cpus
-from labctl.collect.host_cpus import frequency_countable
+from labctl.collect.counters import host_cpus
+from labctl.collect.counters.host_cpus import frequency_countable
 from tests.unit.collect.trials import TCG, altered, reasons, trial, values
 
 # As perf 6.1 prints it ('perf stat --json-output --cpu 0-1', of a host with a TSC of 2.5 GHz); it

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import host_threads
 from labctl.collect.collector import ThreadRef
+from labctl.collect.threads import host_threads
 from labctl.store.samples import Reading
 from tests.unit.collect.trials import (
     SIDE,

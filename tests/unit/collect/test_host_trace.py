@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import host_trace, waiting
+from labctl.collect.traces import host_trace, waiting
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import files

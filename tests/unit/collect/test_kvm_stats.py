@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import kvm_stats
+from labctl.collect.exits import kvm_stats
 from labctl.store.samples import Reading
 from tests.unit.collect.trials import KVM, Change, altered, reasons, recorded, same, trial, values
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.units import Better, Unit
-from labctl.collect import nested
-from labctl.collect.nested import SEEN, SHARES
+from labctl.collect.traces import nested
+from labctl.collect.traces.nested import SEEN, SHARES
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import page_faults
 from labctl.collect.collector import ThreadRef
-from labctl.collect.host_threads import snapshot
+from labctl.collect.threads import page_faults
+from labctl.collect.threads.host_threads import snapshot
 from tests.unit.collect.trials import TCG, Change, altered, reasons, same, trial, values
 
 STAT = "4242 (CPU 0/KVM :) x) S 1 4242 4242 0 -1 4194624 {minor} 7 {major} 0 120 30 0 0 20 0 4 0 9"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import exits, perf_exits
+from labctl.collect.exits import exits, perf_exits
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import files

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import perf_stat
+from labctl.collect.counters import perf_stat
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from tests.unit.collect.trials import reasons, recorded, values

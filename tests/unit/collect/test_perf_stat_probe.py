@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from labctl.collect.host_cpus import frequency_countable, measured_tsc_hz
-from labctl.collect.perf_stat import user_events, wanted_events
-from labctl.collect.perf_stat_probe import Countable, pmu_countable
+from labctl.collect.counters.host_cpus import frequency_countable, measured_tsc_hz
+from labctl.collect.counters.perf_stat import user_events, wanted_events
+from labctl.collect.counters.perf_stat_probe import Countable, pmu_countable
 from tests.unit.collect.trials import recorded
 
 NO_PMU = "perf-stat-6.1-no-pmu.jsonl"

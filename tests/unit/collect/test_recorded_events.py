@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from labctl.collect.perf_record import NO_ROOM, buffer_mib, recording
-from labctl.collect.recorded_events import (
+from labctl.collect.traces.perf_record import NO_ROOM, buffer_mib, recording
+from labctl.collect.traces.recorded_events import (
     among,
     kvm_events,
     sched_events,

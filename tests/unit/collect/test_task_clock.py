@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from labctl.base.cpus import CpuSet
-from labctl.collect import task_clock
 from labctl.collect.collector import ThreadRef
+from labctl.collect.threads import task_clock
 
 CPUS = sorted(os.sched_getaffinity(0))
 

@@ -16,8 +16,8 @@ from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.events import Event, Warned
 from labctl.base.tuning import Kind
-from labctl.collect.perf_attached import Printed
-from labctl.collect.perf_stat_probe import Countable
+from labctl.collect.counters.perf_attached import Printed
+from labctl.collect.counters.perf_stat_probe import Countable
 from labctl.run.collectors import calibrate
 from labctl.run.collectors.calibrate import Calibrations
 from labctl.store.trial import TrialFolder

@@ -8,8 +8,8 @@ import pytest
 
 from labctl.base.levels import Level
 from labctl.base.tuning import PLAN, Kind, Pin, Tuning
-from labctl.collect import task_clock
 from labctl.collect.collector import Here
+from labctl.collect.threads import task_clock
 from labctl.run.collectors.catalogue import lacking, without_clocks
 
 EMULATED = Here(accelerator="tcg", tree=None)

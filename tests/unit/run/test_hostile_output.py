@@ -15,8 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.collect import bpf_exits, exits, guest_trace, neighbour, perf_exits, perf_stat
-from labctl.collect.perf_kvm_stat import read_reports
+from labctl.collect import neighbour
+from labctl.collect.counters import perf_stat
+from labctl.collect.exits import bpf_exits, exits, perf_exits
+from labctl.collect.exits.perf_kvm_stat import read_reports
+from labctl.collect.traces import guest_trace
 from labctl.run.trials.parse import believable
 from labctl.store.samples import sample
 from labctl.store.trial import TrialFolder

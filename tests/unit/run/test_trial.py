@@ -11,7 +11,7 @@ import pytest
 
 from labctl.base.latency_qos import NO_LIMIT_US
 from labctl.base.tuning import Kind
-from labctl.collect import host_cpus
+from labctl.collect.counters import host_cpus
 from labctl.run.trials import warmup, window_checks
 from labctl.store.trial import TrialFolder
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.perf_kvm_stat import disagreement, read_reports
+from labctl.collect.exits.perf_kvm_stat import disagreement, read_reports
 from labctl.trace.exit_names import SVM, exit_name
 from labctl.trace.model import Trace
 from labctl.trace.perf.perfdata import read_trace, tracepoints

@@ -19,9 +19,10 @@ from labctl.base.deadline import Deadline
 from labctl.base.process import run
 from labctl.base.tuning import Kind
 from labctl.base.versions import upstream_release
-from labctl.collect import bpf_exits, kvm_stats, perf_exits, perf_record
 from labctl.collect.collector import Here, Target
-from labctl.collect.recorded_events import kvm_events
+from labctl.collect.exits import bpf_exits, kvm_stats, perf_exits
+from labctl.collect.traces import perf_record
+from labctl.collect.traces.recorded_events import kvm_events
 from labctl.trace import files
 from labctl.trace.problems import EXITS, note_problem
 from labctl.trace.tracepoints import EXIT

@@ -16,9 +16,9 @@ from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.collect.collector import Attaching, Collector, Here, RawTrial, Target
-from labctl.collect.perf_attached import perf_attached
-from labctl.collect.perf_stat_probe import Countable, pmu_countable
-from labctl.collect.perf_stat_text import counts, read_counters, totals
+from labctl.collect.counters.perf_attached import perf_attached
+from labctl.collect.counters.perf_stat_probe import Countable, pmu_countable
+from labctl.collect.counters.perf_stat_text import counts, read_counters, totals
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 

@@ -10,7 +10,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.process import run
 from labctl.base.versions import is_older
-from labctl.collect.perf_stat_text import Counter, counts, read_counters, totals
+from labctl.collect.counters.perf_stat_text import Counter, counts, read_counters, totals
 
 ENVIRONMENT = {"LC_ALL": "C"}
 """Some locales have perf write decimal commas into its JSON."""

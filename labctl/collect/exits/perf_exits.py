@@ -12,9 +12,9 @@ from collections import Counter
 import numpy as np
 
 from labctl.base.errors import BrokenError
-from labctl.collect.bpf_exits import Counted
+from labctl.collect.exits.bpf_exits import Counted
+from labctl.collect.exits.perf_kvm_stat import VM_EXITS, Report, disagreement, read_reports
 from labctl.collect.known import MissingReadingError
-from labctl.collect.perf_kvm_stat import VM_EXITS, Report, disagreement, read_reports
 from labctl.store.trial import TrialFolder
 from labctl.trace.model import Trace
 from labctl.trace.perf.perfdata import read_trace

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from labctl.base.errors import BrokenError
 from labctl.base.process import DIES_WITH_LABCTL, running
-from labctl.collect.perf_stat_probe import ENVIRONMENT
+from labctl.collect.counters.perf_stat_probe import ENVIRONMENT
 
 _ATTACH_S = 0.2
 _GRACE_S = 5.0

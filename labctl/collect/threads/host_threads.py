@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.collect import side
-from labctl.collect.collector import Collector, Here, Snapshot, Target, ThreadRef
+from labctl.collect.collector import Collector, Here, ThreadRef, reads
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
@@ -321,11 +320,6 @@ def _kept(text: str, starts: tuple[str, ...]) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if line.startswith(starts))
 
 
-@contextmanager
-def _attached(target: Target) -> Iterator[Snapshot]:
-    yield lambda: snapshot(target.known_threads())
-
-
 def _why_unavailable(_: Here) -> str | None:
     if Path("/proc/self/schedstat").exists():
         return None
@@ -338,7 +332,7 @@ THREADS = Collector(
     level=Level.COUNTERS,
     gives="CPU time, run delay, switches of QEMU's",
     why_unavailable=_why_unavailable,
-    attached=_attached,
+    attached=reads(lambda target: snapshot(target.known_threads())),
     raw=(RAW,),
     parse=lambda trial: parse(trial.folder),
 )

@@ -18,7 +18,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.tracefs import TRACEFS
 from labctl.collect.collector import Target
-from labctl.collect.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
+from labctl.collect.traces.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
 from labctl.store.trial import TrialFolder
 from labctl.trace import clocks, files
 from labctl.trace.problems import GUEST_TRACE, note_problem

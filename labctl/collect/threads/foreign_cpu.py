@@ -18,10 +18,11 @@ from typing import Any
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
-from labctl.collect import side, task_clock
+from labctl.collect import side
 from labctl.collect.collector import Collector, Snapshot, Target
-from labctl.collect.host_threads import ROLES, Threads, Used, ended_cpu_s, read_threads
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
+from labctl.collect.threads import task_clock
+from labctl.collect.threads.host_threads import ROLES, Threads, Used, ended_cpu_s, read_threads
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 from labctl.trace.threads import HELPERS, VCPU

@@ -9,8 +9,8 @@ import numpy as np
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.collect.collector import Attaching, Collector, Here, why_no_image
-from labctl.collect.guest_recorder import guest_tracing
-from labctl.collect.waiting import no_waiting, waiting
+from labctl.collect.traces.guest_recorder import guest_tracing
+from labctl.collect.traces.waiting import no_waiting, waiting
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.collect.collector import Collector, Here, Snapshot, Target
+from labctl.collect.collector import Collector, Here, reads
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
@@ -186,11 +185,6 @@ def _per_second(metric: str, count: int, snapshots: Snapshots, labels: Mapping[s
     return sample(metric, count / snapshots.seconds, source=RAW, labels=labels)
 
 
-@contextmanager
-def _attached(target: Target) -> Iterator[Snapshot]:
-    yield target.counters
-
-
 KVM_STATS = Collector(
     name="kvm-stats",
     order=60,
@@ -198,6 +192,6 @@ KVM_STATS = Collector(
     gives="all VM exits, halt polling",
     sides=(Kind.GUEST,),
     why_unavailable=why_no_exits,
-    attached=_attached,
+    attached=reads(lambda target: target.counters()),
     parse=lambda trial: parse(trial.folder, accelerator=trial.accelerator),
 )

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from labctl.base.levels import Level
-from labctl.collect import perf_record
 from labctl.collect.collector import Attaching, Collector, Target, ThreadRef
-from labctl.collect.recorded_events import trial_events
 from labctl.collect.snapshots import Snapshots, read_snapshots
-from labctl.collect.waiting import no_waiting, waiting, why_unknown
+from labctl.collect.traces import perf_record
+from labctl.collect.traces.recorded_events import trial_events
+from labctl.collect.traces.waiting import no_waiting, waiting, why_unknown
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.trace import files
 from labctl.trace.model import Trace

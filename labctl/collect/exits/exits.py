@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.versions import is_older
-from labctl.collect import bpf_exits, perf_exits
-from labctl.collect.bpf_exits import Counted
 from labctl.collect.collector import Collector
-from labctl.collect.exit_counters import BPFTRACE, NONE, PERF, exit_counting, why_unavailable
+from labctl.collect.exits import bpf_exits, perf_exits
+from labctl.collect.exits.bpf_exits import Counted
+from labctl.collect.exits.exit_counters import BPFTRACE, NONE, PERF, exit_counting, why_unavailable
 from labctl.collect.known import MissingReadingError
 from labctl.store.samples import Reading, Sample, Unavailable, sample
 from labctl.store.trial import TrialFolder

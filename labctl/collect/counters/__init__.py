@@ -1,0 +1,1 @@
+"""Count what the trial's CPUs and its instructions did."""

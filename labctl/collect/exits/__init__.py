@@ -1,0 +1,1 @@
+"""Count VM exits, all together and by reason."""
