@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lxml import etree
 
 from labctl.base.errors import BrokenError
 from labctl.domain.memory import Pages
@@ -306,8 +307,8 @@ def test_a_vm_whose_files_qemus_user_can_read_needs_no_root(
     data.write_bytes(b"\x5a" * (1 << 20))
     xml = theirs / "direct1.xml"
     made = direct(image, disk, data, theirs / image.kernel.name, theirs / image.initrd.name)
-    # virsh's dumpxml gives a tablet an address, without which it can't be restored.
-    xml.write_text(made.replace('<input type="tablet" bus="usb"/>', ""))
+    assert '<input type="tablet" bus="usb"/>' in made, "virt-install gives it no address"
+    xml.write_text(made)
     before = snapshot(disk, data)
     done = sandbox.labctl("sweep", study(tmp_path), *SWEEP, f"--domain={xml}")
     assert done.returncode == 0, done.stderr
@@ -317,6 +318,9 @@ def test_a_vm_whose_files_qemus_user_can_read_needs_no_root(
     account = pwd.getpwnam("libvirt-qemu")
     label = f"<label>+{account.pw_uid}:+{grp.getgrnam('libvirt-qemu').gr_gid}</label>"
     assert all(label in live for live in live_xml(run).values())
+    for live in live_xml(run).values():
+        (tablet,) = etree.fromstring(live).iterfind("devices/input[@bus='usb']/address")
+        assert (tablet.get("type"), tablet.get("port")) == ("usb", "1")
     assert sandbox.leftovers() == []
 
 

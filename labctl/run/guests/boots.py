@@ -16,6 +16,7 @@ from labctl.base.events import Note, Warned
 from labctl.base.tuning import Tuning
 from labctl.domain.render import guest_data_path
 from labctl.domain.session import RunningGuest
+from labctl.domain.usb_addresses import with_usb_addresses
 from labctl.host.cgroups import libvirt_controllers, placement, placement_problems
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.run.contained import foreseen
@@ -43,13 +44,14 @@ SetUp = Callable[[Channel, str], None]
 @dataclass(frozen=True, slots=True)
 class SavedBoot:
     """Hold a booted guest's memory, and its disks as they were then. `lab`: with the seat that it
-    booted in."""
+    booted in; `live`: its XML as libvirt showed it then."""
 
     planned: int
     number: int
     memory: Path
     disks: Disks
     lab: Lab
+    live: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Boots:
         saved = self.saved(planned)
         lab = saved.lab
         disks = self._overlays(saved.disks, "restored")
-        xml = guest_xml(lab, tuning, disks)
+        xml = with_usb_addresses(guest_xml(lab, tuning, disks), saved.live)
         with self._memory_for(xml), guest_nic.with_guest_nic(lab, tuning) as plug:
             running = lab.session.restore(saved.memory, xml, lab.domain_name)
             plug(running)
@@ -240,9 +242,10 @@ class Boots:
         ):
             self.seconds[number] = time.monotonic() - boot.started
             self.set_up(channel, self._baseline)
+            live = boot.running.live_xml()
             boot.running.save(memory)
         restored_in = replace(lab, data=self._lab.data)
-        return SavedBoot(boot.planned, number, memory, boot.disks, restored_in)
+        return SavedBoot(boot.planned, number, memory, boot.disks, restored_in, live)
 
 
 def may_boot_two(lab: Lab) -> bool:
