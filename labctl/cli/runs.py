@@ -320,7 +320,8 @@ def reparse_run(run_name: str, results: Path | None) -> None:
     for problem in problems:
         click.echo(problem, err=True)
     if problems:
-        raise BrokenError(f"{counted(len(problems), 'trial')} can't be parsed: the samples stay")
+        what = counted(len(problems), "trial")
+        raise BrokenError(f"{what} can't be parsed, and count for nothing any more")
 
 
 def _refuse_if_running(folder: RunFolder) -> None:

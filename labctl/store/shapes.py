@@ -233,7 +233,7 @@ TRIAL = Fields(
         **_TRIAL.known,
         "digests": Fields({"samples": TEXT, "raw": Named(TEXT)}, frozenset({"raw"})),
         "reparsed": Fields(
-            {"at": TEXT, "labctl": TEXT, "changed": Listed(TEXT)},
+            {"at": TEXT, "labctl": TEXT, "changed": Listed(TEXT), "invalid": FLAG},
             frozenset({"at", "labctl", "changed"}),
         ),
         "redacted": _whole(

@@ -57,7 +57,7 @@ class TrialRecord:
     """Digests of the trial's other files when it ended; None for a trial by an older labctl."""
     reparsed: Mapping[str, Any] | None = None
     """Record of a later parsing of the samples: when (`at`), by which labctl, and which raw files
-    had `changed` by then."""
+    had `changed` by then; `invalid`: the trial is so because they can't be parsed any more."""
     redacted: Mapping[str, Any] | None = None
     """Record of a redacted copy: when (`at`), by which labctl, which files were `changed` for it
     and which `left_out`."""

@@ -75,25 +75,38 @@ def reparse(folder: RunFolder) -> tuple[int, list[str]]:
     """Write the samples of every valid trial anew from its raw files, and the digests; its record
     says so, and which raw files were others by then.
 
-    Returns how many were written, and a sentence for each trial that can't be parsed any more:
-    its samples stay as they were.
+    Returns how many were written, and a sentence for each trial that can't be parsed any more. Such
+    a trial is invalid from then on, as one whose output can't be read when it ends, until a later
+    reparse can: its samples stay and count for nothing. Only a redacted copy's trials stay valid
+    where recordings were left out.
     """
     written = 0
     problems = []
     for trial in folder.trial_folders():
         try:
             record = trial.read_record()
-            if record.status is not TrialStatus.DONE:
+            if record.status is not TrialStatus.DONE and not _was_made_invalid(record):
                 continue
             _check_whole(trial, record)
-            before, readings = trial.digests(), parse_trial(trial, record)
-            trial.write_readings(readings)
-            # Until its record is written, an interrupted one is left out of reports, not believed.
-            trial.write_record(_renewed(trial, record, before))
-            written += 1
         except BrokenError as error:
             problems.append(error.message)
+            continue
+        before = trial.digests()
+        try:
+            readings = parse_trial(trial, record)
+        except BrokenError as error:
+            problems.append(error.message)
+            trial.write_record(_renewed(trial, record, before, error.message))
+            continue
+        trial.write_readings(readings)
+        # Until its record is written, an interrupted one is left out of reports, not believed.
+        trial.write_record(_renewed(trial, record, before))
+        written += 1
     return written, problems
+
+
+def _was_made_invalid(record: TrialRecord) -> bool:
+    return bool(record.reparsed and record.reparsed.get("invalid"))
 
 
 def _check_whole(trial: TrialFolder, record: TrialRecord) -> None:
@@ -104,17 +117,23 @@ def _check_whole(trial: TrialFolder, record: TrialRecord) -> None:
         )
 
 
-def _renewed(trial: TrialFolder, record: TrialRecord, before: Digests) -> TrialRecord:
+def _renewed(
+    trial: TrialFolder, record: TrialRecord, before: Digests, problem: str = ""
+) -> TrialRecord:
+    """Return the record after a reparse; `problem`: why the raw files can't be parsed."""
     # What an earlier reparse found changed stays said.
     changed = set(record.reparsed["changed"]) if record.reparsed else set()
     if record.digests:
         changed |= set(record.digests.changed_raw(before))
     return replace(
         record,
+        status=TrialStatus.INVALID if problem else TrialStatus.DONE,
+        reasons=(problem,) if problem else (),
         digests=trial.digests(),
         reparsed={
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "labctl": __version__,
             "changed": sorted(changed),
+            **({"invalid": True} if problem else {}),
         },
     )

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from labctl.base.errors import BrokenError
 from labctl.run.commands.verify import verify
 from labctl.run.trials import parse as module
 from labctl.run.trials.parse import reparse
 from labctl.store.run_folder import RunFolder
-from labctl.store.samples import Unavailable
+from labctl.store.samples import Reading, Unavailable
+from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.trace import files
 from tests.unit.records import write_plan
 from tests.unit.store.test_fitting_plan import change, planned, ran
@@ -102,6 +104,35 @@ def test_raw_files_that_were_changed_before_a_reparse_stay_named(run: RunFolder)
         (problem,) = run.load().problems
         assert "trial 0001 was parsed anew from raw files that were changed" in problem
         assert problem.endswith("stdout.txt")
+
+
+def test_a_trial_whose_raw_files_cannot_be_parsed_any_more_is_invalid_until_they_can(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parsed(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
+        if not folder.read_text("stdout.txt"):
+            raise BrokenError(f"{folder.path / 'stdout.txt'}: it is empty")
+        return [SAMPLE]
+
+    monkeypatch.setattr(module, "parse_trial", parsed)
+    whole = run.trial(1).read_text("stdout.txt")
+    run.trial(1).write_raw("stdout.txt", "")
+    for _ in range(2):
+        written, (problem,) = reparse(run)
+        assert (written, "stdout.txt" in problem) == (1, True)
+        first, second = (trial.record for trial in run.load().trials)
+        assert (first.status, first.reasons) == (TrialStatus.INVALID, (problem,))
+        assert second.status is TrialStatus.DONE
+    run.trial(1).write_raw("stdout.txt", whole)
+    assert reparse(run) == (2, [])
+    assert {trial.record.status for trial in run.load().trials} == {TrialStatus.DONE}
+
+
+def test_a_trial_that_was_invalid_when_it_ended_stays_so(run: RunFolder) -> None:
+    record = replace(run.trial(1).read_record(), status=TrialStatus.INVALID, reasons=("late",))
+    run.trial(1).write_record(record)
+    assert reparse(run) == (1, [])
+    assert run.trial(1).read_record() == record
 
 
 def test_each_thing_that_differs_is_named_once(run: RunFolder) -> None:
