@@ -29,8 +29,10 @@ EFFECTS = {"baseline": 1.0, "control": 1.0, "handicap": 0.93, "pinned": 1.08, "n
 BLOCKS = 12
 REPORTED = (("report", "--json"), ("report", "--csv"))
 
-RENAMED: dict[str, str] = {}
-"""Keys of the JSON reports by their old name, where a new version of the schema renamed them."""
+RENAMED: dict[str, str] = {
+    "handicap": "known_loss",
+}
+"""Names of keys, and of a check, in the JSON reports by their old name (docs/upgrading.md)."""
 VERSIONS = frozenset({"schema", "labctl"})
 """Keys that differ between two versions by their meaning."""
 
@@ -58,7 +60,7 @@ def differences(first: Any, last: Any, place: str = "") -> Iterator[tuple[str, b
             yield from differences(one, other, f"{place}[{number}]")
     elif is_sentence(first) and is_sentence(last):
         return
-    elif type(first) is not type(last) or first != last:
+    elif type(first) is not type(last) or (first != last and RENAMED.get(str(first)) != last):
         yield f"{place} is {last!r} for {first!r}", False
 
 

@@ -70,7 +70,7 @@ def caveats(
     yield from invalid_trials(attempts)
     yield from _skipped(run)
     yield from (f"{str(text).rstrip('.')}." for text in run.run.get("warnings") or [])
-    yield from _promises(design)
+    yield from _durability(design)
     yield from layers(run, design)
     yield from _left_out(design, cells, paired=is_interleaved(run))
     yield from too_few_spares(run, primaries)
@@ -252,19 +252,19 @@ def _skipped(run: LoadedRun) -> Iterator[str]:
         yield f"'{name}' was skipped: {sentence(reason)}"
 
 
-def _promises(design: Design) -> Iterator[str]:
-    """Tunings that get no verdict because their disk is something else (METHOD 10)."""
+def _durability(design: Design) -> Iterator[str]:
+    """Warn of tunings without a verdict because of their disk's durability (METHOD 10)."""
     others = [
-        f"'{name}' ({design.promises[name]})"
+        f"'{name}' ({design.durabilities[name]})"
         for name in design.candidates
-        if any(not design.keeps_promise(name, place) for place in design.places)
+        if any(not design.same_durability(name, place) for place in design.places)
     ]
     if others:
-        theirs = design.promises.get(design.baseline or "")
+        theirs = design.durabilities.get(design.baseline or "")
         yield (
-            f"Other cache modes than baseline's ({theirs}) promise something else of a completed "
-            f"write, so there is no verdict on the disk of {listed(others, 8)}. Compare them with "
-            "a baseline of their own mode."
+            f"The cache modes of {listed(others, 8)} have a different durability than baseline's "
+            f"({theirs}), so there is no verdict on their disk. Compare them with a baseline of "
+            "their own mode."
         )
 
 

@@ -94,23 +94,23 @@ def _check_known_loss(
     withheld = '"equivalent" is withheld there'
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
         sentence = f"The known loss could not be checked in {place}: {arm.excuse}; {withheld}."
-        return arm.checked("handicap", None, sentence), math.inf
+        return arm.checked("known_loss", None, sentence), math.inf
     found = arm.quoted(arm.effects, arm.interval)
     if arm.better is Better.NEITHER:
         sentence = f"{primary.metric} in {place} has no better direction; {withheld}."
-        return arm.checked("handicap", None, sentence), math.inf
+        return arm.checked("known_loss", None, sentence), math.inf
     if towards_better(arm.interval, arm.better).high >= 0:
         sentence = (
             f"The known loss was not found in {place}, {found}: this run can't see a loss of that "
             f"size, so {withheld}."
         )
-        return arm.checked("handicap", False, sentence), math.inf
+        return arm.checked("known_loss", False, sentence), math.inf
     control = _control(design, cells, place, primary)
     noise = None if control.excuse or control.effects is None else control.effects.spread
     least = sees_from(abs(arm.effects.spread.mean), noise, design.alpha)
     sentence = f"The known loss was found in {place}: {found}."
     if least <= on_scale(primary.margin, arm.effects.kind):
-        return arm.checked("handicap", True, sentence), least
+        return arm.checked("known_loss", True, sentence), least
     visible = None if noise is None else smallest_visible(noise, design.alpha)
     sentence += (
         " That is more than twice the threshold of "
@@ -118,7 +118,7 @@ def _check_known_loss(
         f"effect there is {arm.size(visible)}: a loss as small as the threshold may go unseen, so "
         f"{withheld}."
     )
-    return arm.checked("handicap", None, sentence), least
+    return arm.checked("known_loss", None, sentence), least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

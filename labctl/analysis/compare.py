@@ -131,8 +131,8 @@ def _compare(
     if decides and primary is not None:
         verdict = verdict_at(effects, sample.better, alpha, primary.margin, eligibilities[place])
         if verdict is not Verdict.DEMONSTRATION:
-            if not design.keeps_promise(pair.tuning, place):
-                verdict = Verdict.OTHER_PROMISE
+            if not design.same_durability(pair.tuning, place):
+                verdict = Verdict.DIFFERENT_DURABILITY
             elif design.before_look:
                 verdict = Verdict.BEFORE_LOOK
         # A margin that is a share says nothing of a difference.

@@ -18,7 +18,7 @@ ALPHA = 0.05
 _KINDS = ("guest", "native")
 
 UNSAFE = "unsafe"
-"""The promise of a disk that ignores flushes: none."""
+"""Durability of a disk that ignores flushes."""
 
 NATIVE = "native"
 """The tuning without a guest and without placement (the design's words)."""
@@ -47,10 +47,8 @@ class Design:
     twins: Mapping[str, str]
     restored_as: Mapping[str, str]
     """A tuning whose guest boots to the one that differs from it in being restored alone."""
-    promises: Mapping[str, str]
-    """Durability that each guest's disk promises of a completed write (METHOD 10), where the plan
-    says.
-    """
+    durabilities: Mapping[str, str]
+    """Durability of each guest's disk (METHOD 10), where the plan has it."""
     on_disk: frozenset[str]
     """Workloads that use the data disk."""
     primaries: Mapping[str, Primary]
@@ -73,18 +71,18 @@ class Design:
         return sum(
             cell.tuning in self.candidates
             and cell.place.workload in self.primaries
-            and self.keeps_promise(cell.tuning, cell.place)
+            and self.same_durability(cell.tuning, cell.place)
             for cell in self.planned_cells
         )
 
-    def keeps_promise(self, tuning: str, place: Scenario) -> bool:
-        """Return whether a tuning may be judged there: faster is not better where a completed write
-        means something else. What ignores flushes is never better than what doesn't."""
-        ours, theirs = self.promises.get(tuning), self.promises.get(self.baseline or "")
+    def same_durability(self, tuning: str, place: Scenario) -> bool:
+        """Return whether a tuning may be judged there: with another durability, faster is not
+        better, and a disk that ignores flushes is never better than one that doesn't."""
+        ours, theirs = self.durabilities.get(tuning), self.durabilities.get(self.baseline or "")
         return self.may_compare(ours, theirs, place)
 
     def may_compare(self, ours: str | None, theirs: str | None, place: Scenario) -> bool:
-        """Return the same of two promises; None is one that nobody made, as of a native arm."""
+        """Compare two durabilities; None is an unknown one, as a native arm's."""
         if ours is None or theirs is None or ours == theirs:
             return True
         return place.workload not in self.on_disk and ours != UNSAFE
@@ -152,7 +150,7 @@ def read_design(run: LoadedRun) -> Design:
         natives=tuple(name for name, arm in tunings.items() if arm.kind == "native"),
         twins={name: arm.twin for name, arm in guests.items() if arm.twin},
         restored_as=restored_as,
-        promises={name: arm.durability for name, arm in guests.items() if arm.durability},
+        durabilities={name: arm.durability for name, arm in guests.items() if arm.durability},
         on_disk=frozenset(name for name, item in plan.workloads.items() if item.uses_data_disk),
         primaries=_primaries(plan, problems),
         planned_cells=frozenset(known),

@@ -3,8 +3,8 @@
 A recommendation is a claim about everything that the plan declares. It takes one primary metric
 that improves, and in every place with a primary metric that a loss beyond the study's
 `no_worse_than` is excluded (`verdicts.excludes_loss`). What was not shown counts as harm: a missing
-value, a control that failed, another promise, too few blocks. Report, advice and rollout card all
-use this.
+value, a control that failed, a different durability, too few blocks. Report, advice and rollout
+card all use this.
 """
 
 from __future__ import annotations

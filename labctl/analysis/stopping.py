@@ -99,7 +99,7 @@ def widest(comparisons: Iterable[Comparison]) -> float | None:
 
 def _deciding(comparisons: Iterable[Comparison]) -> Iterator[Comparison]:
     for c in comparisons:
-        if c.role is Role.PRIMARY and c.verdict is not Verdict.OTHER_PROMISE:
+        if c.role is Role.PRIMARY and c.verdict is not Verdict.DIFFERENT_DURABILITY:
             yield c
 
 

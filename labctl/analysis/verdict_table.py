@@ -1,4 +1,4 @@
-"""List the verdicts, a row each: what a verdict is called, means, looks like and counts as.
+"""List the verdicts, a row each: name, meaning, look and consequences.
 
 `verdicts.decide` chooses among them. Words and colours of reports, what ends a run, what may be
 recommended and the tables of README.md and docs/ come from the rows.
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
     SMALL = "real but small"
     EQUIVALENT = "equivalent"
     INCONCLUSIVE = "inconclusive"
-    OTHER_PROMISE = "other promise"
+    DIFFERENT_DURABILITY = "different durability"
     SUSPENDED = "suspended"
     BEFORE_LOOK = "before the first look"
     DEMONSTRATION = "demonstration, no verdict"
@@ -60,9 +60,9 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`symbol` tells verdicts apart without colour, which is `tone` on a page and `style` in a
-    terminal. `shown`: the words in tables, where they are not the verdict's own. `means`: its entry
-    in the glossary.
+    """Describe a verdict. `symbol` distinguishes verdicts without colour, which is `tone` on a page
+    and `style` in a terminal. `shown`: the words in tables, where they are not the verdict's own.
+    `means`: its entry in the glossary.
 
     Texts for what was not shown, "" where the verdict itself says it: `clause`, of the answer, as a
     predicate with the `places`; `advice`: why a tuning is not advised; `unshown`: why no harm was
@@ -79,12 +79,12 @@ class Row:
     advice: str = ""
     unshown: str = ""
     forbids: bool = False
-    """Whether nothing is recommended that has this verdict anywhere."""
+    """True if nothing is recommended that has this verdict anywhere."""
     is_final: bool = False
-    """Whether it needs no more blocks. A suspended one may resolve with more: the control's
+    """True if it needs no more blocks. A suspended one may resolve with more: the control's
     interval gets narrower too."""
     rests_on_checks: bool = True
-    """Whether control and known loss bear on it."""
+    """True if control and known loss bear on it."""
 
 
 VERDICTS: Mapping[Verdict, Row] = {
@@ -154,16 +154,16 @@ VERDICTS: Mapping[Verdict, Row] = {
         tone=Tone.UNSURE,
         advice="no clear answer: noise hides whatever it does",
     ),
-    Verdict.OTHER_PROMISE: Row(
+    Verdict.DIFFERENT_DURABILITY: Row(
         symbol="≠",
-        means="No verdict, since the tuning's disk promises something else of a completed write "
-        "than the baseline's does.",
+        means="No verdict, since a completed write to the tuning's disk is more or less durable "
+        "than with the baseline's.",
         says=Says.NOTHING,
         tone=Tone.UNSURE,
         style="yellow",
-        clause="gets no verdict in {places}, where its disk promises something else of a write",
-        advice="no verdict: its disk promises something else of a completed write",
-        unshown="its disk promises something else of a write",
+        clause="gets no verdict in {places}, where its disk has a different durability",
+        advice="no verdict: its disk has a different durability",
+        unshown="its disk has a different durability",
         forbids=True,
         is_final=True,
         rests_on_checks=False,
@@ -187,7 +187,7 @@ def classes_of(tone: Tone) -> list[str]:
 
 
 def verdict_text(verdict: Verdict | None) -> str:
-    """The verdict in one or two words; "" where none was asked for."""
+    """Return the verdict in one or two words; "" where none was asked for."""
     return "" if verdict is None else verdict.shown
 
 

@@ -138,10 +138,10 @@ class Disk:
 
     @property
     def durability(self) -> str:
-        """Return what a write that the guest was told of has reached, as the cache mode that stands
-        for it: "writethrough" (the device, at once), "none" (its cache, until a flush), "writeback"
-        (the host's memory, until a flush) or "unsafe" (the host's memory, flushed or not). Modes of
-        two classes keep two promises (METHOD 10; qemu-img(1), "cache modes")."""
+        """Return where a completed write is, as the cache mode that stands for it: "writethrough"
+        (on the device), "none" (in its cache, until a flush), "writeback" (in the host's memory,
+        until a flush) or "unsafe" (in the host's memory, flushed or not). See METHOD 10 and
+        qemu-img(1), "cache modes"."""
         default = "writeback"  # QEMU's, since 1.2
         cache = self.cache or default
         return "writethrough" if cache == "directsync" else cache

@@ -42,7 +42,7 @@ _CONTEXT_LINES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class XmlChange:
     """Describe one difference.
 
     `path`: an XPath from below the root to an element's text (`iothreads`) or an attribute
@@ -55,7 +55,7 @@ class Change:
     after: str | None
 
 
-def changes(before: str, after: str) -> list[Change]:
+def changes(before: str, after: str) -> list[XmlChange]:
     """Return everything that differs between two XML documents, in document order; [] when nothing
     does.
 
@@ -63,7 +63,7 @@ def changes(before: str, after: str) -> list[Change]:
     """
     old, new = (dict(_facts(parse(xml), "")) for xml in (before, after))
     return [
-        Change(path, old.get(path), new.get(path))
+        XmlChange(path, old.get(path), new.get(path))
         for path in dict.fromkeys([*old, *new])
         if old.get(path) != new.get(path)
     ]

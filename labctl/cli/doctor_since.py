@@ -17,7 +17,7 @@ from labctl.base.errors import LabctlError, UsageError
 from labctl.base.paths import StatePaths
 from labctl.cli.common import recorded_words
 from labctl.host.accelerator import Requested
-from labctl.host.doctor.since import Change, Fact, compare, rests_on, voided_by
+from labctl.host.doctor.since import Fact, FactChange, compare, rests_on, voided_by
 from labctl.host.facts import host_facts
 from labctl.run.commands.checkup import IMAGE, accelerator_here
 from labctl.store.run_folder import LoadedRun
@@ -32,7 +32,7 @@ class Standing:
     condition: str
     metric: str
     verdict: Verdict
-    voided_by: tuple[Change, ...]
+    voided_by: tuple[FactChange, ...]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -52,7 +52,7 @@ class Since:
     ended: str
     command: str
     """Command that made the run."""
-    changes: tuple[Change, ...]
+    changes: tuple[FactChange, ...]
     same: tuple[Fact, ...]
     not_recorded: tuple[Fact, ...]
     verdicts: tuple[Standing, ...]
@@ -112,7 +112,7 @@ def since(run: LoadedRun, places: StatePaths) -> Since:
     )
 
 
-def _standing(item: Comparison, run: LoadedRun, changes: tuple[Change, ...]) -> Standing:
+def _standing(item: Comparison, run: LoadedRun, changes: tuple[FactChange, ...]) -> Standing:
     assert item.verdict is not None
     recorded = run.run.get("tunings")
     tunings = recorded if isinstance(recorded, Mapping) else {}

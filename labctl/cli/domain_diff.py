@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from labctl.base.tuning import Tuning
-    from labctl.base.xmldiff import Change
+    from labctl.base.xmldiff import XmlChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ def _as_json(side: _Side) -> dict[str, object]:
     }
 
 
-def _print(before: _Side, after: _Side, found: Sequence[Change], accelerator: str) -> None:
+def _print(before: _Side, after: _Side, found: Sequence[XmlChange], accelerator: str) -> None:
     from rich.table import Table
     from rich.text import Text
 

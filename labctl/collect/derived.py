@@ -1,7 +1,7 @@
 """Compute what an operation cost: metrics that are made of others of the same trial.
 
 They divide totals of the whole trial. A program also starts and ends between the snapshots, and
-that is in the bill; rates, each over a window of its own, would lose the difference.
+that counts against it; rates, each over a window of its own, would lose the difference.
 """
 
 from __future__ import annotations

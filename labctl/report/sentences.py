@@ -18,7 +18,7 @@ _CHECK_WORDS = {
         False: ("✗", "failed: baseline differs from itself, no verdicts"),
         None: ("?", "open: only large effects get a verdict"),
     },
-    "handicap": {
+    "known_loss": {
         True: ("✓", "found: a known loss was seen"),
         False: ("✗", "not found: nothing is called equivalent"),
         None: ("?", "open: nothing is called equivalent"),

@@ -20,7 +20,7 @@ from labctl.base.errors import UsageError
 from labctl.base.wording import metric_title, size
 from labctl.rollout.card import Card, card
 from labctl.rollout.cost import Cost, cost
-from labctl.rollout.rollout_steps import Means, means
+from labctl.rollout.rollout_steps import RolloutSteps, rollout_steps
 from labctl.store.run_folder import LoadedRun
 
 RULE = (
@@ -51,7 +51,7 @@ class Advised:
     judged: tuple[Comparison, ...]
     unjudged: tuple[str, ...]
     cost: Cost
-    means: Means
+    rollout: RolloutSteps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def _advised(view: View, of: Standing, folder: Path) -> Advised:
         judged=of.judged,
         unjudged=tuple(place.title for place in view.places if place not in there),
         cost=cost(view, tuning, folder),
-        means=means(view, tuning, folder),
+        rollout=rollout_steps(view, tuning, folder),
     )
 
 
@@ -134,9 +134,9 @@ def _headline(view: View, advised: Sequence[Advised]) -> str:
     ]
     where = ", under emulation" if _emulated(view) else ""
     loss = first.cost.neighbour_loss
-    most = "up to " if len(first.cost.bill) > 1 else ""
-    bill = f"; costs the neighbour {most}{size(loss)}" if loss else ""
-    return f"Roll out '{first.tuning}'{where}: {'; '.join(gains)}{bill}."
+    most = "up to " if len(first.cost.side_costs) > 1 else ""
+    paid = f"; costs the neighbour {most}{size(loss)}" if loss else ""
+    return f"Roll out '{first.tuning}'{where}: {'; '.join(gains)}{paid}."
 
 
 def _cautions(view: View, advised: Sequence[Advised]) -> Iterator[str]:

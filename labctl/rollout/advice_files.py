@@ -53,7 +53,7 @@ class Names:
 
 def script(advice: Advice, advised: Advised, names: Names, machine: Machine) -> str:
     """Return a shell script that applies what belongs to `machine`; "" when nothing does."""
-    steps = advised.means.at(machine)
+    steps = advised.rollout.at(machine)
     if not steps:
         return ""
     on_domain = any(command.edits_domain for step in steps for command in step.commands)
@@ -65,7 +65,7 @@ def script(advice: Advice, advised: Advised, names: Names, machine: Machine) -> 
         machine=machine,
         on_domain=on_domain,
         domain=names.domain,
-        disk=names.disk or advised.means.disk,
+        disk=names.disk or advised.rollout.disk,
         files=[step.file.path for step in steps if step.file is not None],
         in_force=list(dict.fromkeys(str(step.in_force) for step in steps)),
         backup=backup_path(SHELL_DOMAIN, advised.tuning),
@@ -75,15 +75,15 @@ def script(advice: Advice, advised: Advised, names: Names, machine: Machine) -> 
 
 def ansible(advice: Advice, advised: Advised, names: Names, machine: Machine) -> str:
     """Return the same as Ansible tasks; "" when nothing belongs to `machine`."""
-    steps = advised.means.at(machine)
+    steps = advised.rollout.at(machine)
     if not steps:
         return ""
     return tasks(
         f"Tuning '{advised.tuning}', as labctl measured it in run {advice.run}",
         steps,
         domain=names.domain or UNNAMED,
-        disk=names.disk or advised.means.disk,
-        vcpus=advised.means.vcpus,
+        disk=names.disk or advised.rollout.disk,
+        vcpus=advised.rollout.vcpus,
         tuning=advised.tuning,
     )
 
@@ -133,7 +133,7 @@ def _written(folder: Path, advice: Advice, advised: Advised, names: Names) -> li
     own = folder / advised.tuning
     own.mkdir(exist_ok=True)
     texts = {
-        "domain.xml": advised.means.fragment,
+        "domain.xml": advised.rollout.fragment,
         "apply.sh": script(advice, advised, names, Machine.HOST),
         "apply-in-guest.sh": script(advice, advised, names, Machine.GUEST),
         "tasks.yaml": ansible(advice, advised, names, Machine.HOST),

@@ -11,7 +11,7 @@ from labctl.rollout.advice_files import UNNAMED, Names, ansible
 from labctl.rollout.card import Card
 from labctl.rollout.steps import Command, Machine, Step, filled
 
-SCHEMA = 2
+SCHEMA = 3
 """Raised when a key goes or changes its meaning; new keys leave it as it is."""
 
 
@@ -40,8 +40,8 @@ def advice_json(advice: Advice, names: Names) -> dict[str, Any]:
 
 
 def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
-    domain, disk = names.domain or UNNAMED, names.disk or item.means.disk
-    means = item.means
+    domain, disk = names.domain or UNNAMED, names.disk or item.rollout.disk
+    rollout = item.rollout
     return {
         "tuning": item.tuning,
         "description": item.description,
@@ -49,18 +49,18 @@ def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
         "unjudged": list(item.unjudged),
         "cost": {
             "takes": list(item.cost.takes),
-            "bill": [asdict(entry) for entry in item.cost.bill],
+            "side_costs": [asdict(entry) for entry in item.cost.side_costs],
             "neighbour_loss": item.cost.neighbour_loss,
             "worse": [comparison_json(comparison) for comparison in item.cost.worse],
             "risks": None if item.cost.risks is None else list(item.cost.risks),
         },
-        "means": {
-            "steps": [_step(step, domain, disk) for step in means.steps],
-            "live": [_command(command, domain, disk) for command in means.live],
-            "fragment": means.fragment,
-            "changes": [asdict(change) for change in means.changes],
-            "vcpus": means.vcpus,
-            "notes": list(means.notes),
+        "rollout": {
+            "steps": [_step(step, domain, disk) for step in rollout.steps],
+            "live": [_command(command, domain, disk) for command in rollout.live],
+            "fragment": rollout.fragment,
+            "changes": [asdict(change) for change in rollout.changes],
+            "vcpus": rollout.vcpus,
+            "notes": list(rollout.notes),
             "ansible": {str(machine): ansible(advice, item, names, machine) for machine in Machine},
         },
     }
@@ -69,7 +69,7 @@ def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
 def _step(step: Step, domain: str, disk: str) -> dict[str, Any]:
     return {
         "title": step.title,
-        "place": str(step.machine),
+        "machine": str(step.machine),
         "in_force": str(step.in_force),
         "file": None if step.file is None else asdict(step.file),
         "commands": [_command(command, domain, disk) for command in step.commands],

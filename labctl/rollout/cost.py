@@ -42,7 +42,7 @@ class Cost:
     none recorded."""
 
     takes: tuple[str, ...]
-    bill: tuple[SideCosts, ...]
+    side_costs: tuple[SideCosts, ...]
     neighbour_loss: float
     worse: tuple[Comparison, ...]
     risks: tuple[str, ...] | None
@@ -54,7 +54,9 @@ def cost(view: View, tuning: str, folder: Path) -> Cost:
     losses = [1 - item.estimate for item in _neighbours(view, tuning)]
     return Cost(
         takes=tuple(_takes(view, domain_text(view.run, tuning, folder))),
-        bill=tuple(entry for place in view.places for entry in _side_costs(view, tuning, place)),
+        side_costs=tuple(
+            entry for place in view.places for entry in _side_costs(view, tuning, place)
+        ),
         neighbour_loss=max([0.0, *losses]),
         worse=tuple(_worse(view, tuning)),
         risks=tuple(map(str, sequence(record.get("risks")))) if record else None,
@@ -98,10 +100,10 @@ def _worse(view: View, tuning: str) -> Iterator[Comparison]:
 def side_cost_lines(cost: Cost) -> Iterator[str]:
     """Yield a line per place: 'sysbench-cpu under quiet: neighbour −25 % (−31…−18 %), host CPU +4
     %.'"""
-    for place in dict.fromkeys(entry.place for entry in cost.bill):
+    for place in dict.fromkeys(entry.place for entry in cost.side_costs):
         parts = [
             f"{entry.who} {entry.change}" + (f" ({entry.interval})" if entry.interval else "")
-            for entry in cost.bill
+            for entry in cost.side_costs
             if entry.place == place
         ]
         yield f"{place}: {', '.join(parts)}."

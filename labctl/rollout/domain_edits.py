@@ -16,7 +16,7 @@ from lxml import etree
 
 from labctl.analysis.view import mapping
 from labctl.base.errors import BrokenError, UsageError
-from labctl.base.xmldiff import Change, changes, children, parse
+from labctl.base.xmldiff import XmlChange, changes, children, parse
 from labctl.rollout.steps import DISK, DOMAIN, Command, Done, InForce, Machine, Step
 from labctl.store.run_folder import LoadedRun
 from labctl.store.stored_xml import stored_xml
@@ -54,7 +54,7 @@ class Device:
 
     tag: str
     target: str
-    changes: tuple[Change, ...]
+    changes: tuple[XmlChange, ...]
     after: etree._Element
 
 
@@ -71,7 +71,7 @@ def domain_text(run: LoadedRun, tuning: str, folder: Path) -> str | None:
     return text
 
 
-def domain_changes(before: str, after: str) -> list[Change]:
+def domain_changes(before: str, after: str) -> list[XmlChange]:
     """Return what a tuning changes in a domain outside of its devices."""
     return [
         change
@@ -259,7 +259,7 @@ def _added_controller(device: Device) -> Step:
     )
 
 
-def _device_options(kind: str, inside: Iterable[Change]) -> list[str]:
+def _device_options(kind: str, inside: Iterable[XmlChange]) -> list[str]:
     """`driver.cache=none`, or by its XPath what has no name."""
     options = []
     for number, change in enumerate(inside):
@@ -278,7 +278,7 @@ def _device_options(kind: str, inside: Iterable[Change]) -> list[str]:
     return options
 
 
-def _xpath_options(general: Iterable[Change], after: str) -> list[str]:
+def _xpath_options(general: Iterable[XmlChange], after: str) -> list[str]:
     """Return values of `--xml`. What vanishes as a whole is deleted as a whole."""
     root = parse(after)
     options: dict[str, None] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from labctl.analysis.view import View, mapping
 from labctl.base.cpus import parse_cpus
-from labctl.base.xmldiff import Change
+from labctl.base.xmldiff import XmlChange
 from labctl.rollout.checked import check_domains, check_settings
 from labctl.rollout.domain_edits import (
     added_words,
@@ -28,7 +28,7 @@ DEFAULT_DISK = "vda"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class RolloutSteps:
     """Hold the steps of a tuning. `fragment`: the domain's changed elements. `live`: commands that
     pin a running domain's threads without a restart, in part. `vcpus`: what the domain must have;
     None: any number. `disk`: the measured guest's name of the disk that is changed. `notes`: what
@@ -37,7 +37,7 @@ class Means:
     steps: tuple[Step, ...]
     live: tuple[Command, ...]
     fragment: str
-    changes: tuple[Change, ...]
+    changes: tuple[XmlChange, ...]
     vcpus: int | None
     disk: str
     notes: tuple[str, ...]
@@ -46,7 +46,7 @@ class Means:
         return [step for step in self.steps if step.machine is machine]
 
 
-def means(view: View, tuning: str, folder: Path) -> Means:
+def rollout_steps(view: View, tuning: str, folder: Path) -> RolloutSteps:
     """Return how to apply `tuning`, as far as the run in `folder` has recorded what it is.
 
     Raises UsageError where the run says of it what no tuning can be.
@@ -65,7 +65,7 @@ def means(view: View, tuning: str, folder: Path) -> Means:
         f"{tuning}' sets it until it is restored."
         for name in not_lasting(host, cpus)
     ]
-    changed: list[Change] = []
+    changed: list[XmlChange] = []
     disk = DEFAULT_DISK
     if before is not None and after is not None:
         check_domains(view.run.name, tuning, before, after)
@@ -86,7 +86,7 @@ def means(view: View, tuning: str, folder: Path) -> Means:
             "The kernel's command line is set as Debian and Ubuntu do it; with Fedora and RHEL "
             "'grubby --update-kernel=ALL --args=…' does it."
         )
-    return Means(
+    return RolloutSteps(
         steps=tuple(steps),
         live=tuple(live_pins(before, after)) if before and after else (),
         fragment=fragment(before, after) if before and after else "",
@@ -144,7 +144,7 @@ def _not_recorded(
         )
 
 
-def _notes(view: View, changed: list[Change], disks: list[str], network: bool) -> Iterator[str]:
+def _notes(view: View, changed: list[XmlChange], disks: list[str], network: bool) -> Iterator[str]:
     host = mapping(view.run.run.get("host"))
     vcpus, mib = view.run.run.get("vcpus"), view.run.run.get("memory_mib")
     if any("cpuset" in change.path or "nodeset" in change.path for change in changed):

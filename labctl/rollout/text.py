@@ -36,7 +36,7 @@ def print_advice(console: Console, advice: Advice, names: Names) -> None:
         console.print(_rule(f"Roll out: {advised.tuning}"))
         _print_found(console, advised)
     if advice.advised:
-        _print_means(console, advice, advice.advised[0], names)
+        _print_steps(console, advice, advice.advised[0], names)
     if advice.left:
         console.print(_rule("Leave"))
         for left in advice.left:
@@ -73,27 +73,27 @@ def _cost_lines(cost: Cost) -> Iterator[str]:
         yield from (f"Risk: {risk}." for risk in cost.risks)
 
 
-def _print_means(console: Console, advice: Advice, advised: Advised, names: Names) -> None:
-    means = advised.means
-    domain, disk = names.domain or UNNAMED, names.disk or means.disk
+def _print_steps(console: Console, advice: Advice, advised: Advised, names: Names) -> None:
+    rollout = advised.rollout
+    domain, disk = names.domain or UNNAMED, names.disk or rollout.disk
     console.print(_rule(f"How to apply {advised.tuning}"))
-    if names.domain is None and means.fragment:
+    if names.domain is None and rollout.fragment:
         console.print(_text(f"{UNNAMED} stands for your domain; --domain fills it in.\n"))
-    if means.fragment:
+    if rollout.fragment:
         backup = backup_path(domain, advised.tuning)
         console.print(_text("Keep the domain as it is ('virsh define' of that file undoes it):"))
         _print_code(console, f"virsh dumpxml --inactive --security-info {domain} > {backup}")
     for machine in Machine:
-        for step in means.at(machine):
+        for step in rollout.at(machine):
             _print_step(console, step, domain, disk)
-    if means.live:
+    if rollout.live:
         console.print(_text("\nOn the running domain, without a restart: the pins alone"))
-        _print_commands(console, means.live, domain, disk)
-    if means.fragment:
+        _print_commands(console, rollout.live, domain, disk)
+    if rollout.fragment:
         console.print(_text("\nThe same as XML, for 'virsh edit'"))
-        _print_code(console, means.fragment.rstrip())
+        _print_code(console, rollout.fragment.rstrip())
     console.print()
-    for note in means.notes:
+    for note in rollout.notes:
         console.print(_indented(note))
     if advice.card is not None:
         console.print(

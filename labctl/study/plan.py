@@ -225,13 +225,13 @@ def make_plan(
     host_digest: str,
     skipped: Mapping[str, str] | None = None,
     skipped_workloads: Mapping[str, Mapping[str, str]] | None = None,
-    promises: Mapping[str, str] | None = None,
+    durabilities: Mapping[str, str] | None = None,
 ) -> Plan:
     """Return the plan of a study. `tunings` holds each that the study names.
 
     `host_digest` stands for the host's facts; `skipped` maps tunings that this host can't have to
-    the reason: they stay out, and so do `skipped_workloads` on the side that each names; `promises`
-    maps guests to what their disks promise of a write, where their tuning doesn't say all of it.
+    the reason: they stay out, and so do `skipped_workloads` on the side that each names;
+    `durabilities` maps guests to their disks' durability where the tuning doesn't say all of it.
     Raises HostError when a skipped tuning has a role, or no workload is left; UsageError when a
     role's tuning isn't what the role asks for.
     """
@@ -263,7 +263,7 @@ def make_plan(
                 description=tuning.description,
                 exercised_by=study.exercising(tuning, workloads),
                 digest=tuning_digest(tuning),
-                durability=(promises or {}).get(name, tuning.disk.durability)
+                durability=(durabilities or {}).get(name, tuning.disk.durability)
                 if tuning.kind is Kind.GUEST
                 else None,
                 restored_as=_restored_as(tuning, planned, study.roles.control),

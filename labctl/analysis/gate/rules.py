@@ -238,7 +238,7 @@ def _test(
         values = _of_itself(series)
     mismatch = "" if values is None else _mismatch(rule, values, series)
     if values is not None and not mismatch:
-        mismatch = _promise(design, other, tuning, place, against)
+        mismatch = _different_durability(design, other, tuning, place, against)
     why = mismatch or why
     return _Test(
         rule=rule,
@@ -326,19 +326,17 @@ def _mismatch(rule: Rule, values: _Values, series: Series) -> str:
     return ""
 
 
-def _promise(
+def _different_durability(
     design: Design, other: _Other | None, tuning: str, place: Scenario, against: str | None
 ) -> str:
-    """Return why a comparison says nothing because a completed write means something else on its
-    other side (METHOD 10)."""
-    ours = design.promises.get(tuning)
-    theirs = other.design.promises.get(tuning) if other else design.promises.get(against or "")
+    """Return why a comparison is void: its sides' disks have different durability (METHOD 10)."""
+    ours = design.durabilities.get(tuning)
+    theirs = (
+        other.design.durabilities.get(tuning) if other else design.durabilities.get(against or "")
+    )
     if design.may_compare(ours, theirs, place):
         return ""
-    return (
-        f"the disk of {tuning} promises something else of a completed write ({ours}) than "
-        f"{against}'s ({theirs})"
-    )
+    return f"the durability of {tuning}'s disk ({ours}) differs from {against}'s ({theirs})"
 
 
 def _finding(test: _Test, counts_as: Undecided, decidable: int) -> Finding:

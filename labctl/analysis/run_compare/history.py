@@ -40,7 +40,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class LevelChange:
     """Describe a level that ends before `run`. `before` and `after`: typical values of the runs
     between this change and its neighbours, and `p` how often chance alone makes as large a change.
     """
@@ -68,7 +68,7 @@ class RunSeries:
     host: str
     apart: str
     points: tuple[Point, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
     unmarked: str | None
 
 
@@ -246,11 +246,11 @@ def _run_series(group: Sequence[tuple[_Kept, Point]], alpha: float, apart: str) 
 
 def _changes(
     points: Sequence[Point], changes: Sequence[ChangePoint], logs: bool
-) -> Iterator[Change]:
+) -> Iterator[LevelChange]:
     ends = [0, *(change.index for change in changes), len(points)]
     for start, change, end in zip(ends, changes, ends[2:], strict=False):
         here = change.index
-        yield Change(
+        yield LevelChange(
             run=points[here].run,
             index=here,
             p=change.p,

@@ -89,9 +89,9 @@ def _stand_in(own: OwnDomain, tuning: Tuning, plan: PinPlan, accelerator: str) -
     )
 
 
-def promise(xml: str) -> str:
-    """Return what a write to the domain's disks has reached when its guest is told of it, as
-    Disk.durability names it; where they differ, each of their promises once."""
+def durability(xml: str) -> str:
+    """Return the durability of writes to the domain's disks, as Disk.durability names it; where
+    the disks differ, each one once."""
     disks = filter(is_written, parse(xml).iterfind("devices/disk"))
     kept = {Disk(cache=_driver_value(disk, "cache")).durability for disk in disks}
     return ", ".join(sorted(kept or {Disk().durability}))
@@ -102,7 +102,7 @@ def with_data_disk(xml: str, tuning_xml: str) -> str:
     writes it.
 
     It is as the tuning has it, but its cache mode and what goes with it are those of the domain's
-    first disk: what fio measures is to promise what the domain's own disks do.
+    first disk, so that fio measures the durability of the domain's own disks.
     """
     root, rendered = parse(xml), parse(tuning_xml)
     devices = root.find("devices")

@@ -102,7 +102,7 @@ _MEMORY_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FactChange:
     """Describe a fact that has changed; `then` and `now` as recorded."""
 
     fact: Fact
@@ -116,7 +116,7 @@ class Comparison:
     that they can't be compared.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[FactChange, ...]
     same: tuple[Fact, ...]
     not_recorded: tuple[Fact, ...]
 
@@ -131,7 +131,7 @@ def compare(then: Mapping[str, Any], now: Mapping[str, Any]) -> Comparison:
         elif _equal(fact.key, before, after):
             same.append(fact)
         else:
-            changes.append(Change(fact=fact, then=before, now=after))
+            changes.append(FactChange(fact=fact, then=before, now=after))
     return Comparison(changes=tuple(changes), same=tuple(same), not_recorded=tuple(unknown))
 
 
@@ -146,13 +146,13 @@ def rests_on(
     return frozenset(found) or EVERYTHING
 
 
-def voided_by(rests: Iterable[Rests], changes: Iterable[Change]) -> list[Change]:
+def voided_by(rests: Iterable[Rests], changes: Iterable[FactChange]) -> list[FactChange]:
     """Return the changes that void a verdict which rests on these."""
     wanted = frozenset(rests)
     return [change for change in changes if change.fact.voids & wanted]
 
 
-def difference(change: Change) -> tuple[str, str]:
+def difference(change: FactChange) -> tuple[str, str]:
     """Return then and now in words; for tables and lists only the differences."""
     then, now = change.then, change.now
     if _is_unavailable(then) or _is_unavailable(now):

@@ -39,11 +39,11 @@ from labctl.host.settings.undo import (
     undone,
 )
 
-__all__ = ["Change", "Changes", "Entry", "Journal", "Outcome", "Restored", "Standing", "State"]
+__all__ = ["Changes", "Entry", "Journal", "KnobChange", "Outcome", "Restored", "Standing", "State"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class KnobChange:
     """Request a value for a knob.
 
     `value` None: what becomes of it is seen afterwards, because a tool changes it, or (`follows`)
@@ -71,7 +71,7 @@ class Journal:
         when it can't be put back (then the entry stays for `restore_all`).
         """
         with self.changing() as changes:
-            changes.make([Change(tunable=tunable, value=value)])
+            changes.make([KnobChange(tunable=tunable, value=value)])
             yield
 
     @contextmanager
@@ -175,14 +175,16 @@ class Changes:
         """By the entry's id."""
         self.kept = False
 
-    def make(self, changes: Sequence[Change], act: Callable[[], object] | None = None) -> list[str]:
+    def make(
+        self, changes: Sequence[KnobChange], act: Callable[[], object] | None = None
+    ) -> list[str]:
         """Make the changes in order, then `act`, all of them written down before the first.
 
         Returns what the kernel refused of the optional ones: sentences. Raises HostError when one
         can't be read or changed.
         """
         refused: list[str] = []
-        todo: list[tuple[Change, Entry]] = []
+        todo: list[tuple[KnobChange, Entry]] = []
         for change in changes:
             try:
                 old = change.tunable.read()
@@ -218,7 +220,7 @@ class Changes:
             self._journal._append_kept(self.entries, asked)
         self.kept = True
 
-    def _read_back(self, todo: Sequence[tuple[Change, Entry]]) -> None:
+    def _read_back(self, todo: Sequence[tuple[KnobChange, Entry]]) -> None:
         """Note what became of each change, and forget those that nothing became of."""
         done: list[Entry] = []
         nothing: list[tuple[Entry, Restored]] = []
@@ -240,7 +242,7 @@ class Changes:
         self.entries = [now.get(e.id, e) for e in self.entries if e.id not in gone]
 
 
-def _entry(change: Change, old: str) -> Entry:
+def _entry(change: KnobChange, old: str) -> Entry:
     return Entry(
         id=uuid.uuid4().hex,
         name=change.tunable.name,
@@ -255,7 +257,7 @@ def _entry(change: Change, old: str) -> Entry:
     )
 
 
-def _change(change: Change) -> str:
+def _change(change: KnobChange) -> str:
     """Write and read back. Returns why an optional one was refused, "" when it was done."""
     tunable, value = change.tunable, change.value
     assert value is not None
@@ -277,7 +279,7 @@ def _change(change: Change) -> str:
     raise HostError(f"{tunable.name} was set to '{value}' but reads '{found}'")
 
 
-def _refusal(change: Change, why: str | None) -> str:
+def _refusal(change: KnobChange, why: str | None) -> str:
     return f"{change.tunable.name} is left as it is: {why}"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from labctl.base.cpus import CpuSet
 from labctl.base.knob_values import KNOB_VALUES, Values
 from labctl.base.latency_qos import Held
-from labctl.host.settings.journal import Change, Changes
+from labctl.host.settings.journal import Changes, KnobChange
 from labctl.host.settings.tunables import FileValue
 
 
@@ -60,7 +60,7 @@ class Knob:
 
     name: str
     what: str
-    changes: Callable[[str, KnobPlace], Sequence[Change]]
+    changes: Callable[[str, KnobPlace], Sequence[KnobChange]]
     now: Callable[[KnobPlace], str | None]
     turned: Callable[[str, KnobPlace, Changes], list[str]] | None = None
     held: Callable[[str, KnobPlace], AbstractContextManager[Held]] | None = None
@@ -71,17 +71,17 @@ class Knob:
         return self.takes or KNOB_VALUES[self.name]
 
 
-def file_change(path: Path, value: str, *, optional: bool = False) -> Change:
+def file_change(path: Path, value: str, *, optional: bool = False) -> KnobChange:
     """Raise Impossible when the file isn't there, or nobody may write to it."""
     check_writable(path)
-    return Change(tunable=FileValue(str(path)), value=value, optional=optional)
+    return KnobChange(tunable=FileValue(str(path)), value=value, optional=optional)
 
 
-def follower(path: Path) -> list[Change]:
+def follower(path: Path) -> list[KnobChange]:
     """Return the words of a file that the kernel changes along with others; [] where it is
     missing.
     """
-    return [Change(tunable=FileValue(str(path)), follows=True)] if path.exists() else []
+    return [KnobChange(tunable=FileValue(str(path)), follows=True)] if path.exists() else []
 
 
 def check_writable(path: Path) -> None:

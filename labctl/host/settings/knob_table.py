@@ -9,7 +9,7 @@ from pathlib import Path
 from labctl.base.cpus import format_cpus, parse_cpus
 from labctl.base.latency_qos import DEVICE, in_words, limit_us, limited
 from labctl.host.settings import tuned
-from labctl.host.settings.journal import Change
+from labctl.host.settings.journal import KnobChange
 from labctl.host.settings.knob import (
     Impossible,
     Knob,
@@ -32,7 +32,7 @@ _INTERRUPTS = "proc/irq/[0-9]*/smp_affinity_list"
 _THP = "sys/kernel/mm/transparent_hugepage/enabled"
 
 
-def _smt(value: str, place: KnobPlace) -> list[Change]:
+def _smt(value: str, place: KnobPlace) -> list[KnobChange]:
     control = place.root / _SMT
     found = place.text(_SMT)
     if found not in ("on", "off"):
@@ -66,8 +66,8 @@ def _pool(size_kib: int) -> str:
     return f"sys/kernel/mm/hugepages/hugepages-{size_kib}kB/nr_hugepages"
 
 
-def _hugepages(size_kib: int) -> Callable[[str, KnobPlace], list[Change]]:
-    def changes(value: str, place: KnobPlace) -> list[Change]:
+def _hugepages(size_kib: int) -> Callable[[str, KnobPlace], list[KnobChange]]:
+    def changes(value: str, place: KnobPlace) -> list[KnobChange]:
         change = file_change(place.root / _pool(size_kib), value)
         more = int(value) - int(place.text(_pool(size_kib)) or 0)
         free = re.search(r"^MemAvailable:\s+(\d+) kB", place.text("proc/meminfo") or "", re.M)
@@ -80,8 +80,8 @@ def _hugepages(size_kib: int) -> Callable[[str, KnobPlace], list[Change]]:
     return changes
 
 
-def _governor(value: str, place: KnobPlace) -> list[Change]:
-    changes: list[Change] = []
+def _governor(value: str, place: KnobPlace) -> list[KnobChange]:
+    changes: list[KnobChange] = []
     for path in place.files(_GOVERNOR):
         available = place.text(f"{path.relative_to(place.root).parent}/scaling_available_governors")
         if available is not None and value not in available.split():
@@ -100,7 +100,7 @@ def _governors(place: KnobPlace) -> str | None:
     return ", ".join(sorted(filter(None, found))) or None
 
 
-def _c_states(value: str, place: KnobPlace) -> list[Change]:
+def _c_states(value: str, place: KnobPlace) -> list[KnobChange]:
     states = place.files(_STATES)
     if not states:
         raise Impossible("the kernel has no idle states to choose from (no cpuidle)")
@@ -126,7 +126,7 @@ def _latency_us(disable: Path, place: KnobPlace) -> int:
     return int(place.text(f"{disable.relative_to(place.root).parent}/latency") or 0)
 
 
-def _latency(value: str, place: KnobPlace) -> list[Change]:
+def _latency(value: str, place: KnobPlace) -> list[KnobChange]:
     """Nothing that could be put back; raises Impossible where it can't be held."""
     try:
         limit_us(place.root)
@@ -144,7 +144,7 @@ def _latency_now(place: KnobPlace) -> str | None:
         return None
 
 
-def _thp(value: str, place: KnobPlace) -> list[Change]:
+def _thp(value: str, place: KnobPlace) -> list[KnobChange]:
     # Switching khugepaged on or off sets the memory that the kernel keeps free (mm/khugepaged.c,
     # set_recommended_min_free_kbytes); seen: 67584 kB with "madvise", 19832 kB with "never".
     return [
@@ -153,16 +153,18 @@ def _thp(value: str, place: KnobPlace) -> list[Change]:
     ]
 
 
-def _irq_affinity(value: str, place: KnobPlace) -> list[Change]:
+def _irq_affinity(value: str, place: KnobPlace) -> list[KnobChange]:
     if _process_runs(place, "irqbalance"):
         raise Impossible("irqbalance runs, and moves interrupts back ('systemctl stop irqbalance')")
     default = CpuMask(str(place.root / "proc/irq/default_smp_affinity"))
     check_writable(Path(default.path))
     # New interrupts first, so that none is missed.
-    changes = [Change(tunable=default, value=_off_isolated(default.read(), place))]
+    changes = [KnobChange(tunable=default, value=_off_isolated(default.read(), place))]
     for tunable, present in _interrupts(place):
         # Timers, and queues that the driver has spread itself, can't be moved: EIO or EPERM.
-        changes.append(Change(tunable=tunable, value=_off_isolated(present, place), optional=True))
+        changes.append(
+            KnobChange(tunable=tunable, value=_off_isolated(present, place), optional=True)
+        )
     return changes
 
 
@@ -176,11 +178,11 @@ def _interrupts(place: KnobPlace) -> Iterator[tuple[FileValue, str]]:
             continue
 
 
-def _workqueues(value: str, place: KnobPlace) -> list[Change]:
+def _workqueues(value: str, place: KnobPlace) -> list[KnobChange]:
     changes = []
     for tunable, present in _masks(place):
         check_writable(Path(tunable.path))
-        changes.append(Change(tunable=tunable, value=_off_isolated(present, place)))
+        changes.append(KnobChange(tunable=tunable, value=_off_isolated(present, place)))
     if not changes:
         raise Impossible("this kernel has no mask for its work queues")
     return changes

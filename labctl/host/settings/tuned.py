@@ -22,7 +22,7 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.knob_values import KNOB_VALUES, Values
 from labctl.base.paths import data_folders
 from labctl.base.templates import lab_template_environment
-from labctl.host.settings.journal import Change, Changes
+from labctl.host.settings.journal import Changes, KnobChange
 from labctl.host.settings.knob import Impossible, Knob, KnobPlace
 from labctl.host.settings.tunables import FileValue, cpu_mask
 from labctl.host.settings.tuned_profile import (
@@ -54,7 +54,7 @@ class Application:
     """Say how a profile is applied: `changes`, then `act`, which returns what tuned could not set.
     `left_out`: what of it labctl can't undo."""
 
-    changes: Sequence[Change]
+    changes: Sequence[KnobChange]
     act: Callable[[], Sequence[str]] | None
     left_out: Sequence[Refused]
 
@@ -151,10 +151,12 @@ def application(name: str, place: KnobPlace) -> Application:
         changes=[
             *_snapshots([profile, *present], place),
             *(
-                Change(tunable=ProfileFolder(str(place.root / "etc/tuned" / folder)), value=text)
+                KnobChange(
+                    tunable=ProfileFolder(str(place.root / "etc/tuned" / folder)), value=text
+                )
                 for folder, text in texts.items()
             ),
-            Change(tunable=active, value=chosen(APPLIED)),
+            KnobChange(tunable=active, value=chosen(APPLIED)),
         ],
         act=None,
         left_out=planned,
@@ -178,7 +180,7 @@ def _rendered(name: str, place: KnobPlace) -> str:
         raise BrokenError(f"templates/tuned/{template}: {error}") from error
 
 
-def _snapshots(profiles: Iterable[Profile], place: KnobPlace) -> list[Change]:
+def _snapshots(profiles: Iterable[Profile], place: KnobPlace) -> list[KnobChange]:
     """Return every file that the profiles may set, to be seen afterwards; what follows others
     first."""
     effects = [
@@ -187,7 +189,7 @@ def _snapshots(profiles: Iterable[Profile], place: KnobPlace) -> list[Change]:
         for found in map(effect, profile.units)
         if isinstance(found, Undoable)
     ]
-    changes: dict[Path, Change] = {}
+    changes: dict[Path, KnobChange] = {}
     for patterns, follows in (
         ([pattern for found in effects for pattern in found.follow], True),
         ([pattern for found in effects for pattern in found.files], False),
@@ -196,7 +198,7 @@ def _snapshots(profiles: Iterable[Profile], place: KnobPlace) -> list[Change]:
             for path in place.files(pattern):
                 tunable = FileValue(str(path))
                 if _readable(tunable):
-                    changes.setdefault(path, Change(tunable=tunable, follows=follows))
+                    changes.setdefault(path, KnobChange(tunable=tunable, follows=follows))
     return list(changes.values())
 
 

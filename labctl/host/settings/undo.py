@@ -52,7 +52,7 @@ def undone(
     `pending`: all that is in the journal. What someone else has set since is left as it is: with
     `force` it is put back as well, with `accept` it is forgotten.
     """
-    # Asked before anything is put back: putting one back may change another (Change.follows).
+    # Asked before anything is put back: putting one back may change another (KnobChange.follows).
     ours = _by_knob(pending)
     theirs = {entry.id: _foreign_value(entry, tunable, ours) for entry, tunable in entries}
     results = []

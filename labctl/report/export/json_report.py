@@ -30,7 +30,7 @@ from labctl.report.exit_prices import predicted_json
 from labctl.report.published import published_json
 from labctl.store.run_folder import LoadedRun
 
-SCHEMA = 2
+SCHEMA = 3
 """Raised when a key goes or changes its meaning; new keys leave it as it is."""
 
 
@@ -108,7 +108,7 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "comparisons": map(comparison_json, judgement.comparisons),
         "levels": map(_level, judgement.levels),
         "control": [_check(item) for item in judgement.control],
-        "handicap": [_check(item) for item in judgement.known_loss],
+        "known_loss": [_check(item) for item in judgement.known_loss],
         "restored": [_check(item) for item in judgement.restored],
         "precision": [_precision(item) for item in judgement.precision],
         "diagnostics": [_diagnostic(item) for item in judgement.diagnostics],

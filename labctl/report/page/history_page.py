@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labctl.analysis.run_compare.history import Change, History, RunSeries
+from labctl.analysis.run_compare.history import History, LevelChange, RunSeries
 from labctl.base.wording import counted, metric_title, quantity
 from labctl.report.page.axis import Axis, axis_of
 from labctl.report.templating import template
@@ -98,7 +98,7 @@ def _section(series: RunSeries) -> _Section:
     )
 
 
-def _level(series: RunSeries, change: Change) -> _Level:
+def _level(series: RunSeries, change: LevelChange) -> _Level:
     facts = tuple((fact.name, *differing_words(fact.a, fact.b)) for fact in change.facts)
     return _Level(_x(change.index, len(series.points)), change_words(series, change), facts)
 

@@ -15,7 +15,7 @@ from labctl.report.page import appendix, curves, dots
 from labctl.report.page.hashed import hashed
 from labctl.report.page.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.page.pinmap import pin_maps
-from labctl.report.page.scenario_page import Change, Section, change, room_for, section
+from labctl.report.page.scenario_page import Section, ShownChange, change, room_for, section
 from labctl.report.published import published_part
 from labctl.report.templating import template
 from labctl.store.run_folder import LoadedRun
@@ -47,10 +47,10 @@ _COLUMNS = 4
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A tuning in a place: its verdict, and who else pays."""
+    """Show a tuning in a scenario: its verdict, and its side costs."""
 
-    change: Change
-    bill: tuple[Price, ...]
+    change: ShownChange
+    side_costs: tuple[Price, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _MatrixRow:
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """Places that stand side by side, with the tunings below and the checks under them."""
+    """Show scenarios side by side, with the tunings below and the checks under them."""
 
     sections: tuple[Section, ...]
     rows: tuple[_MatrixRow, ...]
@@ -140,6 +140,6 @@ def _matrix(view: View, sections: Sequence[Section]) -> _Matrix:
         rows.append(_MatrixRow(tuning, view.description(tuning), tuple(cells)))
     checks = tuple(
         (arm, tuple(sentences.check_words(view, place, name) for place in places))
-        for name, arm in (("control", view.control), ("handicap", view.known_loss))
+        for name, arm in (("control", view.control), ("known_loss", view.known_loss))
     )
     return _Matrix(tuple(sections), tuple(rows), checks)

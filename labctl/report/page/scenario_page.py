@@ -59,7 +59,7 @@ def room_for(view: View) -> Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ShownChange:
     """Show a comparison as text."""
 
     tuning: str
@@ -118,7 +118,7 @@ class Section:
     title: str
     direction: str
     forest: Forest | None
-    pictured: tuple[Change, ...]
+    pictured: tuple[ShownChange, ...]
     sentences: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
     buys: tuple[Buys, ...]
@@ -178,8 +178,8 @@ def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Ro
     )
 
 
-def change(item: Comparison) -> Change:
-    return Change(
+def change(item: Comparison) -> ShownChange:
+    return ShownChange(
         tuning=item.tuning,
         against=item.against,
         effect=effect_text(item),

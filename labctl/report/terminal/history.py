@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from labctl.analysis.run_compare.history import Change, History, RunSeries
+from labctl.analysis.run_compare.history import History, LevelChange, RunSeries
 from labctl.base.units import Better
 from labctl.base.wording import change as ratio_text
 from labctl.base.wording import counted, difference, metric_title, quantity
@@ -117,7 +117,7 @@ def ends(series: RunSeries) -> str:
     )
 
 
-def change_words(series: RunSeries, change: Change) -> str:
+def change_words(series: RunSeries, change: LevelChange) -> str:
     """Return when a level changed, from what to what, and how sure that is."""
     point = series.points[change.index]
     size = (
@@ -132,7 +132,7 @@ def change_words(series: RunSeries, change: Change) -> str:
     )
 
 
-def _direction(better: Better, change: Change) -> str:
+def _direction(better: Better, change: LevelChange) -> str:
     if better is Better.NEITHER:
         return ""
     is_better = (change.after > change.before) == (better is Better.HIGHER)

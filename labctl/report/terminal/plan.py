@@ -66,7 +66,8 @@ def _arms(plan: PlanRecord) -> RenderableType:
     table.add_column("arm", min_width=9, max_width=30, overflow="fold")
     table.add_column("part")
     table.add_column("starts")
-    roles = {getattr(plan, role): role for role in ("native", "baseline", "control", "handicap")}
+    roles = {getattr(plan, role): role for role in ("native", "baseline", "control")}
+    roles[plan.handicap] = "known loss"
     for name, arm in plan.tunings.items():
         native = arm.kind == "native"
         part = roles.get(name) or ("native twin" if native else "tuning")

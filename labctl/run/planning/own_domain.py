@@ -20,7 +20,7 @@ from labctl.domain.foreign.foreign_domain import (
     named_places,
     own_domain,
 )
-from labctl.domain.foreign.graft import promise, tuned
+from labctl.domain.foreign.graft import durability, tuned
 from labctl.domain.pinning.pin_plan import PinPlan
 from labctl.domain.session import Session
 from labctl.host.topology import Topology
@@ -229,17 +229,19 @@ def _misfit(
         )
 
 
-def promises(
+def durabilities(
     domain: OwnDomain,
     tunings: Mapping[str, Tuning],
     baseline: Tuning,
     pin_plans: Mapping[Strategy, PinPlan],
     accelerator: str,
 ) -> dict[str, str]:
-    """Return what the domain's disks promise of a write under each tuning that fits it (METHOD 10):
-    its own XML says the cache mode wherever the tuning does not."""
+    """Return the durability of the domain's disks under each tuning that fits it (METHOD 10): its
+    own XML has the cache mode wherever the tuning does not."""
     return {
-        name: promise(tuned(domain, tuning, pin_plans[tuning.pin.strategy], baseline, accelerator))
+        name: durability(
+            tuned(domain, tuning, pin_plans[tuning.pin.strategy], baseline, accelerator)
+        )
         for name, tuning in tunings.items()
         if tuning.kind is Kind.GUEST
     }

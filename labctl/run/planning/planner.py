@@ -23,9 +23,9 @@ from labctl.run.planning.own_domain import (
     OwnGuest,
     check_places,
     check_room,
+    durabilities,
     misfits,
     own_study,
-    promises,
     read_own,
     refuse_misfit,
 )
@@ -110,7 +110,7 @@ def _planned(
     digest = pins_digest(pin_plans)
     kept: Mapping[str, str] = {}
     if own is not None:
-        kept = promises(own.domain, planned, baseline, pin_plans, accelerator or "kvm")
+        kept = durabilities(own.domain, planned, baseline, pin_plans, accelerator or "kvm")
     kernels = Kernels(recipe=recipe, image=image, is_own_domain=own is not None)
     plan = make_plan(
         study,
@@ -121,7 +121,7 @@ def _planned(
         skipped_workloads=untraceable(
             study, {t.kind for t in planned.values()}, kernels, request.overrides.workloads or ()
         ),
-        promises=kept,
+        durabilities=kept,
     )
     # The study stays as it is, so that its digest is the same on every host.
     plan = replace(plan, guest=replace(plan.guest, vcpus=vcpus))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labctl.base.errors import UsageError
-from labctl.base.xmldiff import Change, changes, children, parse, unified
+from labctl.base.xmldiff import XmlChange, changes, children, parse, unified
 
 PINNED = """<domain>
   <vcpu>2</vcpu>
@@ -34,27 +34,27 @@ def test_a_processing_instruction_is_no_part_of_a_domain() -> None:
 
 def test_a_changed_attribute_is_named_with_what_tells_its_element_from_its_siblings() -> None:
     after = PINNED.replace('vcpu="1" cpuset="2"', 'vcpu="1" cpuset="3"')
-    assert changes(PINNED, after) == [Change("cputune/vcpupin[@vcpu='1']/@cpuset", "2", "3")]
+    assert changes(PINNED, after) == [XmlChange("cputune/vcpupin[@vcpu='1']/@cpuset", "2", "3")]
 
 
 def test_what_is_new_or_gone_has_no_value_on_the_other_side() -> None:
     assert changes(inside("<vcpu>2</vcpu>"), PINNED) == [
-        Change("cputune/vcpupin[@vcpu='0']/@cpuset", None, "1"),
-        Change("cputune/vcpupin[@vcpu='1']/@cpuset", None, "2"),
+        XmlChange("cputune/vcpupin[@vcpu='0']/@cpuset", None, "1"),
+        XmlChange("cputune/vcpupin[@vcpu='1']/@cpuset", None, "2"),
     ]
     assert [c.after for c in changes(PINNED, inside("<vcpu>2</vcpu>"))] == [None, None]
 
 
 def test_a_changed_text_is_one_change() -> None:
     before, after = (inside(f"<iothreads>{n}</iothreads>") for n in (1, 2))
-    assert changes(before, after) == [Change("iothreads", "1", "2")]
+    assert changes(before, after) == [XmlChange("iothreads", "1", "2")]
 
 
 def test_an_element_that_says_all_by_being_there_is_a_change() -> None:
     before = inside("<memoryBacking/>")
     after = inside("<memoryBacking><locked/></memoryBacking>")
-    assert Change("memoryBacking/locked", None, "") in changes(before, after)
-    assert changes(inside("<a><timer name='x'/></a>"), inside("<a/>"))[0] == Change(
+    assert XmlChange("memoryBacking/locked", None, "") in changes(before, after)
+    assert changes(inside("<a><timer name='x'/></a>"), inside("<a/>"))[0] == XmlChange(
         "a/timer[@name='x']", "", None
     )
 
@@ -64,14 +64,14 @@ def test_disks_are_told_apart_by_their_targets() -> None:
     before = inside(disk.format("none", "vda") + disk.format("none", "vdb"))
     after = inside(disk.format("writeback", "vdb") + disk.format("none", "vda"))
     assert changes(before, after) == [
-        Change("disk[target/@dev='vdb']/driver/@cache", "none", "writeback")
+        XmlChange("disk[target/@dev='vdb']/driver/@cache", "none", "writeback")
     ]
 
 
 def test_elements_that_nothing_tells_apart_are_counted() -> None:
     port = "<controller type='pci' model='pcie-root-port'/>"
     assert changes(inside(port), inside(port * 2)) == [
-        Change("controller[@type='pci'][2]/@model", None, "pcie-root-port")
+        XmlChange("controller[@type='pci'][2]/@model", None, "pcie-root-port")
     ]
 
 

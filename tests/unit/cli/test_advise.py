@@ -143,7 +143,7 @@ def test_cost_names_cpus_the_neighbour_and_what_else_got_worse(
     stored(results, made())
     cost = advised(labctl)["advised"][0]["cost"]
     assert cost["takes"][0].startswith("CPUs: vCPU 0 on CPU 1, vCPU 1 on CPU 5.")
-    assert {entry["who"] for entry in cost["bill"]} >= {"neighbour", "host CPU"}
+    assert {entry["who"] for entry in cost["side_costs"]} >= {"neighbour", "host CPU"}
     assert cost["neighbour_loss"] == pytest.approx(1 - 1.6**-0.5, abs=0.03)
 
 
@@ -251,5 +251,5 @@ def test_a_run_of_an_old_labctl_says_what_it_has_not_recorded(
     stored(results, with_run(made(), xml={}))
     [first, _] = advised(labctl)["advised"]
     assert first["cost"]["risks"] is None
-    assert first["means"]["steps"] == []
-    assert any("is not there" in note for note in first["means"]["notes"])
+    assert first["rollout"]["steps"] == []
+    assert any("is not there" in note for note in first["rollout"]["notes"])

@@ -73,7 +73,7 @@ def test_the_exit_status_is_the_answer(
 def test_what_a_rule_can_t_say_is_no_pass_and_what_it_can_is_one(
     labctl: Labctl, results: Path, run: str, limit: str, status: int
 ) -> None:
-    """A control that leaves 6 % open; a disk that promises nothing, where 'pass' is asked for."""
+    """A control that leaves 6 % open; a disk that ignores flushes, where 'pass' is asked for."""
     undecided = "pass" if run == "unsafe" else "open"
     result = labctl("gate", run, "--policy", policy(results, limit, undecided=undecided))
     assert result.code == status

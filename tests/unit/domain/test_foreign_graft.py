@@ -8,9 +8,9 @@ import pytest
 from lxml import etree
 
 from labctl.base.tuning import Cpu, Disk, GuestSide, Kind, Strategy, Tuning
-from labctl.base.xmldiff import Change, changes, parse
+from labctl.base.xmldiff import XmlChange, changes, parse
 from labctl.domain.foreign.foreign_domain import own_domain
-from labctl.domain.foreign.graft import grafted, promise, tuned, with_data_disk
+from labctl.domain.foreign.graft import durability, grafted, tuned, with_data_disk
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.render import render
 from labctl.domain.schema import validate
@@ -162,7 +162,7 @@ def test_a_kernel_command_line_is_lengthened_only_where_the_xml_has_it() -> None
     plan = pin_plan(hosts.TWO_SOCKETS_SMT, direct.vcpus, 1)
     after = tuned(direct, words, plan, BASELINE, "kvm")
     assert changes(direct.xml, after) == [
-        Change("os/cmdline", "root=/dev/vda", "root=/dev/vda mitigations=off")
+        XmlChange("os/cmdline", "root=/dev/vda", "root=/dev/vda mitigations=off")
     ]
 
 
@@ -199,7 +199,7 @@ def with_cache(xml: str, *caches: str) -> str:
         ({}, {"cache": "none", "io": "native"}, ("none", "native")),
     ],
 )
-def test_labctls_data_disk_promises_what_the_domains_own_disk_does(
+def test_labctls_data_disk_has_the_durability_of_the_domains_own_disk(
     of_the_domain: dict[str, str],
     of_the_tuning: dict[str, str],
     expected: tuple[str | None, str | None],
@@ -228,11 +228,11 @@ def test_labctls_data_disk_promises_what_the_domains_own_disk_does(
         (("none", "writeback"), "none, writeback"),
     ],
 )
-def test_disks_that_differ_promise_what_each_of_them_does(
+def test_disks_that_differ_have_the_durability_of_each(
     caches: tuple[str, str], expected: str
 ) -> None:
-    assert promise(with_cache(copy_of(own()).xml, *caches)) == expected
+    assert durability(with_cache(copy_of(own()).xml, *caches)) == expected
 
 
 def test_a_domain_that_says_no_cache_mode_has_qemus_default() -> None:
-    assert promise(own().xml) == "writeback"
+    assert durability(own().xml) == "writeback"

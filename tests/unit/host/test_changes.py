@@ -15,7 +15,7 @@ import pytest
 from labctl.base.errors import BrokenError, HostError
 from labctl.host.processes import boot_id
 from labctl.host.settings import journal_file
-from labctl.host.settings.journal import Change, Journal, Outcome, State
+from labctl.host.settings.journal import Journal, KnobChange, Outcome, State
 from labctl.host.settings.journal_lines import decoded, encoded
 from labctl.host.settings.tunables import FileValue
 
@@ -43,8 +43,10 @@ def all_values(knobs: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(knobs.iterdir())}
 
 
-def wanted(knobs: Path) -> list[Change]:
-    return [Change(tunable=FileValue(str(knobs / n)), value=value) for n, value in AFTER.items()]
+def wanted(knobs: Path) -> list[KnobChange]:
+    return [
+        KnobChange(tunable=FileValue(str(knobs / n)), value=value) for n, value in AFTER.items()
+    ]
 
 
 class Refusing(FileValue):
@@ -105,7 +107,9 @@ def test_all_are_written_down_before_the_first_is_made(journal: Journal, knobs: 
             super().write(value)
 
     with journal.changing() as changes:
-        changes.make([Change(tunable=Watched(str(knobs / n)), value=v) for n, v in AFTER.items()])
+        changes.make(
+            [KnobChange(tunable=Watched(str(knobs / n)), value=v) for n, v in AFTER.items()]
+        )
         assert all_values(knobs) == AFTER
     assert seen[:3] == [3, 3, 3]
     assert all_values(knobs) == BEFORE
@@ -113,7 +117,7 @@ def test_all_are_written_down_before_the_first_is_made(journal: Journal, knobs: 
 
 
 def test_one_that_is_refused_undoes_those_before_it(journal: Journal, knobs: Path) -> None:
-    changes = [*wanted(knobs)[:2], Change(tunable=Refusing(str(knobs / "c")), value="30")]
+    changes = [*wanted(knobs)[:2], KnobChange(tunable=Refusing(str(knobs / "c")), value="30")]
     with (
         pytest.raises(HostError, match="cannot set .*c to '30': Operation not permitted"),
         journal.changing() as changing,
@@ -124,8 +128,8 @@ def test_one_that_is_refused_undoes_those_before_it(journal: Journal, knobs: Pat
 
 
 def test_an_optional_one_that_is_refused_is_left_and_told(journal: Journal, knobs: Path) -> None:
-    refusing = Change(tunable=Refusing(str(knobs / "b")), value="20", optional=True)
-    gone = Change(tunable=FileValue(str(knobs / "z")), value="20", optional=True)
+    refusing = KnobChange(tunable=Refusing(str(knobs / "b")), value="20", optional=True)
+    gone = KnobChange(tunable=FileValue(str(knobs / "z")), value="20", optional=True)
     with journal.changing() as changes:
         refused = changes.make([wanted(knobs)[0], refusing, gone])
         assert [text.rpartition("knobs/")[2] for text in refused] == [
@@ -137,7 +141,7 @@ def test_an_optional_one_that_is_refused_is_left_and_told(journal: Journal, knob
 
 
 def test_what_a_tool_changes_is_undone_without_it(journal: Journal, knobs: Path) -> None:
-    seen = [Change(tunable=FileValue(str(knobs / name))) for name in BEFORE]
+    seen = [KnobChange(tunable=FileValue(str(knobs / name))) for name in BEFORE]
     with journal.changing() as changes:
         changes.make(seen, act=lambda: (knobs / "b").write_text("22"))
         assert [(e.old, e.new) for e in journal.pending()] == [("02", "22")]
@@ -155,8 +159,8 @@ def test_what_the_kernel_changes_along_is_put_back_last(journal: Journal, knobs:
     with journal.changing() as changes:
         changes.make(
             [
-                Change(tunable=FileValue(str(knobs / "b")), follows=True),
-                Change(tunable=Dragging(str(knobs / "a")), value="10"),
+                KnobChange(tunable=FileValue(str(knobs / "b")), follows=True),
+                KnobChange(tunable=Dragging(str(knobs / "a")), value="10"),
             ]
         )
         assert all_values(knobs) == {"a": "10", "b": "15", "c": "03"}
@@ -164,9 +168,9 @@ def test_what_the_kernel_changes_along_is_put_back_last(journal: Journal, knobs:
 
 
 def test_followers_alone_are_nothing_to_write_down(journal: Journal, knobs: Path) -> None:
-    follower = Change(tunable=FileValue(str(knobs / "b")), follows=True)
+    follower = KnobChange(tunable=FileValue(str(knobs / "b")), follows=True)
     with journal.changing() as changes:
-        changes.make([follower, Change(tunable=FileValue(str(knobs / "a")), value="01")])
+        changes.make([follower, KnobChange(tunable=FileValue(str(knobs / "a")), value="01")])
     assert not journal.path.exists()
 
 

@@ -241,7 +241,7 @@ class ExitCost(Shape):
 class Report(Shape):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
-    schema_: Literal[2]
+    schema_: Literal[3]
     run: str
     study: str | None
     title: str | None
@@ -270,7 +270,7 @@ class Report(Shape):
     comparisons: list[Comparison]
     levels: list[Level]
     control: list[Check]
-    handicap: list[Check]
+    known_loss: list[Check]
     restored: list[Check]
     precision: list[Precision]
     ending: str | None
@@ -311,7 +311,7 @@ def test_the_report_has_the_documented_shape(judged: Judged) -> None:
     assert report.trials.done == report.trials.planned - 1
     assert {item.role for item in report.comparisons} == {"primary", "exploratory"}
     assert report.control
-    assert report.handicap
+    assert report.known_loss
     assert {item.metric for item in report.unavailable} >= {"exits", "ipc"}
 
 

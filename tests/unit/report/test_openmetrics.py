@@ -84,7 +84,7 @@ def test_of_all_verdicts_one_is_the_state_of_a_tuning(
 def test_a_check_that_could_not_be_made_has_neither_passed_nor_failed() -> None:
     assert families(synthetic_run(blocks=3))["labctl_check_passed"].samples == []
     checks = families(synthetic_run(blocks=10))["labctl_check_passed"].samples
-    assert {s.labels["check"] for s in checks} == {"control", "handicap"}
+    assert {s.labels["check"] for s in checks} == {"control", "known_loss"}
 
 
 def test_the_textfile_collector_gets_types_that_it_knows(judged: Judged) -> None:

@@ -381,23 +381,21 @@ def test_a_plan_for_a_domain_has_its_vcpus_and_memory_and_no_native_role(
 
 
 @pytest.mark.usefixtures("_two_cpus")
-def test_what_the_disks_promise_is_read_from_the_domains_own_xml(
-    tmp_path: Path, disk: Path
-) -> None:
-    def promised(own: Path) -> dict[str, str | None]:
+def test_the_disks_durability_is_read_from_the_domains_own_xml(tmp_path: Path, disk: Path) -> None:
+    def durability(own: Path) -> dict[str, str | None]:
         names = ("pinned", "cache-writeback", "cache-unsafe")
         tunings = planned(tmp_path, own, *names).plan.tunings
         return {name: tunings[name].durability for name in ("baseline", *names)}
 
     path = written(disk)
-    assert promised(path) == {
+    assert durability(path) == {
         "baseline": "none",
         "pinned": "none",
         "cache-writeback": "writeback",
         "cache-unsafe": "unsafe",
     }
     path.write_text(path.read_text().replace("cache='none'", "cache='directsync'"))
-    assert promised(path)["baseline"] == "writethrough"
+    assert durability(path)["baseline"] == "writethrough"
 
 
 @pytest.mark.usefixtures("_two_cpus")

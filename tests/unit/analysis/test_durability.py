@@ -1,4 +1,4 @@
-"""A disk that promises something else of a completed write gets no verdict for being faster."""
+"""A disk of different durability gets no verdict for being faster."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ FASTER = {"pinned": 1.5, "pinned+fifo": 1.5, "handicap": 0.9}
     [
         ("writeback", Verdict.IMPROVES, Verdict.IMPROVES),
         (None, Verdict.IMPROVES, Verdict.IMPROVES),
-        ("none", Verdict.IMPROVES, Verdict.OTHER_PROMISE),
-        ("writethrough", Verdict.IMPROVES, Verdict.OTHER_PROMISE),
-        ("unsafe", Verdict.OTHER_PROMISE, Verdict.OTHER_PROMISE),
+        ("none", Verdict.IMPROVES, Verdict.DIFFERENT_DURABILITY),
+        ("writethrough", Verdict.IMPROVES, Verdict.DIFFERENT_DURABILITY),
+        ("unsafe", Verdict.DIFFERENT_DURABILITY, Verdict.DIFFERENT_DURABILITY),
     ],
 )
-def test_a_verdict_takes_the_same_promise(
+def test_a_verdict_takes_the_same_durability(
     durability: str | None, cpu: Verdict, disk: Verdict
 ) -> None:
     found = judged(durability, FASTER)
@@ -71,7 +71,7 @@ def test_a_verdict_takes_the_same_promise(
 
 
 @pytest.mark.parametrize("durability", ["none", "unsafe"])
-def test_what_breaks_a_promise_is_never_advised(durability: str, tmp_path: Path) -> None:
+def test_a_tuning_of_different_durability_is_never_advised(durability: str, tmp_path: Path) -> None:
     run = made(durability, FASTER)
     found = judge(run)
     codes = {of.tuning: of.code for of in found.standings}
@@ -79,7 +79,7 @@ def test_what_breaks_a_promise_is_never_advised(durability: str, tmp_path: Path)
     advice = advise(run, found, tmp_path)
     assert [one.tuning for one in advice.advised] == ["pinned+fifo"]
     assert [(one.tuning, one.why) for one in advice.left] == [
-        ("pinned", "no verdict: its disk promises something else of a completed write")
+        ("pinned", "no verdict: its disk has a different durability")
     ]
 
 
@@ -99,7 +99,7 @@ def test_tests_that_are_never_made_do_not_widen_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cache", "promise"),
+    ("cache", "durability"),
     [
         (None, "writeback"),
         ("writeback", "writeback"),
@@ -109,12 +109,12 @@ def test_tests_that_are_never_made_do_not_widen_the_others() -> None:
         ("unsafe", "unsafe"),
     ],
 )
-def test_each_cache_mode_has_its_class(cache: str | None, promise: str) -> None:
-    assert Disk(cache=cache).durability == promise
+def test_each_cache_mode_has_its_class(cache: str | None, durability: str) -> None:
+    assert Disk(cache=cache).durability == durability
 
 
 def gated(durability: str | None, effect: float, **fields: Any) -> Finding:
-    """What a rule about 'pinned' says of a run in which its disk has that promise."""
+    """What a rule about 'pinned' says of a run in which its disk has that durability."""
     run = made(durability, {"pinned": effect, "handicap": 0.9})
     limit = {"worse_by_at_most": "10 %"} if not fields.keys() & {"below", "like"} else {}
     rule = Rule(**{"tuning": "pinned", "metric": "iops", **limit, **fields})
@@ -133,16 +133,16 @@ def gated(durability: str | None, effect: float, **fields: Any) -> Finding:
         ("none", 1.5, Outcome.UNDECIDED),
     ],
 )
-def test_a_gate_takes_the_same_promise(durability: str, effect: float, outcome: Outcome) -> None:
+def test_a_gate_takes_the_same_durability(durability: str, effect: float, outcome: Outcome) -> None:
     """What is undecided for that reason is left open, even where the policy says 'pass'."""
     one = gated(durability, effect, against="baseline")
     assert one.outcome is outcome
     if outcome is Outcome.UNDECIDED:
-        assert f"something else of a completed write ({durability}) than baseline's" in one.why
+        assert f"disk ({durability}) differs from baseline's" in one.why
         assert one.counts_as is Undecided.OPEN
 
 
-def test_two_tunings_are_held_against_each_other_by_their_own_promises() -> None:
+def test_two_tunings_are_held_against_each_other_by_their_own_durability() -> None:
     """Neither of them is baseline, and a processor's work knows no disk."""
     other = {"against": "pinned+fifo", "workload": "*"}
     assert gated("none", 1.5, **other).outcome is Outcome.UNDECIDED
@@ -150,15 +150,15 @@ def test_two_tunings_are_held_against_each_other_by_their_own_promises() -> None
     assert gated("unsafe", 6.0, **other, metric="events_per_s").outcome is Outcome.UNDECIDED
 
 
-def test_a_value_by_itself_compares_no_promises() -> None:
+def test_a_value_by_itself_compares_no_durability() -> None:
     assert gated("unsafe", 1.5, below=1e9).outcome is Outcome.HOLDS
 
 
-def test_a_native_arm_promises_nothing() -> None:
-    assert "completed write" not in gated("none", 1.5, against="twin").why
+def test_a_native_arm_has_no_durability_to_compare() -> None:
+    assert "durability" not in gated("none", 1.5, against="twin").why
 
 
-def test_another_run_s_tuning_of_that_name_must_promise_the_same() -> None:
+def test_another_run_s_tuning_of_that_name_must_have_the_same_durability() -> None:
     one = gated("unsafe", 1.0, like="fleet", within="50 %")
     assert one.outcome is Outcome.UNDECIDED
-    assert "than fleet's (none)" in one.why
+    assert "from fleet's (none)" in one.why
