@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from labctl.base.paths import StatePaths
     from labctl.host.accelerator import Requested
-    from labctl.run.commands.overhead import OverheadRequest, Overheads, Rates
+    from labctl.run.commands.overhead import OverheadRequest, Overheads
+    from labctl.run.commands.overhead_windows import Rates
     from labctl.store.collecting_costs import CollectingCost
 
 SCHEMA = 1
@@ -176,7 +177,7 @@ def _costs(
     from statistics import mean
 
     from labctl.analysis.collecting import cost
-    from labctl.run.commands.overhead import NOTHING
+    from labctl.run.commands.overhead_windows import NOTHING
     from labctl.store.collecting_costs import CollectingCost
 
     for level in levels:
@@ -199,7 +200,7 @@ def _costs(
 def _cost_json(side: Rates, cost: CollectingCost) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from labctl.run.commands.overhead import NOTHING
+    from labctl.run.commands.overhead_windows import NOTHING
 
     return {
         **asdict(cost),

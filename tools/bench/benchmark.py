@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.events import Listener
-from labctl.base.paths import StatePaths, host_lock
-from labctl.guest.build import build
-from labctl.guest.recipe import load_recipe
-from labctl.host.accelerator import accelerator
-from labctl.host.lock import host_locked
-from labctl.run.guests.lab import Lab, open_lab
-from labctl.run.guests.leftovers import clean_up
-from labctl.run.guests.prepare import ImageSource
+from labctl.base.paths import StatePaths
+from labctl.run.guests.guest_base import guest_base
+from labctl.run.guests.lab import Lab
+from labctl.run.guests.lab_opening import open_lab
+from labctl.run.guests.leftovers import alone
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.planning.planner import plan_sweep
 from labctl.study.study import Overrides
@@ -49,18 +46,16 @@ class Benchmark:
     @contextmanager
     def open_lab(self, planned: Planned) -> Iterator[Lab]:
         """The host for guests of the trimmed image, as a sweep has it; left as it was found."""
-        image = build(load_recipe(IMAGE), self.places, self.listener)
-        with host_locked(host_lock(), what=self.command):
-            clean_up(self.places, self.listener)
-            with open_lab(
+        with (
+            alone(self.places, self.listener, self.command),
+            open_lab(
                 self.places,
                 planned,
-                image=image,
-                source=ImageSource(image),
-                accelerator=accelerator("auto", image.kernel, self.places),
+                guest_base(planned, self.places, "auto", self.listener),
                 listener=self.listener,
-            ) as lab:
-                yield lab
+            ) as lab,
+        ):
+            yield lab
 
     def planned(self) -> Planned:
         """Return the plan of the sweep that is measured."""

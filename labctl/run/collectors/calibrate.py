@@ -20,8 +20,9 @@ from labctl.collect.counters import calibrated, perf_stat
 from labctl.collect.counters.perf_attached import perf_attached
 from labctl.collect.counters.perf_stat import countable
 from labctl.collect.counters.perf_stat_text import counts, read_counters, totals
-from labctl.run.guests.bench import Bench, tree_channel
+from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
+from labctl.run.guests.native_bench import tree_channel
 from labctl.store.jsonfile import canonical, read_json, write_json
 from labctl.store.trial import TrialFolder
 from labctl.study.plan import Plan

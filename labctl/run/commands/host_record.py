@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import labctl
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Kind
 from labctl.domain.session import EMBEDDED, is_embedded
@@ -56,6 +57,17 @@ def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[s
             f"{'; '.join(differing)}",
             hint="Start a new run, or go back to what the run began with.",
         )
+
+
+def class_of_host(lab: Lab) -> dict[str, Any]:
+    """Return the part of run.json that tells hosts, guests and versions apart."""
+    return {
+        "labctl": labctl.__version__,
+        "host": host_facts(lab.places),
+        "accelerator": lab.accelerator.name,
+        "image": {"name": lab.image.name, "digest": lab.image.digest},
+        "vcpus": lab.vcpus,
+    }
 
 
 def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> dict[str, Any]:

@@ -8,20 +8,19 @@ Nobody has it yet from a host whose KVM is the CPU's. What it is to be read by i
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from labctl.base.events import Listener, Note
-from labctl.base.paths import StatePaths, host_lock
-from labctl.base.signals import ending_signals_interrupt
-from labctl.guest.images import Image
-from labctl.host.accelerator import Accelerator
-from labctl.host.lock import host_locked
 from labctl.run.commands.host_output import ToolOutput, tool_output
-from labctl.run.guests.bench import Bench, guest_bench
-from labctl.run.guests.boots import Boots
-from labctl.run.guests.lab import open_lab
-from labctl.run.guests.prepare import ImageSource
-from labctl.run.planning.planned import Planned
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.guest_base import guest_base
+from labctl.run.guests.guest_bench import booted_bench
+from labctl.run.guests.lab_opening import open_lab
+from labctl.run.guests.leftovers import alone
+from labctl.run.planning.planned import SweepRequest
+from labctl.run.planning.planner import plan_sweep
+from labctl.study.study import Overrides
 from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
 
@@ -33,35 +32,22 @@ _BUSY_S = 30.0
 
 
 def live_outputs(
-    places: StatePaths,
-    planned: Planned,
-    results: Path,
-    *,
-    image: Image,
-    accelerator: Accelerator,
-    listener: Listener,
+    request: SweepRequest, accelerator: str, listener: Listener
 ) -> dict[str, ToolOutput]:
-    """Return by name each tool's output about a booted baseline that runs the plan's workload.
+    """Return by name each tool's output about a booted baseline that runs the first workload of a
+    request. `accelerator`: what guests run under.
 
     Raises what booting a guest raises.
     """
     listener(Note(text="A guest works, and tools look at it from the host."))
-    baseline = planned.tunings[planned.plan.roles.baseline]
+    places = request.places
+    planned = plan_sweep(replace(request, overrides=Overrides(tunings=())), accelerator)
     with ExitStack() as stack:
-        stack.enter_context(ending_signals_interrupt())
-        stack.enter_context(host_locked(host_lock(), what="labctl selftest", run_folder=results))
-        lab = stack.enter_context(
-            open_lab(
-                places,
-                planned,
-                image=image,
-                source=ImageSource(image),
-                accelerator=accelerator,
-                listener=listener,
-            )
-        )
-        boots = Boots(lab, lab.source.disks(lab, baseline), baseline, lambda *_: None)
-        bench = stack.enter_context(guest_bench(lab, boots, 0, baseline, fresh=True))
+        stack.enter_context(alone(places, listener, "labctl selftest", request.results))
+        base = guest_base(planned, places, request.accel, listener)
+        lab = stack.enter_context(open_lab(places, planned, base, listener=listener))
+        baseline = planned.tunings[planned.plan.roles.baseline]
+        bench = stack.enter_context(booted_bench(lab, baseline))
         declared = next(iter(planned.plan.workloads.values()))
         program = workload(declared.program)
         setting = Setting(

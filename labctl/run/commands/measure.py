@@ -6,7 +6,6 @@ from typing import Any
 
 from labctl.base.events import Listener, Note, Warned
 from labctl.collect.collector import Here
-from labctl.host.accelerator import accelerator
 from labctl.run.commands.host_record import (
     check_same_accelerator,
     check_same_host,
@@ -15,9 +14,8 @@ from labctl.run.commands.host_record import (
     with_qemu_user,
 )
 from labctl.run.commands.sweep_checks import shortcomings
-from labctl.run.guests.lab import open_lab
-from labctl.run.guests.sources import source_of
-from labctl.run.planning.guest_image import built_image
+from labctl.run.guests.guest_base import guest_base
+from labctl.run.guests.lab_opening import open_lab
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.trials.engine import WhyEnd
 from labctl.run.trials.execution import carry_out
@@ -35,18 +33,18 @@ def measure(
     """Carry out what is left of a plan. `record`: of run.json, checked against this host where the
     run has begun before. Raises UsageError where the host or what guests run under is another."""
     places = request.places
-    image = built_image(planned.recipe, places, listener)
-    chosen = accelerator(request.accel, image.kernel, places)
+    base = guest_base(planned, places, request.accel, listener)
+    chosen = base.accelerator
     check_same_accelerator(folder, record, chosen)
     listener(Note(text=chosen.reason))
-    for warning in shortcomings(planned, folder, Here(accelerator=chosen.name, tree=image.tree)):
+    for warning in shortcomings(
+        planned, folder, Here(accelerator=chosen.name, tree=base.image.tree)
+    ):
         listener(Warned(text=warning))
     with open_lab(
         places,
         planned,
-        image=image,
-        source=source_of(planned, image),
-        accelerator=chosen,
+        base,
         connect=request.connect,
         listener=listener,
     ) as lab:

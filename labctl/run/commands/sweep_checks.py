@@ -43,7 +43,7 @@ def check_connection(connect: str | None) -> None:
 def check_host(request: SweepRequest, planned: Planned, path: Path) -> None:
     """Raise HostError or UsageError where this host can't carry the plan out. `path`: the run's
     folder, which a new run has yet to make."""
-    problems = host_problems(request.places, planned)
+    problems = _host_problems(request.places, planned)
     if planned.plan.collect is Level.TRACE and not path.exists():
         besides = _disk_bytes(request.places, planned)
         there_too = on_one_disk(path, request.places.root)
@@ -53,7 +53,12 @@ def check_host(request: SweepRequest, planned: Planned, path: Path) -> None:
     request.places.root.mkdir(parents=True, exist_ok=True)
 
 
-def host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
+def refuse_problems(places: StatePaths, planned: Planned) -> None:
+    """Raise HostError for what would end the guests of a plan later on."""
+    preflight.check(_host_problems(places, planned))
+
+
+def _host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
     """Return what would end the guests of a plan later on. Raises UsageError for a state folder
     that can't be one."""
     _check_socket_paths(places)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labctl.base.channel import Channel
-from labctl.base.command import Command
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Note, Warned
 from labctl.base.tuning import Tuning
@@ -22,7 +20,7 @@ from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.run.contained import foreseen
 from labctl.run.guests import guest_nic
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.started import RESTORE_S, answering, guest_xml, hand_over
+from labctl.run.guests.started import RESTORE_S, answering, guest_xml, hand_over, settle_boot
 from labctl.run.resources.disks import DataDisk, Disks, make_empty, make_overlays, remove_disks
 from labctl.run.resources.huge_pages import huge_pages, pages_of
 
@@ -304,16 +302,3 @@ class PausedGuest:
             self.lab, self.running, self.answer_s, is_booting=self.is_booting
         ) as channel:
             yield channel
-
-
-def settle_boot(channel: Channel, seconds: float) -> None:
-    """Wait until systemd has nothing left to start, and the disk has what was written."""
-    wait = Command(argv=("systemctl", "is-system-running", "--wait"))
-    waited = channel.run(wait, seconds=seconds)
-    state = waited.stdout.decode(errors="replace").strip()
-    if state not in ("running", "degraded"):
-        raise BrokenError(f"the guest's systemd says '{state}' after the boot")
-    result = channel.run(Command(argv=("sync",)), seconds=60)
-    if result.returncode != 0:
-        raise BrokenError("'sync' failed in the guest")
-    channel.wait_ready(Deadline.after(10, "the set-up guest's answer"))

@@ -6,13 +6,17 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note, Warned
-from labctl.base.paths import StatePaths
+from labctl.base.paths import StatePaths, host_lock
+from labctl.base.signals import ending_signals_interrupt
 from labctl.host import guest_cgroups
+from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
 from labctl.run.guests.lab import DOMAIN_NAMES
 
@@ -21,6 +25,18 @@ _EMBEDDED = Path("run/qemu")
 
 _DAEMON = Path("/run/libvirt/qemu")
 """Folder of the pids of the host daemon's guests."""
+
+
+@contextmanager
+def alone(
+    places: StatePaths, listener: Listener, what: str, run_folder: Path | None = None
+) -> Iterator[None]:
+    """Hold this host for the command `what`, with all that a killed labctl left put right. Signals
+    that end a process interrupt it, so that it cleans up. Raises BusyError while another measures.
+    """
+    with ending_signals_interrupt(), host_locked(host_lock(), what=what, run_folder=run_folder):
+        clean_up(places, listener)
+        yield
 
 
 def clean_up(places: StatePaths, listener: Listener) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labctl.base.channel import Channel
+from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.tuning import Tuning
@@ -95,3 +96,16 @@ def answering(
     finally:
         running.end()
         guest_logs.bound(lab.console_log)
+
+
+def settle_boot(channel: Channel, seconds: float) -> None:
+    """Wait until systemd has nothing left to start, and the disk has what was written."""
+    wait = Command(argv=("systemctl", "is-system-running", "--wait"))
+    waited = channel.run(wait, seconds=seconds)
+    state = waited.stdout.decode(errors="replace").strip()
+    if state not in ("running", "degraded"):
+        raise BrokenError(f"the guest's systemd says '{state}' after the boot")
+    result = channel.run(Command(argv=("sync",)), seconds=60)
+    if result.returncode != 0:
+        raise BrokenError("'sync' failed in the guest")
+    channel.wait_ready(Deadline.after(10, "the set-up guest's answer"))

@@ -11,6 +11,7 @@ from labctl.guest.build import build
 from labctl.guest.images import Image, find
 from labctl.guest.kernels import read_kernel
 from labctl.guest.recipe import Recipe, load_recipe
+from labctl.host.accelerator import Accelerator, Requested, accelerator
 from labctl.store.run_folder import RunFolder
 
 
@@ -50,6 +51,13 @@ def recipe_of_run(name: str, folder: RunFolder) -> Recipe:
             hint="Put it back as it was, or start a new run.",
         )
     return load_recipe(name).with_kernel(found)
+
+
+def accelerator_of(
+    recipe: Recipe, places: StatePaths, accel: Requested, listener: Listener
+) -> Accelerator:
+    """Return what guests of that image run under; the image is built now if there is none."""
+    return accelerator(accel, built_image(recipe, places, listener).kernel, places)
 
 
 def built_image(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:

@@ -7,10 +7,9 @@ from dataclasses import replace
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.events import Listener
 from labctl.domain.session import EMBEDDED, is_embedded
-from labctl.host.accelerator import accelerator
 from labctl.host.topology import read_topology
 from labctl.run.planning.fitting import pin_plans_of, pins_digest
-from labctl.run.planning.guest_image import built_image, recipe_of_run
+from labctl.run.planning.guest_image import accelerator_of, recipe_of_run
 from labctl.run.planning.own_domain import (
     own_of_run,
 )
@@ -45,8 +44,7 @@ def with_image(request: SweepRequest, planned: Planned, listener: Listener) -> P
     that boots can tell, or on what that kernel has: there is none before the image is built."""
     if not (planned.hangs_on_accelerator or planned.hangs_on_image):
         return planned
-    image = built_image(planned.recipe, request.places, listener)
-    chosen = accelerator(request.accel, image.kernel, request.places)
+    chosen = accelerator_of(planned.recipe, request.places, request.accel, listener)
     return plan_sweep(replace(request, seed=planned.plan.seed), chosen.name)
 
 

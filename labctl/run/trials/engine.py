@@ -18,9 +18,11 @@ from labctl.collect.traces.perf_record import NO_ROOM
 from labctl.run.collectors.calibrate import Calibrations
 from labctl.run.collectors.trace_room import MORE_ROOM, holds_block
 from labctl.run.contained import foreseen, keep_fault
-from labctl.run.guests.bench import Bench, guest_bench, native_bench
+from labctl.run.guests.bench import Bench
 from labctl.run.guests.boots import BootError, Boots
+from labctl.run.guests.guest_bench import guest_bench
 from labctl.run.guests.lab import Lab
+from labctl.run.guests.native_bench import native_bench
 from labctl.run.trials.parse import parse_trial
 from labctl.run.trials.proof import Proof
 from labctl.run.trials.quiet import Quiet, Since

@@ -14,8 +14,8 @@ from labctl.base.events import Warned
 from labctl.base.tuning import Kind
 from labctl.base.wording import counted
 from labctl.collect import neighbour
-from labctl.run.guests.bench import tree_channel
 from labctl.run.guests.lab import Lab
+from labctl.run.guests.native_bench import tree_channel
 from labctl.study.plan import Plan
 from labctl.workloads.registry import workload
 

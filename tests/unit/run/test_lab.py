@@ -6,7 +6,8 @@ from typing import cast
 import pytest
 
 from labctl.guest.images import Image
-from labctl.run.guests.lab import Lab, logs_of_qemu, open_to_qemu
+from labctl.run.guests.lab import Lab, logs_of_qemu
+from labctl.run.guests.lab_opening import open_to_qemu
 from labctl.run.resources.disks import DataDisk
 
 

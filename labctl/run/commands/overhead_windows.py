@@ -1,0 +1,194 @@
+"""Measure windows in which a level collects, or nothing does, in turns."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.events import Progress, Warned
+from labctl.base.levels import Level
+from labctl.base.tuning import Kind
+from labctl.collect.threads import host_threads
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.guest_bench import booted_bench
+from labctl.run.guests.lab import Lab
+from labctl.run.guests.native_bench import native_bench
+from labctl.run.trials.neighbours import Neighbours
+from labctl.run.trials.trial import measured_window, store_output
+from labctl.run.trials.trial_request import SLACK_S, TrialRequest
+from labctl.run.trials.warmup import warm_up
+from labctl.store.samples import Reading, Sample
+from labctl.store.trial import TrialFolder
+from labctl.study.plan import Plan
+from labctl.study.williams import block_order
+from labctl.trace import files
+from labctl.workloads.model import Setting
+from labctl.workloads.registry import workload
+
+NOTHING = "nothing"
+"""The arm in which no collector is attached and no snapshot is taken."""
+
+_LABCTL_CPU = "host_cpu{thread=labctl}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Hold one side's operations per second, by arm (NOTHING or a level) and in the order of
+    blocks. `labctl_cpu`: of a level, the CPU seconds per second in each of its windows of labctl
+    and of the programs that record for it. `problems`: why some of its collectors recorded nothing.
+    """
+
+    side: str
+    by_arm: Mapping[str, tuple[float, ...]]
+    labctl_cpu: Mapping[str, tuple[float, ...]]
+    problems: Mapping[str, tuple[str, ...]]
+
+
+class _Window(NamedTuple):
+    rate: float
+    labctl_cpu: float | None
+    problems: Collection[str]
+
+
+class Windows:
+    """Measure windows of one workload with each level and with nothing, side by side."""
+
+    def __init__(
+        self, lab: Lab, plan: Plan, name: str, levels: Sequence[Level], pairs: int, seed: int
+    ) -> None:
+        self._lab = lab
+        self._plan = plan
+        self._name = name
+        self._declared = plan.workloads[name]
+        self._program = workload(self._declared.program)
+        self._arms = (NOTHING, *levels)
+        self._pairs = pairs
+        self._seed = seed
+        self._done = 0
+        self._started = time.monotonic()
+
+    def side(self, kind: Kind, of: int) -> Rates:
+        """Return what one of so many sides has done."""
+        rates: dict[str, list[float]] = {arm: [] for arm in self._arms}
+        busy: dict[str, list[float]] = {arm: [] for arm in self._arms if arm != NOTHING}
+        problems: dict[str, dict[str, None]] = {arm: {} for arm in self._arms}
+        with self._bench(kind) as bench:
+            for problem in bench.problems:
+                self._lab.listener(Warned(text=problem))
+            self._warm(bench)
+            for block in range(1, self._pairs + 1):
+                # The same draw for both sides: what a level costs one is compared with the other.
+                for arm in block_order(self._arms, seed=self._seed, block=block, what="levels"):
+                    self._progress(kind, arm, of)
+                    window = self._window(bench, arm)
+                    rates[arm].append(window.rate)
+                    if window.labctl_cpu is not None:
+                        busy[arm].append(window.labctl_cpu)
+                    problems[arm] |= dict.fromkeys(window.problems)
+                    self._done += 1
+        return Rates(
+            side=str(kind),
+            by_arm={arm: tuple(values) for arm, values in rates.items()},
+            labctl_cpu={arm: tuple(values) for arm, values in busy.items()},
+            problems={arm: tuple(found) for arm, found in problems.items() if found},
+        )
+
+    def _bench(self, kind: Kind) -> AbstractContextManager[Bench]:
+        roles, tunings = self._plan.roles, self._lab.tunings
+        if kind is Kind.NATIVE:
+            assert roles.native is not None
+            return native_bench(self._lab, tunings[roles.native])
+        return booted_bench(self._lab, tunings[roles.baseline])
+
+    def _warm(self, bench: Bench) -> None:
+        self._new_data(bench)
+        warmed = warm_up(bench, self._program, self._setting(bench), self._request(Level.COUNTERS))
+        if not warmed["settled"]:
+            self._lab.listener(Warned(text=f"The warm-up of {self._name} did not settle."))
+
+    def _window(self, bench: Bench, arm: str) -> _Window:
+        self._new_data(bench)
+        setting = self._setting(bench)
+        with tempfile.TemporaryDirectory(dir=self._lab.work) as path:
+            folder = TrialFolder(Path(path))
+            if arm == NOTHING:
+                result = bench.channel.run(
+                    self._program.command(setting),
+                    seconds=setting.duration_s + SLACK_S,
+                    cpus=bench.cpus,
+                    sched=bench.sched,
+                )
+            else:
+                request = self._request(Level(arm))
+                result = measured_window(
+                    self._lab, bench, request, setting, Neighbours(), None, folder
+                )
+            store_output(folder, result, Neighbours())
+            if result.returncode != 0:
+                said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
+                raise BrokenError(f"{self._name} failed: {' '.join(said)}")
+            noted = folder.read_json(files.PROBLEMS) if folder.has(files.PROBLEMS) else {}
+            labctl_cpu = _value(host_threads.parse(folder), _LABCTL_CPU) if arm != NOTHING else None
+            return _Window(self._rate(folder), labctl_cpu, list(noted.values()))
+
+    def _rate(self, folder: TrialFolder) -> float:
+        wanted = self._program.rate_metric
+        found = _value(self._program.parse(folder), wanted)
+        if found is None or found <= 0:
+            raise BrokenError(f"{self._name} told no {wanted} above 0")
+        return found
+
+    def _new_data(self, bench: Bench) -> None:
+        if self._program.uses_data_disk:
+            self._lab.data.reset()
+            self._lab.data.is_dirty = True
+            deadline = Deadline.after(60, "dropping the data disk from the caches")
+            bench.channel.forget(bench.data_path, deadline)
+            self._lab.data.forget()
+
+    def _setting(self, bench: Bench) -> Setting:
+        return Setting(
+            parameters=self._program.check_parameters(self._declared.parameters),
+            vcpus=self._lab.vcpus,
+            duration_s=self._declared.duration_s,
+            data_path=bench.data_path,
+        )
+
+    def _request(self, level: Level) -> TrialRequest:
+        return TrialRequest(
+            planned=self._plan.trials[0],
+            attempt=1,
+            workload=self._program,
+            declared=self._declared,
+            limits=self._plan.limits,
+            level=level,
+            window_rates={},
+        )
+
+    def _progress(self, kind: Kind, arm: str, sides: int) -> None:
+        planned = sides * self._pairs * len(self._arms)
+        mean = (time.monotonic() - self._started) / self._done if self._done else None
+        self._lab.listener(
+            Progress(
+                done=self._done,
+                planned=planned,
+                invalid=0,
+                doing=f"{kind}: {arm}",
+                left_s=None if mean is None else mean * (planned - self._done),
+            )
+        )
+
+
+def _value(readings: Iterable[Reading], key: str | None) -> float | None:
+    """Return the value of the sample of that key; None where there is none."""
+    for found in readings:
+        if isinstance(found, Sample) and found.key == key:
+            return found.value
+    return None

@@ -1,0 +1,48 @@
+"""Choose what a run's guests are made of and run under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labctl.base.events import Listener
+from labctl.base.paths import StatePaths
+from labctl.guest.images import Image
+from labctl.host.accelerator import Accelerator, Requested, accelerator
+from labctl.run.guests.guest_source import GuestSource
+from labctl.run.guests.own_vm import OwnVm
+from labctl.run.guests.prepare import ImageSource
+from labctl.run.planning.guest_image import built_image
+from labctl.run.planning.planned import Planned
+from labctl.workloads.registry import workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestBase:
+    """Hold the image, what guests run under here, and what they are made of."""
+
+    image: Image
+    accelerator: Accelerator
+    source: GuestSource
+
+
+def guest_base(
+    planned: Planned, places: StatePaths, accel: Requested, listener: Listener
+) -> GuestBase:
+    """Return what the guests of a plan start from; the image is built now if there is none."""
+    image = built_image(planned.recipe, places, listener)
+    return GuestBase(
+        image=image,
+        accelerator=accelerator(accel, image.kernel, places),
+        source=_source(planned, image),
+    )
+
+
+def _source(planned: Planned, image: Image) -> GuestSource:
+    if planned.own is None:
+        return ImageSource(image)
+    programs = (workload(declared.program) for declared in planned.plan.workloads.values())
+    return OwnVm(
+        own=planned.own,
+        baseline=planned.tunings[planned.plan.roles.baseline],
+        paths=tuple(sorted({path for program in programs for path in program.binaries})),
+    )

@@ -1,0 +1,95 @@
+"""Provide a guest with a tuning in force as a machine for trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from labctl.base.deadline import Deadline
+from labctl.base.tuning import Kind, Tuning
+from labctl.domain.render import guest_data_path
+from labctl.host.cgroups import placement
+from labctl.run.guests import guest_nic, guest_side
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.boots import Boots, PausedGuest
+from labctl.run.guests.host_side import host_changed, with_cpus_of_now
+from labctl.run.guests.known_loss import handicapped
+from labctl.run.guests.lab import Lab
+from labctl.run.guests.read_back import guest_problems, misplaced_threads
+from labctl.run.guests.threads import guest_threads
+
+
+def booted_bench(lab: Lab, tuning: Tuning) -> AbstractContextManager[Bench]:
+    """Provide a guest that boots with the tuning, for it alone."""
+    boots = Boots(lab, lab.source.disks(lab, tuning), tuning, lambda *_: None)
+    return guest_bench(lab, boots, 0, tuning, fresh=True)
+
+
+@contextmanager
+def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) -> Iterator[Bench]:
+    """Provide a guest with the tuning in force: restored from boot `boot`, or booted for itself."""
+    restored = tuning.restore and not fresh
+    with ExitStack() as stack:
+        if restored:
+            # On the host as it is: every other tuning is restored from this boot as well.
+            boots.saved(boot)
+        changed = stack.enter_context(host_changed(lab, tuning))
+        lab = with_cpus_of_now(lab, tuning)
+        paused: PausedGuest = stack.enter_context(
+            boots.restored(boot, tuning) if restored else boots.booted(tuning)
+        )
+        running = paused.running
+        pid = running.pid
+        vcpus = running.vcpu_threads()
+        iothreads = running.iothread_threads()
+        live = running.live_xml()
+        expected = lab.source.expected_threads(lab, tuning, paused.asked_xml)
+
+        misplaced = partial(misplaced_threads, expected, pid, vcpus, iothreads)
+        problems = [*misplaced(), *guest_problems(lab, pid, paused.asked_xml, live)]
+        channel = stack.enter_context(paused.answering())
+        if not restored:
+            boots.set_up(channel, tuning)
+        inside = guest_side.set_up(channel, tuning.guest, guest_data_path(tuning.disk))
+        card = guest_nic.look(lab, channel, tuning.network)
+        first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
+        stack.enter_context(handicapped(pid, tuning.handicap_percent))
+
+        def counters() -> dict[str, Any]:
+            if lab.accelerator.name != "kvm":
+                return {}
+            return {
+                "query_stats": [
+                    running.qmp("query-stats", target=target) for target in ("vcpu", "vm")
+                ]
+            }
+
+        trial_cpus = frozenset(cpu for thread in expected for cpu in thread.cpus)
+        yield Bench(
+            tuning=tuning,
+            kind=Kind.GUEST,
+            channel=channel,
+            data_path=guest_data_path(tuning.disk),
+            trial_cpus=trial_cpus,
+            siblings=lab.topology.siblings(trial_cpus),
+            threads=partial(guest_threads, pid, vcpus, iothreads),
+            counters=counters,
+            first_clock=first_clock,
+            vcpu_tids=tuple(vcpus.values()),
+            waits_for_faults=lab.accelerator.name == "kvm",
+            peer=lab.link.guest.peer if lab.link else None,
+            asked=tuple(expected),
+            misplaced=misplaced,
+            problems=(*problems, *inside.problems, *card.problems),
+            evidence={
+                "live.xml": live,
+                "placement.json": placement(pid),
+                **changed,
+                **inside.evidence,
+                **card.evidence,
+            },
+            boot=paused.boot,
+            restored=restored,
+        )

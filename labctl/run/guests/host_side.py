@@ -1,0 +1,49 @@
+"""Put a tuning in force on the host: its knobs, and the CPUs that are left with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+from labctl.base.errors import BrokenError, HostError
+from labctl.base.tuning import Tuning
+from labctl.host.settings import knobs
+from labctl.host.topology import read_topology
+from labctl.run.guests.lab import Lab
+
+
+@contextmanager
+def host_changed(lab: Lab, tuning: Tuning) -> Iterator[dict[str, Any]]:
+    """The host as the tuning asks for it; as it was afterwards. Yields the evidence.
+
+    Raises BrokenError for a knob that can't be turned: then it is this tuning whose trials are
+    invalid, and the run goes on.
+    """
+    if not tuning.host:
+        yield {}
+        return
+    plan = lab.pin_plan_for(tuning)
+    before = {entry.id for entry in lab.journal.pending()}
+    with ExitStack() as stack:
+        try:
+            turned = stack.enter_context(
+                knobs.host_changed(tuning.host, lab.journal, plan.housekeeping, plan.vcpu_cpus)
+            )
+        except HostError as error:
+            raise BrokenError(error.message, hint=error.hint) from error
+        changed = [entry for entry in lab.journal.pending() if entry.id not in before]
+        yield {
+            "host-knobs.json": {
+                "asked": dict(tuning.host),
+                "changed": [{"name": e.name, "before": e.old, "now": e.new} for e in changed],
+                "held": [asdict(held) for held in turned.held],
+                "refused": turned.refused,
+            }
+        }
+
+
+def with_cpus_of_now(lab: Lab, tuning: Tuning) -> Lab:
+    """With SMT switched off, threads that aren't pinned may run on fewer CPUs."""
+    return replace(lab, topology=read_topology()) if "smt" in tuning.host else lab

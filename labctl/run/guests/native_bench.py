@@ -1,0 +1,88 @@
+"""Provide the image's tree on the host as a machine for trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import labctl.base.runner_program
+from labctl.base.channel import Channel
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.tuning import Kind, Tuning
+from labctl.domain.asked import expected_workload
+from labctl.host.cgroups import placement_problems
+from labctl.host.native import DATA_FOLDER, NativeSession, native_session
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.host_side import host_changed, with_cpus_of_now
+from labctl.run.guests.lab import Lab
+
+MIB = 1024 * 1024
+RUNNER = Path(labctl.base.runner_program.__file__)
+
+
+@contextmanager
+def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
+    """Provide the image's tree on the host, with as many CPUs and as much memory as the guest
+    has.
+    """
+    with ExitStack() as stack:
+        changed = stack.enter_context(host_changed(lab, tuning))
+        lab = with_cpus_of_now(lab, tuning)
+        pinned = tuning.pin.vcpus is not None
+        cpus = lab.pin_plan_for(tuning).vcpu_cpus if pinned else lab.topology.usable
+        session = stack.enter_context(
+            native_session(
+                lab.image.tree,
+                data_folder=lab.data.folder,
+                memory_bytes=lab.memory_mib * MIB,
+                runner_program=RUNNER,
+                layout=lab.layout,
+                journal=lab.journal,
+                network=lab.link.native_file if lab.link else None,
+            )
+        )
+        channel = _native_channel(session)
+        yield Bench(
+            tuning=tuning,
+            kind=Kind.NATIVE,
+            channel=channel,
+            data_path=f"{DATA_FOLDER}/{lab.data.path.name}",
+            trial_cpus=cpus,
+            siblings=lab.topology.siblings(cpus),
+            threads=list,
+            counters=lambda: {"oom_kills": session.oom_kills()},
+            problems=tuple(placement_problems(lab.layout, session.placement())),
+            evidence={"placement.json": session.placement(), **changed},
+            peer=lab.link.native.peer if lab.link else None,
+            cpus=cpus,
+            sched=tuning.vcpu_sched,
+            asked=(expected_workload(cpus, tuning.vcpu_sched),),
+        )
+
+
+@contextmanager
+def tree_channel(lab: Lab) -> Iterator[Channel]:
+    """Start a runner in the image's tree outside any bench, for questions about the programs."""
+    with native_session(
+        lab.image.tree,
+        data_folder=None,
+        memory_bytes=lab.memory_mib * MIB,
+        runner_program=RUNNER,
+        layout=lab.layout,
+        journal=lab.journal,
+    ) as session:
+        yield _native_channel(session)
+
+
+def _native_channel(session: NativeSession) -> Channel:
+    """Return a channel to a native runner that answers; raises what the runner said when it
+    doesn't."""
+    channel = Channel(session.connection, "the native runner")
+    try:
+        channel.wait_ready(Deadline.after(20, "the native runner's first answer"))
+    except BrokenError:
+        session.check_alive()
+        raise
+    return channel
