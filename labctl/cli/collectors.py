@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from labctl.base.paths import StatePaths
     from labctl.host.accelerator import Requested
-    from labctl.run.commands.overhead import OverheadRequest, Overheads
+    from labctl.run.commands.overhead import Overheads
+    from labctl.run.commands.overhead_plan import OverheadRequest
     from labctl.run.commands.overhead_windows import Rates
     from labctl.store.collecting_costs import CollectingCost
 
@@ -88,7 +89,7 @@ def command(
     With --overhead also measure what a level costs: a workload's throughput with and without it,
     taking turns, as a share with its 95 % interval. It is kept for reports of later runs here.
     """
-    from labctl.run.commands.overhead import SIDES, OverheadRequest
+    from labctl.run.commands.overhead_plan import SIDES, OverheadRequest
 
     places = state_paths(context)
     document: dict[str, Any] = {"schema": SCHEMA, "collectors": _listed(places, accel, study)}
@@ -128,10 +129,8 @@ def _refuse_alone(context: click.Context) -> None:
 
 def _listed(places: StatePaths, accel: Requested, study: str) -> list[dict[str, Any]]:
     from labctl.run.collectors.catalogue import tried
-    from labctl.study.study import load_study
-    from labctl.workloads.registry import checkers
 
-    found = tried(places, accel, load_study(study, programs=checkers()).guest.image)
+    found = tried(places, accel, study)
     return [
         {
             "name": collector.name,

@@ -13,14 +13,8 @@ STILL_MORE = {
     "labctl.run.collectors.calibrate",
     "labctl.run.commands.checkup",
     "labctl.run.commands.host_tuning",
-    "labctl.run.commands.overhead",
-    "labctl.run.commands.selftest",
-    "labctl.run.guests.bench",
-    "labctl.run.guests.boots",
-    "labctl.run.guests.lab",
     "labctl.run.guests.own_vm",
     "labctl.run.trials.engine",
-    "labctl.run.trials.trial",
     "labctl.workloads.registry",
 }
 """Modules that import more than the most: none may join them."""

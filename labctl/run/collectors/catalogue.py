@@ -13,10 +13,14 @@ from labctl.collect.threads import task_clock
 from labctl.guest.images import find
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import Requested, known_accelerator
+from labctl.study.study import load_study
+from labctl.workloads.registry import checkers
 
 
-def tried(places: StatePaths, accel: Requested, image: str) -> dict[Collector, str | None]:
-    """Return every collector with why it can't work here, None where it can. Boots nothing."""
+def tried(places: StatePaths, accel: Requested, study: str) -> dict[Collector, str | None]:
+    """Return every collector with why it can't work here for that study, None where it can. Boots
+    nothing."""
+    image = load_study(study, programs=checkers()).guest.image
     found = find(load_recipe(image), places)
     at = Here(
         accelerator=known_accelerator(accel, found.kernel if found else None, places),

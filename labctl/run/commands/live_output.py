@@ -14,8 +14,8 @@ from pathlib import Path
 from labctl.base.events import Listener, Note
 from labctl.run.commands.host_output import ToolOutput, tool_output
 from labctl.run.guests.bench import Bench
+from labctl.run.guests.benches import fresh_bench
 from labctl.run.guests.guest_base import guest_base
-from labctl.run.guests.guest_bench import booted_bench
 from labctl.run.guests.lab_opening import open_lab
 from labctl.run.guests.leftovers import alone
 from labctl.run.planning.planned import SweepRequest
@@ -47,7 +47,7 @@ def live_outputs(
         base = guest_base(planned, places, request.accel, listener)
         lab = stack.enter_context(open_lab(places, planned, base, listener=listener))
         baseline = planned.tunings[planned.plan.roles.baseline]
-        bench = stack.enter_context(booted_bench(lab, baseline))
+        bench = stack.enter_context(fresh_bench(lab, baseline))
         declared = next(iter(planned.plan.workloads.values()))
         program = workload(declared.program)
         setting = Setting(

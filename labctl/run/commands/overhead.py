@@ -11,43 +11,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.base.errors import UsageError
 from labctl.base.events import Listener, Note
-from labctl.base.levels import Level
-from labctl.base.paths import StatePaths
-from labctl.base.tuning import Kind
-from labctl.host.accelerator import Requested
 from labctl.run.commands.host_record import class_of_host
+from labctl.run.commands.overhead_plan import OverheadRequest, plan_overhead
 from labctl.run.commands.overhead_windows import Rates, Windows
 from labctl.run.commands.sweep_checks import refuse_problems
 from labctl.run.guests.guest_base import guest_base
 from labctl.run.guests.lab_opening import open_lab
 from labctl.run.guests.leftovers import alone
-from labctl.run.planning.planned import Planned, SweepRequest
-from labctl.run.planning.planner import plan_sweep
-from labctl.study.study import Overrides
-from labctl.workloads.registry import workload
-
-SIDES = (Kind.NATIVE, Kind.GUEST)
 
 COMMAND = "labctl collectors --overhead"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverheadRequest:
-    """Request a measurement of overhead. `workload`: one of the study's, None for its first.
-    `pairs`: blocks, of which each measures every level and nothing once. `seconds`: of each window,
-    None for the study's own."""
-
-    places: StatePaths
-    study: str = "selftest"
-    workload: str | None = None
-    levels: tuple[Level, ...] = tuple(Level)
-    sides: tuple[Kind, ...] = SIDES
-    pairs: int = 20
-    seconds: float | None = None
-    seed: int = 1
-    accel: Requested = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +42,7 @@ def measure_overheads(request: OverheadRequest, listener: Listener) -> Overheads
     """
     with ExitStack() as stack:
         stack.enter_context(alone(request.places, listener, COMMAND))
-        planned, name = _planned(request)
+        planned, name = plan_overhead(request)
         refuse_problems(request.places, planned)
         base = guest_base(planned, request.places, request.accel, listener)
         listener(Note(text=base.accelerator.reason))
@@ -82,35 +55,3 @@ def measure_overheads(request: OverheadRequest, listener: Listener) -> Overheads
         sides=sides,
         here=class_of_host(lab),
     )
-
-
-def _planned(request: OverheadRequest) -> tuple[Planned, str]:
-    """Return a plan of the study's roles under that workload alone, and the workload's name."""
-    planned = plan_sweep(
-        SweepRequest(
-            study=request.study,
-            places=request.places,
-            results=request.places.root,
-            overrides=Overrides(
-                tunings=(),
-                workloads=[request.workload] if request.workload else None,
-                duration_s=request.seconds,
-            ),
-            seed=request.seed,
-            accel=request.accel,
-        )
-    )
-    name, declared = next(iter(planned.plan.workloads.items()))
-    program = workload(declared.program)
-    if program.rate_metric is None or program.peer(declared.parameters) is not None:
-        why = "runs at a fixed pace" if program.rate_metric is None else "talks to a peer"
-        raise UsageError(
-            f"workload '{name}' {why}: what collecting costs does not show in its throughput",
-            hint="Name another with --workload, or a study that has one with --study.",
-        )
-    if Kind.NATIVE in request.sides and planned.plan.roles.native is None:
-        raise UsageError(
-            f"study '{planned.plan.study}' has no native role to measure",
-            hint="Give '--side guest', or a study that has one with --study.",
-        )
-    return planned, name

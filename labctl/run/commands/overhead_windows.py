@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.events import Progress, Warned
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.collect.threads import host_threads
+from labctl.run.commands.overhead_reading import Window, read_window
 from labctl.run.guests.bench import Bench
-from labctl.run.guests.guest_bench import booted_bench
+from labctl.run.guests.benches import fresh_bench
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.native_bench import native_bench
-from labctl.run.trials.neighbours import Neighbours
-from labctl.run.trials.trial import measured_window, store_output
-from labctl.run.trials.trial_request import SLACK_S, TrialRequest
+from labctl.run.trials.trial_request import TrialRequest
 from labctl.run.trials.warmup import warm_up
-from labctl.store.samples import Reading, Sample
+from labctl.run.trials.window import (
+    bare_window,
+    measured_window,
+    new_data,
+    setting_of,
+    store_output,
+)
 from labctl.store.trial import TrialFolder
 from labctl.study.plan import Plan
 from labctl.study.williams import block_order
-from labctl.trace import files
-from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
 
 NOTHING = "nothing"
 """The arm in which no collector is attached and no snapshot is taken."""
-
-_LABCTL_CPU = "host_cpu{thread=labctl}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +46,6 @@ class Rates:
     by_arm: Mapping[str, tuple[float, ...]]
     labctl_cpu: Mapping[str, tuple[float, ...]]
     problems: Mapping[str, tuple[str, ...]]
-
-
-class _Window(NamedTuple):
-    rate: float
-    labctl_cpu: float | None
-    problems: Collection[str]
 
 
 class Windows:
@@ -102,64 +93,33 @@ class Windows:
 
     def _bench(self, kind: Kind) -> AbstractContextManager[Bench]:
         roles, tunings = self._plan.roles, self._lab.tunings
-        if kind is Kind.NATIVE:
-            assert roles.native is not None
-            return native_bench(self._lab, tunings[roles.native])
-        return booted_bench(self._lab, tunings[roles.baseline])
+        role = roles.native if kind is Kind.NATIVE else roles.baseline
+        assert role is not None
+        return fresh_bench(self._lab, tunings[role])
 
     def _warm(self, bench: Bench) -> None:
-        self._new_data(bench)
-        warmed = warm_up(bench, self._program, self._setting(bench), self._request(Level.COUNTERS))
+        request = self._request(Level.COUNTERS)
+        setting = setting_of(self._lab, bench, request)
+        new_data(self._lab, bench, self._program, setting)
+        warmed = warm_up(bench, self._program, setting, request)
         if not warmed["settled"]:
             self._lab.listener(Warned(text=f"The warm-up of {self._name} did not settle."))
 
-    def _window(self, bench: Bench, arm: str) -> _Window:
-        self._new_data(bench)
-        setting = self._setting(bench)
+    def _window(self, bench: Bench, arm: str) -> Window:
+        request = self._request(Level.COUNTERS if arm == NOTHING else Level(arm))
+        setting = setting_of(self._lab, bench, request)
+        new_data(self._lab, bench, self._program, setting)
         with tempfile.TemporaryDirectory(dir=self._lab.work) as path:
             folder = TrialFolder(Path(path))
             if arm == NOTHING:
-                result = bench.channel.run(
-                    self._program.command(setting),
-                    seconds=setting.duration_s + SLACK_S,
-                    cpus=bench.cpus,
-                    sched=bench.sched,
-                )
+                result = bare_window(bench, self._program, setting)
             else:
-                request = self._request(Level(arm))
-                result = measured_window(
-                    self._lab, bench, request, setting, Neighbours(), None, folder
-                )
-            store_output(folder, result, Neighbours())
+                result = measured_window(self._lab, bench, request, setting, folder)
+            store_output(folder, result)
             if result.returncode != 0:
                 said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
                 raise BrokenError(f"{self._name} failed: {' '.join(said)}")
-            noted = folder.read_json(files.PROBLEMS) if folder.has(files.PROBLEMS) else {}
-            labctl_cpu = _value(host_threads.parse(folder), _LABCTL_CPU) if arm != NOTHING else None
-            return _Window(self._rate(folder), labctl_cpu, list(noted.values()))
-
-    def _rate(self, folder: TrialFolder) -> float:
-        wanted = self._program.rate_metric
-        found = _value(self._program.parse(folder), wanted)
-        if found is None or found <= 0:
-            raise BrokenError(f"{self._name} told no {wanted} above 0")
-        return found
-
-    def _new_data(self, bench: Bench) -> None:
-        if self._program.uses_data_disk:
-            self._lab.data.reset()
-            self._lab.data.is_dirty = True
-            deadline = Deadline.after(60, "dropping the data disk from the caches")
-            bench.channel.forget(bench.data_path, deadline)
-            self._lab.data.forget()
-
-    def _setting(self, bench: Bench) -> Setting:
-        return Setting(
-            parameters=self._program.check_parameters(self._declared.parameters),
-            vcpus=self._lab.vcpus,
-            duration_s=self._declared.duration_s,
-            data_path=bench.data_path,
-        )
+            return read_window(folder, self._program, is_bare=arm == NOTHING)
 
     def _request(self, level: Level) -> TrialRequest:
         return TrialRequest(
@@ -184,11 +144,3 @@ class Windows:
                 left_s=None if mean is None else mean * (planned - self._done),
             )
         )
-
-
-def _value(readings: Iterable[Reading], key: str | None) -> float | None:
-    """Return the value of the sample of that key; None where there is none."""
-    for found in readings:
-        if isinstance(found, Sample) and found.key == key:
-            return found.value
-    return None

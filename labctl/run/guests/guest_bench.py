@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,12 +19,6 @@ from labctl.run.guests.known_loss import handicapped
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.read_back import guest_problems, misplaced_threads
 from labctl.run.guests.threads import guest_threads
-
-
-def booted_bench(lab: Lab, tuning: Tuning) -> AbstractContextManager[Bench]:
-    """Provide a guest that boots with the tuning, for it alone."""
-    boots = Boots(lab, lab.source.disks(lab, tuning), tuning, lambda *_: None)
-    return guest_bench(lab, boots, 0, tuning, fresh=True)
 
 
 @contextmanager

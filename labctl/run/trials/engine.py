@@ -19,10 +19,9 @@ from labctl.run.collectors.calibrate import Calibrations
 from labctl.run.collectors.trace_room import MORE_ROOM, holds_block
 from labctl.run.contained import foreseen, keep_fault
 from labctl.run.guests.bench import Bench
+from labctl.run.guests.benches import bench_of
 from labctl.run.guests.boots import BootError, Boots
-from labctl.run.guests.guest_bench import guest_bench
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.native_bench import native_bench
 from labctl.run.trials.parse import parse_trial
 from labctl.run.trials.proof import Proof
 from labctl.run.trials.quiet import Quiet, Since
@@ -223,9 +222,7 @@ class Engine:
 
     def _bench(self, trial: PlannedTrial) -> AbstractContextManager[Bench]:
         tuning = self._lab.tunings[trial.cell["tuning"]]
-        if tuning.kind is Kind.NATIVE:
-            return native_bench(self._lab, tuning)
-        return guest_bench(self._lab, self._boots, trial.boot, tuning, self._fresh)
+        return bench_of(self._lab, self._boots, trial.boot, tuning, fresh=self._fresh)
 
     def _run_trial(self, bench: Bench, trial: PlannedTrial) -> bool:
         """Return one attempt; False when the machine is no longer there for the next trial."""

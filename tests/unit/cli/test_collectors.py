@@ -15,7 +15,8 @@ from labctl.cli import main
 from labctl.collect.collector import Here
 from labctl.run.collectors import catalogue
 from labctl.run.commands import overhead
-from labctl.run.commands.overhead import OverheadRequest, Overheads
+from labctl.run.commands.overhead import Overheads
+from labctl.run.commands.overhead_plan import OverheadRequest
 from labctl.run.commands.overhead_windows import NOTHING, Rates
 from labctl.store.collecting_costs import known
 

@@ -102,12 +102,12 @@ class World:
     """What whoever judges says after so many blocks."""
 
     def __post_init__(self) -> None:
-        def guest(lab: Any, boots: Any, boot: int, tuning: Any, fresh: bool) -> Any:
-            self.boots.append(boot)
+        def bench_of(lab: Any, boots: Any, boot: int, tuning: Any, *, fresh: bool) -> Any:
+            if tuning.kind is not Kind.NATIVE:
+                self.boots.append(boot)
             return self._bench(tuning.name)
 
-        self.monkeypatch.setattr(module, "guest_bench", guest)
-        self.monkeypatch.setattr(module, "native_bench", lambda lab, t: self._bench(t.name))
+        self.monkeypatch.setattr(module, "bench_of", bench_of)
         self.monkeypatch.setattr(module, "run_trial", self._run_trial)
         self.monkeypatch.setattr(module, "parse_trial", lambda folder, record: self.parse(record))
 

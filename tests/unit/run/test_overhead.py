@@ -9,7 +9,7 @@ import pytest
 from labctl.base.errors import UsageError
 from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind
-from labctl.run.commands.overhead import OverheadRequest, _planned
+from labctl.run.commands.overhead_plan import OverheadRequest, plan_overhead
 
 WITHOUT_NATIVE = """\
 title: Guests alone
@@ -38,11 +38,11 @@ def _asked(folder: Path, sides: tuple[Kind, ...]) -> OverheadRequest:
 
 
 def test_a_study_of_guests_alone_is_measured_in_a_guest(tmp_path: Path) -> None:
-    planned, name = _planned(_asked(tmp_path, (Kind.GUEST,)))
+    planned, name = plan_overhead(_asked(tmp_path, (Kind.GUEST,)))
     assert (planned.plan.roles.native, name) == (None, "sysbench-cpu")
 
 
 def test_what_is_to_be_measured_natively_needs_a_native_role(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no native role") as error:
-        _planned(_asked(tmp_path, (Kind.NATIVE, Kind.GUEST)))
+        plan_overhead(_asked(tmp_path, (Kind.NATIVE, Kind.GUEST)))
     assert "--side guest" in str(error.value.hint)

@@ -1,0 +1,30 @@
+"""Provide the machine that a tuning needs: a guest, or the image's tree natively."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from labctl.base.tuning import Kind, Tuning
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.boots import Boots
+from labctl.run.guests.guest_bench import guest_bench
+from labctl.run.guests.lab import Lab
+from labctl.run.guests.native_bench import native_bench
+
+
+def bench_of(
+    lab: Lab, boots: Boots, boot: int, tuning: Tuning, *, fresh: bool
+) -> AbstractContextManager[Bench]:
+    """Provide a machine with the tuning in force: of a guest the one that boot `boot` of the plan
+    is restored for, or with `fresh` one that boots for itself."""
+    if tuning.kind is Kind.NATIVE:
+        return native_bench(lab, tuning)
+    return guest_bench(lab, boots, boot, tuning, fresh)
+
+
+def fresh_bench(lab: Lab, tuning: Tuning) -> AbstractContextManager[Bench]:
+    """Provide a machine for the tuning alone, outside any plan."""
+    if tuning.kind is Kind.NATIVE:
+        return native_bench(lab, tuning)
+    boots = Boots(lab, lab.source.disks(lab, tuning), tuning, lambda *_: None)
+    return guest_bench(lab, boots, 0, tuning, fresh=True)

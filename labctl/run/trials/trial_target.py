@@ -1,0 +1,62 @@
+"""Say what collectors may attach to in a trial: its machine, its threads, its command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from labctl.base.errors import BrokenError
+from labctl.collect.collector import Target, ThreadRef
+from labctl.domain import readback
+from labctl.run.collectors.trace_room import limit_mib
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.lab import Lab
+from labctl.run.guests.threads import labctl_threads, process_threads, tree_threads
+from labctl.run.trials.neighbours import Neighbours
+from labctl.run.trials.peer import RunningPeer
+from labctl.run.trials.trial_request import TrialRequest
+from labctl.store.trial import TrialFolder
+
+
+def target_of(
+    lab: Lab,
+    bench: Bench,
+    request: TrialRequest,
+    seconds: float,
+    folder: TrialFolder,
+    hogs: Neighbours,
+    peer: RunningPeer | None,
+) -> Target:
+    """Return what collectors may use of a trial before its command is there."""
+
+    def known_threads() -> list[ThreadRef]:
+        threads = [*bench.threads(), *labctl_threads(), *(peer.threads() if peer else ())]
+        for pid in hogs.pids:
+            threads += tree_threads(pid, "neighbour")
+        return threads
+
+    return Target(
+        folder=folder,
+        kind=bench.kind,
+        accelerator=lab.accelerator.name,
+        channel=bench.channel,
+        trial_cpus=bench.trial_cpus,
+        vcpu_tids=bench.vcpu_tids,
+        threads=bench.threads,
+        known_threads=known_threads,
+        counters=bench.counters,
+        housekeeping=lambda: lab.pin_plan_for(bench.tuning).housekeeping,
+        room_mib=limit_mib(folder.path),
+        is_traced=request.traces,
+        seconds=seconds,
+    )
+
+
+def with_command(target: Target, bench: Bench, pid: int) -> Target:
+    """Return the target with the command that waits to begin, natively: in a guest its threads are
+    the guest's. Raises BrokenError when it is not where and what its twin asks for."""
+    if bench.cpus is None:
+        return target
+    if problems := readback.native_mismatches(pid, bench.cpus, bench.sched):
+        raise BrokenError("; ".join(problems))
+    return replace(target, pid=pid, threads=partial(process_threads, pid, "workload"))

@@ -1,0 +1,111 @@
+"""Run a trial's command in its measured window, with what collects around it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from labctl.base.command import CommandResult
+from labctl.base.cpus import format_cpus
+from labctl.base.deadline import Deadline
+from labctl.collect import neighbour, side, snapshots
+from labctl.run.collectors.collecting import collecting
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.lab import Lab
+from labctl.run.trials.neighbours import Neighbours
+from labctl.run.trials.peer import RunningPeer
+from labctl.run.trials.trial_request import SLACK_S, TrialRequest
+from labctl.run.trials.trial_target import target_of, with_command
+from labctl.store.trial import TrialFolder
+from labctl.workloads.model import Setting, Workload
+
+
+def setting_of(lab: Lab, bench: Bench, request: TrialRequest) -> Setting:
+    """Return what a workload's command on that machine is made of."""
+    return Setting(
+        parameters=request.workload.check_parameters(request.declared.parameters),
+        vcpus=lab.vcpus,
+        duration_s=request.declared.duration_s,
+        data_path=bench.data_path,
+        peer=bench.peer,
+        cpus=bench.cpus,
+    )
+
+
+def new_data(lab: Lab, bench: Bench, workload: Workload, setting: Setting) -> None:
+    """Give a workload that uses the data disk a pristine one, that is in nobody's cache."""
+    if workload.uses_data_disk:
+        lab.data.reset()
+        lab.data.is_dirty = workload.writes_data_disk(setting.parameters)
+        deadline = Deadline.after(60, "dropping the data disk from the caches")
+        bench.channel.forget(bench.data_path, deadline)
+        lab.data.forget()
+
+
+def measured_window(
+    lab: Lab,
+    bench: Bench,
+    request: TrialRequest,
+    setting: Setting,
+    folder: TrialFolder,
+    hogs: Neighbours | None = None,
+    peer: RunningPeer | None = None,
+) -> CommandResult:
+    """Return the command's outcome; what was collected around it is in the folder."""
+    hogs = hogs or Neighbours()
+    seconds = setting.duration_s + SLACK_S
+    target = target_of(lab, bench, request, seconds, folder, hogs, peer)
+    with (
+        collecting(target, request.level, before_command=True),
+        bench.channel.prepared(
+            request.workload.command(setting),
+            seconds=seconds,
+            cpus=bench.cpus,
+            sched=bench.sched,
+        ) as execution,
+    ):
+        target = with_command(target, bench, execution.pid)
+        # Collectors take their time to attach and to end: the snapshots are inside of that.
+        with collecting(target, request.level) as snapshot:
+            before = snapshot()
+            execution.go()
+            execution.wait_exited()
+            after = snapshot()
+        result = execution.result()
+    hogs.stop()
+    folder.write_raw_json(
+        snapshots.RAW,
+        {
+            "kind": str(bench.kind),
+            "clk_tck": os.sysconf("SC_CLK_TCK"),
+            "vcpus": lab.vcpus,
+            "trial_cpus": format_cpus(bench.trial_cpus),
+            "siblings": format_cpus(bench.siblings),
+            "before": before,
+            "after": after,
+        },
+    )
+    return result
+
+
+def bare_window(bench: Bench, workload: Workload, setting: Setting) -> CommandResult:
+    """Return the command's outcome with nothing collected around it."""
+    return bench.channel.run(
+        workload.command(setting),
+        seconds=setting.duration_s + SLACK_S,
+        cpus=bench.cpus,
+        sched=bench.sched,
+    )
+
+
+def store_output(
+    folder: TrialFolder, result: CommandResult, hogs: Neighbours | None = None
+) -> None:
+    """Put what the command and the neighbours printed beside what was collected."""
+    folder.write_raw("stdout.txt", result.stdout)
+    folder.write_raw("stderr.txt", result.stderr)
+    for name, data in result.files.items():
+        folder.write_raw(f"files/{Path(name).name}", data)
+    folder.write_raw_json(side.RAW, result.side)
+    if hogs is not None and hogs.outcome is not None:
+        folder.write_raw_json(neighbour.RAW, hogs.outcome)
