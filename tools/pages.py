@@ -15,6 +15,7 @@ from labctl.analysis.verdict_table import Verdict
 from labctl.base.metrics.model import Metric, Table, Zero
 from labctl.base.metrics.table import METRICS, TABLES
 from labctl.base.units import ZERO_IS_USUAL, Better
+from labctl.collect.table import COLLECTORS
 from labctl.report.export.formats import FORMATS
 from labctl.store.samples import labels_of
 from labctl.workloads.registry import checkers
@@ -77,6 +78,22 @@ def _workloads() -> str:
     )
 
 
+def _collectors() -> str:
+    return _lines(
+        ("collector", "level", "on the side", "gives", "files of its own"),
+        (
+            (
+                f"`{one.name}`",
+                f"`{one.level}`",
+                ", ".join(one.sides),
+                one.gives,
+                ", ".join(f"`{file}`" for file in one.raw) or "–",
+            )
+            for one in COLLECTORS
+        ),
+    )
+
+
 def _metrics(table: Table) -> str:
     """Return the rows of one table; keys that differ in nothing else share a line."""
     lines = [line for metric in METRICS for line in _metric(metric, table)]
@@ -119,6 +136,7 @@ def _scale(metric: Metric) -> str:
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"verdicts": _verdicts},
+    "docs/collectors.md": {"collectors": _collectors},
     "docs/metrics.md": {table.value: partial(_metrics, table) for table in Table},
     "docs/report.md": {"verdicts": _symbols},
     "docs/report-schema.md": {"exports": _exports, "verdicts": _verdicts},

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.latency_qos import NO_LIMIT_US, limit_or_reason
 from labctl.base.levels import Level
 from labctl.collect.collector import Attaching, Collector, Snapshot, Target
-from labctl.collect.counters.perf_attached import perf_attached
+from labctl.collect.counters.perf_attached import counting
 from labctl.collect.counters.perf_stat_probe import Countable, output_options, tried
 from labctl.collect.counters.perf_stat_text import counts, read_counters, totals
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
@@ -158,17 +157,9 @@ def _countable() -> Countable:
 def _attached(target: Target) -> Iterator[Snapshot]:
     """Count how fast the trial's CPUs are meanwhile, or store the reason why not in its place."""
     can = _countable()
-    if can.problem is not None:
-        target.folder.write_raw(FREQUENCY_PROBLEM, can.problem)
-        yield _limit
-        return
-    with perf_attached(command(target.trial_cpus, can.output)) as printed:
-        yield _limit
-    target.folder.write_raw(FREQUENCY, printed.text)
-
-
-def _limit() -> dict[str, Any]:
-    return {LIMIT: limit_or_reason()}
+    asked = command(target.trial_cpus, can.output)
+    with counting(target.folder, can, asked, raw=FREQUENCY, problem=FREQUENCY_PROBLEM):
+        yield lambda: {LIMIT: limit_or_reason()}
 
 
 CPU_FREQUENCY = Collector(

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from labctl.base.errors import BrokenError
 from labctl.base.process import DIES_WITH_LABCTL, running
-from labctl.collect.counters.perf_stat_probe import ENVIRONMENT
+from labctl.collect.counters.perf_stat_probe import ENVIRONMENT, Countable
+from labctl.store.trial import TrialFolder
 
 _ATTACH_S = 0.2
 _GRACE_S = 5.0
@@ -20,6 +21,21 @@ class Printed:
     """Hold what perf printed, once it has ended."""
 
     text = ""
+
+
+@contextmanager
+def counting(
+    folder: TrialFolder, can: Countable, command: Sequence[str], *, raw: str, problem: str
+) -> Iterator[None]:
+    """Run perf stat beside the block and store what it prints in `raw`; where it can't count, store
+    why in `problem`. Raises BrokenError when it ends before it is asked to."""
+    if can.problem is not None:
+        folder.write_raw(problem, can.problem)
+        yield
+        return
+    with perf_attached(command) as printed:
+        yield
+    folder.write_raw(raw, printed.text)
 
 
 @contextmanager

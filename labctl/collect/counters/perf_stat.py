@@ -16,7 +16,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.collect.collector import Attaching, Collector, Here, RawTrial, Target
-from labctl.collect.counters.perf_attached import perf_attached
+from labctl.collect.counters.perf_attached import counting
 from labctl.collect.counters.perf_stat_probe import Countable, pmu_countable
 from labctl.collect.counters.perf_stat_text import counts, read_counters, totals
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
@@ -93,17 +93,16 @@ def command(
     return (*counting, which, ",".join(str(number) for number in ids))
 
 
-def parse(raw: TrialFolder, *, kind: str, problem: str | None = None) -> Iterator[Reading]:
+def parse(raw: TrialFolder, *, kind: str) -> Iterator[Reading]:
     """Return ipc{source=pmu} (user), ipc{level=kernel,source=pmu}, user_cycles, a guest's
     host_share; llc_misses and branch_misses, their share and number per 1000 user instructions;
     stalled_cycles.
 
-    `problem`: why nothing was counted (from the probe). Events that perf did not count, or counted
-    only part of the time, make their metrics unavailable. Raises BrokenError when the raw file
-    isn't perf's.
+    Events that perf did not count, or counted only part of the time, make their metrics
+    unavailable. Raises BrokenError when the raw file isn't perf's.
     """
     if not raw.has(RAW):
-        reason = problem or "perf stat was not run."
+        reason = raw.read_text(PROBLEM) if raw.has(PROBLEM) else "perf stat was not run."
         for metric in (_IPC, "user_cycles", *(f"{what}_misses" for what in MISSES)):
             yield Unavailable(metric=metric, reason=reason)
         return
@@ -221,15 +220,12 @@ def _attached(target: Target) -> Iterator[None]:
     """Run perf stat on the vCPU threads, natively on the waiting command; or store why it can't."""
     kind = str(target.kind)
     can = countable(kind)
-    if can.problem is not None:
-        target.folder.write_raw(PROBLEM, can.problem)
-        yield
-        return
-    target.folder.write_raw_json(LEFT_OUT, dict(can.left_out))
+    if can.problem is None:
+        target.folder.write_raw_json(LEFT_OUT, dict(can.left_out))
     ids = target.vcpu_tids if target.pid is None else (target.pid,)
-    with perf_attached(command(kind, ids, can.events, can.output)) as printed:
+    asked = command(kind, ids, can.events, can.output)
+    with counting(target.folder, can, asked, raw=RAW, problem=PROBLEM):
         yield
-    target.folder.write_raw(RAW, printed.text)
 
 
 def _why_unavailable(kind: Kind, at: Here) -> str | None:
@@ -240,8 +236,7 @@ def _why_unavailable(kind: Kind, at: Here) -> str | None:
 
 def _parsed(kind: Kind, trial: RawTrial) -> Iterator[Reading]:
     if trial.kind == str(kind):
-        problem = trial.folder.read_text(PROBLEM) if trial.folder.has(PROBLEM) else None
-        yield from parse(trial.folder, kind=trial.kind, problem=problem)
+        yield from parse(trial.folder, kind=trial.kind)
 
 
 def _of(kind: Kind) -> Collector:

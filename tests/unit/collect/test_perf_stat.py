@@ -106,7 +106,9 @@ def test_guest_only_events_that_count_nothing_are_unavailable(tmp_path: Path) ->
 
 
 def test_the_probe_s_sentence_is_the_reason_where_nothing_was_run(tmp_path: Path) -> None:
-    readings = list(perf_stat.parse(TrialFolder(tmp_path), kind="guest", problem="no PMU: so."))
+    raw = TrialFolder(tmp_path)
+    raw.write_raw(perf_stat.PROBLEM, "no PMU: so.")
+    readings = list(perf_stat.parse(raw, kind="guest"))
     said = reasons(readings)
     assert {"ipc{source=pmu}", "user_cycles", "llc_misses", "branch_misses"} == said.keys()
     assert set(said.values()) == {"no PMU: so."}

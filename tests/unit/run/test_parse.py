@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 import struct
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from labctl.base.errors import BrokenError
 from labctl.base.units import Better, Unit
 from labctl.run.trials import parse
-from labctl.store.samples import Sample
+from labctl.store.samples import Sample, sample_key
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from tests.unit.workloads.trials import recorded
 
@@ -82,3 +84,21 @@ def test_a_fault_in_a_parser_makes_one_trial_invalid_and_keeps_its_traceback(
         parse.parse_trial(TrialFolder(tmp_path), _record("oslat"))
     assert str(tmp_path / "fault.txt") in caught.value.message
     assert type(error).__name__ in (tmp_path / "fault.txt").read_text()
+
+
+_EXAMPLE = Path(__file__).parents[3] / "results" / "example" / "trials"
+_DEFINED_ANEW = "host_cpu{thread=other}"
+
+
+@pytest.mark.parametrize("number", [f"{number:04}" for number in range(1, 161, 13)])
+def test_what_an_older_labctl_parsed_is_parsed_to_the_same_numbers(
+    tmp_path: Path, number: str
+) -> None:
+    folder = TrialFolder(shutil.copytree(_EXAMPLE / number, tmp_path / number))
+    recorded = json.loads((folder.path / "samples.json").read_text())["samples"]
+    now = parse.parse_trial(folder, folder.read_record())
+    found = {one.key: one.to_json() for one in now if isinstance(one, Sample)}
+    for one in recorded:
+        key = sample_key(one["metric"], one["labels"])
+        if key != _DEFINED_ANEW:
+            assert found[key] == one
