@@ -12,11 +12,15 @@ from pathlib import Path
 
 from labctl.analysis.quantification import LEAST
 from labctl.analysis.verdict_table import Verdict
+from labctl.base.hostfacts import EVERYTHING, FACTS, Fact, Rests
 from labctl.base.metrics.model import Metric, Table, Zero
 from labctl.base.metrics.table import METRICS, TABLES
 from labctl.base.units import ZERO_IS_USUAL, Better
 from labctl.collect.table import COLLECTORS
+from labctl.host.doctor import CHECKS
+from labctl.host.doctor.model import Check, S
 from labctl.report.export.formats import FORMATS
+from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS
 from labctl.store.samples import labels_of
 from labctl.workloads.registry import checkers
 
@@ -60,6 +64,25 @@ def _symbols() -> str:
 
 def _verdicts() -> str:
     return _lines(("verdict", "means"), ((str(one), one.row.means) for one in Verdict))
+
+
+def _checks() -> str:
+    def rows(checks: Iterable[Check[S]]) -> Iterator[tuple[str, ...]]:
+        return ((f"`{one.name}`", one.group, one.why) for one in checks)
+
+    return _lines(("check", "group", "why it matters"), [*rows(CHECKS), *rows(STUDY_CHECKS)])
+
+
+def _facts() -> str:
+    def voids(fact: Fact) -> str:
+        return (
+            "every one"
+            if fact.voids == EVERYTHING
+            else "of tunings of " + ", ".join(one for one in Rests if one in fact.voids)
+        )
+
+    rows = ((fact.name, voids(fact)) for fact in FACTS if fact.voids)
+    return _lines(("fact", "verdicts that it voids"), rows)
 
 
 def _workloads() -> str:
@@ -138,6 +161,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"verdicts": _verdicts},
     "docs/collectors.md": {"collectors": _collectors},
     "docs/metrics.md": {table.value: partial(_metrics, table) for table in Table},
+    "docs/doctor.md": {"checks": _checks, "facts": _facts},
     "docs/report.md": {"verdicts": _symbols},
     "docs/report-schema.md": {"exports": _exports, "verdicts": _verdicts},
     "docs/workloads.md": {"workloads": _workloads},

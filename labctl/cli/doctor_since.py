@@ -14,10 +14,11 @@ from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison
 from labctl.analysis.verdict_table import Says, Verdict, says
 from labctl.base.errors import LabctlError, UsageError
+from labctl.base.hostfacts import Fact
 from labctl.base.paths import StatePaths
 from labctl.cli.common import recorded_words
 from labctl.host.accelerator import Requested
-from labctl.host.doctor.since import Fact, FactChange, compare, rests_on, voided_by
+from labctl.host.doctor.since import FactChange, compare, rests_on, voided_by
 from labctl.host.facts import host_facts
 from labctl.run.commands.checkup import IMAGE, accelerator_here
 from labctl.store.run_folder import LoadedRun

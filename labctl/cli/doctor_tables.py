@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from labctl.base.hostfacts import EVERYTHING, Rests
 from labctl.base.wording import counted, metric_title, printable
 from labctl.host.doctor.model import Finding, Status
-from labctl.host.doctor.since import EVERYTHING, Rests, difference
+from labctl.host.doctor.since import difference
 
 if TYPE_CHECKING:
     from labctl.cli.doctor_since import Since, Standing
-    from labctl.run.commands.checkup import Checkup, TuningState
+    from labctl.run.commands.checkup import Checkup
+    from labctl.run.commands.study_checks import TuningState
 
 _SECTIONS = {
     Status.BLOCK: ("BLOCKS: no sweep starts, or none is valid, until this is changed", "bold red"),

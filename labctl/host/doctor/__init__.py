@@ -24,7 +24,7 @@ from labctl.host.doctor import (
 from labctl.host.doctor.model import Check, Finding, Scope
 from labctl.host.doctor.reader import Reader
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Check[Scope], ...] = (
     *rights.CHECKS,
     *virtualization.CHECKS,
     *tracing.CHECKS,

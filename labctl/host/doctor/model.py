@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import LabctlError
@@ -78,6 +78,9 @@ class Scope:
         return [name for name, tuning in self.tunings.items() if wanted(tuning)]
 
 
+S = TypeVar("S", bound=Scope)
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """Hold what a check found; its row is made of this and of the check's own name and reason."""
@@ -105,15 +108,17 @@ def unknown(found: str, remedy: str = "") -> Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """Define a check. `why`: why it matters, one sentence. `look` reads and changes nothing."""
+class Check(Generic[S]):
+    """Look for one thing. `why`: why it matters, one sentence. `look` reads and changes nothing.
+    `applies`: whether there is anything to look for."""
 
     name: str
     group: str
     why: str
-    look: Callable[[Reader, Scope], Result]
+    look: Callable[[Reader, S], Result]
+    applies: Callable[[S], bool] = lambda _: True
 
-    def finding(self, reader: Reader, scope: Scope) -> Finding:
+    def finding(self, reader: Reader, scope: S) -> Finding:
         """Return the row of this check; one that fails is a row as well, and the others go on."""
         try:
             result = self.look(reader, scope)

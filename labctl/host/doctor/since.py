@@ -4,98 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-from labctl.base.hostfacts import FACT_NAMES
-
-
-class Rests(StrEnum):
-    """Hold what a tuning changes, and so what its verdicts rest on beside what all rest on."""
-
-    PLACEMENT = "placement"
-    """Pins: which CPUs its threads have."""
-    SCHEDULING = "scheduling"
-    """Policies and priorities."""
-    CPU = "CPU"
-    """The guest's CPU, timers, KVM's features, halt polling, the guest's kernel."""
-    MEMORY = "memory"
-    DISK = "disk"
-    NETWORK = "network"
-    HOST = "host settings"
-
-
-EVERYTHING = frozenset(Rests)
-_ON_CPUS = frozenset({Rests.PLACEMENT, Rests.SCHEDULING, Rests.CPU, Rests.HOST})
-_ON_SHARES = frozenset({Rests.PLACEMENT, Rests.SCHEDULING, Rests.HOST})
-_ON_MEMORY = frozenset({Rests.MEMORY, Rests.HOST})
-_ON_DISK = frozenset({Rests.DISK, Rests.HOST})
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Describe a fact. `key`: among run.json's host facts. `voids`: verdicts on tunings that change
-    one of these.
-    """
-
-    key: str
-    name: str
-    voids: frozenset[Rests]
-
-
-def _fact(key: str, voids: frozenset[Rests]) -> Fact:
-    return Fact(key, FACT_NAMES[key], voids)
-
-
-FACTS = (
-    # What every figure is made by.
-    _fact("accelerator", EVERYTHING),
-    _fact("kernel_release", EVERYTHING),
-    _fact("kernel_version", EVERYTHING),
-    _fact("kernel_config", EVERYTHING),
-    _fact("kernel_options", EVERYTHING),
-    _fact("qemu", EVERYTHING),
-    _fact("libvirt", EVERYTHING),
-    # The machine.
-    _fact("cpu_model", EVERYTHING),
-    _fact("cpu_flags", EVERYTHING),
-    _fact("microcode", EVERYTHING),
-    _fact("topology", EVERYTHING),
-    _fact("cpus_online", EVERYTHING),
-    _fact("cpus_allowed", EVERYTHING),
-    _fact("numa_nodes", EVERYTHING),
-    _fact("smt", EVERYTHING),
-    _fact("hypervisor_vendor", EVERYTHING),
-    # What every figure passes through.
-    _fact("mitigations", EVERYTHING),
-    _fact("clocksource", EVERYTHING),
-    _fact("sched_ext", EVERYTHING),
-    _fact("tuned_profile", EVERYTHING),
-    _fact("other_guests", EVERYTHING),
-    # How fast CPUs are and how they are shared.
-    _fact("governor", _ON_CPUS),
-    _fact("frequency_driver", _ON_CPUS),
-    _fact("turbo", _ON_CPUS),
-    _fact("idle_driver", _ON_CPUS),
-    _fact("halt_poll_ns", _ON_CPUS),
-    _fact("cpus_isolated", _ON_SHARES),
-    _fact("sched_autogroup", _ON_SHARES),
-    _fact("sched_rt_runtime_us", _ON_SHARES),
-    _fact("sched_rt_period_us", _ON_SHARES),
-    _fact("cgroups", _ON_SHARES),
-    # Memory and disk.
-    _fact("memory_bytes", _ON_MEMORY),
-    _fact("thp", _ON_MEMORY),
-    _fact("thp_defrag", _ON_MEMORY),
-    _fact("huge_pages", _ON_MEMORY),
-    _fact("ksm", _ON_MEMORY),
-    _fact("numa_balancing", _ON_MEMORY | {Rests.PLACEMENT}),
-    _fact("swap_bytes", _ON_MEMORY),
-    _fact("swappiness", _ON_MEMORY),
-    _fact("state_folder", _ON_DISK),
-    _fact("block_schedulers", _ON_DISK),
-)
-"""Facts and the verdicts that they void. Others (the host's perf, its distribution) void none."""
+from labctl.base.hostfacts import EVERYTHING, FACTS, Fact, Rests
 
 _MEMORY_TOLERANCE = 0.01
 """The kernel takes more or less for itself from boot to boot."""
@@ -125,6 +36,8 @@ def compare(then: Mapping[str, Any], now: Mapping[str, Any]) -> Comparison:
     """Return what the run recorded of the host, against the host's facts now."""
     changes, same, unknown = [], [], []
     for fact in FACTS:
+        if not fact.voids:
+            continue
         before, after = then.get(fact.key), now.get(fact.key)
         if before is None or after is None:
             unknown.append(fact)

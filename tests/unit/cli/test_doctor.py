@@ -15,9 +15,11 @@ from labctl.base.paths import StatePaths
 from labctl.cli import doctor_since
 from labctl.host import facts as facts_module
 from labctl.host.accelerator import Accelerator
+from labctl.host.doctor import CHECKS
 from labctl.host.facts import host_facts
 from labctl.run.collectors import trace_room
 from labctl.run.commands import checkup
+from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
@@ -287,3 +289,9 @@ def test_a_run_that_ended_before_it_knew_its_host_is_refused(
     said = labctl("doctor", "--since", "r1")
     assert said.code == 2
     assert "has recorded nothing of its host" in said.err
+
+
+def test_every_check_of_a_study_has_a_name_of_its_own_and_a_reason() -> None:
+    names = [*(one.name for one in CHECKS), *(one.name for one in STUDY_CHECKS)]
+    assert len(names) == len(set(names))
+    assert all(one.why.endswith(".") for one in STUDY_CHECKS)

@@ -1,0 +1,209 @@
+"""Check what a study, or the whole catalogue of tunings, needs of this host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.base.cpus import format_cpus
+from labctl.base.errors import UsageError
+from labctl.base.levels import Level
+from labctl.base.tuning import Kind
+from labctl.domain.pinning.pin_plan import PinPlan
+from labctl.host.doctor.model import (
+    MIB,
+    Check,
+    Finding,
+    Result,
+    Scope,
+    Status,
+    block,
+    fine,
+    some,
+    warn,
+)
+from labctl.host.doctor.reader import Reader
+from labctl.run.collectors.trace_room import Window, forecast
+from labctl.run.planning.needed_tracers import Kernels, lacking, tracers_of
+from labctl.study.study import Study
+
+GROUP = "study"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningState:
+    """Say whether a tuning can run here: `lacking` says why not, `remedies` what to do about each,
+    `warnings` what it would do."""
+
+    name: str
+    description: str
+    lacking: tuple[str, ...]
+    remedies: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def runs(self) -> bool:
+        return not self.lacking
+
+    def to_json(self) -> dict[str, Any]:
+        fields = ("name", "runs", "lacking", "remedies", "warnings")
+        found = {name: getattr(self, name) for name in fields}
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Scope):
+    """Describe what is asked of the host. `study`: None for the whole catalogue; `results`: where
+    its run would be stored; `pins`: the plan, or why there is no room for one; `states`: of each
+    tuning, () without a plan; `broken`: why tunings of the catalogue can't be loaded."""
+
+    study: Study | None
+    results: Path
+    kernels: Kernels
+    pins: PinPlan | UsageError
+    states: tuple[TuningState, ...]
+    broken: Mapping[str, str]
+
+
+def pin_plan(_: Reader, asked: Asked) -> Result:
+    plan = asked.pins
+    if isinstance(plan, UsageError):
+        return block(plan.message, plan.hint or "labctl pin plan")
+    shown = (
+        f"vCPUs on CPU {format_cpus(plan.vcpus)}, emulator on {format_cpus(plan.emulator)}, "
+        f"housekeeping on {format_cpus(plan.housekeeping)}"
+    )
+    if not plan.shares:
+        return fine(shown, plan.to_json())
+    shown = f"{shown}. {' '.join(plan.shares)}".rstrip(". ")
+    return warn(shown, "labctl pin plan  # draws it and says why", plan.to_json())
+
+
+def guest_image(_: Reader, asked: Asked) -> Result:
+    name, built = asked.kernels.recipe.name, asked.kernels.image is not None
+    value = {"image": name, "built": built}
+    if built:
+        return fine(f"'{name}' is built", value)
+    return warn(f"'{name}' is not built yet", f"labctl image build {name}", value)
+
+
+def workloads(_: Reader, asked: Asked) -> Result:
+    """Find out whether the kernels have the tracers that a study's workloads need."""
+    study = _study(asked)
+    lacks = lacking(study, {tuning.kind for tuning in asked.tunings.values()}, asked.kernels)
+    shown = [
+        f"'{name}' ({side}): {reason.text}"
+        for name, reasons in lacks.items()
+        for side, reason in reasons.items()
+    ]
+    value = {name: [str(side) for side in reasons] for name, reasons in lacks.items()}
+    if not lacks:
+        return fine(f"nothing known lacks for {some(tracers_of(study))}", value)
+    remedies = dict.fromkeys(r.remedy for reasons in lacks.values() for r in reasons.values())
+    return warn("; ".join(shown), " ".join(remedies), value)
+
+
+def trace_room(_: Reader, asked: Asked) -> Result:
+    study = _study(asked)
+    windows = [
+        Window(side=tuning.kind, seconds=workload.duration_s)
+        for tuning in asked.tunings.values()
+        for workload in study.workloads.values()
+    ]
+    found = forecast(asked.results, windows * len(study.conditions) * study.blocks)
+    value = {
+        "folder": str(found.folder),
+        "trials": found.trials,
+        "room_bytes": found.room_mib * MIB,
+        "most_bytes": found.most_mib * MIB,
+        "trial_bytes": found.trial_mib * MIB,
+    }
+    if found.is_enough:
+        return fine(found.words(), value)
+    remedy = "labctl sweep STUDY --collect trace --results FOLDER  # one on a larger disk"
+    return (block if found.is_refused else warn)(found.words(), remedy, value)
+
+
+def choice(_: Reader, asked: Asked) -> Result:
+    """Find out what is left to measure: a study needs its roles and one guest tuning beside
+    them."""
+    study, broken = asked.study, asked.broken
+    out = [state for state in asked.states if not state.runs]
+    runs = {state.name for state in asked.states if state.runs}
+    of = f"of '{study.name}'" if study else "of the catalogue"
+    shown = f"{len(runs)} of {len(asked.states)} tunings {of} can run here"
+    if out:
+        shown += f"; not {some((state.name for state in out), 6)}"
+    if broken:
+        shown += f"; can't be loaded: {some(broken)}"
+    status, remedy = Status.OK, ""
+    if out or broken:
+        status, remedy = Status.WARN, "labctl doctor --for everything  # why, one by one"
+    if study is not None and out:
+        roles = study.roles.names()
+        tried = {
+            name
+            for name, tuning in asked.tunings.items()
+            if name not in roles and tuning.kind is Kind.GUEST
+        }
+        if not set(roles) <= runs or (tried and not tried & runs):
+            status = Status.BLOCK
+        remedy = out[0].remedies[0]
+    value = {
+        "run": sorted(runs),
+        "lacking": {state.name: list(state.lacking) for state in out},
+        "broken": dict(broken),
+    }
+    return Result(status, shown, remedy, value)
+
+
+def _study(asked: Asked) -> Study:
+    assert asked.study is not None, "asked of a study alone"
+    return asked.study
+
+
+CHECKS = (
+    Check(
+        "pin-plan",
+        GROUP,
+        "Pinned vCPUs, QEMU's own threads and the host's housekeeping each want CPUs of their "
+        "own; what shares one waits for the other.",
+        pin_plan,
+    ),
+    Check(
+        "guest-image",
+        GROUP,
+        "Guests boot it and native runs use its tree; the first sweep builds what is missing.",
+        guest_image,
+    ),
+    Check(
+        "workloads",
+        GROUP,
+        "A sweep leaves a workload out on the side whose kernel can't run it.",
+        workloads,
+        applies=lambda asked: asked.study is not None and bool(tracers_of(asked.study)),
+    ),
+    Check(
+        "trace-room",
+        GROUP,
+        "A block that finds too little room for its traces is not traced; a sweep doesn't "
+        "begin where there is none for one trial.",
+        trace_room,
+        applies=lambda asked: asked.study is not None and asked.study.collect is Level.TRACE,
+    ),
+    Check(
+        "tunings",
+        GROUP,
+        "A sweep leaves out what this host can't do, with the reason; without its roles, or "
+        "any guest tuning beside them, a study has nothing to say.",
+        choice,
+        applies=lambda asked: isinstance(asked.pins, PinPlan),
+    ),
+)
+
+
+def check_study(reader: Reader, asked: Asked) -> list[Finding]:
+    """Return the finding of every check that the study, or the catalogue, gives a reason for."""
+    return [one.finding(reader, asked) for one in CHECKS if one.applies(asked)]
