@@ -14,7 +14,6 @@ STILL_MORE = {
     "labctl.run.commands.checkup",
     "labctl.run.commands.host_tuning",
     "labctl.run.guests.own_vm",
-    "labctl.run.trials.engine",
     "labctl.workloads.registry",
 }
 """Modules that import more than the most: none may join them."""

@@ -15,12 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import HostError
+from labctl.base.events import Listener, Warned
+from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.base.wording import counted
 from labctl.collect.traces.guest_recorder import LIMIT_MIB as GUEST_MIB
 from labctl.collect.traces.perf_record import LIMIT_MIB as HOST_MIB
+from labctl.collect.traces.perf_record import NO_ROOM
 from labctl.host.doctor.model import MIB, size
+from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import RunFolder
+from labctl.study.plan import Plan
 from labctl.trace import files
 
 KEPT_MIB = 1024
@@ -55,6 +60,26 @@ def traced_bytes(folder: RunFolder) -> list[int]:
         for trial in folder.trial_folders()
     )
     return [taken for taken in sizes if taken]
+
+
+class BlockRoom:
+    """Decide block by block whether a run has room to trace: `is_enough`."""
+
+    def __init__(self, folder: RunFolder, plan: Plan, listener: Listener) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._listener = listener
+        self.is_enough = True
+
+    def look(self, block: int, todo: Sequence[PlannedTrial]) -> None:
+        """Look what is left for a block's trials. All of them or none: its arms are compared."""
+        if self._plan.collect is not Level.TRACE or not todo:
+            return
+        windows_s = [self._plan.workloads[trial.cell["workload"]].duration_s for trial in todo]
+        had_room, self.is_enough = self.is_enough, holds_block(self._folder, windows_s)
+        if had_room and not self.is_enough:
+            text = f"From block {block} on nothing is traced: {NO_ROOM} {MORE_ROOM}"
+            self._listener(Warned(text=text))
 
 
 def holds_block(folder: RunFolder, windows_s: Sequence[float]) -> bool:

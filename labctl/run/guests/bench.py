@@ -11,6 +11,8 @@ from typing import Any
 
 from labctl.base.channel import Channel, ClockReading
 from labctl.base.cpus import CpuSet
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.collector import ThreadRef
 from labctl.domain.asked import ExpectedThread
@@ -54,3 +56,12 @@ class Bench:
     boot: int = 0
     """Number of the boot that a guest comes from."""
     restored: bool = False
+
+    def serves(self) -> bool:
+        """Return whether the machine answers, and its threads are still what was asked: where
+        somebody has changed them, the trials that are left take another one."""
+        try:
+            self.channel.wait_ready(Deadline.after(30, "the machine's answer after a trial"))
+        except BrokenError:
+            return False
+        return bool(self.problems) or not self.misplaced()

@@ -13,6 +13,7 @@ from labctl.run.guests.boots import Boots
 from labctl.run.guests.lab import Lab
 from labctl.run.planning.reached import done, reached
 from labctl.run.resources.disks import Disks
+from labctl.run.trials.attempt import Attempts
 from labctl.run.trials.engine import Engine, WhyEnd
 from labctl.run.trials.post_boot import PostBootSetup
 from labctl.run.trials.proof import Proof, of_older_trials
@@ -71,7 +72,7 @@ def carry_out(
             folder,
             plan,
             boots,
-            calibrations,
+            Attempts(lab, folder, plan, calibrations),
             proof,
             fresh_boots=fresh_boots,
             why_end=why_end,

@@ -15,6 +15,8 @@ from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.events import Event, TrialEnded, Warned
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
+from labctl.run.guests.bench import Bench
+from labctl.run.trials import attempt
 from labctl.run.trials import engine as module
 from labctl.run.trials.engine import Engine
 from labctl.store.records.plan_record import PlannedTrial
@@ -108,8 +110,8 @@ class World:
             return self._bench(tuning.name)
 
         self.monkeypatch.setattr(module, "bench_of", bench_of)
-        self.monkeypatch.setattr(module, "run_trial", self._run_trial)
-        self.monkeypatch.setattr(module, "parse_trial", lambda folder, record: self.parse(record))
+        self.monkeypatch.setattr(attempt, "run_trial", self._run_trial)
+        self.monkeypatch.setattr(attempt, "parse_trial", lambda folder, record: self.parse(record))
 
     def engine(self, plan: Plan) -> Engine:
         path = self.results / "run"
@@ -121,8 +123,9 @@ class World:
         )
         parts: Any = None
         proof: Any = SimpleNamespace(check=lambda kind, channel: self.proven(len(self.benches)))
+        attempts = attempt.Attempts(lab, folder, plan, parts)
         return Engine(
-            lab, folder, plan, parts, parts, proof, fresh_boots=False, why_end=self.why_end
+            lab, folder, plan, parts, attempts, proof, fresh_boots=False, why_end=self.why_end
         )
 
     def _listen(self, event: Event) -> None:
@@ -135,13 +138,14 @@ class World:
             raise error
         self.benches.append(tuning)
         channel = SimpleNamespace(wait_ready=self._wait_ready)
-        bench = SimpleNamespace(
+        bench: Any = SimpleNamespace(
             kind=TUNINGS.get(tuning, Kind.GUEST),
             channel=channel,
             boot=int(tuning != "native"),
             problems=(),
             misplaced=lambda: self.misplaced(self.trials[-1][0]),
         )
+        bench.serves = lambda: Bench.serves(bench)
         try:
             yield bench
         finally:

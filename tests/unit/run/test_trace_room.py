@@ -23,7 +23,7 @@ from labctl.run.collectors.trace_room import (
     traced_bytes,
     warning,
 )
-from labctl.run.trials import engine
+from labctl.run.trials import attempt
 from labctl.store.run_folder import RunFolder
 from labctl.trace import files
 from tests.unit.run.engines import World, small_plan
@@ -183,7 +183,7 @@ def test_a_disk_that_fills_up_ends_tracing_with_a_block_and_not_within(
             free["mib"] = KEPT_MIB
         return world._run_trial(lab, bench, calibrations, request, folder)
 
-    monkeypatch.setattr(engine, "run_trial", run_trial)
+    monkeypatch.setattr(attempt, "run_trial", run_trial)
     world.engine(small_plan(blocks=3, collect=level)).run()
     assert traced == {1: {True}, 2: {True}, 3: {last}}
     said = [text for text in world.warnings() if "From block 3 on nothing is traced" in text]
