@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,6 @@ from labctl.trace.model import Nanoseconds, Trace
 from labctl.trace.preemption import who_ran
 from labctl.trace.spans import Kind, Spans, spans
 from labctl.trace.tracepoints import MIGRATE, SWITCH
-
-_PART = 30_000
-"""Waits that are put in order at a time: it bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,46 +97,36 @@ def schedule(
     result's: whether it slept or ran all along isn't known.
     """
     start_ns, end_ns = window or (trace.start_ns, trace.end_ns)
-    ran: dict[int, int] = {}
-    unknown: dict[int, int] = {}
-    unknown_ns: dict[int, int] = {}
-    off_cpu_ns: dict[int, int] = {}
-    seen: set[int] = set()
     most = len(trace.events[SWITCH]) if SWITCH in trace.events else 0
     waits = _Waits(most, with_cpus=preemptors)
+    sums = _Sums(start_ns, end_ns)
     for batch in spans(trace, tids):
-        inside = np.minimum(batch.end_ns, end_ns) - np.maximum(batch.start_ns, start_ns)
-        # One that lasts no time at all counts where it is.
-        is_inside = (batch.end_ns >= start_ns) & (batch.start_ns <= end_ns)
-        seen.update(np.unique(batch.tid).tolist())
-        _add(ran, batch.tid, inside, is_inside & (batch.kind == Kind.RAN))
-        is_off_cpu = is_inside & (batch.kind == Kind.OFF_CPU)
-        is_unknown = is_off_cpu | (is_inside & (batch.kind == Kind.UNKNOWN))
-        _add(off_cpu_ns, batch.tid, inside, is_off_cpu)
-        _add(unknown_ns, batch.tid, inside, is_unknown)
-        _add(unknown, batch.tid, np.ones_like(inside), is_unknown)
+        sums.add(batch)
         is_whole = (batch.start_ns >= start_ns) & (batch.end_ns <= end_ns)
-        waits.add(batch.where(batch.is_wait & is_whole))
+        waits.add(batch.where(np.flatnonzero(batch.is_wait & is_whole)))
     found = waits.ordered()
     by_preemptor = who_ran(trace, found) if preemptors else {}
     moved = _migrations(trace, start_ns, end_ns)
-    firsts = np.searchsorted(found.tid, sorted(seen), "left")
-    lasts = np.searchsorted(found.tid, sorted(seen), "right")
+    seen = sums.threads()
+    firsts = np.searchsorted(found.tid, [*seen], "left")
+    lasts = np.searchsorted(found.tid, [*seen], "right")
+    length_ns = np.subtract(found.end_ns, found.start_ns, out=found.end_ns)  # the ends are used
+    was_preempted = found.kind == Kind.PREEMPTED
     threads = {}
-    for tid, first, last in zip(sorted(seen), firsts, lasts, strict=True):
+    for (tid, total), first, last in zip(seen.items(), firsts, lasts, strict=True):
         threads[tid] = ThreadSchedule(
             tid=tid,
             name=trace.names.get(tid, ""),
-            on_cpu_ns=ran.get(tid, 0),
+            on_cpu_ns=total.ran_ns,
             delays=Delays(
                 start_ns=found.start_ns[first:last],
-                length_ns=found.end_ns[first:last] - found.start_ns[first:last],
-                was_preempted=found.kind[first:last] == Kind.PREEMPTED,
+                length_ns=length_ns[first:last],
+                was_preempted=was_preempted[first:last],
             ),
             migrations=moved.get(tid, 0),
-            unknown=unknown.get(tid, 0),
-            unknown_ns=unknown_ns.get(tid, 0),
-            may_have_run_ns=unknown_ns.get(tid, 0) - off_cpu_ns.get(tid, 0),
+            unknown=total.unknown,
+            unknown_ns=total.unknown_ns,
+            may_have_run_ns=total.unknown_ns - total.off_cpu_ns,
             preempted_by_ns=by_preemptor.get(tid, {}),
         )
     return Schedule(start_ns=start_ns, end_ns=end_ns, threads=threads, lost=trace.lost)
@@ -148,16 +136,51 @@ def has_switches(trace: Trace) -> bool:
     return SWITCH in trace.events and len(trace.events[SWITCH]) > 0
 
 
-def _add(
-    totals: dict[int, int], tid: NDArray[np.int32], value: Nanoseconds, chosen: NDArray[np.bool_]
-) -> None:
-    """Add each thread's values to its total. A sum of floats: exact below 2**53 ns, 104 days."""
-    if not chosen.any():
-        return
-    found, number = np.unique(tid[chosen], return_inverse=True)
-    sums = np.bincount(number, weights=value[chosen])
-    for one, total in zip(found.tolist(), sums.tolist(), strict=True):
-        totals[one] = totals.get(one, 0) + int(total)
+class _Sum(NamedTuple):
+    ran_ns: int
+    off_cpu_ns: int
+    unknown_ns: int
+    unknown: int
+
+
+class _Sums:
+    """Add up what each thread's spans come to within a window."""
+
+    def __init__(self, start_ns: int, end_ns: int) -> None:
+        self._start_ns, self._end_ns = start_ns, end_ns
+        self._tids: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        self._parts: list[NDArray[np.int64]] = [np.zeros((len(_Sum._fields), 0), np.int64)]
+
+    def add(self, batch: Spans) -> None:
+        """Take spans in order of threads."""
+        if not len(batch):
+            return
+        inside = np.minimum(batch.end_ns, self._end_ns)
+        inside -= np.maximum(batch.start_ns, self._start_ns)
+        # One that lasts no time at all counts where it is.
+        is_inside = inside >= 0
+        is_off_cpu = is_inside & (batch.kind == Kind.OFF_CPU)
+        is_unknown = is_off_cpu | (is_inside & (batch.kind == Kind.UNKNOWN))
+        firsts = np.append(0, np.flatnonzero(batch.tid[1:] != batch.tid[:-1]) + 1)
+        self._tids.append(batch.tid[firsts])
+        self._parts.append(
+            np.stack(
+                [
+                    np.add.reduceat(inside * (is_inside & (batch.kind == Kind.RAN)), firsts),
+                    np.add.reduceat(inside * is_off_cpu, firsts),
+                    np.add.reduceat(inside * is_unknown, firsts),
+                    np.add.reduceat(is_unknown, firsts, dtype=np.int64),
+                ]
+            )
+        )
+
+    def threads(self) -> dict[int, _Sum]:
+        """Return the sums by thread, in order."""
+        tids, number = np.unique(np.concatenate(self._tids), return_inverse=True)
+        sums = np.zeros((len(_Sum._fields), len(tids)), np.int64)
+        for total, parts in zip(sums, np.concatenate(self._parts, axis=1), strict=True):
+            np.add.at(total, number, parts)
+        return dict(zip(tids.tolist(), map(_Sum._make, sums.T.tolist()), strict=True))
 
 
 class _Waits:
@@ -174,30 +197,34 @@ class _Waits:
         }
         if with_cpus:
             self._columns["cpu"] = np.empty(most, np.int32)
-        self._count = 0
+        self._ends = [0]
 
     def add(self, batch: Spans) -> None:
-        new = slice(self._count, self._count + len(batch))
+        """Take waits in order of thread and time."""
+        new = slice(self._ends[-1], self._ends[-1] + len(batch))
         for name, column in self._columns.items():
             column[new] = getattr(batch, name)
-        self._count = new.stop
+        self._ends.append(new.stop)
 
     def ordered(self) -> Spans:
         """Return all of them, by thread and time: batches follow one another in time."""
-        tids = self._columns["tid"][: self._count]
-        highest = int(tids.max(initial=0))
-        counts = np.zeros(highest + 1, np.int64)
+        count = self._ends[-1]
+        tids = self._columns.pop("tid")[:count]
+        counts = np.zeros(int(tids.max(initial=0)) + 1, np.int64)
         for part in self._parts():
-            counts += np.bincount(tids[part], minlength=len(counts))
-        for name in [name for name in self._columns if name != "tid"]:
+            of_part = np.bincount(tids[part])
+            counts[: len(of_part)] += of_part
+        begins = np.cumsum(counts) - counts
+        columns: dict[str, NDArray[Any]] = {"cpu": np.broadcast_to(np.int32(-1), count)}
+        for name in [*self._columns]:
             # One column at a time is in memory twice.
-            column = self._columns[name]
-            self._columns[name] = np.empty_like(column[: self._count])
-            for part, places in self._places(tids, np.cumsum(counts) - counts):
-                self._columns[name][places] = column[part]
-        self._columns["tid"] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        nowhere = np.broadcast_to(np.int32(-1), self._count)
-        return Spans(**{"cpu": nowhere} | self._columns)
+            column = self._columns.pop(name)
+            columns[name] = np.empty(count, column.dtype)
+            for part, places in self._places(tids, begins.copy()):
+                columns[name][places] = column[part]
+        del tids
+        columns["tid"] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        return Spans(**columns)
 
     def _places(
         self, tids: NDArray[np.int32], following: NDArray[np.int64]
@@ -205,18 +232,17 @@ class _Waits:
         """Yield where each part's rows belong; `following`: where the next row of each thread
         does."""
         for part in self._parts():
-            order = np.argsort(tids[part], kind="stable")
-            found, firsts, counts = np.unique(
-                tids[part][order], return_index=True, return_counts=True
-            )
-            places = np.empty(len(order), np.int64)
-            places[order] = np.repeat(following[found] - firsts, counts) + np.arange(len(order))
+            own = tids[part]
+            firsts = np.append(0, np.flatnonzero(own[1:] != own[:-1]) + 1)
+            found, counts = own[firsts], np.diff(firsts, append=len(own))
+            places = np.repeat(following[found] - firsts, counts) + np.arange(len(own))
             following[found] += counts
             yield part, places
 
     def _parts(self) -> Iterator[slice]:
-        for first in range(0, self._count, _PART):
-            yield slice(first, min(first + _PART, self._count))
+        for first, last in pairwise(self._ends):
+            if first < last:
+                yield slice(first, last)
 
 
 def _migrations(trace: Trace, start_ns: int, end_ns: int) -> dict[int, int]:

@@ -11,19 +11,26 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.model import Gap, Nanoseconds, Trace
 from labctl.trace.numbering import Mask, Numbering
-from labctl.trace.tracepoints import STOPPED, SWITCH, WAKEUPS
-
-_BATCH = 30_000
-"""Switches that are worked on at a time: it bounds the memory."""
-
-_OUT, _OUT_RUNNABLE, _WAKE, _IN, _UNSEEN = range(5)
+from labctl.trace.records import (
+    BATCH,
+    IN,
+    OUT,
+    OUT_RUNNABLE,
+    UNSEEN,
+    WAKE,
+    Records,
+    batches,
+    by_thread,
+    chosen,
+    joined,
+)
+from labctl.trace.tracepoints import SWITCH
 
 
 class Kind(IntEnum):
@@ -70,21 +77,6 @@ class Spans:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
-    """Hold what happened to threads, as columns: `thread` is a number of ours."""
-
-    thread: NDArray[Any]
-    time_ns: Nanoseconds
-    what: NDArray[np.int8]
-    cpu: NDArray[np.int32]
-
-    def take(self, chosen: NDArray[Any]) -> _Records:
-        return _Records(
-            self.thread[chosen], self.time_ns[chosen], self.what[chosen], self.cpu[chosen]
-        )
-
-
 def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
     """Yield every thread's spans (or those of some threads) in batches, which follow one another in
     time.
@@ -97,132 +89,57 @@ def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
         return
     numbering = Numbering.of(trace, tids)
     gaps = _Gaps(trace.gaps)
-    held = _joined(_unseen(trace, numbering), _running_at_start(trace, numbering))
-    for records in _batches(trace, numbering):
-        merged = _joined(held, records)
-        # Twice a stable sort, by time and then by thread. The columns are in order already, which
-        # the first makes use of; of numbers of 16 bits the second is a radix sort.
-        order = np.argsort(merged.time_ns, kind="stable")
-        merged = merged.take(order[np.argsort(merged.thread[order], kind="stable")])
-        came_and_left = _came_and_left_at_once(merged)
-        if len(came_and_left):
-            order = np.arange(len(merged.thread))
-            order[came_and_left], order[came_and_left + 1] = came_and_left + 1, came_and_left
-            merged = merged.take(order)
+    held = joined(_unseen(trace, numbering), _running_at_start(trace, numbering))
+    for records in batches(trace, numbering):
+        merged = by_thread(held, records)
         is_told = _is_told_already(merged, gaps)
         if is_told.any():
             merged = merged.take(~is_told)
         yield _between(merged, gaps, numbering.tids, trace.every_switch)
-        is_last = np.ones(len(merged.thread), dtype=bool)
-        is_last[:-1] = merged.thread[1:] != merged.thread[:-1]
-        held = merged.take(is_last)
+        held = merged.take(merged.is_last)
     yield _at_end(held, trace, gaps, numbering.tids)
 
 
-def _batches(trace: Trace, numbering: Numbering) -> Iterator[_Records]:
-    switches = trace.events[SWITCH]
-    last = len(switches)
-    wakeups: list[tuple[Nanoseconds, NDArray[Any], NDArray[Any]]] = []
-    for name in WAKEUPS:
-        if name in trace.events:
-            events = trace.events[name]
-            wakeups.append((events.time_ns, events.fields["pid"], events.fields["target_cpu"]))
-    ends = [*range(_BATCH, last, _BATCH), last]
-    begin_ns: int | None = None
-    for end in ends:
-        end_ns = int(switches.time_ns[end - 1]) if end < last else None
-        part = _slice(switches.time_ns, begin_ns, end_ns)
-        time_ns, cpu = switches.time_ns[part], switches.cpu[part]
-        stopped = switches.fields["prev_state"][part] & STOPPED
-        out = np.where(stopped == 0, _OUT_RUNNABLE, _OUT).astype(np.int8)
-        left, next_up = switches.fields["prev_pid"][part], switches.fields["next_pid"][part]
-        # In the order in which things happen that have the same time.
-        columns = [_chosen(numbering, left, time_ns, out, cpu)]
-        for at_ns, pids, to in wakeups:
-            of = _slice(at_ns, begin_ns, end_ns)
-            columns.append(_chosen(numbering, pids[of], at_ns[of], _WAKE, to[of]))
-        columns.append(_chosen(numbering, next_up, time_ns, _IN, cpu))
-        yield _joined(*columns)
-        begin_ns = end_ns
-
-
-def _slice(time_ns: Nanoseconds, after_ns: int | None, until_ns: int | None) -> slice:
-    first = 0 if after_ns is None else int(np.searchsorted(time_ns, after_ns, "right"))
-    last = len(time_ns) if until_ns is None else int(np.searchsorted(time_ns, until_ns, "right"))
-    return slice(first, last)
-
-
-def _chosen(
-    numbering: Numbering, tids: NDArray[Any], time_ns: Nanoseconds, what: Any, cpu: NDArray[Any]
-) -> _Records:
-    number = numbering.number_of[tids]
-    chosen = number >= 0
-    told = np.broadcast_to(np.asarray(what, np.int8), len(tids))
-    return _Records(
-        number[chosen], time_ns[chosen], told[chosen], cpu[chosen].astype(np.int32, copy=False)
-    )
-
-
-def _joined(*parts: _Records) -> _Records:
-    return _Records(
-        np.concatenate([part.thread for part in parts]),
-        np.concatenate([part.time_ns for part in parts]),
-        np.concatenate([part.what for part in parts]),
-        np.concatenate([part.cpu for part in parts]),
-    )
-
-
-def _unseen(trace: Trace, numbering: Numbering) -> _Records:
+def _unseen(trace: Trace, numbering: Numbering) -> Records:
     """Return every thread, before anything is known about it."""
     count = len(numbering.tids)
-    return _Records(
+    return Records(
         np.arange(count, dtype=numbering.number_of.dtype),
         np.full(count, trace.start_ns, np.int64),
-        np.full(count, _UNSEEN, np.int8),
+        np.full(count, UNSEEN, np.int8),
         np.zeros(count, np.int32),
     )
 
 
-def _running_at_start(trace: Trace, numbering: Numbering) -> _Records:
+def _running_at_start(trace: Trace, numbering: Numbering) -> Records:
     switches = trace.events[SWITCH]
     first = _last_of_each(switches.cpu[::-1])
     first = len(switches) - 1 - first[first >= 0]
     cpus = switches.cpu[first]
     began = np.full(len(first), trace.start_ns, np.int64)
     left = switches.fields["prev_pid"][first]
-    return _chosen(numbering, left, began, _IN, cpus)
+    return chosen(numbering, left, began, IN, cpus)
 
 
 def _last_of_each(cpu: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the last index of each CPU from 0; -1 where there is none."""
     found = np.full(int(cpu.max()) + 1, -1, np.int32)
-    for first in range(0, len(cpu), _BATCH):
-        part = cpu[first : first + _BATCH]
+    for first in range(0, len(cpu), BATCH):
+        part = cpu[first : first + BATCH]
         # The last value of an index that is repeated holds (NumPy's "Assigning values to indexed
         # arrays").
         found[part] = np.arange(first, first + len(part), dtype=np.int32)
     return found
 
 
-def _came_and_left_at_once(records: _Records) -> NDArray[np.intp]:
-    """Return where a thread that didn't run leaves a CPU, and comes to it next at the same time: it
-    had come before it left."""
-    what, thread = records.what, records.thread
-    found = (what[1:-1] <= _OUT_RUNNABLE) & (what[2:] == _IN) & (thread[1:-1] == thread[2:])
-    found &= records.time_ns[1:-1] == records.time_ns[2:]
-    found &= (what[:-2] != _IN) & (thread[:-2] == thread[1:-1])
-    found &= records.cpu[1:-1] == records.cpu[2:]
-    return np.flatnonzero(found) + 1
-
-
-def _is_told_already(records: _Records, gaps: _Gaps) -> Mask:
+def _is_told_already(records: Records, gaps: _Gaps) -> Mask:
     """Wake-ups of threads that ran or were runnable: they cut short a thread's way to sleep, or
     come twice. After a gap they may be news."""
     is_told = np.zeros(len(records.thread), dtype=bool)
     is_told[1:] = (
-        (records.what[1:] == _WAKE)
-        & (records.what[:-1] != _OUT)
-        & (records.what[:-1] != _UNSEEN)
+        (records.what[1:] == WAKE)
+        & (records.what[:-1] != OUT)
+        & (records.what[:-1] != UNSEEN)
         & (records.thread[1:] == records.thread[:-1])
     )
     at = np.flatnonzero(is_told)
@@ -230,49 +147,49 @@ def _is_told_already(records: _Records, gaps: _Gaps) -> Mask:
     return is_told
 
 
-def _between(records: _Records, gaps: _Gaps, tids: NDArray[np.int32], every_switch: bool) -> Spans:
+def _between(records: Records, gaps: _Gaps, tids: NDArray[np.int32], every_switch: bool) -> Spans:
     first, then = records.what[:-1], records.what[1:]
     is_same = records.thread[1:] == records.thread[:-1]
-    slept = (first == _OUT) & (then == _WAKE)
+    slept = (first == OUT) & (then == WAKE)
     slept[slept] = ~gaps.between(records.time_ns[:-1][slept], records.time_ns[1:][slept])
     # Of who is seen to leave first, and to come never, events are missing before.
-    unseen = (first == _UNSEEN) & (then > _OUT_RUNNABLE)
+    unseen = (first == UNSEEN) & (then > OUT_RUNNABLE)
     at = np.flatnonzero(is_same & ~slept & ~unseen)
     first, then = first[at], then[at]
     start_ns, end_ns, cpu = records.time_ns[at], records.time_ns[at + 1], records.cpu[at]
     # Who slept at both ends of a gap may have run in it, and nowhere else.
-    sleeps = (first == _OUT) & (then == _WAKE)
+    sleeps = (first == OUT) & (then == WAKE)
     start_ns[sleeps], end_ns[sleeps] = gaps.within(start_ns[sleeps], end_ns[sleeps])
     kind = np.full(len(at), Kind.UNKNOWN, np.int8)
     stayed = cpu == records.cpu[at + 1]
-    ran = (first == _IN) & (then <= _OUT_RUNNABLE) & stayed
+    ran = (first == IN) & (then <= OUT_RUNNABLE) & stayed
     # What a CPU runs is for its own events to tell. Who waits may have run elsewhere in a gap.
     kind[ran & ~gaps.between_of(cpu, start_ns, end_ns)] = Kind.RAN
     bridged = gaps.between(start_ns, end_ns)
-    kind[(first == _OUT_RUNNABLE) & (then == _IN) & ~bridged] = Kind.PREEMPTED
-    kind[(first == _WAKE) & (then == _IN) & ~bridged] = Kind.WOKEN
+    kind[(first == OUT_RUNNABLE) & (then == IN) & ~bridged] = Kind.PREEMPTED
+    kind[(first == WAKE) & (then == IN) & ~bridged] = Kind.WOKEN
     if every_switch:
-        kind[(first == _OUT) & (then == _IN) & ~bridged] = Kind.OFF_CPU
+        kind[(first == OUT) & (then == IN) & ~bridged] = Kind.OFF_CPU
     return Spans(tid=tids[records.thread[at]], start_ns=start_ns, end_ns=end_ns, cpu=cpu, kind=kind)
 
 
-def _at_end(held: _Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
+def _at_end(held: Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
     """Return, for each thread, what its last event began."""
     end_ns = np.full(len(held.thread), trace.end_ns, np.int64)
     kind = np.full(len(held.thread), Kind.UNKNOWN, np.int8)
     switches = trace.events[SWITCH]
-    ran = np.flatnonzero(held.what == _IN)
+    ran = np.flatnonzero(held.what == IN)
     # Of a CPU that has gone to somebody else since, a switch is missing.
     last = _last_of_each(switches.cpu)[held.cpu[ran]]
     ran = ran[tids[held.thread[ran]] == switches.fields["next_pid"][last]]
     ran = ran[~gaps.between_of(held.cpu[ran], held.time_ns[ran], end_ns[ran])]
-    waits = (held.what == _OUT_RUNNABLE) | (held.what == _WAKE)
+    waits = (held.what == OUT_RUNNABLE) | (held.what == WAKE)
     kind[ran] = Kind.RAN
     kind[waits & ~gaps.between(held.time_ns, end_ns)] = Kind.UNFINISHED
     found = Spans(
         tid=tids[held.thread], start_ns=held.time_ns, end_ns=end_ns, cpu=held.cpu, kind=kind
     )
-    return found.where((held.what != _OUT) & (held.what != _UNSEEN))
+    return found.where((held.what != OUT) & (held.what != UNSEEN))
 
 
 class _Gaps:

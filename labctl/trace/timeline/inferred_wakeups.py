@@ -6,17 +6,20 @@ may be on another one, in its idle task, of which a kernel may tell nothing (`pe
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.keys import Keys
-from labctl.trace.model import Trace
+from labctl.trace.model import Events, Nanoseconds, Trace
+from labctl.trace.numbering import Numbering
+from labctl.trace.records import IN, OUT, OUT_RUNNABLE, WAKE, Records, batches, by_thread
 from labctl.trace.timeline.lane_spans import Holes
-from labctl.trace.tracepoints import STOPPED, SWITCH, WAKEUP, WAKEUPS, WAKING
+from labctl.trace.tracepoints import SWITCH, WAKEUP, WAKING
 
-_Keys = NDArray[np.int64]
+_NEVER = np.iinfo(np.int64).min
 
 
 def with_inferred_wakeups(trace: Trace) -> Trace:
@@ -26,62 +29,109 @@ def with_inferred_wakeups(trace: Trace) -> Trace:
     the other CPU took to answer."""
     if not {SWITCH, WAKING, WAKEUP} <= trace.events.keys() or not len(trace.events[SWITCH]):
         return trace
-    switches, waking = trace.events[SWITCH], trace.events[WAKING]
-    left, came = switches.fields["prev_pid"], switches.fields["next_pid"]
-    keys = Keys.of(np.concatenate((left, came)), trace)
-    if not keys.fits:
-        return trace
-    told_of = [trace.events[name] for name in WAKEUPS if name in trace.events]
-    outs, ins = keys.key(left, switches.time_ns), keys.key(came, switches.time_ns)
-    slept = np.sort(outs[(switches.fields["prev_state"] & STOPPED != 0) & (left != 0)])
-    by_in = np.argsort(ins, kind="stable")
-    outs, ins = np.sort(outs), ins[by_in]
-    told = _known(keys, [(one.fields["pid"], one.time_ns) for one in told_of])
-    asked = _known(keys, [(waking.fields["pid"], waking.time_ns)])
-    # Each sleep ends with the thread's next switch, and that is one to it.
-    place = np.minimum(np.searchsorted(ins, slept, "right"), len(ins) - 1)
-    woke = ins[place]
-    is_whole = (woke > slept) & (keys.number(woke) == keys.number(slept))
-    is_whole &= np.searchsorted(outs, woke) == np.searchsorted(outs, slept, "right")
-    is_whole &= np.searchsorted(told, woke, "right") == np.searchsorted(told, slept)
-    slept, place, woke = slept[is_whole], place[is_whole], woke[is_whole]
-    # What was asked for before it last came, or was woken, is answered.
-    begin = keys.number(slept) * keys.length_ns - 1
-    came_at, left_at = _before(ins, slept), _before(outs, slept - 1)
-    since = np.maximum(begin, np.maximum(came_at, _before(told, slept)))
-    # Where a switch to it is missing, so may be what answered.
-    since = np.where((left_at > begin) & (left_at > came_at), slept - 1, since)
-    first = np.searchsorted(asked, since, "right")
-    request = np.append(asked, np.iinfo(np.int64).max)[first]
-    at_ns, until_ns = keys.time_ns(np.maximum(request, slept)), keys.time_ns(woke)
-    found = (request < woke) & (
-        Holes.of(trace.gaps).of_spans(keys.time_ns(slept), until_ns)[0] == until_ns
+    numbering = Numbering.of(trace)
+    parts = list(_unexplained(trace, numbering))
+    sleeps = _Sleeps(
+        *(np.concatenate([getattr(p, n) for p in parts]) for n in _Sleeps.__dataclass_fields__)
     )
-    if not found.any():
+    if not len(sleeps.thread):
         return trace
-    row = by_in[place[found]]
-    order = np.argsort(at_ns[found], kind="stable")
-    row = row[order]
-    events = trace.events[WAKEUP].with_more(
-        at_ns[found][order],
-        switches.cpu[row],
-        0,
-        {"pid": came[row], "target_cpu": switches.cpu[row]},
-    )
+    sleeps = sleeps.take(np.lexsort((sleeps.start_ns, sleeps.thread)))
+    request_ns = _first_requests(trace.events[WAKING], numbering, sleeps)
+    asked = request_ns < sleeps.end_ns
+    asked &= Holes.of(trace.gaps).of_spans(sleeps.start_ns, sleeps.end_ns)[0] == sleeps.end_ns
+    if not asked.any():
+        return trace
+    sleeps = sleeps.take(asked)
+    at_ns = np.maximum(request_ns[asked], sleeps.start_ns)
+    order = np.argsort(at_ns, kind="stable")
+    cpu = sleeps.cpu[order]
+    who = numbering.tids[sleeps.thread[order]]
+    events = trace.events[WAKEUP].with_more(at_ns[order], cpu, 0, {"pid": who, "target_cpu": cpu})
     return replace(trace, events={**trace.events, WAKEUP: events})
 
 
-def _known(keys: Keys, parts: list[tuple[NDArray[np.int64] | NDArray[np.int32], _Keys]]) -> _Keys:
-    """Return what happened to threads that switches tell of, in order."""
-    found = [np.zeros(0, dtype=np.int64)]
-    for pids, time_ns in parts:
-        own = np.isin(pids, keys.things)
-        found.append(keys.key(pids[own], time_ns[own]))
-    return np.sort(np.concatenate(found))
+@dataclass(frozen=True, slots=True)
+class _Sleeps:
+    """Hold sleeps that ended without a wake-up, as columns. `since_ns`: what was asked for up to
+    then is answered. `cpu`: where the thread came to after it."""
+
+    thread: NDArray[Any]
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    since_ns: Nanoseconds
+    cpu: NDArray[np.int32]
+
+    def take(self, chosen: NDArray[Any]) -> _Sleeps:
+        return _Sleeps(*(getattr(self, name)[chosen] for name in _Sleeps.__dataclass_fields__))
 
 
-def _before(known: _Keys, wanted: _Keys) -> _Keys:
-    """Return the last of the known at or before each; -1 for none. It may be another thread's."""
-    at = np.searchsorted(known, wanted, "right") - 1
-    found: _Keys = np.where(at >= 0, np.append(known, -1)[at], -1)
+def _unexplained(trace: Trace, numbering: Numbering) -> Iterator[_Sleeps]:
+    """Yield the sleeps of each batch."""
+    count = len(numbering.tids)
+    known = {what: np.full(count, _NEVER) for what in (IN, OUT, WAKE)}
+    none = np.zeros(0, np.int64)
+    held = Records(
+        none.astype(numbering.number_of.dtype), none, none.astype(np.int8), none.astype(np.int32)
+    )
+    for batch in batches(trace, numbering):
+        merged = by_thread(held, batch)
+        held = merged.take(merged.is_last)
+        yield _of_batch(merged, known)
+        for what, moments in known.items():
+            own = np.flatnonzero(_is_what(merged, what))
+            moments[merged.thread[own]] = merged.time_ns[own]  # of equal indices the last one holds
+
+
+def _of_batch(records: Records, known: dict[int, Nanoseconds]) -> _Sleeps:
+    """Return the sleeps that end with a record of these. `known`: when each thread came, left and
+    was woken last, before them."""
+    what, thread, time_ns = records.what, records.thread, records.time_ns
+    at = np.flatnonzero(
+        (what[:-1] == OUT)
+        & (what[1:] == IN)
+        & (thread[1:] == thread[:-1])
+        & (time_ns[1:] > time_ns[:-1])
+    )
+    came_ns, left_ns, told_ns = (
+        _last_before(records, what, at, known[what]) for what in (IN, OUT, WAKE)
+    )
+    # Where a switch to it is missing, so may be what answered.
+    answered_ns = np.where(left_ns > came_ns, time_ns[at] - 1, np.maximum(came_ns, told_ns))
+    return _Sleeps(thread[at], time_ns[at], time_ns[at + 1], answered_ns, records.cpu[at + 1])
+
+
+def _last_before(
+    records: Records, what: int, at: NDArray[np.intp], known_ns: Nanoseconds
+) -> Nanoseconds:
+    """Return when the threads of the records `at` last did this before."""
+    own = np.flatnonzero(_is_what(records, what))
+    place = np.searchsorted(own, at) - 1
+    last = np.append(own, 0)[place]
+    is_here = (place >= 0) & (records.thread[last] == records.thread[at])
+    found: Nanoseconds = np.where(is_here, records.time_ns[last], known_ns[records.thread[at]])
+    return found
+
+
+def _is_what(records: Records, what: int) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = records.what == what
+    return found | (records.what == OUT_RUNNABLE) if what == OUT else found
+
+
+def _first_requests(waking: Events, numbering: Numbering, sleeps: _Sleeps) -> Nanoseconds:
+    """Return when each of these threads was first asked to wake up since it had been answered;
+    int64's largest where it wasn't. `sleeps` are in order of thread."""
+    found = np.full(len(sleeps.thread), np.iinfo(np.int64).max)
+    threads, firsts = np.unique(sleeps.thread, return_index=True)
+    place = np.full(len(numbering.tids) + 1, -1, numbering.number_of.dtype)  # and for none: -1
+    place[threads] = np.arange(len(threads))
+    number = place[numbering.number_of[numbering.within(waking.fields["pid"])]]
+    own = np.flatnonzero(number >= 0)
+    order = own[np.argsort(number[own], kind="stable")]
+    ends = np.cumsum(np.bincount(number[own], minlength=len(threads)))
+    for nth, (first, last) in enumerate(zip(firsts, [*firsts[1:], len(found)], strict=True)):
+        times = waking.time_ns[order[ends[nth - 1] if nth else 0 : ends[nth]]]
+        if len(times):
+            after = np.searchsorted(times, sleeps.since_ns[first:last], "right")
+            found[first:last] = np.append(times, found[first])[after]
     return found

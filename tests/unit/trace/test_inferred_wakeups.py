@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from labctl.trace import records
 from labctl.trace.model import Gap, Trace
+from labctl.trace.perf.perfdata import read_trace
 from labctl.trace.sched import ThreadSchedule, schedule
 from labctl.trace.timeline.inferred_wakeups import with_inferred_wakeups
-from labctl.trace.tracepoints import WAKEUP
+from labctl.trace.tracepoints import SWITCH, WAKEUP, WAKEUP_NEW, WAKING
 from tests.unit.trace.schedules import PREEMPTED, RUNNABLE, SLEEPS, Switch, Wakeup, trace
+from tests.unit.trace.simulated import Machine
 
 VCPU, HOG = 100, 200
 
@@ -94,3 +101,25 @@ def test_traces_that_lack_what_it_takes_stay_as_they_are() -> None:
     assert with_inferred_wakeups(empty) is empty
     whole = asleep_from_10_to_42(told=[(40, VCPU, 1)])
     assert with_inferred_wakeups(whole) is whole
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7])
+@pytest.mark.parametrize("seed", range(5))
+def test_where_batches_end_makes_no_difference(
+    batch: int, seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine.started(seed)
+    machine.play(300)
+    path = tmp_path / "perf.data"
+    path.write_bytes(machine.file(silent=(0,)))
+    made = read_trace(
+        path,
+        {
+            SWITCH: ("prev_pid", "prev_state", "next_pid"),
+            **dict.fromkeys((WAKEUP, WAKEUP_NEW, WAKING), ("pid", "target_cpu")),
+        },
+    )
+    whole = wakeups(made)
+    assert len(whole) > len(made.events[WAKEUP])
+    monkeypatch.setattr(records, "BATCH", batch)
+    assert wakeups(made) == whole

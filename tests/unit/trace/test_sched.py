@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labctl.trace import spans as spans_module
+from labctl.trace import preemption, records
 from labctl.trace.model import Gap, Trace
 from labctl.trace.sched import Delays, Schedule, has_switches, schedule
 from labctl.trace.spans import Kind, spans
@@ -320,7 +320,9 @@ def told(found: Schedule, tid: int) -> tuple[int, int, dict[int, int]]:
 def test_columns_tell_the_same_as_going_from_moment_to_moment(
     seed: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans_module, "_BATCH", batch)
+    monkeypatch.setattr(records, "BATCH", batch)
+    monkeypatch.setattr(preemption, "_PART", batch)
+    monkeypatch.setattr(preemption, "_CELLS", batch)
     made = random_schedule(seed)
     found = schedule(made)
     expected = stepwise(made)
