@@ -6,10 +6,10 @@ that counts against it; rates, each over a window of its own, would lose the dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from labctl.collect import side, snapshots
-from labctl.collect.collector import Source
+from labctl.collect.collector import RawTrial, Source
 from labctl.collect.counters import perf_stat
 from labctl.collect.known import Known, MissingReadingError
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
@@ -25,18 +25,13 @@ _PER_OPERATION = {
 theirs is `host_window`."""
 
 
-def per_operation_readings(
-    readings: Sequence[Reading], *, rate_metric: str | None, kind: str
-) -> Iterator[Reading]:
+def per_operation_readings(trial: RawTrial) -> Iterator[Reading]:
     """Return ops_per_cpu_s, exits_per_op, cycles_per_op and misses per operation from a trial's
-    other readings, and exits by reason per operation where they are known.
-
-    `rate_metric`: the workload's; None for one that runs at a fixed pace.
-    """
-    known = Known(readings)
+    other readings, and exits by reason per operation where they are known."""
+    known = Known(trial.readings)
 
     def operations() -> float:
-        if rate_metric is None:
+        if trial.rate_metric is None:
             raise MissingReadingError("the workload runs at a fixed pace.")
         return known.positive("operations")
 
@@ -45,22 +40,22 @@ def per_operation_readings(
 
     yield _reading(
         "ops_per_cpu_s",
-        lambda: operations() / known.all_cpu_s(kind),
-        side.RAW if kind == "native" else snapshots.RAW,
+        lambda: operations() / known.all_cpu_s(trial.kind),
+        side.RAW if trial.kind == "native" else snapshots.RAW,
     )
     yield _reading(
         "exits_per_op",
         lambda: known.value("exits") * known.value("host_window") / operations(),
         snapshots.RAW,
     )
-    yield from _breakdown(readings, known, operations)
+    yield from _breakdown(trial.readings, known, operations)
     # Stands beside IPC, which spinning raises (METHOD rule 12).
     yield _reading(
         "cycles_per_op",
         lambda: known.value("user_cycles") / operations(),
         perf_stat.RAW,
     )
-    for missed in readings:
+    for missed in trial.readings:
         if isinstance(missed, Sample) and missed.metric in _MISSES:
             yield _reading(
                 f"{missed.metric}_per_op",
@@ -70,13 +65,13 @@ def per_operation_readings(
             )
 
 
-def net_readings(readings: Iterable[Reading], *, kind: str) -> Iterator[Reading]:
+def net_readings(trial: RawTrial) -> Iterator[Reading]:
     """Return vcpu_cpu_net: CPU time of the vCPU threads without KVM's halt polling (METHOD rule
     14).
     """
-    if kind != "guest":
+    if trial.kind != "guest":
         return
-    known = Known(readings)
+    known = Known(trial.readings)
     yield _reading(
         "vcpu_cpu_net",
         lambda: (
@@ -121,11 +116,6 @@ def _reading(
         return Unavailable(metric=sample_key(metric, labels), reason=str(error))
 
 
-NET = Source(order=110, parse=lambda trial: net_readings(trial.readings, kind=trial.kind))
-PER_OPERATION = Source(
-    order=150,
-    parse=lambda trial: per_operation_readings(
-        trial.readings, rate_metric=trial.rate_metric, kind=trial.kind
-    ),
-)
+NET = Source(order=110, parse=net_readings)
+PER_OPERATION = Source(order=150, parse=per_operation_readings)
 """Last: it divides what the others found."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
-from labctl.collect.collector import Collector, why_no_image
+from labctl.collect.collector import Collector, RawTrial, why_no_image
 from labctl.collect.known import Known, MissingReadingError
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
@@ -103,35 +103,28 @@ def tsc_hz(cpuinfo: str, tsc_freq_khz: str | None = None) -> float | None:
     return rate if rate > 0 else None
 
 
-def parse(
-    raw: TrialFolder,
-    readings: Iterable[Reading],
-    *,
-    calibratable: bool,
-    rate_metric: str | None,
-    kind: str,
-) -> Iterator[Reading]:
+def parse(trial: RawTrial) -> Iterator[Reading]:
     """Return ipc{source=calibrated}: user instructions per reference cycle of busy CPU time.
 
-    `readings`: the trial's others; of them `operations` and the CPU time of the vCPU threads
-    (natively of the workload). Raises BrokenError when calibration.json isn't whole.
+    It takes `operations` and the CPU time of the vCPU threads (natively of the workload) from the
+    trial's other readings. Raises BrokenError when calibration.json isn't whole.
     """
-    if not calibratable or rate_metric is None:
+    if not trial.calibratable or trial.rate_metric is None:
         yield _unavailable(
             "this workload waits or does I/O: its instructions per operation are no constant."
         )
         return
-    if not raw.has(RAW):
+    if not trial.folder.has(RAW):
         yield _unavailable("its instructions per operation were not counted on this side.")
         return
-    per_operation, reference_hz = _calibration(raw)
+    per_operation, reference_hz = _calibration(trial.folder)
     if reference_hz is None:
         yield _unavailable("the rate of the host's time-stamp counter is not known.")
         return
-    known = Known(readings)
+    known = Known(trial.readings)
     try:
         instructions = per_operation * known.value("operations")
-        cycles = reference_hz * known.workload_cpu_s(kind)
+        cycles = reference_hz * known.workload_cpu_s(trial.kind)
     except MissingReadingError as error:
         yield _unavailable(str(error))
         return
@@ -166,12 +159,6 @@ CALIBRATED = Collector(
     gives="IPC without a PMU",
     why_unavailable=why_no_image,
     raw=(RAW,),
-    parse=lambda trial: parse(
-        trial.folder,
-        trial.readings,
-        calibratable=trial.calibratable,
-        rate_metric=trial.rate_metric,
-        kind=trial.kind,
-    ),
+    parse=parse,
 )
 """Counted once per image (`run/collectors/calibrate.py`), and stored with each trial."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from labctl.base.errors import UsageError
 from labctl.base.percentiles import SAMPLES_BEYOND
-from labctl.collect.collector import Source
+from labctl.collect.collector import RawTrial, Source
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.trace import files
 from labctl.trace.timeline.lanes import Timeline
 from labctl.trace.timeline.nested import timeline_of_files
-from labctl.trace.timeline.recordings import Traces
 
 SEEN = "wakeups_traced"
 SHARES = ("late_host_share", "late_exit_share", "late_queue_share")
@@ -24,36 +23,28 @@ _IMPOSSIBLE = {
 }
 
 
-def parse(
-    traces: Traces,
-    *,
-    program: str,
-    kind: str,
-    accelerator: str,
-    own: Collection[Reading] = (),
-) -> Iterator[Reading]:
+def parse(trial: RawTrial) -> Iterator[Reading]:
     """Return the share of the workload's wake-ups that the traces cover, and the shares of time of
     the latest 5 %; nothing for a trial without a trace.
 
-    `program`: the workload's; `kind`: "guest" or "native"; `accelerator`: "kvm" or "tcg"; `own`:
-    the readings of its own output. Raises BrokenError when a file of labctl's own isn't whole.
+    Raises BrokenError when a file of labctl's own isn't whole.
     """
-    if traces.host is None and traces.guest is None:
+    if trial.traces.host is None and trial.traces.guest is None:
         return
     try:
-        timeline = timeline_of_files(traces, program, own)
+        timeline = timeline_of_files(trial.traces, trial.program, trial.own)
     except UsageError as error:
         reason = f"{error.message}."
         yield from (Unavailable(metric=metric, reason=reason) for metric in (SEEN, *SHARES))
         return
-    source = files.HOST if kind == "native" else files.GUEST
+    source = files.HOST if trial.kind == "native" else files.GUEST
     coverage = timeline.coverage
     if coverage is None:
         yield Unavailable(metric=SEEN, reason=_problems(timeline))
     else:
         yield sample(SEEN, coverage.seen / coverage.total, source=source)
     late = round(timeline.figures.get("late_wakeups", 0))
-    impossible = _IMPOSSIBLE.get("native" if kind == "native" else accelerator, {})
+    impossible = _IMPOSSIBLE.get("native" if trial.kind == "native" else trial.accelerator, {})
     for metric in SHARES:
         if metric in impossible:
             yield Unavailable(metric=metric, reason=impossible[metric])
@@ -81,14 +72,5 @@ def _problems(timeline: Timeline) -> str:
     return " ".join(timeline.problems) or "no wake-up of the workload was recorded."
 
 
-LATE_WAKEUPS = Source(
-    order=90,
-    parse=lambda trial: parse(
-        trial.traces,
-        program=trial.program,
-        kind=trial.kind,
-        accelerator=trial.accelerator,
-        own=trial.own,
-    ),
-)
+LATE_WAKEUPS = Source(order=90, parse=parse)
 """Made of the traces of both sides."""

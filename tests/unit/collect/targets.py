@@ -1,4 +1,4 @@
-"""What collectors attach to, without a machine."""
+"""What collectors attach to and are parsed from, without a machine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from labctl.base.channel import Channel
 from labctl.base.tuning import Kind
-from labctl.collect.collector import Target
+from labctl.collect.collector import RawTrial, Target
 from labctl.store.trial import TrialFolder
+from labctl.trace.timeline.recordings import Traces
 
 CPUS = frozenset(os.sched_getaffinity(0))
 
@@ -41,3 +42,17 @@ def target(folder: TrialFolder | Path, **given: Any) -> Target:
     }
     made = folder if isinstance(folder, TrialFolder) else TrialFolder(folder)
     return Target(folder=made, **{**defaults, **given})
+
+
+def raw_trial(folder: TrialFolder | Path, **given: Any) -> RawTrial:
+    """A trial of sysbench in an emulated guest that has no readings yet, but for what is given."""
+    made = folder if isinstance(folder, TrialFolder) else TrialFolder(folder)
+    defaults: dict[str, Any] = {
+        "kind": "guest",
+        "accelerator": "tcg",
+        "program": "sysbench-cpu",
+        "calibratable": True,
+        "rate_metric": "events_per_s",
+        "own": (),
+    }
+    return RawTrial(folder=made, traces=Traces(made), **{**defaults, **given})

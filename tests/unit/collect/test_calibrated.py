@@ -8,6 +8,7 @@ from labctl.base.errors import BrokenError
 from labctl.collect.counters import calibrated
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
+from tests.unit.collect.targets import raw_trial
 from tests.unit.collect.trials import reasons, recorded, sample, trial, values
 
 FEW = recorded("callgrind-3.19.0-sysbench-50-events.txt")
@@ -26,8 +27,8 @@ def _parse(
     folder: Path, count: Any = COUNT, readings: list[Reading] | None = None, **more: Any
 ) -> list[Reading]:
     raw = TrialFolder(folder) if count is None else trial(folder, calibration=count)
-    options = {"calibratable": True, "rate_metric": "events_per_s", "kind": "guest", **more}
-    return list(calibrated.parse(raw, GUEST if readings is None else readings, **options))
+    readings = GUEST if readings is None else readings
+    return list(calibrated.parse(raw_trial(raw, readings=readings, **more)))
 
 
 def test_starting_up_cancels_out_of_two_recorded_counts() -> None:

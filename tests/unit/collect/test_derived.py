@@ -1,8 +1,14 @@
+from pathlib import Path
+
 import pytest
 
 from labctl.collect.derived import net_readings, per_operation_readings
 from labctl.store.samples import Reading, Unavailable
+from tests.unit.collect.targets import raw_trial
 from tests.unit.collect.trials import reasons, sample, values
+
+NOWHERE = Path("/nowhere")
+"""What is made of readings reads no file."""
 
 # A program that did its 2000 operations within 2 s, and took 4 s with starting and ending.
 GUEST: list[Reading] = [
@@ -23,7 +29,9 @@ GUEST: list[Reading] = [
 def _derive(
     readings: list[Reading], rate: str | None = "iops", kind: str = "guest"
 ) -> list[Reading]:
-    return list(per_operation_readings(readings, rate_metric=rate, kind=kind))
+    return list(
+        per_operation_readings(raw_trial(NOWHERE, readings=readings, rate_metric=rate, kind=kind))
+    )
 
 
 def _without(key: str) -> list[Reading]:
@@ -131,12 +139,12 @@ def test_halt_polling_is_taken_from_the_time_of_the_vcpus() -> None:
         sample("halt_poll_time{result=success}", 0.05),
         sample("halt_poll_time{result=fail}", 0.1),
     ]
-    found = values(list(net_readings([*GUEST, *polls], kind="guest")))
+    found = values(list(net_readings(raw_trial(NOWHERE, readings=[*GUEST, *polls]))))
     assert found == {"vcpu_cpu_net": pytest.approx(0.1)}
 
 
 def test_without_halt_polls_the_net_time_is_unavailable_with_their_reason() -> None:
     emulated = Unavailable(metric="halt_poll_time", reason="emulated: no VM exits.")
-    readings = list(net_readings([*GUEST, emulated], kind="guest"))
+    readings = list(net_readings(raw_trial(NOWHERE, readings=[*GUEST, emulated])))
     assert reasons(readings) == {"vcpu_cpu_net": "emulated: no VM exits."}
-    assert list(net_readings([], kind="native")) == []
+    assert list(net_readings(raw_trial(NOWHERE, kind="native"))) == []

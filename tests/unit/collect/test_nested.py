@@ -19,6 +19,7 @@ from labctl.trace import files
 from labctl.trace.model import Trace
 from labctl.trace.timeline.recordings import Traces
 from labctl.trace.tracepoints import TIMER_START
+from tests.unit.collect.targets import raw_trial
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NATIVE = FIXTURES / "perf-6.1-native-cyclictest"
@@ -45,7 +46,7 @@ def native(tmp_path: Path) -> TrialFolder:
 
 
 def parse(raw: TrialFolder, kind: str, accelerator: str) -> Iterator[Reading]:
-    return nested.parse(Traces(raw), program="cyclictest", kind=kind, accelerator=accelerator)
+    return nested.parse(raw_trial(raw, program="cyclictest", kind=kind, accelerator=accelerator))
 
 
 def reasons(raw: TrialFolder, kind: str, accelerator: str) -> dict[str, str]:
@@ -134,9 +135,7 @@ def test_what_the_program_counts_itself_is_held_against_the_trace(
         Sample(metric=metric, value=value, unit=unit, better=Better.LOWER, source="x")
         for metric, value, unit in told
     ]
-    readings = nested.parse(
-        Traces(native), program="cyclictest", kind="native", accelerator="tcg", own=own
-    )
+    readings = nested.parse(raw_trial(native, program="cyclictest", kind="native", own=own))
     found = {reading.metric: reading for reading in readings}
     seen, share = found[SEEN], found["late_queue_share"]
     assert isinstance(seen, Sample)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labctl.base.levels import Level
+from labctl.base.process import running
 from labctl.base.tuning import Kind
 from labctl.collect.collector import Attaching, Collector, Snapshot, Target
 from labctl.collect.table import COLLECTORS, RECORDERS, SOURCES
 from labctl.run.collectors import collecting as engine
 from labctl.run.collectors.collecting import collecting
+from labctl.run.guests.threads import labctl_threads
 from tests.unit.collect.targets import target
 
 
@@ -96,3 +100,19 @@ def test_collectors_are_listed_by_level_and_parsed_in_their_order() -> None:
 
 def test_what_records_for_a_trial_is_no_stranger() -> None:
     assert {"perf", "bpftrace"} <= RECORDERS
+
+
+def test_what_a_program_of_that_name_takes_is_labctls_own(tmp_path: Path) -> None:
+    shutil.copy("/bin/sleep", tmp_path / "bpftrace")
+    argvs = ((str(tmp_path / "bpftrace"), "60"), ("/bin/sleep", "60"))
+    with ExitStack() as stack:
+        recorder, other = (stack.enter_context(running(argv)) for argv in argvs)
+        while _name(recorder.pid) != "bpftrace":
+            time.sleep(0.01)
+        ours = {thread.pid for thread in labctl_threads()}
+    assert recorder.pid in ours
+    assert other.pid not in ours
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
