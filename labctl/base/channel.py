@@ -383,7 +383,7 @@ class Execution:
                 stderr=files.pop(".stderr", b""),
                 files=files,
                 duration_s=duration_s,
-                side={
+                counts={
                     "duration_s": duration_s,
                     "returncode": returncode,
                     "pid": self.pid,

@@ -22,7 +22,7 @@ class CommandResult:
     """Hold what one command did on its machine.
 
     `duration_s` is CLOCK_MONOTONIC of that machine from before the fork to after the wait.
-    `side` holds what that machine's kernel counted meanwhile, as the runner read it before and
+    `counts` holds what that machine's kernel counted meanwhile, as the runner read it before and
     after: see `labctl/base/runner_program.py`.
     """
 
@@ -31,4 +31,4 @@ class CommandResult:
     stderr: bytes
     files: Mapping[str, bytes]
     duration_s: float
-    side: Mapping[str, Any]
+    counts: Mapping[str, Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from labctl.collect import side, snapshots
+from labctl.collect import runner_counts, snapshots
 from labctl.collect.collector import RawTrial, Source
 from labctl.collect.counters import perf_stat
 from labctl.collect.known import Known, MissingReadingError
@@ -41,7 +41,7 @@ def per_operation_readings(trial: RawTrial) -> Iterator[Reading]:
     yield _reading(
         "ops_per_cpu_s",
         lambda: operations() / known.all_cpu_s(trial.kind),
-        side.RAW if trial.kind == "native" else snapshots.RAW,
+        runner_counts.RAW if trial.kind == "native" else snapshots.RAW,
     )
     yield _reading(
         "exits_per_op",

@@ -119,17 +119,18 @@ def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
             f"{raw.path / files.CLOCKS}: expected readings of two clocks, found something else "
             f"({error!r})"
         ) from error
-    if isinstance(found, str) or not raw.has(files.CLOCK_DISCIPLINE):
+    name = files.stored(raw, files.CLOCK_DISCIPLINE)
+    if isinstance(found, str) or not raw.has(name):
         return found
-    data = raw.read_json(files.CLOCK_DISCIPLINE)
+    data = raw.read_json(name)
     try:
-        steered = [
+        disciplined = [
             ClockDiscipline(ppm=float(e["ppm"]), pending_ns=int(e["pending_ns"])) for e in data
         ]
-        return replace(found, error_ns=found.error_ns + bent_ns(steered, found))
+        return replace(found, error_ns=found.error_ns + bent_ns(disciplined, found))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenError(
-            f"{raw.path / files.CLOCK_DISCIPLINE}: expected how the host's clock was steered, "
+            f"{raw.path / name}: expected the discipline of the host's clock, "
             f"found something else ({error!r})"
         ) from error
 

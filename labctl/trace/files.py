@@ -5,7 +5,7 @@ from __future__ import annotations
 from labctl.store.trial import TrialFolder
 
 FOLDER = "trace"
-SIDE = "side.json"
+RUNNER = "runner.json"
 """Counts and times from the machine's own runner, in each trial at any level."""
 HOST = "trace/host.perf.data"
 """perf's own file; the host's scheduler and KVM events, times of its CLOCK_MONOTONIC."""
@@ -16,13 +16,22 @@ THREADS = "trace/threads.json"
 CLOCKS = "trace/clocks.json"
 """Readings of both clocks, before and after the window: a list of {asked_ns, machine_ns,
 answered_ns}, of which the first and the last are the host's."""
-CLOCK_DISCIPLINE = "trace/steering.json"
+CLOCK_DISCIPLINE = "trace/clock-discipline.json"
 """Discipline of the host's clock at these two moments, where the kernel reports it: a list of {ppm,
 pending_ns}."""
 EXITS = "trace/exits.json"
 """VM exits by reason, and those that went on to QEMU."""
 PROBLEMS = "trace/problems.json"
 """Reasons why collectors recorded nothing, by name."""
+
+_FORMER = {RUNNER: "side.json", CLOCK_DISCIPLINE: "trace/steering.json"}
+"""Names that these files had before 0.1.0 was released; runs that have them stay readable."""
+
+
+def stored(folder: TrialFolder, name: str) -> str:
+    """Return the file's name in a trial's folder: the former one where only that is there."""
+    former = _FORMER[name]
+    return former if folder.has(former) and not folder.has(name) else name
 
 
 def has_trace(folder: TrialFolder) -> bool:

@@ -96,7 +96,8 @@ class Window:
 def stored_window(raw: TrialFolder) -> Window:
     """Read a trial's window. Raises BrokenError naming the file when it is missing or isn't what
     the runner wrote."""
-    data: Any = raw.read_json(files.SIDE)
+    name = files.stored(raw, files.RUNNER)
+    data: Any = raw.read_json(name)
     try:
         # Its counters are read when the workload has ended; before, it waits for others to attach.
         end_ns = int(data["after"]["monotonic_ns"])
@@ -106,7 +107,7 @@ def stored_window(raw: TrialFolder) -> Window:
             raise ValueError(f"from {start_ns} to {end_ns} ns")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenError(
-            f"{raw.path / files.SIDE}: expected the workload's pid, duration and clock from the "
+            f"{raw.path / name}: expected the workload's pid, duration and clock from the "
             f"runner, found something else ({error!r})"
         ) from error
     return Window(pid=pid, start_ns=start_ns, end_ns=end_ns)

@@ -97,7 +97,7 @@ def test_the_guests_trace_holds_all_of_the_measured_window(traced: Traced) -> No
     assert noted_problem(traced.guest, GUEST_TRACE) is None
     found = stored_clock_map(traced.guest)
     assert isinstance(found, ClockMap)
-    side = traced.guest.read_json("side.json")
+    side = traced.guest.read_json("runner.json")
     assert found.at_ns < side["before"]["monotonic_ns"] < side["after"]["monotonic_ns"]
     assert side["after"]["monotonic_ns"] < found.until_ns
 

@@ -45,7 +45,7 @@ def _check_contents(bundle: Bundle) -> None:
     trials = [name for name in bundle.files if name.endswith("/trial.json")]
     cells = [json.loads(bundle.files[name])["cell"]["tuning"] for name in trials]
     assert set(cells) == {"native", "baseline", "control", "handicap", "pinned"}
-    for name in ("host.json", "stdout.txt", "side.json", "live.xml"):
+    for name in ("host.json", "stdout.txt", "runner.json", "live.xml"):
         assert any(path.endswith(name) for path in bundle.files)
     assert b"processor" in bundle.files["kernel/proc/cpuinfo"]
     assert "QEMU emulator" in bundle.files["tools/qemu-version.txt"].decode()

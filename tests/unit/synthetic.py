@@ -265,7 +265,7 @@ def _readings(
             switches,
             Unit.PER_SECOND,
             neither,
-            "side.json",
+            "runner.json",
             kind=kind,
             of="workload",
         )
@@ -277,7 +277,7 @@ def _readings(
             yield Unavailable(metric="steal", reason=_NO_STEAL)
             yield Unavailable(metric="exits", reason=_NO_EXITS)
         else:
-            yield sample("steal", noisy(0.1 / speed), Unit.FRACTION, lower, "side.json")
+            yield sample("steal", noisy(0.1 / speed), Unit.FRACTION, lower, "runner.json")
             yield sample("exits", noisy(12.0), Unit.PER_OPERATION, lower, "host.json")
             for reason, rate_of in shape.exit_reasons.items():
                 exits = noisy(rate_of)

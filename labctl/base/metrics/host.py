@@ -51,7 +51,7 @@ HOST = (
         Better.LOWER,
         {
             "ctx_switches{of=vcpu,kind=voluntary|involuntary}": "/proc/PID/task/TID/status",
-            "ctx_switches{of=workload,kind=voluntary|involuntary}": "`side.json`: rusage of the "
+            "ctx_switches{of=workload,kind=voluntary|involuntary}": "`runner.json`: rusage of the "
             "workload's processes",
         },
         elsewhere={

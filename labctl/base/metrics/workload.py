@@ -181,7 +181,7 @@ WORKLOAD = (
         "duration",
         Unit.SECONDS,
         Better.NEITHER,
-        "`side.json`: CLOCK_MONOTONIC of the machine, fork to wait",
+        "`runner.json`: CLOCK_MONOTONIC of the machine, fork to wait",
     ),
 )
 

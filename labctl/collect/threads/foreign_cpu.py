@@ -18,7 +18,7 @@ from typing import Any
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
-from labctl.collect import side
+from labctl.collect import runner_counts
 from labctl.collect.collector import Collector, Snapshot, Target
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.collect.threads import task_clock
@@ -48,7 +48,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
     """Return host_busy and host_cpu{thread=other}, both of the trial's CPUs.
 
     `other` is a difference and may be a little below 0. Raises BrokenError when host.json (natively
-    also side.json) isn't whole.
+    also runner.json) isn't whole.
     """
     snapshots = read_snapshots(raw)
     busy = snapshots.busy(snapshots.trial_cpus)
@@ -66,7 +66,7 @@ def _known_s(raw: TrialFolder, snapshots: Snapshots) -> float | str:
     threads = read_threads(snapshots)
     clocks = _read_clocks(snapshots)
     # Natively the workload's threads end with the trial; they are bound to the trial's CPUs.
-    total = side.read_side(raw).cpu_s if snapshots.is_native else 0.0
+    total = runner_counts.read_counts(raw).cpu_s if snapshots.is_native else 0.0
     for role in ROLES:
         used = _used_s(snapshots, threads, role, clocks)
         if isinstance(used, str):

@@ -12,7 +12,7 @@ from typing import Any
 from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
-from labctl.collect import side
+from labctl.collect import runner_counts
 from labctl.collect.collector import Collector, Here, ThreadRef, reads
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
@@ -106,7 +106,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
     """Return host_cpu{thread=...} of known threads, run_delay, ctx_switches{of=vcpu,...},
     host_steal and host_window. `foreign_cpu` accounts for all other threads.
 
-    Raises BrokenError when host.json (natively also side.json) isn't whole.
+    Raises BrokenError when host.json (natively also runner.json) isn't whole.
     """
     snapshots = read_snapshots(raw)
     threads = read_threads(snapshots)
@@ -180,8 +180,8 @@ def ended_cpu_s(snapshots: Snapshots, threads: Threads, role: str) -> float | No
 
 def _workload_cpu(raw: TrialFolder) -> Sample:
     """Natively the workload's threads end with the trial; its parent's rusage outlives them."""
-    counted = side.read_side(raw)
-    return _cpu("workload", counted.cpu_s / counted.duration_s, side.RAW)
+    counted = runner_counts.read_counts(raw)
+    return _cpu("workload", counted.cpu_s / counted.duration_s, counted.source)
 
 
 def _vcpu_readings(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:

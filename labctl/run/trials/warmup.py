@@ -77,7 +77,7 @@ def warm_up(
         if result.returncode != 0:
             said = last_words(result.stderr)
             raise BrokenError(f"the warm-up of {workload.name} failed: {said}")
-        cpu_s = _busy_s(bench) - busy if bench.kind is Kind.GUEST else _rusage_s(result.side)
+        cpu_s = _busy_s(bench) - busy if bench.kind is Kind.GUEST else _rusage_s(result.counts)
         with believable(f"the warm-up of {workload.name}"):
             found = workload.window_rates(result.stdout.decode(errors="replace"), result.files)
         before, fault_counts = fault_counts, faults_so_far(bench)

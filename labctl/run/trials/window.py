@@ -8,7 +8,7 @@ from pathlib import Path
 from labctl.base.command import CommandResult
 from labctl.base.cpus import format_cpus
 from labctl.base.deadline import Deadline
-from labctl.collect import neighbour, side, snapshots
+from labctl.collect import neighbour, runner_counts, snapshots
 from labctl.run.collectors.collecting import collecting
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
@@ -106,6 +106,6 @@ def store_output(
     folder.write_raw("stderr.txt", result.stderr)
     for name, data in result.files.items():
         folder.write_raw(f"files/{Path(name).name}", data)
-    folder.write_raw_json(side.RAW, result.side)
+    folder.write_raw_json(runner_counts.RAW, result.counts)
     if hogs is not None and hogs.outcome is not None:
         folder.write_raw_json(neighbour.RAW, hogs.outcome)

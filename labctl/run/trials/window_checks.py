@@ -15,7 +15,7 @@ from labctl.base import latency_qos
 from labctl.base.channel import ClockReading
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.collect import side, snapshots
+from labctl.collect import runner_counts, snapshots
 from labctl.collect.counters import host_cpus
 from labctl.domain.asked import (
     EMULATOR,
@@ -44,7 +44,7 @@ LIMIT_PPM = 100.0
 
 def thread_reasons(bench: Bench, workload: Workload, folder: TrialFolder) -> list[str]:
     """Return why the trial's threads make it invalid; what they were is stored."""
-    host, told = folder.read_json(snapshots.RAW), folder.read_json(side.RAW)["threads"]
+    host, told = folder.read_json(snapshots.RAW), folder.read_json(runner_counts.RAW)["threads"]
     stored, wrong = held(bench.asked, host, told, places_itself=workload.places_itself)
     folder.write_raw_json(RAW, stored)
     return wrong

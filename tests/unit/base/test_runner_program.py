@@ -71,11 +71,11 @@ def test_the_commands_folder_is_removed(runner: Runner) -> None:
 def test_side_counts_the_commands_own_cpu_time_and_duration(runner: Runner) -> None:
     script = "import time; s = time.process_time()\nwhile time.process_time() < s + 0.2: pass"
     result = runner.channel.run(Command(argv=(sys.executable, "-c", script)), seconds=SOON_S)
-    usage = result.side["rusage"]
+    usage = result.counts["rusage"]
     assert usage["utime_s"] + usage["stime_s"] >= 0.2
     assert result.duration_s >= 0.2
-    assert result.side["before"]["stat"].startswith("cpu ")
-    assert result.side["after"]["monotonic_ns"] > result.side["before"]["monotonic_ns"]
+    assert result.counts["before"]["stat"].startswith("cpu ")
+    assert result.counts["after"]["monotonic_ns"] > result.counts["before"]["monotonic_ns"]
 
 
 def test_a_command_waits_in_its_place_until_it_may_go(runner: Runner) -> None:
@@ -222,10 +222,10 @@ def test_the_commands_place_is_told_as_it_was_before_and_as_it_is_at_its_end(
         cpus=frozenset({cpu}),
         sched=Sched(policy=Policy.BATCH),
     )
-    told = result.side["threads"]
+    told = result.counts["threads"]
     for at in ("before", "after"):
         (thread,) = told[at]
-        assert thread["tid"] == thread["pid"] == result.side["pid"]
+        assert thread["tid"] == thread["pid"] == result.counts["pid"]
         assert scheduled(thread) == (BATCH, str(cpu))
 
 
@@ -236,15 +236,15 @@ def test_a_policy_that_was_changed_from_outside_is_told_of_a_command_that_has_en
         execution.go()
         os.sched_setscheduler(execution.pid, os.SCHED_BATCH, os.sched_param(0))
         execution.wait_exited()
-        told = execution.result().side["threads"]
+        told = execution.result().counts["threads"]
     assert [scheduled(thread)[0] for thread in told["before"] + told["after"]] == ["0", BATCH]
 
 
 def test_threads_that_outlive_the_command_are_told_as_well(runner: Runner) -> None:
     script = "import os, time\nif not os.fork(): time.sleep(60)"
     result = runner.channel.run(Command(argv=(sys.executable, "-c", script)), seconds=SOON_S)
-    first, left = result.side["threads"]["after"]
-    assert first["pid"] == result.side["pid"] != left["pid"]
+    first, left = result.counts["threads"]["after"]
+    assert first["pid"] == result.counts["pid"] != left["pid"]
     assert is_gone(left["pid"])
 
 

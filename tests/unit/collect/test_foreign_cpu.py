@@ -11,7 +11,7 @@ from labctl.collect.threads import foreign_cpu
 from labctl.collect.threads.task_clock import KEY
 from labctl.store.samples import Reading
 from tests.unit.collect.trials import (
-    SIDE,
+    RUNNER,
     TCG,
     Change,
     altered,
@@ -147,13 +147,13 @@ def test_what_a_hypervisor_took_is_foreign_to_pinned_and_roaming_arms_alike(
 
 
 def test_natively_the_workload_is_on_the_trials_cpus(tmp_path: Path) -> None:
-    side = json.loads(recorded(SIDE))
-    side["rusage"].update(utime_s=0.8, stime_s=0.1)
+    counts = json.loads(recorded(RUNNER))
+    counts["rusage"].update(utime_s=0.8, stime_s=0.1)
     # Over the host's window, which is the longer one.
-    side["duration_s"] = 1.9
+    counts["duration_s"] = 1.9
     hogs = {tid: PINNED[tid] for tid in HOGS}
     native = host(kind="native", ran=hogs, clocks=PINNED_CLOCKS)
-    assert values(_parse(tmp_path, native, side=side))[OTHER] == pytest.approx(0.4)
+    assert values(_parse(tmp_path, native, runner=counts))[OTHER] == pytest.approx(0.4)
 
 
 def test_threads_that_may_not_use_the_trials_cpus_take_nothing_from_them(tmp_path: Path) -> None:
@@ -295,5 +295,5 @@ def test_clocks_and_affinities_that_are_not_whole_are_an_error_that_names_the_fi
 
 
 def test_natively_a_missing_side_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(BrokenError, match=r"side\.json"):
+    with pytest.raises(BrokenError, match=r"runner\.json"):
         _parse(tmp_path, host(kind="native", ran={}, clocks={}))

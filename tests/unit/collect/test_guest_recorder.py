@@ -130,12 +130,12 @@ def test_the_command_beside_the_recorder_is_run_as_ever(machine: Machine) -> Non
     with machine.traced():
         beside = machine.run("sh", "-c", "echo said; exit 3")
     assert (beside.returncode, beside.stdout, beside.stderr) == (3, b"said\n", b"")
-    assert beside.side.keys() == alone.side.keys()
+    assert beside.counts.keys() == alone.counts.keys()
 
 
 def test_both_clocks_are_read_around_it(machine: Machine) -> None:
     with machine.traced():
-        window = machine.run("sleep", "0.05").side
+        window = machine.run("sleep", "0.05").counts
     found = stored_clock_map(machine.raw)
     assert isinstance(found, ClockMap)
     assert len(machine.raw.read_json(files.CLOCKS)) == 2 * module.READINGS

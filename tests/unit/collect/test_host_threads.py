@@ -13,7 +13,7 @@ from labctl.collect.collector import ThreadRef
 from labctl.collect.threads import host_threads
 from labctl.store.samples import Reading
 from tests.unit.collect.trials import (
-    SIDE,
+    RUNNER,
     TCG,
     Change,
     altered,
@@ -87,10 +87,10 @@ def test_run_delay_and_switches_are_those_of_the_vcpus(tmp_path: Path) -> None:
 
 
 def test_natively_the_workload_s_time_is_its_rusage(tmp_path: Path) -> None:
-    side = json.loads(recorded(SIDE))
-    found = list(host_threads.parse(trial(tmp_path, host=altered(TCG, _native), side=side)))
-    usage = side["rusage"]
-    expected = (usage["utime_s"] + usage["stime_s"]) / side["duration_s"]
+    counts = json.loads(recorded(RUNNER))
+    found = list(host_threads.parse(trial(tmp_path, host=altered(TCG, _native), runner=counts)))
+    usage = counts["rusage"]
+    expected = (usage["utime_s"] + usage["stime_s"]) / counts["duration_s"]
     assert values(found)["host_cpu{thread=workload}"] == pytest.approx(expected)
     assert "host_cpu{thread=vcpu}" not in values(found)
     assert "natively" in reasons(found)["run_delay"]
@@ -205,7 +205,7 @@ def test_snapshots_that_are_not_whole_are_an_error_that_names_the_file(
 
 
 def test_natively_a_missing_side_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(BrokenError, match=r"side\.json"):
+    with pytest.raises(BrokenError, match=r"runner\.json"):
         list(host_threads.parse(trial(tmp_path, host=altered(TCG, _native))))
 
 

@@ -14,7 +14,7 @@ from labctl.store.trial import TrialFolder
 FIXTURES = Path(__file__).parent / "fixtures"
 TCG = "host-linux-6.18-qemu-7.2.22-tcg.json"
 KVM = "host-linux-6.18-qemu-7.2.22-kvm.json"
-SIDE = "side-linux-6.18.json"
+RUNNER = "runner-linux-6.18.json"
 
 Change = Callable[[Any], object]
 
@@ -30,7 +30,7 @@ def altered(name: str, change: Change) -> Any:
 
 
 def trial(folder: Path, **files: Any) -> TrialFolder:
-    """A trial folder with JSON files: host=..., side=..."""
+    """A trial folder with JSON files: host=..., runner=..."""
     made = TrialFolder(folder)
     for name, value in files.items():
         made.write_raw_json(f"{name}.json", value)

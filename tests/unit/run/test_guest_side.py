@@ -36,7 +36,7 @@ class Guest:
             if path not in self.fixed:
                 self.files[path] = value + "\n"
         return CommandResult(
-            returncode=0, stdout=out, stderr=b"", files={}, duration_s=0.0, side={}
+            returncode=0, stdout=out, stderr=b"", files={}, duration_s=0.0, counts={}
         )
 
 

@@ -36,7 +36,7 @@ class Guest:
             stderr=b"tuned is not installed\n" if self.status else b"",
             files={},
             duration_s=0.0,
-            side={},
+            counts={},
         )
 
 

@@ -188,7 +188,7 @@ def test_perf_s_recordings(recorded: str, damage: list[Damage]) -> None:
         folder = TrialFolder(Path(place))
         for file in (files.HOST, files.GUEST):
             folder.write_raw(file, data)
-        folder.write_raw_json(files.SIDE, side)
+        folder.write_raw_json(files.RUNNER, side)
         folder.write_raw_json(files.THREADS, [thread])
         traces = Traces(folder)
         with suppress(BrokenError, UsageError), believable(place):

@@ -20,7 +20,12 @@ class Guest:
 
     def run(self, command: Command, *, seconds: float) -> CommandResult:
         return CommandResult(
-            returncode=1, stdout=b"", stderr=b"\xff\xfe: gone\n", files={}, duration_s=0.0, side={}
+            returncode=1,
+            stdout=b"",
+            stderr=b"\xff\xfe: gone\n",
+            files={},
+            duration_s=0.0,
+            counts={},
         )
 
 

@@ -140,7 +140,7 @@ def escaped_in_json(run: RunFolder, text: str) -> None:
 
 @writer
 def as_a_json_string(run: RunFolder, text: str) -> None:
-    run.trial(1).write_raw_json("side.json", [text, {"of": f"{text}"}])
+    run.trial(1).write_raw_json("runner.json", [text, {"of": f"{text}"}])
 
 
 @writer

@@ -88,9 +88,9 @@ def test_what_an_interrupted_attempt_left_is_removed(run: RunFolder) -> None:
 def test_raw_files_may_lie_in_folders(run: RunFolder) -> None:
     folder = run.new_trial(1, 1)
     folder.write_raw("files/hist.json", b"{}")
-    folder.write_raw_json("side.json", {"returncode": 0})
+    folder.write_raw_json("runner.json", {"returncode": 0})
     assert folder.read_text("files/hist.json") == "{}"
-    assert folder.read_json("side.json") == {"returncode": 0}
+    assert folder.read_json("runner.json") == {"returncode": 0}
 
 
 def test_a_raw_file_that_is_missing_or_no_text_is_named(run: RunFolder) -> None:

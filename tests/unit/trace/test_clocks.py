@@ -177,11 +177,11 @@ def steered(*told: tuple[float, int]) -> list[dict[str, float]]:
     return [{"ppm": ppm, "pending_ns": pending_ns} for ppm, pending_ns in told]
 
 
-def stored(folder: Path, readings: list[ClockReading], steering: object = None) -> TrialFolder:
+def stored(folder: Path, readings: list[ClockReading], discipline: object = None) -> TrialFolder:
     raw = TrialFolder(folder)
     raw.write_raw_json(files.CLOCKS, [to_json(reading) for reading in readings])
-    if steering is not None:
-        raw.write_raw_json(files.CLOCK_DISCIPLINE, steering)
+    if discipline is not None:
+        raw.write_raw_json(files.CLOCK_DISCIPLINE, discipline)
     return raw
 
 
@@ -219,7 +219,7 @@ def test_what_the_kernel_is_about_to_add_may_have_been_added(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [3, [], [{"ppm": 1}], [{"ppm": "x", "pending_ns": 0}]])
-def test_a_steering_that_is_none_is_named(tmp_path: Path, content: object) -> None:
+def test_a_clock_discipline_that_is_none_is_named(tmp_path: Path, content: object) -> None:
     raw = stored(tmp_path, read(steady(5.0)), content)
-    with pytest.raises(BrokenError, match=r"steering\.json: expected how"):
+    with pytest.raises(BrokenError, match=r"clock-discipline\.json: expected the discipline"):
         stored_clock_map(raw)

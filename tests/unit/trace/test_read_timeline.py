@@ -43,7 +43,7 @@ def trial(tmp_path: Path) -> TrialFolder:
     shutil.copy(RECORDED, folder.path / files.HOST)
     thread = {"tid": busiest, "pid": busiest, "role": "vcpu", "index": 0, "name": "CPU 0/TCG"}
     folder.write_raw_json(files.THREADS, [thread])
-    write_side(folder, end_ns=10**9)
+    write_counts(folder, end_ns=10**9)
     folder.write_record(
         TrialRecord(
             number=1,
@@ -59,9 +59,9 @@ def trial(tmp_path: Path) -> TrialFolder:
     return folder
 
 
-def write_side(folder: TrialFolder, **changes: Any) -> None:
-    side = {"pid": 7, "duration_s": 0.5, "after": {"monotonic_ns": changes.pop("end_ns")}}
-    folder.write_raw_json("side.json", {**side, **changes})
+def write_counts(folder: TrialFolder, **changes: Any) -> None:
+    counts = {"pid": 7, "duration_s": 0.5, "after": {"monotonic_ns": changes.pop("end_ns")}}
+    folder.write_raw_json("runner.json", {**counts, **changes})
 
 
 def test_a_recorded_trace_fills_its_vcpus_lane(trial: TrialFolder) -> None:
@@ -115,10 +115,10 @@ def test_a_trial_without_a_trace_is_refused_with_what_was_said(trial: TrialFolde
     [
         (files.THREADS, [{"tid": 1}]),
         (files.THREADS, {"tid": 1}),
-        ("side.json", {"pid": 7}),
-        ("side.json", {"pid": 7, "duration_s": 1, "after": {"monotonic_ns": 10**30}}),
-        ("side.json", {"pid": 7, "duration_s": float("inf"), "after": {"monotonic_ns": 1}}),
-        ("side.json", {"pid": 7, "duration_s": -1, "after": {"monotonic_ns": 1}}),
+        ("runner.json", {"pid": 7}),
+        ("runner.json", {"pid": 7, "duration_s": 1, "after": {"monotonic_ns": 10**30}}),
+        ("runner.json", {"pid": 7, "duration_s": float("inf"), "after": {"monotonic_ns": 1}}),
+        ("runner.json", {"pid": 7, "duration_s": -1, "after": {"monotonic_ns": 1}}),
     ],
 )
 def test_files_of_labctls_own_that_are_not_whole_are_named(

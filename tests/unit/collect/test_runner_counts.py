@@ -5,8 +5,18 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect import side
-from tests.unit.collect.trials import SIDE, Change, altered, reasons, recorded, same, trial, values
+from labctl.collect import runner_counts
+from labctl.store.samples import Sample
+from tests.unit.collect.trials import (
+    RUNNER,
+    Change,
+    altered,
+    reasons,
+    recorded,
+    same,
+    trial,
+    values,
+)
 
 
 def _steal_a_tenth(data: Any) -> None:
@@ -15,17 +25,17 @@ def _steal_a_tenth(data: Any) -> None:
 
 
 def test_switches_are_per_second_of_the_workload(tmp_path: Path) -> None:
-    raw = trial(tmp_path, side=altered(SIDE, same))
-    found = values(list(side.parse(raw, kind="native", accelerator="kvm")))
-    data = json.loads(recorded(SIDE))
+    raw = trial(tmp_path, runner=altered(RUNNER, same))
+    found = values(list(runner_counts.parse(raw, kind="native", accelerator="kvm")))
+    data = json.loads(recorded(RUNNER))
     expected = data["rusage"]["nivcsw"] / data["duration_s"]
     assert found["ctx_switches{kind=involuntary,of=workload}"] == pytest.approx(expected)
     assert found["duration"] == data["duration_s"]
 
 
 def test_steal_is_a_share_of_all_cpu_time_with_guest_time_counted_once(tmp_path: Path) -> None:
-    raw = trial(tmp_path, side=altered(SIDE, _steal_a_tenth))
-    assert values(list(side.parse(raw, kind="guest", accelerator="kvm")))["steal"] == 0.1
+    raw = trial(tmp_path, runner=altered(RUNNER, _steal_a_tenth))
+    assert values(list(runner_counts.parse(raw, kind="guest", accelerator="kvm")))["steal"] == 0.1
 
 
 @pytest.mark.parametrize(
@@ -36,8 +46,10 @@ def test_where_no_steal_can_be_told_it_is_unavailable_and_not_zero(
     tmp_path: Path, kind: str, accelerator: str, word: str
 ) -> None:
     readings = list(
-        side.parse(
-            trial(tmp_path, side=altered(SIDE, _steal_a_tenth)), kind=kind, accelerator=accelerator
+        runner_counts.parse(
+            trial(tmp_path, runner=altered(RUNNER, _steal_a_tenth)),
+            kind=kind,
+            accelerator=accelerator,
         )
     )
     assert "steal" not in values(readings)
@@ -62,6 +74,15 @@ def test_where_no_steal_can_be_told_it_is_unavailable_and_not_zero(
 def test_what_is_not_the_runner_s_is_an_error_that_names_the_file(
     tmp_path: Path, change: Change
 ) -> None:
-    raw = trial(tmp_path, side=altered(SIDE, change))
-    with pytest.raises(BrokenError, match=r"side\.json"):
-        list(side.parse(raw, kind="guest", accelerator="kvm"))
+    raw = trial(tmp_path, runner=altered(RUNNER, change))
+    with pytest.raises(BrokenError, match=r"runner\.json"):
+        list(runner_counts.parse(raw, kind="guest", accelerator="kvm"))
+
+
+def test_a_run_from_before_the_file_had_its_name_is_read(tmp_path: Path) -> None:
+    raw = trial(tmp_path, side=altered(RUNNER, same))
+    found = list(runner_counts.parse(raw, kind="native", accelerator="kvm"))
+    assert values(found)["duration"] > 0
+    assert {r.source for r in found if isinstance(r, Sample)} == {"side.json"}
+    raw.write_raw_json("runner.json", altered(RUNNER, _steal_a_tenth))
+    assert runner_counts.read_counts(raw).source == "runner.json"

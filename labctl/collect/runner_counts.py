@@ -1,4 +1,4 @@
-"""Parse side.json: what the machine itself (guest or native) counted while the workload ran."""
+"""Parse runner.json: what the machine itself (guest or native) counted while the workload ran."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 
-RAW = files.SIDE
+RAW = files.RUNNER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class RunnerCounts:
     """Hold the workload's process tree: wall and CPU seconds, context switches by kind."""
 
     where: str
+    source: str
     duration_s: float
     cpu_s: float
     switches: Mapping[str, int]
@@ -30,14 +31,16 @@ class Side:
     stat_after: str
 
 
-def read_side(raw: TrialFolder) -> Side:
+def read_counts(raw: TrialFolder) -> RunnerCounts:
     """Raise BrokenError naming the file when it is missing or isn't what the runner writes."""
-    where = str(raw.path / RAW)
-    data: Any = raw.read_json(RAW)
+    source = files.stored(raw, RAW)
+    where = str(raw.path / source)
+    data: Any = raw.read_json(source)
     try:
         usage = data["rusage"]
-        found = Side(
+        found = RunnerCounts(
             where=where,
+            source=source,
             duration_s=float(data["duration_s"]),
             cpu_s=float(usage["utime_s"]) + float(usage["stime_s"]),
             switches={
@@ -59,20 +62,20 @@ def read_side(raw: TrialFolder) -> Side:
 
 def parse(raw: TrialFolder, *, kind: str, accelerator: str) -> Iterator[Reading]:
     """Return duration, ctx_switches{of=workload,...} and steal. `kind`: "guest" or "native";
-    `accelerator`: "kvm" or "tcg". Raises BrokenError when side.json isn't whole."""
-    counted = read_side(raw)
-    yield sample("duration", counted.duration_s, source=RAW)
+    `accelerator`: "kvm" or "tcg". Raises BrokenError when runner.json isn't whole."""
+    counted = read_counts(raw)
+    yield sample("duration", counted.duration_s, source=counted.source)
     for name, count in counted.switches.items():
         yield sample(
             "ctx_switches",
             count / counted.duration_s,
-            source=RAW,
+            source=counted.source,
             labels={"of": "workload", "kind": name},
         )
     yield _steal(counted, kind, accelerator)
 
 
-def _steal(counted: Side, kind: str, accelerator: str) -> Reading:
+def _steal(counted: RunnerCounts, kind: str, accelerator: str) -> Reading:
     """Return the guest's steal time as a share of its CPU time. KVM fills it from the vCPU threads'
     run delay (Documentation/virt/kvm/x86/msr.rst, MSR_KVM_STEAL_TIME): no independent evidence."""
     if kind == "native":
@@ -85,7 +88,7 @@ def _steal(counted: Side, kind: str, accelerator: str) -> Reading:
     total = after.total - before.total
     if total <= 0:
         raise BrokenError(f"{counted.where}: the guest's /proc/stat did not advance")
-    return sample("steal", max(0, after.steal - before.steal) / total, source=RAW)
+    return sample("steal", max(0, after.steal - before.steal) / total, source=counted.source)
 
 
 def _kills(target: Target) -> Mapping[str, Any]:
