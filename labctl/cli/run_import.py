@@ -29,7 +29,12 @@ _BOOTS = "The file says nothing of boots: each block counts as one of its own."
 @click.option("--name", help="The run's name (default: the present time and the file's name).")
 @click.option("--baseline", help="What the tunings are compared with (default: 'baseline').")
 @click.option("--control", help="The baseline a second time (default: 'control', if there).")
-@click.option("--handicap", help="Baseline less 5 % of its CPU time (default: 'handicap').")
+@click.option(
+    "--known-loss",
+    "--handicap",
+    "handicap",
+    help="Baseline less 5 % of its CPU time (default: 'handicap').",
+)
 @click.option(
     "--primary",
     "primaries",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
 
 from labctl.base.errors import UsageError
 from labctl.base.latencies import CLOSED, OPEN
@@ -111,8 +111,11 @@ class RolesFile(FileModel):
     """The tuning that all others are compared with."""
     control: _Name | None = None
     """The baseline under another name. Without it nothing is recommended."""
-    handicap: _Name | None = None
-    """The baseline with a known loss. Without it nothing is called equivalent."""
+    handicap: Annotated[
+        _Name | None, Field(validation_alias=AliasChoices("handicap", "known_loss"))
+    ] = None
+    """The baseline with a known loss, also as `known_loss`. Without it nothing is called
+    equivalent."""
     native: _Name | None = None
     """The arm without a guest."""
 

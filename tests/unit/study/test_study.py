@@ -272,3 +272,14 @@ def test_more_blocks_than_one_boot_was_for_get_a_boot_each(make_study: MakeStudy
     assert per_boot(Overrides(blocks=12)) == 1
     assert per_boot(Overrides(stopping=UntilWidth(width=0.02, most_blocks=40))) == 1
     assert per_boot(Overrides(blocks=12, blocks_per_boot=3)) == 3
+
+
+def test_the_known_loss_may_be_called_so(make_study: MakeStudy) -> None:
+    renamed = make_study("handicap: handicap", "known_loss: handicap")
+    assert renamed.roles == make_study().roles
+    assert renamed.digest == make_study().digest
+
+
+def test_the_known_loss_has_one_name_at_a_time(make_study: MakeStudy) -> None:
+    with pytest.raises(UsageError, match="known_loss"):
+        make_study("handicap: handicap", "handicap: handicap, known_loss: handicap")
