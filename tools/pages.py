@@ -20,6 +20,7 @@ from labctl.collect.table import COLLECTORS
 from labctl.host.doctor import CHECKS
 from labctl.host.doctor.model import Check, S
 from labctl.report.export.formats import FORMATS
+from labctl.report.page.pictures import PICTURES
 from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS
 from labctl.store.samples import labels_of
 from labctl.workloads.registry import checkers
@@ -60,6 +61,10 @@ def _symbols() -> str:
             for row in (one.row,)
         ),
     )
+
+
+def _pictures(*, leads: bool) -> str:
+    return "\n".join(f"**{one.title}.** {one.shows}\n" for one in PICTURES if one.leads is leads)
 
 
 def _verdicts() -> str:
@@ -162,7 +167,11 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/collectors.md": {"collectors": _collectors},
     "docs/metrics.md": {table.value: partial(_metrics, table) for table in Table},
     "docs/doctor.md": {"checks": _checks, "facts": _facts},
-    "docs/report.md": {"verdicts": _symbols},
+    "docs/report.md": {
+        "verdicts": _symbols,
+        "pictures above": partial(_pictures, leads=True),
+        "pictures": partial(_pictures, leads=False),
+    },
     "docs/report-schema.md": {"exports": _exports, "verdicts": _verdicts},
     "docs/workloads.md": {"workloads": _workloads},
 }

@@ -80,6 +80,8 @@ class Curves:
     """Basis of the longest latencies (METHOD 16: duration and count)."""
     undrawn: str
     """Percentiles that stand only in the table, and why; "" when none does."""
+    height: int = HEIGHT
+    maximum_x: float = MAXIMUM_X
 
 
 def curves(view: View, place: Scenario, shown: Collection[str]) -> list[Curves]:

@@ -75,6 +75,7 @@ class Dots:
     """The first of the blocks that no verdict rests on and that are not drawn."""
     invalid: int
     rows: tuple[tuple[str, tuple[str, ...]], ...]
+    height: int = HEIGHT
 
 
 Invalid = Mapping[tuple[str, Scenario], Sequence[tuple[int, Mapping[str, float]]]]

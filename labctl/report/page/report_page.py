@@ -11,7 +11,7 @@ from labctl.analysis.side_costs import Price, side_costs_of
 from labctl.analysis.skipped import skipped
 from labctl.analysis.view import View, sequence
 from labctl.report import sentences
-from labctl.report.page import appendix, curves, dots
+from labctl.report.page import appendix, dots
 from labctl.report.page.hashed import hashed
 from labctl.report.page.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.page.pinmap import pin_maps
@@ -99,9 +99,6 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         published=published_part(run),
         whole=room.whole,
         added=[(item, change(item)) for item in more.comparisons] if more else [],
-        maximum_x=curves.MAXIMUM_X,
-        dots_height=dots.HEIGHT,
-        curves_height=curves.HEIGHT,
         pin_width=PIN_WIDTH,
         no_reason=appendix.NO_REASON,
         missing=appendix.missing(judgement.unavailable),

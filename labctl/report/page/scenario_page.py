@@ -15,10 +15,9 @@ from labctl.base.metrics.table import beginnings
 from labctl.base.wording import quantity, share
 from labctl.report import sentences
 from labctl.report.exit_prices import Predictions, predictions
-from labctl.report.page.curves import Curves, curves
-from labctl.report.page.dots import Dots, Invalid, dots
-from labctl.report.page.forest import Forest, forest, native_reference
-from labctl.report.page.stacks import Stack, exits, host_cpu, no_exits
+from labctl.report.page.dots import Invalid
+from labctl.report.page.forest import native_reference
+from labctl.report.page.pictures import Drawing, Sight, drawings
 from labctl.store.samples import labels_of
 
 _ALWAYS = beginnings(Page.LARGEST)
@@ -117,27 +116,25 @@ class Section:
     number: int
     title: str
     direction: str
-    forest: Forest | None
+    leading: tuple[Drawing, ...]
+    """Pictures above what is said in words; `pictures` are those below."""
     pictured: tuple[ShownChange, ...]
     sentences: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
     buys: tuple[Buys, ...]
     side_cost_header: tuple[str, ...]
     side_costs: tuple[SideCosts, ...]
-    dots: Dots | None
-    curves: tuple[Curves, ...]
-    exits: tuple[Stack, ...]
-    no_exits: str
+    pictures: tuple[Drawing, ...]
     predicted: Predictions
     drawn: int
     """Arms in its pictures, where there isn't room for all of them; else 0."""
-    host_cpu: Stack | None
     metrics: tuple[Metric, ...]
 
 
 def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Room) -> Section:
     """Return everything about one scenario, as far as there is room."""
     shown = view.spotlight(place, room.arms)
+    sight = Sight(view=view, place=place, shown=shown, invalid=invalid)
     said = [*sentences.calibrated(view, place), *sentences.inconclusive(view, place)]
     said += [*sentences.harmless(view, place), *sentences.holm(view, place)]
     said += sentences.left_out(view, place)
@@ -150,7 +147,7 @@ def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Ro
         number=number,
         title=place.title,
         direction=sentences.direction(view, place),
-        forest=forest(view, place),
+        leading=tuple(drawings(sight, leads=True)),
         pictured=tuple(map(change, pictured)),
         sentences=tuple(said),
         diagnostics=tuple(view.diagnostics(place)),
@@ -167,13 +164,9 @@ def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Ro
             for tuning, prices in side_costs
             if prices
         ),
-        dots=dots(view, place, invalid, shown),
-        curves=tuple(curves(view, place, shown)),
-        exits=exits(view, place, shown),
-        no_exits=no_exits(view, place),
+        pictures=tuple(drawings(sight, leads=False)),
         predicted=predictions(view, place),
         drawn=len(shown) if len(shown) < len(view.tunings) else 0,
-        host_cpu=host_cpu(view, place, shown),
         metrics=tuple(_metrics(view, place, room.detail)),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from labctl.analysis.cells import Scenario
@@ -22,6 +22,8 @@ room around it."""
 
 _EXITS = (("exits", "VM exits"), ("exit_time", "Time in VM exits"))
 """Metrics by reason, and their words."""
+_ADDED_UP = "Typical values, added up"
+_BETWEEN = "; from an exit to the next entry, HLT left out"
 
 _THREADS = ("vcpu", "workload", "emulator", "iothread", "vhost", "labctl")
 """Threads whose host CPU time a guest (or, natively, the workload) and labctl cost."""
@@ -47,8 +49,10 @@ class Bar:
 @dataclass(frozen=True, slots=True)
 class Stack:
     """Draw a stack per arm. `rows` are the table behind the picture, with all arms; `parts` the
-    legend, `colours` theirs; `name`: what it is of, in a word."""
+    legend, `colours` theirs; `name`: what it is of, in a word; `key`: its own among a place's."""
 
+    key: str
+    caption: str
     title: str
     name: str
     parts: tuple[str, ...]
@@ -61,7 +65,11 @@ class Stack:
 def host_cpu(view: View, place: Scenario, shown: Collection[str]) -> Stack | None:
     """Return CPU seconds per second of the host, by thread; None where none was measured."""
     title = f"{place.title}: host CPU by thread"
-    return _stack(view, place, title, _thread, _THREADS, shown, "host CPU")
+    stack = _stack(view, place, title, _thread, _THREADS, shown, "Host CPU")
+    if stack is None:
+        return None
+    caption = "CPU seconds per second, by thread; natively of the workload."
+    return replace(stack, key="cpu", caption=f"{caption} {_ADDED_UP}.")
 
 
 def exits(view: View, place: Scenario, shown: Collection[str]) -> tuple[Stack, ...]:
@@ -83,7 +91,15 @@ def exits(view: View, place: Scenario, shown: Collection[str]) -> tuple[Stack, .
         per = "per second" if metric == base else "per operation"
         title = f"{place.title}: {what} {per} by reason"
         found.append(_stack(view, place, title, partial(_reason, metric), order, shown, what))
-    return tuple(stack for stack in found if stack is not None)
+    there = [stack for stack in found if stack is not None]
+    return tuple(
+        replace(
+            stack,
+            key=f"exits-{number}",
+            caption=f"{stack.title}. {_ADDED_UP}{_BETWEEN if number > 1 else ''}.",
+        )
+        for number, stack in enumerate(there, start=1)
+    )
 
 
 def _told_by_reason(view: View, place: Scenario, base: str) -> str:
@@ -139,6 +155,8 @@ def _stack(
         if arm in drawn
     )
     return Stack(
+        key="",
+        caption="",
         title=title,
         name=name,
         parts=tuple(names),

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from labctl.report.page import dots as dots_of
 from labctl.report.page.axis import axis_of
 from labctl.report.page.curves import Curves, curves
 from labctl.report.page.dots import Dots, dots, invalid_attempts
+from labctl.report.page.pictures import PICTURES, Picture, Sight, drawings
 from labctl.report.page.pinmap import pin_maps
+from labctl.report.page.report_page import page
 from labctl.report.page.stacks import exits, host_cpu, no_exits
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Sample
@@ -371,3 +374,48 @@ def test_a_round_value_is_written_without_zeros() -> None:
     axis = axis_of([0.0009, 0.011])
     assert axis is not None
     assert [text for _, text in axis.ticks(Unit.SECONDS, 0.1)] == ["1 ms", "3 ms", "10 ms"]
+
+
+# Every picture
+
+
+def sight(run: LoadedRun, judgement: Judgement) -> Sight:
+    view = View(run, judgement)
+    return Sight(view=view, place=PLACE, shown=view.tunings, invalid=invalid_attempts(view))
+
+
+every_picture = pytest.mark.parametrize("picture", PICTURES, ids=[one.title for one in PICTURES])
+
+
+@pytest.fixture(scope="module")
+def everything() -> Judged:
+    run = synthetic_run(accelerator="kvm", exit_reasons={"MSR_WRITE": 1000.0, "HLT": 500.0})
+    return run, judge(run)
+
+
+@every_picture
+def test_it_is_drawn_with_its_title_or_headings_of_its_own(
+    everything: Judged, picture: Picture, tmp_path: Path
+) -> None:
+    assert picture.draw(sight(*everything))
+    shown = page(*everything, tmp_path)
+    if picture.is_titled:
+        assert f"<h3>{picture.title}</h3>" in shown
+    assert picture.shows.endswith(".")
+
+
+@every_picture
+def test_where_there_is_nothing_to_draw_it_is_left_out_or_says_why(
+    everything: Judged, picture: Picture, tmp_path: Path
+) -> None:
+    run, judgement = everything
+    nothing = replace(judgement, comparisons=(), levels=judgement.levels[:1])
+    empty = replace(run, trials=()), replace(nothing, primaries={})
+    at = sight(*empty)
+    assert not picture.draw(at)
+    why = picture.why_none(at)
+    (told,) = [one.why_none for one in drawings(at, leads=picture.leads) if one.why_none] or [""]
+    assert why in ("", told)
+    shown = page(*empty, tmp_path)
+    assert (f"<h3>{picture.title}</h3>" in shown) is (picture.is_titled and why != "")
+    assert why in shown
