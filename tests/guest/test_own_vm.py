@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import hashlib
 import json
+import os
 import pwd
 import shutil
 import subprocess
@@ -300,13 +301,14 @@ def test_a_vm_whose_files_qemus_user_can_read_needs_no_root(
     theirs = sandbox.state / "theirs"
     theirs.mkdir(mode=0o711)
     assert image.initrd is not None
-    for file in (installed, image.kernel, image.initrd):
-        shutil.copy(file, theirs)
-        (theirs / file.name).chmod(0o644)
+    shutil.copy(installed, theirs)
+    (theirs / installed.name).chmod(0o644)
+    for file in (image.kernel, image.initrd):
+        os.chown(file, 0, 0)  # as a run leaves them whose QEMU was root
     disk, data = theirs / installed.name, theirs / "data.img"
     data.write_bytes(b"\x5a" * (1 << 20))
     xml = theirs / "direct1.xml"
-    made = direct(image, disk, data, theirs / image.kernel.name, theirs / image.initrd.name)
+    made = direct(image, disk, data, image.kernel, image.initrd)
     assert '<input type="tablet" bus="usb"/>' in made, "virt-install gives it no address"
     xml.write_text(made)
     before = snapshot(disk, data)
@@ -321,6 +323,7 @@ def test_a_vm_whose_files_qemus_user_can_read_needs_no_root(
     for live in live_xml(run).values():
         (tablet,) = etree.fromstring(live).iterfind("devices/input[@bus='usb']/address")
         assert (tablet.get("type"), tablet.get("port")) == ("usb", "1")
+    assert {file.stat().st_uid for file in sandbox.state.glob("data/*")} == {0}
     assert sandbox.leftovers() == []
 
 

@@ -20,7 +20,7 @@ from labctl.run.guests.lab import DOMAIN_NAMES, Lab, link_mac
 from labctl.run.planning.planned import Planned, has_peers
 from labctl.run.resources.disks import RAW, DataDisk
 from labctl.run.resources.huge_pages import hugetlbfs_mounted, pages_of, sizes_in_files
-from labctl.run.resources.qemu_user import QemuUser, qemu_user
+from labctl.run.resources.qemu_user import QemuUser, account_of_qemu, qemu_user
 
 
 @contextmanager
@@ -47,6 +47,9 @@ def open_lab(
         stack.enter_context(_no_guest_cgroups_left(places))
         user = None
         if not connect:
+            if account := account_of_qemu():
+                # Else it is refused what it reads in any run: a VM of one's own may boot these.
+                open_image(base.image, account.gid)
             opened = [*_folders_of(base.image), work, places.data, places.libvirt_root]
             own = planned.own.domain if planned.own else None
             files = _files_of(base.image)
@@ -81,24 +84,33 @@ def open_lab(
         )
         lab.sockets.mkdir(mode=0o700)
         lab.data.make()
-        open_to_qemu(lab)
+        stack.enter_context(open_to_qemu(lab))
         yield lab
 
 
-def open_to_qemu(lab: Lab) -> None:
-    """Let QEMU's group, and no other user of the host, read what guests are made of.
+@contextmanager
+def open_to_qemu(lab: Lab) -> Iterator[None]:
+    """Let QEMU's group, and no other user of the host, read what guests are made of, and QEMU's
+    user write to the data disk: after the run, other guests of that user don't.
 
     A guest that breaks out of QEMU reaches the files of its own run with it, and neither the
     image's tree, with its set-user-ID programs, nor older runs.
     """
     user, group = lab.qemu_ids
     open_image(lab.image, group)
+    files = [lab.data.path_in(name) for name in lab.data.formats]
     for folder in (lab.work, lab.data.folder):
         _let_pass(folder, group)
-    for file in map(lab.data.path_in, lab.data.formats):
-        # A daemon gives it to QEMU's user itself, and takes it back.
-        os.chown(file, user if lab.session.is_embedded else -1, group)
-        file.chmod(0o640)
+    try:
+        for file in files:
+            # A daemon gives it to QEMU's user itself, and takes it back.
+            os.chown(file, user if lab.session.is_embedded else -1, group)
+            file.chmod(0o640)
+        yield
+    finally:
+        with cleaning_up():
+            for file in filter(Path.exists, files):
+                os.chown(file, os.geteuid(), -1)
 
 
 def open_image(image: Image, group: int) -> None:

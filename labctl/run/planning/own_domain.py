@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,13 @@ class OwnGuest:
     keep_network: bool
     disks_as_found: Mapping[str, tuple[int, int]]
     """Disk to its size and time of last change in ns (0 for block devices, which have none)."""
+    files_as_found: Mapping[Path, tuple[int, ...]] = field(default_factory=dict)
+    """File that a copy opens where it is to which file that was when it was looked at: what a disk
+    is based on is in no other place of the plan."""
 
     def check(self) -> None:
-        """Raise HostError when somebody has changed a disk since: what a copy's guest reads then is
-        no longer one disk."""
+        """Raise HostError when somebody has changed a disk since, or put another file in the place
+        of one that was looked at: what a copy's guest reads then is no longer one disk."""
         now = _looks(self.domain)
         changed = [name for name, look in self.disks_as_found.items() if now.get(name) != look]
         if changed:
@@ -61,6 +64,13 @@ class OwnGuest:
                 f"disk {', '.join(changed)} of '{self.domain.name}' changed during the run",
                 hint="Leave the domain shut off while labctl measures its copy; start a new run.",
             )
+        for path, found in self.files_as_found.items():
+            if _identity(path) != found:
+                raise HostError(
+                    f"{path}, which a copy of '{self.domain.name}' opens, is another file or was "
+                    "changed since labctl looked at it",
+                    hint="Leave the files of the domain alone while labctl measures its copy.",
+                )
 
     def to_json(self) -> dict[str, Any]:
         """Return what run.json says of it."""
@@ -256,10 +266,24 @@ def outside_xml(tuning: Tuning, baseline: Tuning) -> list[str]:
 
 def _own_guest(asked: str, domain: OwnDomain, keep_network: bool) -> OwnGuest:
     check_copyable(domain)
-    check_files(domain)
     return OwnGuest(
-        asked=asked, domain=domain, keep_network=keep_network, disks_as_found=_looks(domain)
+        asked=asked,
+        domain=domain,
+        keep_network=keep_network,
+        files_as_found={path: _identity(path) for path in check_files(domain)},
+        disks_as_found=_looks(domain),
     )
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Return which file a path leads to, and as it was when; () where there is none."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return ()
+    if stat.S_ISBLK(seen.st_mode):
+        return (seen.st_rdev,)
+    return (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)
 
 
 def _looks(domain: OwnDomain) -> dict[str, tuple[int, int]]:

@@ -32,8 +32,12 @@ _LOCKED = "lock"
 """Part of qemu-img's message about a file that another QEMU writes to."""
 
 
-def check_files(domain: OwnDomain) -> None:
-    """Raise UsageError for a file that no copy may open, HostError for a disk in use."""
+def check_files(domain: OwnDomain) -> tuple[Path, ...]:
+    """Return the files that a copy opens where they are, those that disks are based on included.
+
+    Raises UsageError for a file that no copy may open, HostError for a disk in use.
+    """
+    opened = [*domain.firmware, *domain.boot_files]
     for path in domain.firmware:
         _check_firmware(domain, path)
     for path in domain.boot_files:
@@ -46,12 +50,12 @@ def check_files(domain: OwnDomain) -> None:
     if domain.nvram is not None and os.path.lexists(domain.nvram):
         _check_kind(domain, "the variables", domain.nvram)  # labctl copies them
     for disk in domain.disks:
-        _check_at_rest(domain, disk)
+        opened += _check_at_rest(domain, disk)
     for disk in domain.read_only:
         if os.path.lexists(disk.path):
             _check_kind(domain, f"disk {disk.name}", disk.path)
-        if disk.format != "raw":
-            _check_chain(domain, disk)
+        opened += [disk.path] if disk.format == "raw" else _check_chain(domain, disk)
+    return tuple(dict.fromkeys(opened))
 
 
 def _check_firmware(domain: OwnDomain, path: Path) -> None:
@@ -72,10 +76,13 @@ def _why_no_file(path: Path) -> str | None:
     return None if path.is_file() else f"{path} is no file"
 
 
-def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> None:
-    """Raise HostError while another process writes to the disk: QEMU's own locks tell of QEMUs, on
+def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> list[Path]:
+    """Return the disk's files, as `_check_chain` does.
+
+    Raises HostError while another process writes to the disk: QEMU's own locks tell of QEMUs, on
     other hosts of a shared file system as well; O_EXCL tells of mounts (open(2)). Raises UsageError
-    for a disk that isn't what the XML says, or that lacks a part."""
+    for a disk that isn't what the XML says, or that lacks a part.
+    """
     try:
         exclusive = os.O_EXCL if _check_kind(domain, f"disk {disk.name}", disk.path) else 0
         os.close(os.open(disk.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | exclusive))
@@ -83,14 +90,16 @@ def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> None:
         if error.errno == errno.EBUSY:
             raise _in_use(domain, disk) from error
         raise _cannot_open(domain, f"disk {disk.name}", disk.path, error) from error
-    _check_chain(domain, disk)
+    return _check_chain(domain, disk)
 
 
-def _check_chain(domain: OwnDomain, disk: OwnDisk) -> None:
-    """Look at the disk's file and then at each that it is based on, which is opened only when its
-    name is that of a file: a header could name a host of the network, or QEMU's options."""
+def _check_chain(domain: OwnDomain, disk: OwnDisk) -> list[Path]:
+    """Return the disk's file and each that it is based on, which is opened only when its name is
+    that of a file: a header could name a host of the network, or QEMU's options."""
     path, kind = str(disk.path), disk.format
+    layers: list[Path] = []
     for _ in range(MOST_LAYERS):
+        layers.append(Path(path))
         layer = _told(domain, disk, path, kind)
         base = layer.get("full-backing-filename", layer.get("backing-filename"))
         if outside := _outside_file(layer):
@@ -99,7 +108,7 @@ def _check_chain(domain: OwnDomain, disk: OwnDisk) -> None:
                 hint="Give a copy of it: qemu-img convert -O qcow2 DISK COPY",
             )
         if base is None:
-            return
+            return layers
         # libvirt opens no file whose format it would have to guess: a guest could have written a
         # header into a raw one.
         if (kind := str(layer.get("backing-filename-format", ""))) not in FORMATS:

@@ -43,12 +43,13 @@ def test_qemus_group_reaches_what_guests_are_made_of_and_others_nothing(
     found = SimpleNamespace(
         image=image, session=session, data=disk, work=work, qemu_ids=(65534, 65534)
     )
-    open_to_qemu(cast(Lab, found))
-    for file in files:
-        # A daemon gives the data disk to QEMU's user itself.
-        own = 65534 if file == disk.path and is_embedded else os.geteuid()
-        assert (file.stat().st_uid, file.stat().st_gid) == (own, 65534)
-        assert file.stat().st_mode & 0o777 == 0o640
+    with open_to_qemu(cast(Lab, found)):
+        for file in files:
+            # A daemon gives the data disk to QEMU's user itself.
+            own = 65534 if file == disk.path and is_embedded else os.geteuid()
+            assert (file.stat().st_uid, file.stat().st_gid) == (own, 65534)
+            assert file.stat().st_mode & 0o777 == 0o640
+    assert {file.stat().st_uid for file in files} == {os.geteuid()}, "after the run"
     for opened in (folder, image.prepared_dir, folder.parent, tmp_path / "running"):
         assert opened.stat().st_mode & 0o777 == 0o710
         assert opened.stat().st_gid == 65534

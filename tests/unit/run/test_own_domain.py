@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -228,6 +229,21 @@ def test_a_disk_that_changes_during_the_run_ends_it(disk: Path) -> None:
         own.check()
     disk.unlink()
     with pytest.raises(HostError, match="disk vda of 'web' changed during the run"):
+        own.check()
+
+
+def test_another_file_below_a_disk_ends_the_run(disk: Path) -> None:
+    """Its name, size and time are those that were looked at: what was swapped says all else."""
+    base, other = disk.with_name("base.raw"), disk.with_name("other.raw")
+    base.write_bytes(b"\0" * 65536)
+    argv = ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", "raw", str(disk)]
+    disk.unlink()
+    subprocess.run(argv, check=True)
+    own = read(written(disk, format="qcow2"))
+    own.check()
+    shutil.copy2(base, other)
+    os.rename(other, base)
+    with pytest.raises(HostError, match=f"{base}, which a copy of 'web' opens, is another file"):
         own.check()
 
 
