@@ -20,7 +20,7 @@ from labctl.cli.common import recorded_words
 from labctl.host.accelerator import Requested
 from labctl.host.doctor.since import FactChange, compare, rests_on, voided_by
 from labctl.host.facts import host_facts
-from labctl.run.commands.checkup import IMAGE, accelerator_here
+from labctl.run.planning.guest_image import IMAGE, accelerator_here
 from labctl.store.run_folder import LoadedRun
 
 

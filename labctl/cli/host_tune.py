@@ -29,8 +29,9 @@ def tune(context: click.Context, names: Sequence[str], vcpus: int | None, as_jso
 
     What needs a reboot is planned and printed, never done.
     """
-    from labctl.run.commands.host_tuning import Tuned, asked_for
+    from labctl.run.commands.host_tuning import Tuned
     from labctl.run.commands.host_tuning import tune as carry_out
+    from labctl.run.planning.host_request import asked_for
 
     asked = asked_for(names, vcpus)
     places = state_paths(context)

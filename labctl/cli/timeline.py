@@ -128,8 +128,7 @@ def _list(folder: RunFolder, where: str, *, as_json: bool) -> None:
     from rich.text import Text
 
     from labctl.analysis.words import listed
-    from labctl.base.units import Unit
-    from labctl.base.wording import printable, quantity
+    from labctl.base.wording import printable
     from labctl.report.timeline.traced import traced, why_untraced, with_traces
 
     run = folder.load()
@@ -159,7 +158,7 @@ def _list(folder: RunFolder, where: str, *, as_json: bool) -> None:
             Text(f"{workload} under {condition}", overflow="fold"),
             str(record.block),
             str(record.status),
-            quantity(one.worst_s, Unit.SECONDS),
+            one.worst,
         )
     shown = console()
     shown.print(table)

@@ -8,13 +8,7 @@ STILL_MORE = {
     "labctl.analysis.caveats",
     "labctl.analysis.gate.rules",
     "labctl.analysis.judge",
-    "labctl.cli.domain",
-    "labctl.cli.timeline",
-    "labctl.run.collectors.calibrate",
-    "labctl.run.commands.checkup",
-    "labctl.run.commands.host_tuning",
     "labctl.run.guests.own_vm",
-    "labctl.workloads.registry",
 }
 """Modules that import more than the most: none may join them."""
 

@@ -11,7 +11,8 @@ from typing import Any
 from labctl.analysis.collecting import level_of
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.levels import Level
-from labctl.base.wording import counted
+from labctl.base.units import Unit
+from labctl.base.wording import counted, quantity
 from labctl.report.timeline.timeline_page import About
 from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
 from labctl.store.samples import Reading, Sample
@@ -32,6 +33,11 @@ class Traced:
     name: str
     trial: LoadedTrial
     worst_s: float | None
+
+    @property
+    def worst(self) -> str:
+        """Return the worst latency in words."""
+        return quantity(self.worst_s, Unit.SECONDS)
 
     def to_json(self) -> dict[str, Any]:
         record = self.trial.record

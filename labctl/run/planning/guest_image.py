@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labctl.base.errors import UsageError
+from labctl.base.errors import HostError, LabctlError, UsageError
 from labctl.base.events import Listener
 from labctl.base.paths import StatePaths
 from labctl.guest.build import build
-from labctl.guest.images import Image, find
+from labctl.guest.images import Image, find, list_images
 from labctl.guest.kernels import read_kernel
 from labctl.guest.recipe import Recipe, load_recipe
 from labctl.host.accelerator import Accelerator, Requested, accelerator
 from labctl.store.run_folder import RunFolder
+
+IMAGE = "debian-12"
+"""What guests boot where no study says another."""
 
 
 def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Recipe:
@@ -64,3 +67,32 @@ def built_image(recipe: Recipe, places: StatePaths, listener: Listener) -> Image
     """Return the recipe's image; built now if there is none."""
     found = find(recipe, places)
     return found if found is not None else build(recipe, places, listener)
+
+
+def accelerator_here(image: str, places: StatePaths, requested: Requested = "auto") -> Accelerator:
+    """Return what guests run under, by booting the kernel of that image, or any other that is at
+    hand; raises HostError when there is none."""
+    return accelerator(requested, _kernel(image, places), places)
+
+
+def accelerator_or_error(image: str, places: StatePaths) -> Accelerator | LabctlError:
+    """Return the same, or why nobody can tell."""
+    try:
+        return accelerator_here(image, places)
+    except LabctlError as error:
+        return error
+
+
+def _kernel(image: str, places: StatePaths) -> Path:
+    """Return what the probe boots: the image's kernel, another image's, else this host's own."""
+    built = find(load_recipe(image), places) or next(iter(list_images(places)), None)
+    if built is not None:
+        return built.kernel
+    release = Path("/proc/sys/kernel/osrelease").read_text(encoding="utf-8").strip()
+    own = Path(f"/boot/vmlinuz-{release}")
+    if own.is_file():
+        return own
+    raise HostError(
+        "whether KVM works is found out by booting a kernel, and no guest image is built yet",
+        hint=f"labctl image build {image}",
+    )

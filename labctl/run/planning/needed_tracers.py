@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import HostError
+from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind
-from labctl.guest.images import Image
-from labctl.guest.recipe import Recipe
+from labctl.guest.images import Image, find
+from labctl.guest.recipe import Recipe, load_recipe
 from labctl.host.tracers import OPTIONS, has_tracer, is_built_with
 from labctl.run.planning.requirements import Unmet
 from labctl.study.study import Study
@@ -26,6 +27,12 @@ class Kernels:
     recipe: Recipe
     image: Image | None
     is_own_domain: bool = False
+
+    @classmethod
+    def here(cls, image: str, places: StatePaths) -> Kernels:
+        """Return those of an image of labctl's by its name."""
+        recipe = load_recipe(image)
+        return cls(recipe=recipe, image=find(recipe, places))
 
     @property
     def guests_are_unknown(self) -> bool:

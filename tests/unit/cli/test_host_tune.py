@@ -17,6 +17,7 @@ from labctl.host.settings.journal import Journal
 from labctl.host.settings.knob import KnobPlace
 from labctl.host.settings.tunables import FileValue
 from labctl.run.commands import host_tuning
+from labctl.run.planning import host_request
 from tests.unit.cli.conftest import Labctl, Said
 from tests.unit.domain import hosts
 from tests.unit.host import fake_host
@@ -48,9 +49,9 @@ def host(labctl: Labctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hos
         Path(self.path).write_text(value)
 
     monkeypatch.setattr(FileValue, "write", write)
-    monkeypatch.setattr(host_tuning, "_place", place)
+    monkeypatch.setattr(host_request, "_place", place)
     monkeypatch.setattr(host_tuning, "host_lock", lambda: tmp_path / "lock")
-    monkeypatch.setattr(host_tuning, "booted_with", lambda: ["ro", "quiet"])
+    monkeypatch.setattr(host_request, "booted_with", lambda: ["ro", "quiet"])
     really = knobs.states
     monkeypatch.setattr(knobs, "states", lambda: really(KnobPlace(root=root)))
     return Host(labctl, root, tmp_path / "state", tmp_path / "lock")
@@ -140,7 +141,7 @@ def test_what_needs_a_reboot_is_planned_and_not_done(host: Host) -> None:
 def test_a_kernel_that_was_booted_so_needs_no_plan(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_tuning, "booted_with", lambda: ["isolcpus=2-3", "mitigations=off"])
+    monkeypatch.setattr(host_request, "booted_with", lambda: ["isolcpus=2-3", "mitigations=off"])
     said = host("host", "tune", "isolcpus", "mitigations-off")
     assert "nothing to do: the host's kernel was booted so" in said.out
 
@@ -208,9 +209,9 @@ def test_restoring_waits_until_nobody_measures(host: Host, monkeypatch: pytest.M
 
 
 def test_the_cpus_of_the_guest_are_those_of_the_pin_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_tuning, "read_topology", lambda: hosts.TWO_CPUS)
+    monkeypatch.setattr(host_request, "read_topology", lambda: hosts.TWO_CPUS)
     monkeypatch.setattr(knobs, "problems", lambda host, place: [])
-    place = host_tuning.asked_for(["irq-affinity"]).place
+    place = host_request.asked_for(["irq-affinity"]).place
     assert place.isolated == {1}
     assert place.housekeeping == {0}
 
