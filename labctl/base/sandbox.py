@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from types import TracebackType
 from typing import Any, NoReturn
 
 from jinja2 import Template
 from jinja2.exceptions import TemplateError, TemplateRuntimeError, TemplateSyntaxError
-from jinja2.runtime import BlockReference, LoopContext, Macro
+from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner
 
@@ -45,6 +47,47 @@ class _Bounded(Template):
         return "".join(chunks)
 
 
+def _bounded(named: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that takes no number beyond the limit."""
+
+    @wraps(named)  # with what Jinja has noted on it
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        _check_small(named, args[1:], kwargs)
+        return named(*args, **kwargs)
+
+    return checked
+
+
+def _check_small(called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    formatted = getattr(called, "__self__", None)
+    texts = [formatted] if isinstance(formatted, str) else []
+    if any(isinstance(n, int) and abs(n) > MOST_CHARACTERS for n in (*args, *kwargs.values())) or (
+        getattr(called, "__name__", "") in ("format", "format_map") and any(map(_is_wide, texts))
+    ):
+        name = getattr(called, "__name__", "a call")
+        raise TemplateRuntimeError(f"{name}: a number beyond {MOST_CHARACTERS:,}")
+
+
+def _is_wide(text: str) -> bool:
+    """Return whether a format asks for more than five digits of width."""
+    return re.search(r"[0-9]{6}", text) is not None
+
+
+def _size_of(operator: str, left: Any, right: Any) -> int:
+    """Return about how many characters or bits an operation makes, where that may be many."""
+    if operator == "**" and isinstance(left, int) and isinstance(right, int):
+        return left.bit_length() * max(right, 0)
+    if operator == "%" and isinstance(left, str):
+        return MOST_CHARACTERS + 1 if _is_wide(left) or "*" in left else 0
+    if operator == "*":
+        sizes = (n.bit_length() if isinstance(n, int) else 0 for n in (left, right))
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, str | list | tuple) and isinstance(other, int):
+                return len(one) * other
+        return sum(sizes)
+    return 0
+
+
 @contextmanager
 def _cpu_time_limited() -> Iterator[None]:
     """Only the main thread gets signals (signal(2)); labctl renders in no other."""
@@ -69,6 +112,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
     file), so only methods of plain values and Jinja's own are called."""
 
     template_class = _Bounded
+    intercepted_binops = frozenset(("*", "**", "%"))
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.filters = {name: _bounded(named) for name, named in self.filters.items()}
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Refuse what one operation makes too large: no signal comes in between."""
+        if _size_of(operator, left, right) > MOST_CHARACTERS:
+            raise TemplateRuntimeError(f"'{operator}' would make more than it may")
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Refuse widths and counts that nobody needs, too."""
+        _check_small(obj, args, kwargs)
+        return super().call(context, obj, *args, **kwargs)
 
     def is_safe_callable(self, obj: Any) -> bool:
         owner = getattr(obj, "__self__", None)

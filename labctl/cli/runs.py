@@ -169,6 +169,12 @@ def export_run(
 
     if hidden and not redacting:
         raise UsageError("'--hide' goes with '--redact'", hint="Give both, or neither.")
+    for text in hidden:
+        if len(text.strip()) < 3 or not any(map(str.isalpha, text)):
+            raise UsageError(
+                f"--hide: '{text}' may be a number of what was measured, or a part of any word",
+                hint="Name at least three characters with a letter among them.",
+            )
     folder = RunFolder.find(runs_folder(results), run_name)
     _refuse_if_running(folder)
     target = target or Path("redacted.tar.gz" if redacting else f"{folder.name}.tar.gz")

@@ -76,9 +76,12 @@ def end_guests(places: StatePaths, listener: Listener) -> None:
 
 
 def remove_work(places: StatePaths) -> None:
-    """Remove what a run needed while it ran; save files among it hold all that a guest knew."""
+    """Remove what a run needed while it ran, since save files among it hold all that a guest knew,
+    and take the data disk back from QEMU's user."""
     if places.work.exists():
         shutil.rmtree(places.work)
+    for file in places.data.glob("*"):
+        os.chown(file, os.geteuid(), -1, follow_symlinks=False)
 
 
 def _kill(pid: int) -> None:

@@ -136,6 +136,32 @@ def test_a_template_of_the_lab_folder_comes_to_an_end(
     assert why.format(file=present / "templates/domain.xml.j2") in said.err.replace("\n", " ")
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "9 ** (10 ** 9)",
+        "'x' * 10 ** 12",
+        "10 ** 12 * [0]",
+        "'%1000000000000d' % 1",
+        "'%*d' % (10 ** 12, 1)",
+        "'x'|center(10 ** 12)",
+        "'x'|indent(width=10 ** 12)",
+        "'%1000000000000d'|format(1)",
+        "'x'.ljust(10 ** 12)",
+        "'{:1000000000000}'.format(1)",
+        "'{:{}}'.format(1, 10 ** 12)",
+    ],
+)
+def test_no_single_operation_of_such_a_template_is_endless(
+    labctl: Labctl, present: Path, code: str
+) -> None:
+    (present / MARKER).touch()
+    planted(present, "templates/domain.xml.j2", "{{ " + code + " }}")
+    said = labctl("domain", "render", "baseline")
+    assert said.code == 2
+    assert "the domain template does not render" in said.err
+
+
 def test_a_tuning_of_the_present_folder_replaces_none_of_labctls(
     labctl: Labctl, present: Path
 ) -> None:

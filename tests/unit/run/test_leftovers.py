@@ -120,6 +120,17 @@ def test_the_work_folder_is_emptied_of_what_a_guest_knew(places: StatePaths) -> 
     assert not places.work.exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root alone")
+def test_the_data_disk_is_taken_back_from_qemus_user(places: StatePaths) -> None:
+    places.data.mkdir()
+    disk, link = places.data / "data.img", places.data / "link"
+    disk.touch(mode=0o640)
+    link.symlink_to(places.root / "elsewhere")
+    os.chown(disk, 65534, 65534)
+    clean_up(places, lambda event: None)
+    assert (disk.stat().st_uid, disk.stat().st_gid) == (0, 65534)
+
+
 def test_a_state_folder_that_was_never_used_needs_nothing(tmp_path: Path) -> None:
     said: list[Event] = []
     clean_up(StatePaths(tmp_path / "new"), said.append)

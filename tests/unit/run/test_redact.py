@@ -566,6 +566,14 @@ def test_words_that_only_the_caller_knows_are_taken_out_too(run: RunFolder, tmp_
     assert "word-1" in left
 
 
+@pytest.mark.parametrize("text", ["", " ", "a", "12345", "0.25"])
+def test_no_number_and_no_letter_is_hidden(run: RunFolder, tmp_path: Path, text: str) -> None:
+    words = ["run", "export", f"{run.path}", "--out", f"{tmp_path / 'x'}", "--redact"]
+    refused = CliRunner().invoke(cli, [*words, "--hide", text])
+    assert "may be a number" in str(refused.exception)
+    assert not (tmp_path / "x").exists()
+
+
 def test_nothing_is_written_over(run: RunFolder) -> None:
     with pytest.raises(UsageError, match="is there already"):
         export(run, run.path, StatePaths(run.path.parent), redacting=True)
