@@ -72,7 +72,9 @@ def _together(primaries: Sequence[Comparison]) -> str:
 
 
 def _one_boot(primaries: Sequence[Comparison]) -> str:
-    """That a verdict rests on one boot and holds for it (docs/decisions/boots-and-blocks.md)."""
+    """Say that a verdict rests on one boot and holds only for it
+    (docs/decisions/boots-and-blocks.md).
+    """
     shared = any(c.boots == 1 and len(c.blocks) > 1 for c in primaries)
     return ", for the one boot that the blocks share" if shared else ""
 

@@ -64,7 +64,9 @@ def sharing(blocks: Iterable[int], sides: Iterable[Mapping[int, int]]) -> list[l
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """`order`: where the blocks of one group after the other stand among all blocks."""
+    """Group blocks by boot. `order`: where the blocks of one group after the other stand among all
+    blocks.
+    """
 
     blocks: tuple[tuple[int, ...], ...]
     order: npt.NDArray[np.int64]
@@ -73,7 +75,9 @@ class _Groups:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Same:
-    """A mapping that equals itself alone: what a cell's series share is told apart at no cost."""
+    """Hold a mapping that equals only itself, so that series compare their shared one at no
+    cost.
+    """
 
     boots: Mapping[int, int]
 

@@ -124,7 +124,7 @@ def imported(run: LoadedRun) -> Iterator[str]:
 
 
 def _redacted(run: LoadedRun) -> Iterator[str]:
-    """That the run is a copy to be passed on, where it is one."""
+    """Warn where the run is a redacted copy."""
     said = run.run.get("redacted")
     if not said:
         return
@@ -167,7 +167,9 @@ def _before_look(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[st
 
 
 def _grave(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
-    """That intervals may promise too much, once per place; what was seen stands with its table."""
+    """Warn once per scenario that intervals may be too narrow; the diagnostics stand with its
+    table.
+    """
     by_place: defaultdict[Scenario, dict[str, None]] = defaultdict(dict)
     for one in diagnostics:
         if one.grave:
@@ -181,8 +183,8 @@ def _grave(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
 
 
 def _collecting(run: LoadedRun, cells: Cells) -> Iterator[str]:
-    """That more ran inside the measured windows than the workload, where it did, and in which of
-    them it did not."""
+    """Warn where collectors ran inside the measured windows, and name windows in which they did
+    not."""
     if run.plan.is_lost or level_of(run) == LEAST:
         return
     yield costs_said(run)
@@ -196,7 +198,7 @@ def _collecting(run: LoadedRun, cells: Cells) -> Iterator[str]:
 
 
 def _kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:
-    """That somebody else limited how deep the host's CPUs slept (METHOD 9)."""
+    """Warn where another process limited the sleep of the host's CPUs (METHOD 9)."""
     tunings = run.run.get("tunings") or {}
     found: list[float] = []
     tried = 0

@@ -123,7 +123,7 @@ def _check_known_loss(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arm:
-    """One arm against others. `excuse`: why no check can hang on it."""
+    """Compare one arm with others. `excuse`: why no check can use it."""
 
     place: Scenario
     metric: str

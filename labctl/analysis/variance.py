@@ -191,7 +191,7 @@ def _in_time(seconds: float, costs: Costs) -> str:
 
 
 def _time(seconds: float | None) -> float:
-    """0 for what is no time that can have passed: a file may say anything."""
+    """Return the time, or 0 for an impossible one: a file may hold anything."""
     return seconds if seconds is not None and 0 < seconds < math.inf else 0.0
 
 
@@ -242,8 +242,8 @@ def _precision(place: Scenario, made: Sequence[Compared], costs: Costs) -> Preci
 
 @dataclass(frozen=True, slots=True)
 class _Within:
-    """The variance that trials' own errors put into effects, at the length that trials had; None
-    where it can't be told, and `why` as a clause."""
+    """Hold the variance that trials' own errors put into effects, at the length that trials had;
+    None where it can't be told, and `why` as a clause."""
 
     variance: float | None = None
     why: str = "a trial gives one value"

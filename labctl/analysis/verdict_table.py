@@ -178,7 +178,7 @@ VERDICTS: Mapping[Verdict, Row] = {
         unshown="the run reached no look that its plan declares",
     ),
 }
-"""Of one tone side by side, as the page's style names them."""
+"""Rows of one tone stand side by side, as the page's style names them."""
 
 
 def classes_of(tone: Tone) -> list[str]:

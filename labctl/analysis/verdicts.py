@@ -110,7 +110,7 @@ def excludes_loss(
 def _claim(
     estimate: float, interval: Interval | None, narrow: Interval | None, margin: float
 ) -> Verdict:
-    """METHOD 20, as if control and known loss had passed."""
+    """Apply METHOD 20 as if control and known loss had passed."""
     if interval is None or narrow is None:
         return Verdict.INCONCLUSIVE
     if interval.low > 0 and estimate >= margin:

@@ -25,11 +25,11 @@ _OF_JINJA = (BlockReference, LoopContext, Macro, Cycler, Joiner)
 CPU_S = 5.0
 """CPU time for one template; the largest of labctl's own takes milliseconds."""
 MOST_CHARACTERS = 1 << 20
-"""In what a template becomes."""
+"""Limit on a rendered template."""
 
 
 class _Bounded(Template):
-    """A template whose rendering ends: one of a lab folder's may have a loop that doesn't."""
+    """Bound a template's rendering: one of a lab folder may loop for ever."""
 
     def render(self, *args: Any, **kwargs: Any) -> str:
         """Raise TemplateRuntimeError beyond the limits, too."""
@@ -90,7 +90,9 @@ def _size_of(operator: str, left: Any, right: Any) -> int:
 
 @contextmanager
 def _cpu_time_limited() -> Iterator[None]:
-    """Only the main thread gets signals (signal(2)); labctl renders in no other."""
+    """Limit the CPU time by a signal, which only the main thread gets (signal(2)); labctl renders
+    in no other.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -68,14 +68,14 @@ def mounted_by(mountinfo: str) -> Mapping[int, int]:
 
 
 class _Look:
-    """One look at a path, with what is known of this process and host."""
+    """Take one look at a path, with what is known of this process and host."""
 
     def __init__(self, others: int) -> None:
         self._owners = believed_owners()
         self._others = others
 
     def held(self, path: Path) -> Path:
-        """`path` without links, when no one else can swap what it leads to. Raises _DoubtError."""
+        """Return `path` without links, if no other user can swap its target. Raises _DoubtError."""
         at = Path("/")
         self._check(at, os.lstat(at), is_end=False)
         parts = list(reversed(path.absolute().parts[1:]))
@@ -100,7 +100,7 @@ class _Look:
         return at
 
     def walk(self, top: Path) -> None:
-        """The same of everything below a folder, links followed."""
+        """Check everything below a folder in the same way, following links."""
         folders, seen, count = [top], {top}, 0
         while folders:
             for entry in os.scandir(folders.pop()):

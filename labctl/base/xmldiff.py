@@ -146,7 +146,7 @@ def _step(element: etree._Element) -> str:
 
 
 def _identity(element: etree._Element) -> dict[str, str]:
-    """`@attribute` or `child/@attribute` to its value."""
+    """Map `@attribute` or `child/@attribute` to its value."""
     found = {}
     for key in _IDENTITY.get(tag_of(element), ()):
         child, _, attribute = key.rpartition("@")

@@ -81,7 +81,7 @@ def check_size(size: int) -> None:
 
 @dataclass(slots=True)
 class _Known:
-    """A value that is read, how many values it is made of, and its levels."""
+    """Hold a parsed value, the number of values in it, and its depth."""
 
     value: Any
     weight: int = 1
@@ -90,7 +90,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Open:
-    """A list or mapping whose end is yet to come."""
+    """Hold a list or mapping that is not closed yet."""
 
     found: _Known
     line: int
@@ -202,7 +202,7 @@ def _put(into: _Open, known: _Known, line: int, *, is_merge: bool) -> None:
 
 
 def _finished(ended: _Open) -> _Known:
-    """With what `<<` merges in filled in: a mapping's own keys win, then the first's."""
+    """Fill in what `<<` merges: a mapping's own keys win, then the first's."""
     mapping = ended.found.value
     for other in ended.merged:
         for key, value in other.items():

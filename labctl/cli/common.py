@@ -121,7 +121,9 @@ def console(*, stderr: bool = False) -> Console:
 
     class Piped(Console):
         def on_broken_pipe(self) -> None:
-            """The reader has left. rich would exit with 1, and in the middle of a run."""
+            """Ignore that the reader has left. rich would exit with 1, and in the middle of a
+            run.
+            """
             if not self.stderr:
                 raise  # called where the BrokenPipeError is handled
             self.quiet = True

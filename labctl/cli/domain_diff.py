@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """`outside`: what the tuning changes elsewhere than in the XML; `misfits`: why the domain
+    """Hold one side. `outside`: changes of the tuning outside the XML; `misfits`: why the domain
     can't be measured with it. One sentence or key each."""
 
     name: str

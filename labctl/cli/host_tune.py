@@ -204,14 +204,14 @@ def _standing(item: Standing) -> dict[str, Any]:
 
 
 def _for(item: Standing) -> str:
-    """On whose behalf it was changed."""
+    """Say for which command it was changed."""
     if item.entry.kept:
         return f"host tune {item.entry.kept}"
     return f"labctl {item.entry.pid} ({'running' if item.entry.owner_lives() else 'was killed'})"
 
 
 def _tell(event: Event) -> None:
-    """To standard error: standard output may be JSON."""
+    """Print to standard error: standard output may be JSON."""
     text = getattr(event, "text", "")
     if text:
         click.echo(text, err=True)

@@ -180,7 +180,7 @@ def _check_more(blocks: int | None) -> None:
 
 
 def _refuse_changes(context: click.Context, option: str, does: str, free: frozenset[str]) -> None:
-    """A run keeps its own plan: raises UsageError for what would change it."""
+    """Raise UsageError for options that would change a run's own plan."""
     from click.core import ParameterSource
 
     given = [

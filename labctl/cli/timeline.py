@@ -123,7 +123,9 @@ def _show(
 
 
 def _list(folder: RunFolder, where: str, *, as_json: bool) -> None:
-    """The traced trials, the one with the largest latency first. `where`: the run, as asked for."""
+    """List the traced trials, the one with the largest latency first. `where`: the run, as asked
+    for.
+    """
     from rich.table import Table
     from rich.text import Text
 

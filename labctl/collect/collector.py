@@ -59,11 +59,13 @@ class Target:
     known_threads: Callable[[], list[ThreadRef]]
     counters: Callable[[], dict[str, Any]]
     housekeeping: Callable[[], CpuSet]
-    """Where programs that record run, pinned guest or not: then they take the same from each."""
+    """CPUs of the recording programs, for pinned guests and others alike, so that they cost each
+    the same.
+    """
     room_mib: int
-    """What a recording may take on the disk, 0 for none at all."""
+    """Disk space for a recording, 0 for none at all."""
     is_traced: bool
-    """Whether the disk has room for the traces of all of the trial's block."""
+    """True if the disk has room for the traces of all of the trial's block."""
     seconds: float
     pid: int | None = None
 
@@ -92,7 +94,7 @@ class Attaching(IntEnum):
     """Order the attaching of collectors: the later, the closer to the measured window."""
 
     BEFORE_COMMAND = auto()
-    """Before the command is prepared: what asks the machine itself."""
+    """Collectors that ask the machine itself, before the command is prepared."""
     COUNTERS = auto()
     RECORDERS = auto()
     AT_WINDOW = auto()
@@ -100,7 +102,7 @@ class Attaching(IntEnum):
 
 
 Snapshot = Callable[[], Mapping[str, Any]]
-"""What an attached collector adds to host.json, before and after the measured window."""
+"""Part of host.json that an attached collector adds, before and after the measured window."""
 
 
 def why_no_image(at: Here) -> str | None:

@@ -19,7 +19,7 @@ def _declared() -> list[Source]:
 
 
 SOURCES = tuple(_declared())
-"""In the order in which a trial is parsed."""
+"""Sources in the order in which a trial is parsed."""
 
 COLLECTORS = tuple(
     sorted(
@@ -27,6 +27,6 @@ COLLECTORS = tuple(
         key=lambda collector: list(Level).index(collector.level),
     )
 )
-"""By level. A collector that works here may still be refused in a trial, which says so then."""
+"""Collectors by level. One that works here may still be refused in a trial, which then says so."""
 
 RECORDERS = frozenset(name for collector in COLLECTORS for name in collector.recorders)

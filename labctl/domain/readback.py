@@ -106,7 +106,7 @@ def _state(tid: int, role: str, index: int, comm: str, placed: Placed) -> Thread
 
 
 def _kernel_vhosts(pid: int, proc_root: Path) -> list[int]:
-    """Before Linux 6.4 vhost workers are kernel threads of their own, named after the process."""
+    """Find vhost workers that are kernel threads named after the process, as before Linux 6.4."""
     found = []
     for path in proc_root.glob("[0-9]*/comm"):
         try:

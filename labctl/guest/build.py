@@ -62,7 +62,7 @@ def build(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
 
 
 def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
-    """As `build`, for a caller that holds the lock."""
+    """Build as `build` does, for a caller that holds the lock."""
     if (built := images.find(recipe, places)) is not None:
         return built
     base = _built(recipe.with_kernel(None), places, listener) if recipe.kernel else None
@@ -143,7 +143,7 @@ def _build_in(
 
 
 def _configure(tree: Path, recipe: Recipe) -> None:
-    """Everything that makes the tree the guest's own and nothing of the host's."""
+    """Make the tree the guest's own, with nothing of the host's."""
     for name in (
         "etc/apt/apt.conf.d/99mmdebstrap",
         "etc/resolv.conf",

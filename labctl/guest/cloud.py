@@ -119,7 +119,7 @@ def add_packages(tree: Path, recipe: Recipe, deadline: Deadline, listener: Liste
 
 
 def _check_is_whole(file: Path, cloud: CloudImage, deadline: Deadline) -> None:
-    """An image may name other files, which nobody has signed."""
+    """Refuse an image that names other files, which have no signature."""
     info = ["qemu-img", "info", "-f", cloud.format, "--output=json", str(file)]
     told = parse_json(process.run(info, deadline=deadline).stdout)
     data_file = told.get("format-specific", {}).get("data", {}).get("data-file")
@@ -198,7 +198,7 @@ def _host_sources(tree: Path) -> list[str]:
 
 
 def _in_tree(tree: Path, argv: Sequence[str]) -> list[str]:
-    """In namespaces of its own: whatever a package starts or mounts ends with it."""
+    """Run in namespaces of its own, so that whatever a package starts or mounts ends with it."""
     namespaces = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     environment = [
         f"PATH={_PATH}",

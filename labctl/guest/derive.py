@@ -98,7 +98,7 @@ def _add_config(tree: Path, kernel: GivenKernel) -> bool:
 
 
 def _command_line(line: str, *, has_initrd: bool) -> str:
-    """With what another machine's initrd may want: it would wait for that machine's swap."""
+    """Add what another machine's initrd may need: it would wait for that machine's swap."""
     root, *rest = line.split()
     if not has_initrd:
         root = f"root={_WITHOUT_INITRD}"

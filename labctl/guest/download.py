@@ -150,7 +150,9 @@ def _total_bytes(response: http.client.HTTPResponse, offset: int) -> int | None:
 
 
 def _check_size(url: str, size: int, present: int, target: Path, max_bytes: int) -> None:
-    """`size`: what the file will have or has; `present`: what of it is on the disk already."""
+    """Check the size. `size`: what the file will have or has; `present`: what of it is on the disk
+    already.
+    """
     if size > max_bytes:
         raise BrokenError(
             f"{url} is larger than {max_bytes >> 20} MiB: no cloud image is",

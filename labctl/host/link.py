@@ -18,7 +18,7 @@ from labctl.host.settings.netdevices import NAMESPACES, NetworkNamespace, TapDev
 from labctl.host.settings.tunables import PRESENT
 
 _VETH = "lab0"
-"""Inside the namespaces, where nobody else's names are."""
+"""Names inside the namespaces, where no others exist."""
 
 _PREFIX = 30
 

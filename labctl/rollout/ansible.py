@@ -177,5 +177,5 @@ def _literal(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Inside a string of a Jinja expression."""
+    """Quote inside a string of a Jinja expression."""
     return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -220,8 +220,8 @@ def _pretty(element: etree._Element) -> str:
 
 
 def _step(title: str, action: Sequence[str], words: Sequence[str], unless: str = "") -> Step:
-    """`unless`: what the domain's XML holds if there is nothing to do; virt-xml sees most by
-    itself."""
+    """Return a step. `unless`: text in the domain's XML if there is nothing to do; virt-xml detects
+    most by itself."""
     argv = ("virt-xml", DOMAIN, *action, "--print-diff", "--define", *words)
     asked = Done(("virsh", "dumpxml", "--inactive", DOMAIN), unless) if unless else None
     return Step(
@@ -260,7 +260,7 @@ def _added_controller(device: Device) -> Step:
 
 
 def _device_options(kind: str, inside: Iterable[XmlChange]) -> list[str]:
-    """`driver.cache=none`, or by its XPath what has no name."""
+    """Return `driver.cache=none`, or an XPath for an option without a name."""
     options = []
     for number, change in enumerate(inside):
         name = change.path.replace("/@", ".").removeprefix("@")

@@ -148,7 +148,7 @@ def guest_steps(tuning: str, guest: Mapping[str, Any], words: Sequence[str]) -> 
 
 
 def _command_line(tuning: str, words: Sequence[str], machine: Machine) -> Step:
-    """Through GRUB as Debian and Ubuntu set it up; elsewhere a note names grubby."""
+    """Set it through GRUB as Debian and Ubuntu set it up; elsewhere a note names grubby."""
     line = " ".join(words)
     return Step(
         title=f"Boot the {machine}'s kernel with '{line}'",
@@ -176,7 +176,7 @@ def _sysctl(tuning: str, settings: Mapping[str, str]) -> Step:
 
 
 def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
-    """A profile that labctl brings has to be where tuned looks for it."""
+    """Install a profile of labctl's own where tuned looks for it."""
     try:
         # Of a name that leads elsewhere Jinja says as well that there is none.
         template = lab_template_environment("tuned", escapes=False).get_template(
@@ -238,7 +238,7 @@ def _service(*, title: str, tuning: str, unit: str, service: str) -> Step:
 
 
 def _mask(cpus: CpuSet) -> str:
-    """As the kernel has masks: hexadecimal, a comma before each 32 bits."""
+    """Write a mask as the kernel does: hexadecimal, a comma before each 32 bits."""
     bits = sum(1 << cpu for cpu in cpus)
     words: list[int] = []
     while bits or not words:

@@ -107,7 +107,7 @@ def _added(host: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, str]
 
 
 def _cpus(view: View, settings: Mapping[str, Any]) -> Cpus:
-    """By the pin plan that the tuning used, or by the only one that the run has."""
+    """Return the CPUs of the pin plan that the tuning used, or of the run's only one."""
     strategy = str(mapping(settings.get("pin")).get("strategy"))
     plans = mapping(view.run.run.get("pin_plans"))
     plan = mapping(plans.get(strategy)) or mapping(view.run.run.get("pin_plan"))

@@ -163,7 +163,7 @@ def _role(role: str, named: str | None, tunings: Collection[str]) -> str | None:
 
 
 def _tuning(name: str, tunings: Collection[str]) -> dict[str, Any]:
-    """labctl's own names say which arm is native, and whose twin it is."""
+    """Describe an arm: labctl's own names show which one is native, and whose twin it is."""
     if name.partition("+")[0] == "native":
         return {"kind": "native", "twin": None, "description": ""}
     twin = f"native+{name}"

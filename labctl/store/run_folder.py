@@ -335,7 +335,9 @@ class RunFolder:
 
 @contextmanager
 def _no_collecting() -> Iterator[None]:
-    """JSON makes no cycles, and looking for some takes a third of the time to read a large run."""
+    """Pause garbage collection: JSON makes no cycles, and looking for some takes a third of the
+    time to read a large run.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

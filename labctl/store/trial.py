@@ -244,7 +244,7 @@ def _refuse_newer(path: Path, data: Any) -> None:
 
 
 def _whole(path: Path, data: Any, shape: Shape, hint: str) -> Any:
-    """`data`; raises BrokenError naming the first place where it isn't whole."""
+    """Return `data`; raises BrokenError naming the first place where it isn't whole."""
     data, problems = fitting(data, shape)
     if problems:
         raise BrokenError(f"{path} is not whole: {problems[0]}", hint=hint)

@@ -125,7 +125,7 @@ class _Trial:
 
 
 class _Lines:
-    """The rows of a file with the numbers of the lines on which they end."""
+    """Hold the rows of a file with the numbers of the lines on which they end."""
 
     def __init__(self, text: str, name: str) -> None:
         self._reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -156,7 +156,7 @@ class _Row:
     values: Mapping[str, str]
 
     def text(self, column: str) -> str:
-        """ "" where the column or its value isn't there."""
+        """Return "" where the column or its value isn't there."""
         value = self.values.get(column, "").strip()
         # The export puts ' before what a spreadsheet would take for a formula.
         return value[1:] if value[:2] in ("'=", "'+", "'@") else value
@@ -331,7 +331,7 @@ def _labels(row: _Row) -> dict[str, str]:
 
 
 def _refuse_twins(lines: _Lines, gathered: Mapping[tuple[int, int], _Trial]) -> None:
-    """Two trials of one cell in one block: the later would hide the earlier."""
+    """Refuse two trials of one cell in one block: the later would hide the earlier."""
     seen: dict[tuple[object, ...], _Trial] = {}
     for trial in gathered.values():
         record = trial.record

@@ -222,7 +222,9 @@ def _network(tuning: Tuning) -> Iterator[Contradiction]:
 
 
 def _not_restorable(tuning: Tuning) -> Iterator[Contradiction]:
-    """METHOD, "What may be restored": what a restore refuses, or takes and gets wrong."""
+    """Return what METHOD says under "What may be restored": what a restore refuses, or takes and
+    gets wrong.
+    """
     memory, disk, network = tuning.memory, tuning.disk, tuning.network
     cpu = [(key, _acts(key, value)) for key, value in values(tuning).items() if key[0] in _AT_BOOT]
     devices = (

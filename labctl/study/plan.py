@@ -287,7 +287,7 @@ def make_plan(
 
 
 def _of_study(source: PublishedSource, study: Study) -> PublishedSource:
-    """Without the results of what a quick selection or the command line left out."""
+    """Leave out the results that a quick selection or the command line deselected."""
     kept = (
         item
         for item in source.results

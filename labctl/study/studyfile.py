@@ -210,7 +210,7 @@ def read_study_file(path: Path, programs: Mapping[str, Program]) -> StudyFile:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """A study's file whose keys and types are right, and whose names are yet to be."""
+    """Check the names in a study's file whose keys and types are right."""
 
     path: Path
     mapping: YamlMapping

@@ -35,7 +35,7 @@ def _numbered_pins(value: object) -> object:
 
 
 def _knob_value(value: object) -> object:
-    """`swappiness: 10` is a number in YAML; a knob's value is a text."""
+    """Return a knob's value as text: `swappiness: 10` is a number in YAML."""
     return str(value) if type(value) is int else value
 
 

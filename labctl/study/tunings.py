@@ -52,7 +52,7 @@ GUEST_ONLY = (
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file of an `extends:` chain, for errors that name the place."""
+    """Hold a file of an `extends:` chain, for errors that name the place."""
 
     path: Path
     mapping: YamlMapping
@@ -162,7 +162,7 @@ def _parsed(path: Path, stamp: tuple[int, ...]) -> tuple[_Source, Mapping[str, A
 
 
 def _merge(base: Mapping[Any, Any], over: Mapping[Any, Any]) -> dict[Any, Any]:
-    """`over` on top of `base`: mappings merge, all else replaces, None takes away."""
+    """Merge `over` on top of `base`: mappings merge, all else replaces, None takes away."""
     merged = dict(base)
     for key, value in over.items():
         if value is None:

@@ -205,7 +205,9 @@ class _Gaps:
         return _touched(self._all, start_ns, end_ns)
 
     def within(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
-        """From the first to the last gap in each of these spans, all of which have one."""
+        """Return the time from the first to the last gap in each of these spans, all of which have
+        one.
+        """
         starts, ends = self._all
         first = np.searchsorted(ends, start_ns, "right")
         last = np.searchsorted(starts, end_ns, "left") - 1

@@ -90,7 +90,7 @@ def write_tracedat(
 
 
 class _Events:
-    """A perf.data's samples, with what `trace` knows of losses between them."""
+    """Hold a perf.data's samples, with what `trace` knows of losses between them."""
 
     def __init__(self, trace: Trace, to_host: Callable[[Nanoseconds], Nanoseconds]) -> None:
         self._to_host = to_host
@@ -205,7 +205,9 @@ def _file(name: str, content: str) -> bytes:
 
 
 def _guest(guest: Guest) -> bytes:
-    """By it KernelShark finds the thread of each vCPU (trace_guest_load of trace-input.c)."""
+    """Write the option by which KernelShark finds the thread of each vCPU (trace_guest_load of
+    trace-input.c).
+    """
     count = max(guest.vcpu_tids, default=-1) + 1
     pairs = ((cpu, guest.vcpu_tids.get(cpu, 0)) for cpu in range(count))
     head = _text("guest") + struct.pack("<QI", guest.trace_id, count)

@@ -195,7 +195,7 @@ class _Layout:
 
 
 def _firsts(ends: list[int], stops: list[int]) -> NDArray[np.int64]:
-    """As many events in each page as have room; none goes on over a stop."""
+    """Put as many events in each page as fit; none continues over a stop."""
     firsts = []
     at = 0
     for stop in stops:

@@ -134,7 +134,7 @@ def _windows(report: Mapping[str, Any], where: str) -> list[Window]:
 
 
 def _intervals(report: Mapping[str, Any], where: str) -> list[Any]:
-    """[] where iperf3 tells of none."""
+    """Return the intervals, [] where iperf3 reports none."""
     found = report.get("intervals", [])
     if not isinstance(found, list):
         raise BrokenError(f"{where}: expected a list at 'intervals', found {str(found)[:80]!r}")

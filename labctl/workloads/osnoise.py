@@ -42,7 +42,7 @@ class Osnoise(Watcher):
 
 
 def _noise(report: rtla.Report) -> Reading:
-    """CPU seconds per second, all CPUs together."""
+    """Return the CPU seconds per second, all CPUs together."""
     total_us = 0.0
     for column in report.columns:
         if column.beyond > 1:

@@ -77,7 +77,7 @@ class SysbenchMemory(WorkloadBase):
 
 
 def _command(setting: Setting, *, time_s: int, total: str) -> Command:
-    """`total`: bytes after which it ends; 1024T is as good as none."""
+    """Return the command. `total`: bytes after which it ends; 1024T is as good as none."""
     return Command(
         argv=(
             BINARY,

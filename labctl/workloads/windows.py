@@ -55,7 +55,7 @@ def batch_errors(windows: Sequence[Window], metric: str, source: str) -> Iterato
 
 
 def _joined(windows: Sequence[Window], count: int) -> list[Window]:
-    """`count` batches of neighbours, as equally many to each as can be."""
+    """Join neighbours into `count` batches of as equal size as possible."""
     ends = [len(windows) * number // count for number in range(count + 1)]
     groups = [windows[start:end] for start, end in pairwise(ends)]
     return [Window(sum(w.seconds for w in g), sum(w.operations for w in g)) for g in groups]

@@ -51,14 +51,14 @@ def _spread(line: Line, without: Collection[int]) -> Spread:
 
 
 def _eligibility(eligibility: Eligibility, interval: Interval | None) -> Eligibility:
-    """As the control's check gives it (analysis/checks.py)."""
+    """Return the eligibility from the control's check (analysis/checks.py)."""
     if interval is None:
         return replace(eligibility, judges=False, reach=0.0)
     return replace(eligibility, judges=interval.low <= 0 <= interval.high, reach=interval.reach)
 
 
 def _verdict(ground: Ground, line: Line, of: Spread, eligibility: Eligibility) -> str:
-    """As if there were blocks enough: nine that are left of ten count for ten."""
+    """Decide as if there were enough blocks: nine remaining of ten count for ten."""
     alpha, better = ground.design.alpha, _better(line)
     wide, narrow = (t_interval(of, a) for a in (alpha, 2 * alpha))
     verdict = decide(

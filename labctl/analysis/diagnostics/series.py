@@ -105,7 +105,7 @@ def trend(values: Values, groups: Groups) -> float:
 
 @cache
 def _later(n: int) -> Values:
-    """1 where the column's value comes after the row's, else 0."""
+    """Return 1 where the column's value comes after the row's, else 0."""
     return np.triu(np.ones((n, n)), 1)
 
 

@@ -150,7 +150,9 @@ def _of_facts(rule: Rule, run: LoadedRun, other: LoadedRun, counts_as: Undecided
 
 @dataclass(frozen=True, slots=True)
 class _Other:
-    """A run that rules name by `like`. `refused`: why its values say nothing of this run's."""
+    """Hold a run that rules name by `like`. `refused`: why its values can't be compared with this
+    run's.
+    """
 
     us: LoadedRun
     run: LoadedRun
@@ -197,8 +199,8 @@ _FREE = Leave()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Test:
-    """`values` None, or `why`: it can't be decided. `faulty`: by no run, as the rule stands.
-    `leave`: what the run's checks let it say."""
+    """Hold a test. `values` None, or `why`: it can't be decided. `faulty`: no run could decide the
+    rule as it stands. `leave`: the limits from the run's checks."""
 
     rule: Rule
     spot: Spot
@@ -340,7 +342,9 @@ def _different_durability(
 
 
 def _finding(test: _Test, counts_as: Undecided, decidable: int) -> Finding:
-    """`decidable`: the tests of the gate, which share the error of calling a rule violated."""
+    """Return the finding of a test. `decidable`: the tests of the gate, which share the error of
+    calling a rule violated.
+    """
     rule, spot, values, series = test.rule, test.spot, test.values, test.spot.series
     outcome, why, interval = Outcome.UNDECIDED, test.why, None
     if values is not None and series is not None:

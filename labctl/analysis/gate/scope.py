@@ -73,7 +73,7 @@ def _primary(rule: Rule, cell: Cell, design: Design) -> str:
 
 
 def _cells(design: Design, cells: Cells) -> list[Cell]:
-    """In the order of the values, then what was only planned."""
+    """Return cells in the order of the values, then those that were only planned."""
     planned = sorted(design.planned_cells - cells.series.keys())
     return [*cells.series, *planned]
 

@@ -137,7 +137,7 @@ def history(runs: Iterable[LoadedRun], choice: Choice) -> History:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A cell's series in one run, with all that must agree for two runs to be compared."""
+    """Hold a cell's series in one run, with all that must agree for two runs to be compared."""
 
     cell: Cell
     key: str
@@ -153,7 +153,7 @@ class _Kept:
         return canonical([self.cell.tuning, *self.cell.place, self.key, dict(self.traits)])
 
     def order(self, ranks: Mapping[str, int]) -> tuple[Any, ...]:
-        """By workload and condition, then tunings as the plans have them."""
+        """Order by workload and condition, then tunings as the plans have them."""
         tuning = self.cell.tuning
         return *self.cell.place, ranks.get(tuning, len(ranks)), tuning, self.key
 
@@ -201,7 +201,7 @@ def _point(run: LoadedRun, series: Series) -> Point:
 
 
 def _apart(kept: Sequence[_Kept]) -> list[str]:
-    """For each, what it has otherwise than the others of its cell and accelerator, in words."""
+    """Return in words how each differs from the others of its cell and accelerator."""
     words = {
         "host": "on {}",
         "definition": "definition {}",

@@ -96,7 +96,7 @@ def _busy(cpu: int) -> tuple[str, ...]:
 
 
 def _sibling_cpu(snapshots: Snapshots) -> Reading:
-    """CPU seconds per second on the siblings that aren't the trial's own CPUs."""
+    """Return the CPU seconds per second on the siblings that aren't the trial's own CPUs."""
     metric = "sibling_cpu"
     if snapshots.siblings is None:
         return Unavailable(metric=metric, reason="the labctl that measured this did not look.")

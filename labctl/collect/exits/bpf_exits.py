@@ -264,9 +264,10 @@ def _wait_for(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """bpftrace looks whether it is to end only when a signal has interrupted its wait for events.
-    A SIGINT that comes between two waits, as while it is kept from its CPU, stays unseen until
-    another signal comes (seen with 0.17); a second SIGINT might kill it before it has printed."""
+    """End bpftrace. It looks whether it is to end only when a signal has interrupted its wait for
+    events. A SIGINT that comes between two waits, as while it is kept from its CPU, stays unseen
+    until another signal comes (seen with 0.17); a second SIGINT might kill it before it has
+    printed."""
     process.send_signal(signal.SIGINT)
     deadline = Deadline.after(_END_S, "bpftrace's end")
     while True:

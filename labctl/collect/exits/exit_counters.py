@@ -28,7 +28,7 @@ from labctl.trace.problems import EXITS, note_problem
 from labctl.trace.tracepoints import EXIT
 
 BPFTRACE, PERF, NONE = "bpftrace", "perf", "none"
-"""What counted, as EXITS says. None: natively."""
+"""Sources of the count, as EXITS names them. None: natively."""
 
 _REPORT_S = 300.0
 

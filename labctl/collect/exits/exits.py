@@ -131,7 +131,7 @@ def _by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> tuple[Counted, str]:
 
 
 def _breakdown(counted: Counted, told: Mapping[str, Any], source: str) -> Breakdown:
-    """`told`: each vCPU's thread, and its number."""
+    """Break exits down. `told`: each vCPU's thread, and its number."""
     vcpus = {int(tid): int(index) for tid, index in told.items()}
     if strangers := {tid for tid, _, _ in counted.exits} - vcpus.keys():
         which = ", ".join(map(str, sorted(strangers)))
@@ -155,8 +155,8 @@ def _breakdown(counted: Counted, told: Mapping[str, Any], source: str) -> Breakd
 
 
 def _name(isa: int, code: int) -> str:
-    """Above its 16 bits VMX says more, as that the entry failed (Intel's manual, volume 3, "Basic
-    VM-Exit Information")."""
+    """Name an exit. VMX sets flags above its 16 bits, for instance for a failed entry (Intel's
+    manual, volume 3, "Basic VM-Exit Information")."""
     return exit_name(isa, code & 0xFFFF if isa == VMX else code)
 
 

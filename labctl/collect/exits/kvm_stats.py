@@ -106,7 +106,7 @@ def page_faults(counters: Mapping[str, Any]) -> int | None:
 
 
 def _vcpus(stats: Stats) -> list[str]:
-    """In the order of their numbers: device[2] comes before device[10]."""
+    """Order vCPUs by number: device[2] comes before device[10]."""
     return sorted(
         (of for of in stats if of), key=lambda path: [int(n) for n in re.findall(r"\d+", path)]
     )

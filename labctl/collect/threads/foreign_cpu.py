@@ -62,7 +62,9 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 
 
 def _known_s(raw: TrialFolder, snapshots: Snapshots) -> float | str:
-    """CPU seconds of known threads on the trial's CPUs; why that can't be told, in a sentence."""
+    """Return the CPU seconds of known threads on the trial's CPUs, or a sentence on why they are
+    unknown.
+    """
     threads = read_threads(snapshots)
     clocks = _read_clocks(snapshots)
     # Natively the workload's threads end with the trial; they are bound to the trial's CPUs.
@@ -124,7 +126,7 @@ class _Ran:
         )
 
     def on_cpus(self, cpus: CpuSet) -> int:
-        """It was counted either on these CPUs or on all others that it may use."""
+        """Return its time on these CPUs, counted there or on all others that it may use."""
         counted = sum(self.on.values())
         return counted if self.on.keys() <= cpus else self.everywhere - counted
 
@@ -165,7 +167,7 @@ def _read_clocks(snapshots: Snapshots) -> _Clocks:
 
 
 def _rows(taken: Any, where: str) -> dict[int, _Ran]:
-    """By thread id."""
+    """Return rows by thread id."""
     try:
         return {
             int(row["tid"]): _Ran(

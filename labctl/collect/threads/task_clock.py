@@ -53,7 +53,9 @@ class _Attributes(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """The events on one thread and what it starts: `everywhere`, and one on each of some CPUs."""
+    """Hold the events on one thread and what it starts: `everywhere`, and one on each of some
+    CPUs.
+    """
 
     thread: ThreadRef
     everywhere: int
@@ -123,7 +125,7 @@ def why_unavailable() -> str | None:
 def _roaming(
     threads: Sequence[ThreadRef], cpus: CpuSet
 ) -> Iterator[tuple[ThreadRef, Sequence[int]]]:
-    """The threads that may run on and off these CPUs, each with the fewer of its CPUs."""
+    """Yield the threads that may run on and off these CPUs, each with the fewer of its CPUs."""
     for thread in threads:
         try:
             allowed = os.sched_getaffinity(thread.tid)

@@ -41,7 +41,9 @@ EVENTS = (
     TIMER_START,
     TIMER_EXPIRE,
 )
-"""What perf records there: who runs, who waits, whose child that is, and when a timer was due."""
+"""Events that perf records there: who runs, who waits, whose child that is, and when a timer was
+due.
+"""
 
 READINGS = 20
 """Number of readings of the clocks at either end: the quickest of them count."""

@@ -178,7 +178,7 @@ def _end(perf: subprocess.Popen[bytes], asking: int, answers: int) -> str | None
 
 
 def _why(perf: subprocess.Popen[bytes], what: str) -> str:
-    """For one that should have answered; ends it."""
+    """Return why a perf that should have answered didn't; end it."""
     perf.send_signal(signal.SIGTERM)
     try:
         _, said = perf.communicate(timeout=_ANSWER_S)

@@ -278,7 +278,7 @@ def _opens_a_port(graphics: etree._Element) -> bool:
 
 
 def _firmware(root: etree._Element, request: CopyRequest) -> None:
-    """The UEFI variables are a file that the guest writes to: the copy has a copy."""
+    """Give the copy its own UEFI variables: the guest writes to that file."""
     for loader in root.iterfind("os/loader[@type='pflash']"):
         loader.set("readonly", "yes")
     system = root.find("os")

@@ -228,7 +228,7 @@ def expected_threads(xml: str, vcpus: int, allowed: CpuSet) -> list[ExpectedThre
 
 
 def _rewrite_cpu_sets(root: etree._Element, what: str) -> None:
-    """libvirt's sets may take numbers out again ("0-3,^2"); the kernel's can't."""
+    """Rewrite libvirt's CPU sets, which may exclude numbers ("0-3,^2"), in the kernel's format."""
     named = 0
     for element in (e for path in _WITH_CPU_SETS for e in root.iterfind(path)):
         for key in ("cpuset", "vcpus", "iothreads", "nodeset", "cpus"):

@@ -145,7 +145,7 @@ def _driver_value(disk: etree._Element, key: str) -> str | None:
 
 
 def _forget_what_is_named(before: etree._Element, tuning: Tuning) -> None:
-    """labctl's baseline may have what the tuning asks for, and the foreign domain not."""
+    """Drop from labctl's baseline what the tuning asks for: the foreign domain may lack it."""
     cpu = before.find("cpu")
     if cpu is not None and (tuning.cpu.mode is not None or tuning.cpu.model is not None):
         before.remove(cpu)
@@ -239,7 +239,9 @@ def _at_least(root: etree._Element, count: int) -> None:
 
 
 def _append_words(root: etree._Element, tuning: Tuning) -> None:
-    """Only where the domain boots its kernel directly: else the guest's boot loader says them."""
+    """Append kernel words where the domain boots its kernel directly: else the guest's boot loader
+    has them.
+    """
     system = root.find("os")
     if not tuning.guest.command_line or system is None or system.find("kernel") is None:
         return

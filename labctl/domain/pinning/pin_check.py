@@ -127,7 +127,7 @@ def _no_memory_near(tuning: Tuning, plan: PinPlan, topology: Topology) -> list[P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Threads:
-    """A guest's threads under one real-time policy."""
+    """Hold a guest's threads under one real-time policy."""
 
     sched: Sched
     where: list[CpuSet]

@@ -20,7 +20,7 @@ _THREADS_PER_CORE = (8, 4, 2)
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """A core and the threads of it that vCPUs may have, or get."""
+    """Hold a core and its threads that vCPUs may use."""
 
     threads: tuple[int, ...]
     cpu: Cpu

@@ -54,7 +54,7 @@ def run_tool(argv: Sequence[str], *, seconds: float = _COMMAND_S) -> Output | No
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads below `root`; paths are those of the host. A file that can't be read is None."""
+    """Read below `root`; paths are those of the host. A file that can't be read is None."""
 
     root: Path = Path("/")
     run: RunTool = run_tool
@@ -159,5 +159,5 @@ class Reader:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """ "node10" after "node9"."""
+    """Sort "node10" after "node9"."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", name)]

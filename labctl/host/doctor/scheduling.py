@@ -113,7 +113,7 @@ def _is_realtime(tuning: Tuning) -> bool:
 
 
 def _own_cpu_cgroup(reader: Reader) -> str:
-    """Our path in the v1 hierarchy of the cpu controller, else in v2's: cgroups(7)."""
+    """Return our path in the v1 hierarchy of the cpu controller, else in v2's: cgroups(7)."""
     for line in (reader.text("/proc/self/cgroup") or "").splitlines():
         number, controllers, path = line.split(":", 2)
         if "cpu" in controllers.split(",") or (number == "0" and not controllers):

@@ -85,7 +85,7 @@ def _file_of(section: str, option: str) -> str | None:
 
 
 def _same(wanted: str, found: str) -> bool:
-    """ "a|b" names alternatives; "always [madvise] never" shows what is selected."""
+    """Compare values: "a|b" names alternatives; "always [madvise] never" shows what is selected."""
     present = selected(found).split()
     return any(choice.split() == present for choice in wanted.split("|"))
 

@@ -254,7 +254,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _follow(entries: dict[str, Entry], record: Mapping[str, Any]) -> None:
-    """One line's meaning. Lines of a change that is settled already are nothing."""
+    """Apply one line. Lines of a change that is already settled have no effect."""
     match record["op"]:
         case "change":
             entry = Entry.from_json(record)

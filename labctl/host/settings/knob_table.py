@@ -127,7 +127,9 @@ def _latency_us(disable: Path, place: KnobPlace) -> int:
 
 
 def _latency(value: str, place: KnobPlace) -> list[KnobChange]:
-    """Nothing that could be put back; raises Impossible where it can't be held."""
+    """Hold the latency limit, which leaves nothing to put back; raises Impossible where it can't be
+    held.
+    """
     try:
         limit_us(place.root)
     except FileNotFoundError:

@@ -227,7 +227,7 @@ class Hugetlbfs(_PathTunable):
 
 
 def _called(name: str, *arguments: bytes | int) -> None:
-    """A function of the C library that returns 0 or sets errno; raises OSError."""
+    """Call a function of the C library that returns 0 or sets errno; raises OSError."""
     library = ctypes.CDLL(None, use_errno=True)
     # An int is 32 bits wide to ctypes, and mount(2) takes its flags as a long.
     passed = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]

@@ -203,7 +203,7 @@ def _snapshots(profiles: Iterable[Profile], place: KnobPlace) -> list[KnobChange
 
 
 def _readable(tunable: FileValue) -> bool:
-    """tuned leaves what it can't read (a value of several lines, an offline CPU) alone."""
+    """Keep the files that tuned can read: it skips values of several lines and offline CPUs."""
     try:
         return "\n" not in tunable.read()
     except (OSError, UnicodeDecodeError):
@@ -269,7 +269,7 @@ def _apply_once(texts: Mapping[str, str]) -> list[str]:
 
 
 def _script(texts: Mapping[str, str]) -> str:
-    """In a shell: tuned's folder as a copy with our profiles, then tuned itself.
+    """Run in a shell: tuned's folder as a copy with our profiles, then tuned itself.
 
     Sysctl files of the host are not to be applied anew, and what a profile makes in /tmp is gone
     afterwards.

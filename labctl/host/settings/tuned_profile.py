@@ -250,7 +250,7 @@ def _file_text(name: str, root: Path) -> str | None:
 
 
 def _sections(name: str, text: str) -> dict[str, dict[str, str]]:
-    """As tuned.profiles.loader reads them."""
+    """Read sections as tuned.profiles.loader does."""
     parser = configparser.RawConfigParser(
         delimiters=("=",), inline_comment_prefixes=("#",), strict=False
     )

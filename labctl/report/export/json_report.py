@@ -242,7 +242,9 @@ def _missing(item: MissingMetric) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity (RFC 8259, section 6), and Python's writer emits both."""
+    """Replace what JSON can't hold: it has no NaN and no infinity (RFC 8259, section 6), and
+    Python's writer emits both.
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -68,7 +68,7 @@ def prometheus(run: LoadedRun, judgement: Judgement) -> bytes:
 
 
 class _Families:
-    """The families of a run, as a registry that prometheus_client writes."""
+    """Collect the families of a run, as a registry that prometheus_client writes."""
 
     def __init__(self, run: LoadedRun, judgement: Judgement) -> None:
         self._run = run
@@ -153,7 +153,9 @@ class _Families:
         yield family
 
     def _checks(self) -> Iterator[Metric]:
-        """One that could not be made has no number: it neither passed nor failed."""
+        """Write the checks. One that could not be made has no number: it neither passed nor
+        failed.
+        """
         judgement = self._judgement
         checks: Iterable[RunCheck] = (
             *judgement.control,

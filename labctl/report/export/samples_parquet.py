@@ -76,7 +76,9 @@ def _table(run: LoadedRun) -> Any:
 
 
 def _column(name: str, distinct: Sequence[Any], codes: _Codes) -> Any:
-    """`distinct` by `codes`: numbers as they are, texts as references into one list of them."""
+    """Return `distinct` by `codes`: numbers as they are, texts as references into one list of
+    them.
+    """
     if name in WHOLE_NUMBERS:
         return pa.array(np.array(distinct, dtype=np.int64)[codes])
     texts = pa.array(distinct, type=pa.string()).dictionary_encode()

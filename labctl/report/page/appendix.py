@@ -139,7 +139,7 @@ def missing(metrics: Iterable[MissingMetric]) -> list[Missing]:
 
 
 def _with_reach(reasons: list[str]) -> str:
-    """ "the trial has 1545 to 1980 samples", of texts that differ in numbers alone."""
+    """Return "the trial has 1545 to 1980 samples", of texts that differ in numbers alone."""
     numbers = zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True)
     reaches = iter([sorted(set(found), key=_size) for found in numbers])
 

@@ -99,7 +99,9 @@ def curves(view: View, place: Scenario, shown: Collection[str]) -> list[Curves]:
 
 
 def _kinds(view: View, place: Scenario, prefix: str) -> dict[str, dict[str, dict[str, Level]]]:
-    """By labels and arm what begins with the prefix, and the longest, the same of either loop."""
+    """Return by labels and arm the metrics with the prefix, and the longest latency of the same
+    loop.
+    """
     kinds: dict[str, dict[str, dict[str, Level]]] = {}
     for level in view.levels(place):
         base, _, labels = level.metric.partition("{")
@@ -160,7 +162,9 @@ class _Scale:
     last: float
 
     def x(self, q: float) -> float:
-        """By how rare what lies beyond is: p90, p99 and p99.9 are equally far apart."""
+        """Place a percentile by how rare larger values are: p90, p99 and p99.9 are equally far
+        apart.
+        """
         share = (_rarity(q) - _rarity(self.first)) / (_rarity(self.last) - _rarity(self.first))
         return round(4 + (_RIGHT - 4) * share, 2)
 
@@ -200,7 +204,7 @@ def _panels(
     maxima: Mapping[str, Level],
     scale: _Scale,
 ) -> Iterable[Panel]:
-    """Per tuning with baseline and its twin; without a tuning, per arm."""
+    """Draw a panel per tuning with baseline and its twin; without a tuning, per arm."""
     candidates = [arm for arm in view.candidates if arm in arms]
     for arm in filter(shown.__contains__, candidates or arms):
         roles = {"this": arm}

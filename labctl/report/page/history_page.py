@@ -28,7 +28,7 @@ _LABEL = 20
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A new level: `x` in percent of the width, and what is said of it."""
+    """Draw a new level: `x` in percent of the width, and its words."""
 
     x: float
     words: str
@@ -37,7 +37,7 @@ class _Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plot:
-    """For a picture of 100 by HEIGHT that is stretched to its place: SVG paths of the runs and of
+    """Draw a picture of 100 by HEIGHT that is stretched to its place: SVG paths of the runs and of
     the levels between changes, and the values at the side."""
 
     dots: str
@@ -121,7 +121,7 @@ def _plot(series: RunSeries) -> _Plot | None:
 
 
 def _levels(series: RunSeries, axis: Axis) -> Iterator[str]:
-    """A line across the runs of each level; none where no change was found."""
+    """Draw a line across the runs of each level; none where no change was found."""
     if not series.changes:
         return
     count = len(series.points)

@@ -103,7 +103,9 @@ def exits(view: View, place: Scenario, shown: Collection[str]) -> tuple[Stack, .
 
 
 def _told_by_reason(view: View, place: Scenario, base: str) -> str:
-    """`base` per operation where that is known by reason, else `base`, which is per second."""
+    """Return `base` per operation where that is known by reason, else `base`, which is per
+    second.
+    """
     per_operation = f"{base}_per_op"
     known = (_reason(per_operation, level) for level in view.levels(place))
     return per_operation if any(known) else base

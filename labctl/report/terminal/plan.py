@@ -57,7 +57,7 @@ def _spares(plan: PlanRecord) -> list[str]:
 
 
 def _rule(plan: PlanRecord) -> list[str]:
-    """By what the run may end early; [] of a plan with a fixed number of blocks."""
+    """Return the rule by which the run may end early; [] for a fixed number of blocks."""
     return [f"it {plan.rule.words}"] if plan.rule else []
 
 

@@ -176,7 +176,7 @@ def _changes(
     notes: _Footnotes,
     title: str,
 ) -> Table | None:
-    """Per arm the change of each metric with its interval below; None without any."""
+    """Show per arm the change of each metric with its interval below; None without any."""
     rows = []
     for tuning, against in pairs:
         found = [view.comparison(tuning, against, place, column) for column in columns]

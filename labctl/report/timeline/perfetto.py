@@ -90,7 +90,7 @@ def _suspect(one: Suspect) -> Slice:
 
 
 def _apart(slices: Sequence[Slice]) -> list[list[Slice]]:
-    """In rows without overlaps: slices of one track must nest."""
+    """Split slices into rows without overlaps: slices of one track must nest."""
     rows: list[list[Slice]] = []
     for one in sorted(slices, key=lambda one: one.start_ns):
         free = next((row for row in rows if row[-1].end_ns <= one.start_ns), None)

@@ -128,7 +128,7 @@ def _begins_run(spans: Spans, grain: int) -> NDArray[np.bool_]:
 
 
 def _joined(spans: Spans, grain: int) -> Spans:
-    """With each run of short spans as one, of what took most of its time."""
+    """Join each run of short spans into one, of the category that took most of its time."""
     length = spans.end - spans.start
     if not len(length):
         return spans

@@ -140,7 +140,7 @@ def about(folder: RunFolder, trial: TrialFolder) -> About:
 
 
 def _attempts(folders: Iterable[TrialFolder]) -> dict[int, set[int]]:
-    """By number, which attempts there are."""
+    """Return the attempts by number."""
     found: dict[int, set[int]] = {}
     for folder in folders:
         match = _NAME.fullmatch(folder.path.name)
@@ -168,7 +168,7 @@ def recorders_said(trial: TrialFolder) -> list[str]:
 
 
 def _no_trace(folder: RunFolder, trial: TrialFolder, name: str) -> UsageError:
-    """With what the recorders said, where they said something."""
+    """Explain a missing trace, with the recorders' messages if any."""
     message = f"trial {name} of {folder.name} has no trace"
     lists = f"'labctl timeline {folder.name}' lists those that are there."
     if told := recorders_said(trial):

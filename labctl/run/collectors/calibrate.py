@@ -91,7 +91,9 @@ class Calibrations:
         return found
 
     def _bound(self, declared: StudyWorkload) -> float:
-        """Also the guest's count bounds it: the same binary should execute the same there."""
+        """Bound the error, also by the guest's count: the same binary should execute the same
+        there.
+        """
         native, guest = (self._read(declared, kind) for kind in (Kind.NATIVE, Kind.GUEST))
         others = (native["second"][PER_OPERATION], guest[PER_OPERATION])
         return calibrated.error_bound(native[PER_OPERATION], *others)

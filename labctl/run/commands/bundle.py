@@ -74,7 +74,7 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
-    """Into memory, so that no name in it can lead anywhere."""
+    """Unpack into memory, so that no name in it can lead anywhere."""
     files: dict[str, bytes] = {}
     left = _LARGEST_BYTES
     with tarfile.open(path, mode="r:xz") as tar:

@@ -197,8 +197,8 @@ def _iterations(kind: ExitKind, few: _Rounds) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rounds:
-    """`seconds`: what they took together, by the host's clock; `exits` None where KVM doesn't
-    count them."""
+    """Count rounds. `seconds`: their total time, by the host's clock; `exits` None where KVM
+    doesn't count them."""
 
     iterations: int
     cycles: tuple[int, ...]
@@ -245,7 +245,9 @@ class _Guest:
 
     @contextmanager
     def stopped(self, kind: ExitKind, iterations: int, rounds: int) -> Iterator[ExitingGuest]:
-        """QEMU with a guest that waits to be let go; raises BrokenError when it doesn't start."""
+        """Start QEMU with a guest that waits for its start signal; raises BrokenError when it
+        doesn't start.
+        """
         image, said = self.folder / "program.bin", self.folder / "qemu.txt"
         image.write_bytes(struct.pack("<III", kind.number, iterations, rounds) + self.program[12:])
         self._output.unlink(missing_ok=True)

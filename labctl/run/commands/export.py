@@ -93,7 +93,7 @@ def _copied(folder: RunFolder, target: Path) -> Redacted:
 
 
 def _pack(copy: Path, target: Path, name: str) -> None:
-    """Without owners and times: who made it and when is nobody's business."""
+    """Pack without owners and times, which would identify the user."""
     with output_file(target) as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
         for path in sorted(copy.rglob("*")):
             entry = tarfile.TarInfo(f"{name}/{path.relative_to(copy)}")

@@ -175,7 +175,7 @@ class _Copy:
     def _renamed(
         self, name: str, data: bytes, plans: Mapping[str, tuple[str, str, bytes]]
     ) -> bytes:
-        """With the new digests of plans, wherever the old ones are named."""
+        """Replace the old digests of plans by the new ones, wherever they are named."""
         for old, new, _ in plans.values():
             if old and old != new:
                 data = data.replace(old.encode(), new.encode())
@@ -216,8 +216,8 @@ class _Copy:
         )
 
     def _write_record(self, folder: TrialFolder) -> None:
-        """trial.json, with digests of the copy's files where the run's own were right: what was
-        changed before is found changed in the copy as well."""
+        """Write trial.json with digests of the copy's files where the run's own were right: what
+        was changed before is found changed in the copy as well."""
         name = str((folder.path / RECORD).relative_to(self.source))
         text = _text(folder.path / RECORD)
         if isinstance(text, str):

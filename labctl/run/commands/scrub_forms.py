@@ -28,7 +28,7 @@ _PUBLIC = re.compile(
 """Hosts that everybody's sources and messages name."""
 
 _PART = rb"[^\s\\/:*?\"<>|,;'()\[\]{}]{1,100}"
-"""Of a path of Windows', without blanks."""
+"""Part of a Windows path, without blanks."""
 
 
 _NO_SECRETS = frozenset((b"true", b"false", b"null", b"none", b"yes", b"no", b"on", b"off"))
@@ -39,7 +39,7 @@ class Form:
     kind: str
     pattern: re.Pattern[bytes]
     stays: Callable[[bytes], bool] = lambda value: False
-    """Whether a value that looks so is none."""
+    """True if a value that looks so identifies nothing."""
 
 
 def _is_public(rest: bytes) -> bool:

@@ -115,7 +115,7 @@ def _swept(request: SweepRequest, listener: Listener) -> tuple[RunFolder, str]:
 
 @contextmanager
 def _folder_of_its_own(places: StatePaths) -> Iterator[Path]:
-    """For a run that nobody looks for among their own."""
+    """Make a folder for the run, apart from the user's own."""
     places.root.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="selftest-", dir=places.root))
     try:
@@ -125,7 +125,7 @@ def _folder_of_its_own(places: StatePaths) -> Iterator[Path]:
 
 
 def _check_folder(target: Path) -> None:
-    """Before minutes of work whose result could not be written."""
+    """Check the folder before minutes of work whose result could not be written."""
     if not target.absolute().parent.is_dir():
         raise UsageError(
             f"there is no folder {target.parent}", hint="Make it first, or give another --out."

@@ -22,7 +22,7 @@ from labctl.store.run_folder import LoadedRun, RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """`taken_out`: how often each kind of thing was, that would have identified the host."""
+    """Report on a bundle. `taken_out`: how many identifying texts of each kind were removed."""
 
     files: int
     taken_out: Mapping[str, int]
@@ -71,7 +71,7 @@ def _paths(places: StatePaths, results: Path) -> dict[str, str]:
 def _manifest(
     shown: Outcome, run: LoadedRun, facts: Mapping[str, Any], tools: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`boot_id` stays out: it is this boot's alone, and tells nothing."""
+    """Write the manifest, without `boot_id`, which belongs to this boot alone."""
     return {
         "labctl": labctl.__version__,
         "made_on": datetime.now(UTC).date().isoformat(),

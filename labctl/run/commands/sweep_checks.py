@@ -94,7 +94,9 @@ def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
 
 
 def _check_socket_paths(places: StatePaths) -> None:
-    """unix(7): the path of a socket ends at 107 bytes; libvirt's own are the longest."""
+    """Check the length of sockets' paths: at most 107 bytes (unix(7)), and libvirt's own are the
+    longest.
+    """
     name = max(DOMAIN_NAMES, key=len)
     longest = f"{places.libvirt_root}/lib/qemu/domain-9999-{name}/monitor.sock"
     if len(longest.encode()) > _SOCKET_PATH_BYTES:

@@ -32,7 +32,7 @@ class BootError(BrokenError):
 
 
 class _NoSecondError(BrokenError):
-    """A second guest didn't start beside the first."""
+    """Report that a second guest didn't start beside the first."""
 
 
 SetUp = Callable[[Channel, str], None]
@@ -54,7 +54,7 @@ class SavedBoot:
 
 @dataclass(frozen=True, slots=True)
 class _Booting:
-    """A guest that was started at that moment and has not answered yet."""
+    """Hold a guest that was started at that moment and has not answered yet."""
 
     planned: int
     number: int
@@ -167,7 +167,7 @@ class Boots:
         self._set_up(channel, guest_data_path(tuning.disk))
 
     def _boot_and_save(self, planned: int) -> list[SavedBoot]:
-        """That boot of the plan, and the one after it where two may boot at once."""
+        """Boot and save that boot of the plan, and the next one where two may boot at once."""
         try:
             try:
                 return self._booted_and_saved(planned, self._beside(planned))
@@ -215,7 +215,7 @@ class Boots:
 
     @contextmanager
     def _booting(self, planned: int, lab: Lab) -> Iterator[_Booting]:
-        """A guest that boots; ended at the end, where it wasn't saved."""
+        """Start a guest that boots; end it afterwards unless it was saved."""
         self.last += 1
         number = self.last
         disks = self._overlays(self._disks, f"boot-{number}")

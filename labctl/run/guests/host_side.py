@@ -16,7 +16,7 @@ from labctl.run.guests.lab import Lab
 
 @contextmanager
 def host_changed(lab: Lab, tuning: Tuning) -> Iterator[dict[str, Any]]:
-    """The host as the tuning asks for it; as it was afterwards. Yields the evidence.
+    """Set the host up as the tuning asks, and back afterwards. Yields the evidence.
 
     Raises BrokenError for a knob that can't be turned: then it is this tuning whose trials are
     invalid, and the run goes on.
@@ -45,5 +45,5 @@ def host_changed(lab: Lab, tuning: Tuning) -> Iterator[dict[str, Any]]:
 
 
 def with_cpus_of_now(lab: Lab, tuning: Tuning) -> Lab:
-    """With SMT switched off, threads that aren't pinned may run on fewer CPUs."""
+    """Limit unpinned threads to the CPUs that are online now: with SMT off there are fewer."""
     return replace(lab, topology=read_topology()) if "smt" in tuning.host else lab

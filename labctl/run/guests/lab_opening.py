@@ -145,9 +145,9 @@ def _page_sizes(planned: Planned) -> set[str]:
 
 @contextmanager
 def _work_folder(places: StatePaths) -> Iterator[Path]:
-    """The folder for what only a run needs. No other user may list it; QEMU, which a daemon runs
-    as a user of its own, may pass to the disks that it is given (`open_to_qemu`). Save files are
-    root's alone."""
+    """Make the folder for what only a run needs. No other user may list it; QEMU, which a daemon
+    runs as a user of its own, may pass to the disks that it is given (`open_to_qemu`). Save files
+    are root's alone."""
     work = places.work
     work.mkdir(parents=True, exist_ok=True)
     work.chmod(0o700)
@@ -162,7 +162,9 @@ def _work_folder(places: StatePaths) -> Iterator[Path]:
 
 @contextmanager
 def _no_guest_cgroups_left(places: StatePaths) -> Iterator[None]:
-    """libvirt takes them away itself, but gives up after a second where the host is busy."""
+    """Remove guests' cgroups: libvirt does so itself, but gives up after a second on a busy
+    host.
+    """
     try:
         yield
     finally:

@@ -116,8 +116,8 @@ def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
 
 @contextmanager
 def _alone(folder: Path, listener: Listener) -> Iterator[None]:
-    """One first boot of an image at a time: the second waits, and takes what the first has made.
-    It may not make another in its place, which would change the disk below a saved guest.
+    """Allow one first boot of an image at a time: the second waits, and takes the first one's
+    result. It may not make another in its place, which would change the disk below a saved guest.
 
     The host's lock is not enough: state folders may share images, containers have a /run of their
     own. The kernel lets go of this one however its holder ends.

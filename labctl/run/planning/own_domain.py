@@ -104,7 +104,7 @@ def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
 
 
 def _content(path: Path) -> bytes:
-    """As much of the file as shows whether it is too large."""
+    """Read as much of the file as shows whether it is too large."""
     with path.open("rb") as file:
         return file.read(MOST_BYTES + 1)
 

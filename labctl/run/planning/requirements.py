@@ -262,8 +262,9 @@ def _locking(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
 
 
 def _may_lock_memory() -> bool:
-    """libvirt takes the limit away from a QEMU with <locked/> (virProcessSetMaxMemLock), which a
-    process without CAP_SYS_RESOURCE can't for another value than it has (setrlimit(2))."""
+    """Find out whether QEMU may lock memory: libvirt takes the limit away from a QEMU with
+    <locked/> (virProcessSetMaxMemLock), which a process without CAP_SYS_RESOURCE can't for another
+    value than it has (setrlimit(2))."""
     if resource.getrlimit(resource.RLIMIT_MEMLOCK)[1] == resource.RLIM_INFINITY:
         return True
     status = Path(_STATUS).read_text(encoding="ascii", errors="replace")

@@ -23,8 +23,8 @@ from labctl.workloads.registry import workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempted:
-    """`is_disturbed`: whether others took more of its CPUs than the study allows; `others`: who had
-    CPU time meanwhile."""
+    """Describe an attempt. `is_disturbed`: other processes used its CPUs more than the study
+    allows; `others`: those that had CPU time meanwhile."""
 
     record: TrialRecord
     is_disturbed: bool

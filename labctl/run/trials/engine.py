@@ -113,7 +113,7 @@ class Engine:
         return self._why_end(blocks)
 
     def _run_once(self, trials: Sequence[PlannedTrial]) -> None:
-        """These trials of one tuning, inside one restore."""
+        """Run these trials of one tuning, inside one restore."""
         started = time.monotonic()
         try:
             with ExitStack() as stack:

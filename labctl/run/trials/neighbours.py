@@ -107,7 +107,7 @@ def neighbours(lab: Lab, cpus: Sequence[int]) -> Iterator[Neighbours]:
 
 
 def _wait_until_busy(pid: int, deadline: Deadline) -> None:
-    """Until the hog's worker runs."""
+    """Wait until the hog's worker runs."""
     while not any(_comm(thread.tid) == WORKER for thread in tree_threads(pid, "neighbour")):
         if not tree_threads(pid, "neighbour"):
             raise BrokenError("a neighbour ended before it had started")

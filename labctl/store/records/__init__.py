@@ -1,1 +1,1 @@
-"""What the JSON files of a run folder hold, as typed records."""
+"""Hold the JSON files of a run folder as typed records."""

@@ -1,4 +1,6 @@
-"""What plan.json and its extensions hold: the arms, the workloads and the trials of a run."""
+"""Hold plan.json and its extensions as typed records: the arms, the workloads and the trials of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ _SLOTS = ConfigDict(extra="ignore")
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTrial:
-    """`number` counts from 1 through the plan, `position` is the tuning's in its block, from 1. 0:
-    a plan that was edited lacks it."""
+    """Describe a planned trial. `number` counts from 1 through the plan, `position` is the tuning's
+    in its block, from 1. 0: a plan that was edited lacks it."""
 
     number: Whole = 0
     block: Whole = 0
@@ -30,7 +32,7 @@ class PlannedTrial:
 
 
 class PlannedArm(Record):
-    """One tuning of the plan."""
+    """Describe one tuning of the plan."""
 
     kind: Text
     twin: Text | None = None
@@ -39,11 +41,11 @@ class PlannedArm(Record):
     exercised_by: tuple[Text, ...] | None = None
     """Workloads that can show what it changes; None where nobody said."""
     digest: Text | None = None
-    """Of the whole resolved definition."""
+    """Digest of the whole resolved definition."""
     durability: Text | None = None
-    """What a guest's disks promise of a completed write."""
+    """Durability of a guest's disks."""
     restored_as: Text | None = None
-    """For a guest that boots: the tuning that differs from it in being restored alone."""
+    """Tuning that differs from a booting guest only in being restored."""
 
 
 class PlannedWorkload(Record):
@@ -59,7 +61,8 @@ class PlannedWorkload(Record):
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedResult:
-    """`tuning` against `against` in a metric (`ctx_switches{of=vcpu}`: all of its kinds together).
+    """Hold a published result: `tuning` against `against` in a metric (`ctx_switches{of=vcpu}`: all
+    of its kinds together).
 
     `workload` and `condition` None: under each. `ratio` None: only the direction is known.
     """
@@ -96,7 +99,7 @@ class PlannedGuest(Record):
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedBlocks:
-    """The first and the last block of an extension."""
+    """Name the first and the last block of an extension."""
 
     first_block: Whole
     last_block: Whole
@@ -111,7 +114,7 @@ class ExtensionRecord(Record):
 
 
 class PlanRecord(Record):
-    """A plan as it was made, or as a run carried it out (`RunFolder.load`)."""
+    """Hold a plan as it was made, or as a run carried it out (`RunFolder.load`)."""
 
     # In the order in which plan.json has them.
     digest: Text | None = None
@@ -123,12 +126,12 @@ class PlanRecord(Record):
     quick: Flag | None = None
     factors: tuple[Text, ...] = ()
     blocks: Whole | None = None
-    """With a rule: the most there may be."""
+    """Number of blocks; with a rule, the most there may be."""
     stopping: StoppingRule | None = None
     blocks_per_boot: Whole | None = None
     boots: Whole | None = None
     interleaved: Flag | None = None
-    """Of trials from elsewhere: whether each block held all arms side by side."""
+    """True if, in trials from elsewhere, each block held all arms side by side."""
     baseline: Text | None = None
     control: Text | None = None
     handicap: Text | None = None
@@ -144,7 +147,7 @@ class PlanRecord(Record):
     spares: tuple[PlannedTrial, ...] = ()
     published: tuple[PublishedSource, ...] = ()
     skipped_workloads: dict[str, dict[str, Text]] = {}
-    """By the side (guest, native) that can't have them, with the reason."""
+    """Workloads by the side (guest, native) that can't have them, with the reason."""
     collect: Text | None = None
     extensions: tuple[AddedBlocks, ...] = ()
     """Blocks that were added to the run; in no file, `RunFolder.load` puts them here."""

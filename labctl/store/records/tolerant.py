@@ -65,12 +65,12 @@ _WORDS = {
     "model_type": "an object",
     "dataclass_type": "an object",
 }
-"""What a sentence calls the type that pydantic misses."""
+"""Names in sentences for the type that pydantic misses."""
 
 
 class Record(BaseModel):
-    """A JSON object with known keys. null stands for a key that isn't there, except where a field
-    is needed."""
+    """Model a JSON object with known keys. null stands for a key that isn't there, except where a
+    field is needed."""
 
     # A record inside another is built as a part of that one.
     model_config = ConfigDict(
@@ -137,7 +137,7 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
 
 
 class _Document:
-    """A JSON document that loses its unfit parts."""
+    """Hold a JSON document that loses its unfit parts."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -264,7 +264,7 @@ def _attrs(
 
 
 def _check(head: Head) -> None:
-    """Every event must have its id, thread, time and CPU in the same places."""
+    """Check that every event has its id, thread, time and CPU in the same places."""
     if len({attr.sample_type & sum(_ALIKE) for attr in head.attrs}) > 1:
         refused(head.where, "holds events whose records are laid out in different ways")
     for bit, what, option in (

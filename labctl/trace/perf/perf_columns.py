@@ -131,8 +131,8 @@ class Columns:
         return grown
 
     def _put(self, name: str, new: slice, values: Numbers) -> None:
-        """A signed column, as a thread's state has with 8 bytes, is int32 until a value doesn't
-        fit: half the memory."""
+        """Store values. A signed column of 8 bytes, such as a thread's state, is int32 until a
+        value doesn't fit: half the memory."""
         column = self.columns[name]
         if column.dtype != values.dtype and not _fit(values):
             column = self.columns[name] = self._grown(column, np.int64)

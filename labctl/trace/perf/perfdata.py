@@ -78,7 +78,7 @@ def _size(file: io.FileIO) -> int:
 
 
 class _Reading:
-    """One pass over a file."""
+    """Read a file in one pass."""
 
     def __init__(self, head: Head, wanted: Mapping[str, Sequence[str]]) -> None:
         self.head = head

@@ -43,7 +43,7 @@ _Keys = NDArray[np.int64]
 
 
 class _What(IntEnum):
-    """A thread's events, in the order in which those of one moment happen."""
+    """Name a thread's events, in the order in which those of one moment happen."""
 
     BEGIN = 0
     """Begin of the trace: nothing is known yet."""
@@ -239,7 +239,7 @@ class HostSide:
         return spans.lane(title, "host", vcpu, self._text), int(denied.sum())
 
     def _known(self, moments: _Moments, end: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
-        """Until when each moment's span is known, and from when on nothing is lost any more.
+        """Return until when each moment's span is known, and from when on no more events are lost.
 
         What runs on a CPU is for that CPU's events to tell; who sleeps or waits may run anywhere.
         """
@@ -310,7 +310,7 @@ def _in_order(parts: Sequence[_Moments]) -> _Moments:
 
 
 def _last(such: Flags) -> NDArray[np.int64]:
-    """At each moment the last one up to it that is such."""
+    """Return at each moment the last matching one up to it."""
     found: NDArray[np.int64] = np.maximum.accumulate(np.where(such, np.arange(len(such)), -1))
     return found
 

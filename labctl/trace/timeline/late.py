@@ -229,8 +229,8 @@ def _main_loop(host: Lane, main_loop: Lane) -> _Had:
 def _who_had_it(
     late: Shared, rows: NDArray[np.int64], cpu: int, sight: Sight
 ) -> Iterator[tuple[int, _Who]]:
-    """By row, who had the CPU for how long, the longest first: threads of the host, exits, and
-    tasks."""
+    """Return by row who had the CPU for how long, the longest first: threads of the host, exits,
+    and tasks."""
     host, tasks = sight.hosts.get(cpu), sight.tasks.get(cpu)
     meant, woken, ran = late.meant_ns[rows], late.woken_ns[rows], late.ran_ns[rows]
     asked: list[tuple[_Had, str, Nanoseconds]] = []

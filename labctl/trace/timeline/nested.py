@@ -48,7 +48,7 @@ _SHARES = {
 
 @dataclass(slots=True)
 class _Draft:
-    """A time line that is being put together."""
+    """Hold a time line that is being put together."""
 
     window_ns: tuple[int, int]
     lanes: list[Lane] = field(default_factory=list)
