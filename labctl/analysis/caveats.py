@@ -69,7 +69,7 @@ def caveats(
     yield from _restored(run, design, restored)
     yield from invalid_trials(attempts)
     yield from _skipped(run)
-    yield from (f"{str(text).rstrip('.')}." for text in run.run.get("warnings") or [])
+    yield from (f"{text.rstrip('.')}." for text in run.run.warnings)
     yield from _durability(design)
     yield from layers(run, design)
     yield from _left_out(design, cells, paired=is_interleaved(run))
@@ -110,10 +110,10 @@ def hindrances(design: Design, cells: Cells) -> Iterator[str]:
 
 def imported(run: LoadedRun) -> Iterator[str]:
     """Warn where only the trials of the run are known."""
-    source = run.run.get("imported")
+    source = run.run.imported
     if source:
         yield (
-            f"Imported from '{source['file']}', not measured by labctl: what was compared, how "
+            f"Imported from '{source.file}', not measured by labctl: what was compared, how "
             "and on what host is known from that file alone."
         )
     if not is_interleaved(run):
@@ -125,15 +125,13 @@ def imported(run: LoadedRun) -> Iterator[str]:
 
 def _redacted(run: LoadedRun) -> Iterator[str]:
     """Warn where the run is a redacted copy."""
-    said = run.run.get("redacted")
+    said = run.run.redacted
     if not said:
         return
-    what = ", ".join(said["taken_out"])
-    left_out = f" {counted(said['left_out'], 'file')} that it had are left out." * bool(
-        said["left_out"]
-    )
+    what = ", ".join(said.taken_out)
+    left_out = f" {counted(said.left_out, 'file')} that it had are left out." * bool(said.left_out)
     yield (
-        f"Redacted copy, made by labctl {said['labctl']} at {said['at']}: what identifies its host "
+        f"Redacted copy, made by labctl {said.labctl} at {said.at}: what identifies its host "
         f"is replaced ({what or 'there was nothing'}).{left_out}"
     )
 
@@ -199,11 +197,12 @@ def _collecting(run: LoadedRun, cells: Cells) -> Iterator[str]:
 
 def _kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:
     """Warn where another process limited the sleep of the host's CPUs (METHOD 9)."""
-    tunings = run.run.get("tunings") or {}
+    tunings = run.run.tunings
     found: list[float] = []
     tried = 0
     for cell, blocks in cells.tried.items():
-        if not {LATENCY_KNOB, "tuned"} & (tunings.get(cell.tuning, {}).get("host") or {}).keys():
+        tuning = tunings.get(cell.tuning)
+        if not (tuning and {LATENCY_KNOB, "tuned"} & tuning.host.keys()):
             tried += len(blocks)
             limits = cells.at(cell.tuning, cell.place).get(LATENCY_LIMIT)
             found += limits.values.values() if limits else ()
@@ -221,12 +220,12 @@ def _restored(run: LoadedRun, design: Design, restored: Sequence[RunCheck]) -> I
     another, what runs before it had shown when it began."""
     failed = [check.sentence for check in restored if not check.passed]
     shown = {
-        (entry["tuning"], entry["workload"], entry["condition"]): entry["run"]
-        for entry in run.run.get("restores_shown") or []
+        (entry.tuning, entry.workload, entry.condition): entry.run
+        for entry in run.run.restores_shown or ()
     }
     needed = set(_restored_places(run, design))
     is_settled = bool(restored) or (bool(needed) and needed <= shown.keys())
-    if run.run.get("restored_state") and (failed or not is_settled):
+    if run.run.restored_state and (failed or not is_settled):
         named = listed([f"'{t}' in {w} under '{c}' (run {r})" for (t, w, c), r in shown.items()])
         yield (
             "Restored state: tunings were restored from a saved guest, and that this equals "
@@ -366,7 +365,7 @@ def _not_exercised(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[
 
 
 def _unfinished(run: LoadedRun) -> Iterator[str]:
-    status = run.run.get("status")
+    status = run.run.status
     if status != "done":
         yield (
             f"The run is not finished (status: {status or 'unknown'}): {done_trials(run)} "

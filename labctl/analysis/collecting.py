@@ -4,8 +4,8 @@ says it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from labctl.analysis.design import ALPHA
 from labctl.analysis.intervals import spread, t_interval
@@ -44,10 +44,9 @@ def _lost(effect: float) -> float:
     return -math.expm1(effect)
 
 
-def cost_words(found: Mapping[str, Any]) -> str:
+def cost_words(estimate: float, low: float | None, high: float | None) -> str:
     """Return "3.1 % (2.0…4.2 %)" of an estimate with its interval."""
-    text = f"{_percent(found['estimate'])} %"
-    low, high = found.get("low"), found.get("high")
+    text = f"{_percent(estimate)} %"
     if low is None or high is None:
         return text
     return f"{text} ({_percent(low)}{TO}{_percent(high)} %)"
@@ -58,8 +57,8 @@ def busy_words(labctl_cpu: float) -> str:
     return f"{_percent(labctl_cpu)} % of a CPU"
 
 
-def _own(entry: Mapping[str, Any]) -> str:
-    busy = entry.get("labctl_cpu")  # of older measurements it isn't known
+def _own(busy: float | None) -> str:
+    # Of older measurements it isn't known
     return "" if busy is None else f" and {busy_words(busy)} for labctl itself"
 
 
@@ -79,16 +78,16 @@ def level_of(run: LoadedRun) -> str:
 def costs_said(run: LoadedRun) -> str:
     """Return what collecting at the run's level was known to cost when it began, as a sentence."""
     level = level_of(run)
-    costs = run.run.get("collecting_costs") or ()
+    costs = run.run.collecting_costs
     if not costs:
         return (
             f"Collected at level '{level}': what that costs here is not measured. "
             f"'labctl collectors --overhead --level {level}' does."
         )
     named = [
-        f"{cost_words(entry)} of {entry['workload']}'s throughput "
-        f"{'natively' if entry['side'] == 'native' else 'in the guest'}"
-        f"{_own(entry)} (measured {str(entry.get('measured_at'))[:10]})"
-        for entry in costs
+        f"{cost_words(cost.estimate, cost.low, cost.high)} of {cost.workload}'s throughput "
+        f"{'natively' if cost.side == 'native' else 'in the guest'}"
+        f"{_own(cost.labctl_cpu)} (measured {str(cost.measured_at)[:10]})"
+        for cost in costs
     ]
     return f"Collected at level '{level}', which cost {listed(named, 8)} here."

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from labctl.analysis.cells import cell_of
 from labctl.analysis.words import listed
 from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.wording import counted
+from labctl.store.records.run_record import RecordedTuning
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Reading, Sample, sample_key
 from labctl.store.trial import TrialStatus
@@ -23,7 +24,7 @@ _BY_CPU = "host_busy"
 def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
     """Warn that valid trials of arms with fewer CPUs than their neighbours may have been disturbed:
     they were recorded before foreign CPU time was counted per CPU."""
-    narrow = {name for name, entry in _tunings(run).items() if _has_fewer_cpus(run, entry)}
+    narrow = {name for name, tuning in run.run.tunings.items() if _has_fewer_cpus(run, tuning)}
     blind: Counter[str] = Counter()
     for trial in run.trials:
         cell = cell_of(trial.record.cell)
@@ -52,24 +53,17 @@ def _is_blind(readings: Iterable[Reading]) -> bool:
     return not isinstance(other, Sample) or _BY_CPU not in keys
 
 
-def _tunings(run: LoadedRun) -> Mapping[str, Any]:
-    found = run.run.get("tunings")
-    return found if isinstance(found, dict) else {}
-
-
-def _has_fewer_cpus(run: LoadedRun, entry: Mapping[str, Any]) -> bool:
+def _has_fewer_cpus(run: LoadedRun, tuning: RecordedTuning) -> bool:
     """Return whether the pin plan gave an arm less than all CPUs that a neighbour might use."""
-    pin = _mapping(entry.get("pin"))
-    plans = _mapping(run.run.get("pin_plans"))
-    plan = _mapping(plans.get(str(pin.get("strategy")))) or _mapping(run.run.get("pin_plan"))
-    data = _mapping(plan.get("data"))
+    plan = run.run.pins_of(tuning.pin.strategy).data
     pinned = ["vcpus"]
-    if entry.get("kind") != "native":
-        pinned += ["emulator", *(["iothreads"] if entry.get("iothreads") else [])]
-    if any(pin.get(what) is None for what in pinned):
+    if tuning.kind != "native":
+        pinned += ["emulator", *(["iothreads"] if tuning.iothreads else [])]
+    asked = {what: getattr(tuning.pin, what) for what in pinned}
+    if None in asked.values():
         return False
-    own = [_cpus(data.get(what) if pin[what] == "plan" else pin[what]) for what in pinned]
-    return frozenset().union(*own) < _cpus(data.get("usable"))
+    own = [_cpus(getattr(plan, what) if of == "plan" else of) for what, of in asked.items()]
+    return frozenset().union(*own) < _cpus(plan.usable)
 
 
 def _cpus(value: Any) -> CpuSet:
@@ -83,7 +77,3 @@ def _cpus(value: Any) -> CpuSet:
         return parse_cpus(str(value))
     except ValueError:
         return frozenset()
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -29,6 +29,7 @@ from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.run_compare.two_runs import MADE_BY
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
 
 _GRID = 200
@@ -75,7 +76,7 @@ class Spreading:
 def foresee(plan: PlanRecord, earlier: Mapping[Scenario, Spreading]) -> list[Foreseen]:
     """Foresee each place in which guests are to run; nothing of a plan that can't recommend:
     without tunings on trial, without a control, or with fewer than ten blocks."""
-    design = read_design(LoadedRun("planned", {}, plan, (), ()))
+    design = read_design(LoadedRun("planned", RunRecord(), plan, (), ()))
     blocks, boots = plan.blocks or 0, plan.boots or 0
     if not design.candidates or design.control is None or blocks < FEWEST_BLOCKS:
         return []

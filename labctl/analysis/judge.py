@@ -86,8 +86,8 @@ def judge(run: LoadedRun) -> Judgement:
         compared,
         ranked,
         why_not=next(hindrances(design, cells), None),
-        emulated=run.run.get("accelerator") == "tcg",
-        imported=bool(run.run.get("imported")),
+        emulated=run.run.is_emulated,
+        imported=bool(run.run.imported),
     )
     more = added(run, decided.run, eligibilities)
     attempts = count_attempts(run)

@@ -38,9 +38,11 @@ def layers(run: LoadedRun, design: Design) -> Iterator[str]:
 
 def _disks(run: LoadedRun) -> dict[str, Mapping[str, Any]]:
     """Return the data disk of each guest's tuning, where the run has recorded it."""
-    recorded = run.run.get("tunings") or {}
+    recorded = run.run.tunings
     guests = [name for name, arm in run.plan.tunings.items() if arm.kind == "guest"]
-    return {name: recorded[name]["disk"] for name in guests if recorded.get(name, {}).get("disk")}
+    return {
+        name: recorded[name].disk for name in guests if name in recorded and recorded[name].disk
+    }
 
 
 def _cached(disks: Mapping[str, Mapping[str, Any]]) -> str:
@@ -56,7 +58,7 @@ def _cached(disks: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _fits_in_memory(run: LoadedRun, disks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Say that the page cache holds the whole disk (docs/decisions/cached-modes-in-memory.md)."""
-    disk, host = run.run.get("data_disk_bytes"), run.run.get("host") or {}
+    disk, host = run.run.data_disk_bytes, run.run.host
     memory = host.get("memory_bytes")
     if not (isinstance(disk, int) and isinstance(memory, int) and disk < memory):
         return
@@ -79,6 +81,6 @@ def _named(tunings: list[str]) -> str:
 
 
 def _file_system(run: LoadedRun) -> str:
-    folder = (run.run.get("host") or {}).get("state_folder")
+    folder = run.run.host.get("state_folder")
     name = folder.get("file_system") if isinstance(folder, dict) else None
     return f"the host's {name}" if isinstance(name, str) else "the host's file system"

@@ -12,6 +12,6 @@ def is_interleaved(run: LoadedRun) -> bool:
     labctl's own plans are made so, and have a seed. Of an imported run its plan says it; older
     imports say nothing, and then nothing is known.
     """
-    if not run.run.get("imported"):
+    if not run.run.imported:
         return True
     return run.plan.interleaved is True or run.plan.seed is not None

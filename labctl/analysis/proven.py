@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labctl.store.run_folder import LoadedRun
-from labctl.store.shapes import HASHED
 
 _BEFORE = (
     "Files and threads were proven in part: the labctl that made this run took native hashes from "
@@ -17,7 +16,7 @@ _BEFORE = (
 def unproven(run: LoadedRun) -> Iterator[str]:
     """Yield what is unproven of a run that measured something, labctl's own or not; nothing where
     all was proven."""
-    if HASHED in run.run:
-        yield from (run.run[HASHED] or {}).get("unproven") or ()
-    elif run.run.get("binaries"):
+    if run.run.hashed:
+        yield from run.run.hashed.unproven
+    elif run.run.binaries:
         yield _BEFORE

@@ -18,18 +18,18 @@ _TWO_KERNELS = (
 
 def setting(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
     """Yield what the accelerator, the kernels and the host itself do to the run's numbers."""
-    if run.run.get("accelerator") == "tcg":
+    if run.run.is_emulated:
         yield "The guests ran under TCG: " + (
             "the native-versus-guest ratio shows emulation, not virtualization."
             if design.natives
             else "what a tuning does to an emulated guest, it need not do to one under KVM."
         )
-    if design.natives and run.run.get("same_kernel") is False:
-        yield sentence(str(run.run.get("kernel_sentence") or _TWO_KERNELS))
-    if run.run.get("accelerator") == "kvm" and (text := verified.kvm_caveat()):
+    if design.natives and run.run.same_kernel is False:
+        yield sentence(str(run.run.kernel_sentence or _TWO_KERNELS))
+    if run.run.accelerator == "kvm" and (text := verified.kvm_caveat()):
         yield text
     yield from _host_is_a_guest(run)
-    measured_here = not run.run.get("imported")
+    measured_here = not run.run.imported
     if measured_here and _has_hardware_counters(cells) and (text := verified.pmu_caveat()):
         yield text
 
@@ -41,7 +41,7 @@ def _has_hardware_counters(cells: Cells) -> bool:
 def _host_is_a_guest(run: LoadedRun) -> Iterator[str]:
     """Yield that the host is a virtual machine itself, as its CPU's hypervisor bit or model or
     systemd-detect-virt(1) says; nothing of a host whose run recorded none of them."""
-    host = run.run.get("host") or {}
+    host = run.run.host
     vendor, model = host.get("hypervisor_vendor"), host.get("cpu_model")
     named = vendor if isinstance(vendor, str) and vendor != "none" else None
     if named is None and isinstance(model, str) and model.startswith("QEMU "):
@@ -49,7 +49,7 @@ def _host_is_a_guest(run: LoadedRun) -> Iterator[str]:
     if host.get("hypervisor") is not True and named is None:
         return
     below = f"of {named}" if named else "of a hypervisor that doesn't say its name"
-    if run.run.get("accelerator") == "kvm":
+    if run.run.accelerator == "kvm":
         yield (
             f"The host is a virtual machine itself, {below}, so the guests are nested: the "
             "hypervisor below handles their exits, too, and an exit costs more than on a bare "

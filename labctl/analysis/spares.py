@@ -38,7 +38,7 @@ def spares_that_ran(run: LoadedRun) -> tuple[int, ...]:
 def too_few_spares(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
     """Warn where a comparison has fewer blocks than planned although every spare ran."""
     found = spares(run)
-    if found is None or len(found.ran) < found.planned or run.run.get("status") != "done":
+    if found is None or len(found.ran) < found.planned or run.run.status != "done":
         return
     planned = sum(block < found.ran[0] for block in _blocks(run.plan.trials))
     short = [c for c in primaries if len(c.blocks) < planned]

@@ -122,13 +122,13 @@ def ending(run: LoadedRun, comparisons: Sequence[Comparison] | None = None) -> s
     rule = run.plan.rule
     if rule is None:
         return None
-    stopped = run.run.get("stopped")
+    stopped = run.run.stopped
     if stopped:
         text = (
-            f"The run ended after {stopped['blocks']} of up to {rule.most_blocks} blocks: "
-            f"{stopped['why']}."
+            f"The run ended after {stopped.blocks} of up to {rule.most_blocks} blocks: "
+            f"{stopped.why}."
         )
-    elif run.run.get("status") != "done":
+    elif run.run.status != "done":
         text = f"The run {rule.words}."
     elif isinstance(rule, UntilWidth):
         found = "" if comparisons is None else f": {_reached(rule, comparisons)}"

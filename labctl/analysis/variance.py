@@ -155,7 +155,7 @@ def costs_of(run: LoadedRun) -> Costs:
     trials: defaultdict[int, list[TrialRecord]] = defaultdict(list)
     for trial in run.trials:
         trials[trial.record.block].append(trial.record)
-    boots = [_time(taken) for taken in (run.run.get("boot_seconds") or {}).values()]
+    boots = [_time(taken) for taken in run.run.boot_seconds.values()]
     return Costs(
         boot=median(boots) if boots else 0.0,
         block=median(_seconds(records) for records in trials.values()) if trials else 0.0,

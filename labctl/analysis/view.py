@@ -171,7 +171,7 @@ class View:
         columns = []
         if primary is not None:
             columns.append(replace(primary_column(primary), title=self.title(workload, primary)))
-        if self.run.run.get("imported"):
+        if self.run.run.imported:
             return columns + self._others_measured(workload, primary)
         for names in beside_primary():
             if names[0].startswith(OPEN) and workload not in self._open_loop:

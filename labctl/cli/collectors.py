@@ -164,7 +164,7 @@ def _measured(request: OverheadRequest, *, quiet: bool) -> dict[str, Any]:
     if kept:
         remember(request.places.collecting_costs, found.here, [cost for _, cost in costs])
     return {
-        "accelerator": found.here["accelerator"],
+        "accelerator": found.here.accelerator,
         "kept": kept,
         "costs": [_cost_json(side, cost) for side, cost in costs],
     }
@@ -239,7 +239,15 @@ def _print_costs(overhead: dict[str, Any]) -> None:
     for found in overhead["costs"]:
         of = f"{found['workload']}, {found['seconds']:g} s"
         busy = "?" if found["labctl_cpu"] is None else busy_words(found["labctl_cpu"])
-        row = (found["level"], found["side"], cost_words(found), busy, of, str(found["pairs"]))
+        cost = cost_words(found["estimate"], found["low"], found["high"])
+        row = (
+            found["level"],
+            found["side"],
+            cost,
+            busy,
+            of,
+            str(found["pairs"]),
+        )
         table.add_row(*row)
     out.print(table)
     out.print(

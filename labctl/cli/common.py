@@ -83,7 +83,7 @@ def recorded_words(run: LoadedRun) -> list[str]:
     """Return the words of the command that made a run; [] of one that was edited into no
     command."""
     try:
-        return shlex.split(str(run.run.get("command") or ""))
+        return shlex.split(str(run.run.command or ""))
     except ValueError:  # a quote that isn't closed
         return []
 

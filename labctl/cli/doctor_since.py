@@ -6,7 +6,6 @@ other; only a command may know both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -86,22 +85,22 @@ def since(run: LoadedRun, places: StatePaths) -> Since:
 
     Raises UsageError when the run has recorded nothing of its host.
     """
-    recorded = run.run.get("host")
-    if not isinstance(recorded, Mapping):
+    recorded = run.run.host
+    if not recorded:
         raise UsageError(
             f"run '{run.name}' has recorded nothing of its host",
             hint=(
                 "It was imported: nothing is known of its host."
-                if run.run.get("imported")
+                if run.run.imported
                 else "It ended before its first boot: run it again."
             ),
         )
     now = {**host_facts(places), "accelerator": _accelerator(run, places)}
-    compared = compare({**recorded, "accelerator": run.run.get("accelerator")}, now)
+    compared = compare({**recorded, "accelerator": run.run.accelerator}, now)
     return Since(
         run=run.name,
-        ended=str(run.run.get("ended_at") or "an unknown time"),
-        command=str(run.run.get("command") or "labctl sweep STUDY"),
+        ended=str(run.run.ended_at or "an unknown time"),
+        command=str(run.run.command or "labctl sweep STUDY"),
         changes=compared.changes,
         same=compared.same,
         not_recorded=compared.not_recorded,
@@ -115,9 +114,8 @@ def since(run: LoadedRun, places: StatePaths) -> Since:
 
 def _standing(item: Comparison, run: LoadedRun, changes: tuple[FactChange, ...]) -> Standing:
     assert item.verdict is not None
-    recorded = run.run.get("tunings")
-    tunings = recorded if isinstance(recorded, Mapping) else {}
-    rests = rests_on(tunings.get(item.tuning), tunings.get(run.plan.baseline))
+    tunings = {name: tuning.to_json() for name, tuning in run.run.tunings.items()}
+    rests = rests_on(tunings.get(item.tuning), tunings.get(run.plan.baseline or ""))
     return Standing(
         tuning=item.tuning,
         workload=item.workload,

@@ -61,7 +61,7 @@ def _earlier(results: Path, plan: PlanRecord) -> Mapping[Scenario, Spreading]:
     for folder in reversed(RunFolder.all(results)):
         try:
             run = folder.read_run()
-            if (run.get("study"), run.get("status")) != (plan.study, "done"):
+            if (run.study, run.status) != (plan.study, "done"):
                 continue
             if folder.read_plan().get("host_digest") != plan.host_digest:
                 continue

@@ -73,10 +73,10 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
     run = folder.load()
     entry = {
         **_described(folder, run),
-        "command": run.run.get("command"),
-        "started_at": run.run.get("started_at"),
-        "ended_at": run.run.get("ended_at"),
-        "seed": run.run.get("seed") if run.plan.seed is None else run.plan.seed,
+        "command": run.run.command,
+        "started_at": run.run.started_at,
+        "ended_at": run.run.ended_at,
+        "seed": run.run.seed if run.plan.seed is None else run.plan.seed,
         "plan_digest": run.plan.digest,
         "invalid_trials": [
             {"trial": trial.name, "what": trial.arm, "reasons": list(trial.reasons)}
@@ -240,16 +240,16 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
     return {
         "run": run.name,
         "path": str(folder.path),
-        "study": run.plan.study or run.run.get("study"),
-        "status": run.run.get("status"),
-        "accelerator": run.run.get("accelerator"),
+        "study": run.plan.study or run.run.study,
+        "status": run.run.status,
+        "accelerator": run.run.accelerator,
         "trials": {"planned": len(run.plan.trials), "done": len(done)},
         "ending": ending(run),
         "extensions": [
             f"blocks {added.first_block} to {added.last_block}" for added in run.plan.extensions
         ],
         "problems": list(run.problems),
-        **({"imported_from": imported["file"]} if (imported := run.run.get("imported")) else {}),
+        **({"imported_from": imported.file} if (imported := run.run.imported) else {}),
     }
 
 
@@ -316,7 +316,7 @@ def reparse_run(run_name: str, results: Path | None) -> None:
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)
-    if folder.load().run.get("imported"):
+    if folder.load().run.imported:
         raise UsageError(
             f"run '{folder.name}' was imported: its trials have no raw files",
             hint="Import its file again.",

@@ -16,7 +16,7 @@ from labctl.analysis.words import listed
 from labctl.base.units import Better, Unit
 from labctl.base.wording import NOT_AVAILABLE, TO, metric_title, quantity, significant
 from labctl.report.parts import bare_table, small, text
-from labctl.store.exit_prices import Price, prices_of
+from labctl.store.exit_prices import Price, usable
 
 
 def price_table(prices: Sequence[Price]) -> RenderableType:
@@ -124,7 +124,7 @@ class Predictions:
 def predictions(view: View, place: Scenario) -> Predictions:
     """Return the predictions of each guest whose exits are known by reason, the run's checks
     apart."""
-    prices = prices_of(view.run.run.get("exit_prices"))
+    prices = usable(view.run.run.exit_prices)
     if not prices:
         why = "no price list was made on this host before the run ('labctl exits price')."
         return Predictions((), why)

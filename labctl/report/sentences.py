@@ -30,11 +30,11 @@ _FEW_DIAGNOSTICS = 4
 
 def native_gap(view: View) -> str:
     """Return what the difference between guest and native is made of (METHOD 3)."""
-    if view.run.run.get("accelerator") == "tcg":
+    if view.run.run.is_emulated:
         return "emulation, not virtualization"
-    if view.run.run.get("imported"):
+    if view.run.run.imported:
         return "imported: what lies between them is not known"
-    if view.run.run.get("same_kernel") is True:
+    if view.run.run.same_kernel is True:
         return "virtualization overhead"
     return "stack difference: two kernels"
 
@@ -91,12 +91,12 @@ def calibrated(view: View, place: Scenario) -> Iterator[str]:
 def _calibration_bound(view: View, place: Scenario) -> str:
     """Return how far the counts of an operation's instructions are apart; "" where that isn't
     known."""
-    for row in view.run.run.get("calibration") or ():
-        bound = row.get("bound")
-        if row.get("workload") == place.workload and bound is not None and math.isfinite(bound):
+    for row in view.run.run.calibration:
+        bound = row.bound
+        if row.workload == place.workload and bound is not None and math.isfinite(bound):
             return (
                 " Its error is bounded by how far callgrind's counts on both sides and "
-                f"{row.get('second_method') or 'a second tool'}'s differ: {size(bound)}."
+                f"{row.second_method or 'a second tool'}'s differ: {size(bound)}."
             )
     return ""
 

@@ -147,7 +147,7 @@ def _cautions(view: View, advised: Sequence[Advised]) -> Iterator[str]:
 
 
 def _emulated(view: View) -> bool:
-    return view.run.run.get("accelerator") == "tcg"
+    return view.run.run.is_emulated
 
 
 def _why_not(of: Standing) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,13 @@ from labctl.analysis.cells import scenario_of
 from labctl.analysis.model import Comparison
 from labctl.analysis.run_compare.run_facts import fact_words
 from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.view import View, mapping
+from labctl.analysis.view import View
 from labctl.analysis.words import effect_text, interval_text, size_text
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.wording import metric_title, share
 from labctl.rollout.cost import Cost, side_cost_lines, worse_text
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 
 NOT_RECORDED = "not recorded"
 
@@ -85,17 +86,16 @@ def _measured(view: View) -> str:
     run = view.run.run
     boots = view.judgement.boots
     return (
-        f"run {view.run.name} of study {run.get('study') or 'unknown'}, begun "
-        f"{run.get('started_at') or 'at an unknown time'}, {view.judgement.blocks} blocks over "
+        f"run {view.run.name} of study {run.study or 'unknown'}, begun "
+        f"{run.started_at or 'at an unknown time'}, {view.judgement.blocks} blocks over "
         f"{boots} boot{'' if boots == 1 else 's'}, guests under "
-        f"{'emulation (TCG)' if run.get('accelerator') == 'tcg' else run.get('accelerator')}"
+        f"{'emulation (TCG)' if run.is_emulated else run.accelerator}"
     )
 
 
-def holds_while(run: Mapping[str, Any], plan: PlanRecord) -> tuple[Fact, ...]:
+def holds_while(run: RunRecord, plan: PlanRecord) -> tuple[Fact, ...]:
     """Return the facts of a run that its findings rest on, in words."""
-    host = mapping(run.get("host"))
-    facts = [Fact(FACT_NAMES[key], _words(host.get(key))) for key in HOST_FACTS]
+    facts = [Fact(FACT_NAMES[key], _words(run.host.get(key))) for key in HOST_FACTS]
     facts += [Fact(name, text(run, plan)) for name, text in _OTHER_FACTS]
     return tuple(facts)
 
@@ -113,32 +113,31 @@ def _words(value: Any) -> str:
     return fact_words(value) or NOT_RECORDED
 
 
-def _accelerator(run: Mapping[str, Any], _: PlanRecord) -> str:
-    return _words(run.get("accelerator"))
+def _accelerator(run: RunRecord, _: PlanRecord) -> str:
+    return _words(run.accelerator)
 
 
-def _neighbours(_: Mapping[str, Any], plan: PlanRecord) -> str:
+def _neighbours(_: RunRecord, plan: PlanRecord) -> str:
     return "; ".join(_CONDITIONS.get(name, name) for name in plan.conditions) or NOT_RECORDED
 
 
-def _guest(run: Mapping[str, Any], _: PlanRecord) -> str:
+def _guest(run: RunRecord, _: PlanRecord) -> str:
     parts = list(_guest_parts(run))
     return ", ".join(parts) or NOT_RECORDED
 
 
-def _guest_parts(run: Mapping[str, Any]) -> Iterator[str]:
-    for key, unit in (("vcpus", "vCPU(s)"), ("memory_mib", "MiB")):
-        if run.get(key) is not None:
-            yield f"{run[key]} {unit}"
-    image = mapping(run.get("image"))
-    if image:
-        yield f"image {image.get('name')} ({str(image.get('digest'))[:12]})"
-    kernel = mapping(run.get("guest")).get("kernel_release")
+def _guest_parts(run: RunRecord) -> Iterator[str]:
+    for number, unit in ((run.vcpus, "vCPU(s)"), (run.memory_mib, "MiB")):
+        if number is not None:
+            yield f"{number} {unit}"
+    if run.image:
+        yield f"image {run.image.name} ({run.image.digest[:12]})"
+    kernel = run.guest.get("kernel_release")
     if kernel:
         yield f"kernel {kernel}"
 
 
-_Text = Callable[[Mapping[str, Any], PlanRecord], str]
+_Text = Callable[[RunRecord, PlanRecord], str]
 _OTHER_FACTS: tuple[tuple[str, _Text], ...] = (
     (FACT_NAMES["accelerator"], _accelerator),
     ("neighbours", _neighbours),

@@ -4,7 +4,7 @@ a script is made of it: run folders come from anywhere, and root carries out wha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from labctl.analysis.view import mapping, sequence
@@ -21,6 +21,7 @@ from labctl.base.knob_values import (
 )
 from labctl.rollout.domain_edits import added_words, changed_devices, domain_changes
 from labctl.rollout.host_settings import BOOT
+from labctl.store.records.run_record import RecordedTuning
 
 _SHOWN = 60
 """Characters of a value that an error shows."""
@@ -40,7 +41,7 @@ _DEVICE = named(
 _XML_VALUE = named(r"[A-Za-z0-9_.,:+ -]{0,200}", "letters, digits, blanks and _.,:+-")
 
 
-def check_settings(run: str, tuning: str, settings: Mapping[str, Any]) -> None:
+def check_settings(run: str, tuning: str, settings: RecordedTuning) -> None:
     """Raise UsageError naming the first setting of host or guest that is none of its values."""
     _refuse_first(run, tuning, _wrong_settings(settings))
 
@@ -62,19 +63,18 @@ def _refuse_first(run: str, tuning: str, wrong: Iterator[tuple[str, Any, Values]
         )
 
 
-def _wrong_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any, Values]]:
+def _wrong_settings(settings: RecordedTuning) -> Iterator[tuple[str, Any, Values]]:
     def wrong(key: str, values: Iterable[Any], takes: Values) -> Iterator[tuple[str, Any, Values]]:
         return ((key, value, takes) for value in values if not takes.accepts(str(value)))
 
-    host, guest = mapping(settings.get("host")), mapping(settings.get("guest"))
+    host, guest = settings.host, settings.guest
     for name, value in host.items():
         if value is not None and name in BOOT:
             yield from wrong(f"'host.{name}'", [f"{name}={value}"], KERNEL_WORD)
         elif value is not None and name in KNOB_VALUES:
             yield from wrong(f"'host.{name}'", [value], KNOB_VALUES[name])
-    requires = mapping(settings.get("requires"))
     line = "'requires.command_line'"
-    yield from wrong(line, sequence(requires.get("command_line")), KERNEL_WORD)
+    yield from wrong(line, sequence(settings.requires.get("command_line")), KERNEL_WORD)
     for name, takes in (("tuned", KNOB_VALUES["tuned"]), ("elevator", ELEVATOR)):
         if guest.get(name):
             yield from wrong(f"'guest.{name}'", [guest[name]], takes)

@@ -10,7 +10,7 @@ from pathlib import Path
 from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.side_costs import side_costs_of
-from labctl.analysis.view import Column, View, mapping, sequence
+from labctl.analysis.view import Column, View
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.units import Better
 from labctl.base.wording import metric_title
@@ -50,7 +50,7 @@ class Cost:
 
 def cost(view: View, tuning: str, folder: Path) -> Cost:
     """Return what `tuning` costs, as far as the run has measured or recorded it."""
-    record = mapping(mapping(view.run.run.get("tunings")).get(tuning))
+    record = view.run.run.tunings.get(tuning)
     losses = [1 - item.estimate for item in _neighbours(view, tuning)]
     return Cost(
         takes=tuple(_takes(view, domain_text(view.run, tuning, folder))),
@@ -59,7 +59,7 @@ def cost(view: View, tuning: str, folder: Path) -> Cost:
         ),
         neighbour_loss=max([0.0, *losses]),
         worse=tuple(_worse(view, tuning)),
-        risks=tuple(map(str, sequence(record.get("risks")))) if record else None,
+        risks=record.risks if record else None,
     )
 
 
@@ -129,8 +129,8 @@ def _takes(view: View, xml: str | None) -> Iterator[str]:
         yield f"CPUs: QEMU's own (emulator) threads on CPU {emulator.get('cpuset', '?')}."
     for pin in domain.iter("iothreadpin"):
         yield f"CPUs: iothread {pin.get('iothread', '?')} on CPU {pin.get('cpuset', '?')}."
-    mib = view.run.run.get("memory_mib")
-    size = f"all {mib} MiB of the guest" if isinstance(mib, int) else "all of the guest's memory"
+    mib = view.run.run.memory_mib
+    size = f"all {mib} MiB of the guest" if mib is not None else "all of the guest's memory"
     page = domain.find("./memoryBacking/hugepages")
     if page is not None:
         yield f"Memory: {size} in huge pages, which nobody else can use while it runs."

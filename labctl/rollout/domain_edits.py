@@ -14,7 +14,6 @@ from pathlib import Path
 
 from lxml import etree
 
-from labctl.analysis.view import mapping
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.xmldiff import XmlChange, changes, children, parse
 from labctl.rollout.steps import DISK, DOMAIN, Command, Done, InForce, Machine, Step
@@ -60,7 +59,7 @@ class Device:
 
 def domain_text(run: LoadedRun, tuning: str, folder: Path) -> str | None:
     """Return the domain XML that the run has of a tuning; None when it isn't there or is no XML."""
-    place = mapping(run.run.get("xml")).get(tuning)
+    place = run.run.xml.get(tuning)
     if place is None:
         return None
     try:

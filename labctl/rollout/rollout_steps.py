@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.analysis.view import View, mapping
+from labctl.analysis.view import View
 from labctl.base.cpus import parse_cpus
 from labctl.base.xmldiff import XmlChange
 from labctl.rollout.checked import check_domains, check_settings
@@ -23,6 +23,7 @@ from labctl.rollout.domain_edits import (
 )
 from labctl.rollout.host_settings import Cpus, guest_steps, host_steps, not_lasting
 from labctl.rollout.steps import Command, Machine, Step
+from labctl.store.records.run_record import RecordedTuning
 
 DEFAULT_DISK = "vda"
 
@@ -52,14 +53,14 @@ def rollout_steps(view: View, tuning: str, folder: Path) -> RolloutSteps:
     Raises UsageError where the run says of it what no tuning can be.
     """
     before, after = (domain_text(view.run, name, folder) for name in (view.baseline, tuning))
-    recorded = mapping(view.run.run.get("tunings"))
-    settings, former = mapping(recorded.get(tuning)), mapping(recorded.get(view.baseline))
+    recorded = view.run.run.tunings
+    settings = recorded.get(tuning) or RecordedTuning()
+    former = recorded.get(view.baseline) or RecordedTuning()
     check_settings(view.run.name, tuning, settings)
-    host = _added(mapping(settings.get("host")), mapping(former.get("host")))
-    requires = mapping(settings.get("requires"))
+    host = _added(settings.host, former.host)
     cpus = _cpus(view, settings)
-    steps = list(host_steps(tuning, host, requires, cpus))
-    notes = list(_not_recorded(before, after, settings))
+    steps = list(host_steps(tuning, host, settings.requires, cpus))
+    notes = list(_not_recorded(before, after, is_recorded=tuning in recorded))
     notes += [
         f"How to make '{name}: {host[name]}' of the host last is not known here; 'labctl host tune "
         f"{tuning}' sets it until it is restored."
@@ -80,7 +81,7 @@ def rollout_steps(view: View, tuning: str, folder: Path) -> RolloutSteps:
                 f"Its disk's image is in the format {image}, which no command here makes: "
                 f"'qemu-img convert -O {image}', then 'virt-xml --edit --disk driver.type={image}'."
             )
-        steps += guest_steps(tuning, mapping(settings.get("guest")), added_words(before, after))
+        steps += guest_steps(tuning, settings.guest, added_words(before, after))
     if any(step.file is not None and "/grub.d/" in step.file.path for step in steps):
         notes.append(
             "The kernel's command line is set as Debian and Ubuntu do it; with Fedora and RHEL "
@@ -91,7 +92,7 @@ def rollout_steps(view: View, tuning: str, folder: Path) -> RolloutSteps:
         live=tuple(live_pins(before, after)) if before and after else (),
         fragment=fragment(before, after) if before and after else "",
         changes=tuple(changed),
-        vcpus=_vcpus(view) if any(_by_vcpu(change.path) for change in changed) else None,
+        vcpus=view.run.run.vcpus if any(_by_vcpu(change.path) for change in changed) else None,
         disk=disk,
         notes=tuple(notes),
     )
@@ -106,38 +107,27 @@ def _added(host: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, str]
     }
 
 
-def _cpus(view: View, settings: Mapping[str, Any]) -> Cpus:
+def _cpus(view: View, settings: RecordedTuning) -> Cpus:
     """Return the CPUs of the pin plan that the tuning used, or of the run's only one."""
-    strategy = str(mapping(settings.get("pin")).get("strategy"))
-    plans = mapping(view.run.run.get("pin_plans"))
-    plan = mapping(plans.get(strategy)) or mapping(view.run.run.get("pin_plan"))
-    data = mapping(plan.get("data"))
-    vcpus = {cpu for cpu in mapping(data.get("vcpus")).values() if isinstance(cpu, int)}
+    plan = view.run.run.pins_of(settings.pin.strategy).data
     try:
-        online = parse_cpus(str(data.get("online") or ""))
+        online = parse_cpus(plan.online or "")
     except ValueError:
         online = frozenset()
-    return Cpus(online, frozenset(vcpus))
+    return Cpus(online, frozenset(plan.vcpus.values()))
 
 
 def _by_vcpu(path: str) -> bool:
     return path.startswith(("cputune/vcpu", "cpu/topology", "cpu/numa"))
 
 
-def _vcpus(view: View) -> int | None:
-    vcpus = view.run.run.get("vcpus")
-    return vcpus if isinstance(vcpus, int) else None
-
-
-def _not_recorded(
-    before: str | None, after: str | None, settings: Mapping[str, Any]
-) -> Iterator[str]:
+def _not_recorded(before: str | None, after: str | None, *, is_recorded: bool) -> Iterator[str]:
     if before is None or after is None:
         yield (
             "The run's domain XML of this tuning and of baseline is not there: what it changes in "
             "the domain is not recorded."
         )
-    if not settings:
+    if not is_recorded:
         yield (
             "What it sets on the host and inside the guest is not recorded: the run was imported, "
             "or made by a labctl that did not keep it."
@@ -145,8 +135,8 @@ def _not_recorded(
 
 
 def _notes(view: View, changed: list[XmlChange], disks: list[str], network: bool) -> Iterator[str]:
-    host = mapping(view.run.run.get("host"))
-    vcpus, mib = view.run.run.get("vcpus"), view.run.run.get("memory_mib")
+    host = view.run.run.host
+    vcpus, mib = view.run.run.vcpus, view.run.run.memory_mib
     if any("cpuset" in change.path or "nodeset" in change.path for change in changed):
         yield (
             "CPU and node numbers come from the run's pin plan and hold for its host "

@@ -11,6 +11,7 @@ from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.store.jsonfile import canonical, read_json, write_json
+from labctl.store.records.run_record import RunRecord
 from labctl.store.restores import HOST_CLASS
 from labctl.store.shapes import NUMBER, TEXT, WHOLE, Fields, Listed, fitting
 
@@ -41,7 +42,7 @@ _PERHAPS = dict.fromkeys(("low", "high", "labctl_cpu"), NUMBER)
 _COSTS = Listed(Fields({**_TEXTS, **_NUMBERS, **_PERHAPS}, frozenset(_TEXTS | _NUMBERS)))
 
 
-def remember(file: Path, run: Mapping[str, Any], costs: Iterable[CollectingCost]) -> None:
+def remember(file: Path, run: RunRecord, costs: Iterable[CollectingCost]) -> None:
     """Keep them for the class that `run` (what run.json says of host, image and versions) is of,
     in place of older ones."""
     key = _key(run)
@@ -51,7 +52,7 @@ def remember(file: Path, run: Mapping[str, Any], costs: Iterable[CollectingCost]
     write_json(file, {"schema": 1, "costs": [*kept, *new.values()]})
 
 
-def known(file: Path, run: Mapping[str, Any], level: str | None = None) -> list[CollectingCost]:
+def known(file: Path, run: RunRecord, level: str | None = None) -> list[CollectingCost]:
     """Return what is known of a run's class, of that level or of all."""
     key = _key(run)
     return [
@@ -61,15 +62,14 @@ def known(file: Path, run: Mapping[str, Any], level: str | None = None) -> list[
     ]
 
 
-def _key(run: Mapping[str, Any]) -> str:
+def _key(run: RunRecord) -> str:
     """Return a digest of everything that a cost holds for."""
-    host = run.get("host") or {}
     content = {
-        "host": {fact: host.get(fact) for fact in _CLASS},
-        "labctl": run.get("labctl"),
-        "accelerator": run.get("accelerator"),
-        "image": run.get("image"),
-        "vcpus": run.get("vcpus"),
+        "host": {fact: run.host.get(fact) for fact in _CLASS},
+        "labctl": run.labctl,
+        "accelerator": run.accelerator,
+        "image": run.image and run.image.to_json(),
+        "vcpus": run.vcpus,
     }
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 

@@ -9,36 +9,39 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, with_config
+
 from labctl.base.errors import BrokenError
 from labctl.store.jsonfile import read_json, write_json
-from labctl.store.shapes import FLAG, NUMBER, TEXT, Fields, Listed, fitting
+from labctl.store.records.tolerant import Flag, Number, Record, Text, as_far_as_whole
 
 _CLASS = ("kernel_release", "qemu", "cpu_model", "microcode", "mitigations")
 """Host facts that a price holds for."""
 
 
+@with_config(ConfigDict(extra="ignore"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """Hold the price of one kind of exit. `ns` is the median of the rounds, [`low_ns`, `high_ns`]
     its 95 % interval; None with the `problem` where there is none. `exits_per_op`: VM exits that
     KVM counted for each instruction, None where it counts none at all."""
 
-    kind: str
-    what: str
-    reason: str
-    to_qemu: bool
-    ns: float | None
-    low_ns: float | None
-    high_ns: float | None
-    exits_per_op: float | None
-    problem: str = ""
+    kind: Text
+    what: Text
+    reason: Text
+    to_qemu: Flag
+    ns: Number | None
+    low_ns: Number | None
+    high_ns: Number | None
+    exits_per_op: Number | None
+    problem: Text = ""
 
 
-_TEXTS = dict.fromkeys(("kind", "what", "reason"), TEXT)
-_NUMBERS = dict.fromkeys(("ns", "low_ns", "high_ns", "exits_per_op"), NUMBER)
-_PRICES = Listed(
-    Fields({**_TEXTS, **_NUMBERS, "to_qemu": FLAG, "problem": TEXT}, frozenset(_TEXTS))
-)
+class PriceList(Record):
+    """`at`: when they were measured."""
+
+    at: Text | None = None
+    prices: tuple[Price, ...] = ()
 
 
 def write_prices(file: Path, host: Mapping[str, Any], prices: Sequence[Price], at: str) -> None:
@@ -61,16 +64,18 @@ def known_prices(file: Path, host: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def prices_of(recorded: object) -> list[Price]:
-    """Return the prices in a run's record; none where it has none that can be read."""
-    try:
-        rows = recorded["prices"]  # type: ignore[index]  # whatever a record may hold
-        return [Price(**row) for row in fitting(rows, _PRICES)[0] if _are_finite(row)]
-    except (KeyError, TypeError):
-        return []
+    """Return the prices in a file; none where it has none that can be read."""
+    return usable(as_far_as_whole(PriceList, recorded)[0])
 
 
-def _are_finite(row: Mapping[str, Any]) -> bool:
-    return all(row.get(name) is None or math.isfinite(row[name]) for name in _NUMBERS)
+def usable(prices: PriceList | None) -> list[Price]:
+    """Return the prices of a list that are numbers, or known to be missing."""
+    return [price for price in prices.prices if _is_finite(price)] if prices else []
+
+
+def _is_finite(price: Price) -> bool:
+    numbers = (price.ns, price.low_ns, price.high_ns, price.exits_per_op)
+    return all(number is None or math.isfinite(number) for number in numbers)
 
 
 def _class(host: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 from labctl.store.records.plan_record import AddedBlocks, ExtensionRecord, PlanRecord
+from labctl.store.records.run_record import RunRecord
 
 
 def carried_out(
     plan: PlanRecord,
-    run: Mapping[str, Any],
+    run: RunRecord,
     extensions: Sequence[ExtensionRecord | None],
     begun: Collection[int],
 ) -> PlanRecord:
@@ -20,13 +20,13 @@ def carried_out(
     `begun`: blocks of which a trial was tried. A run that its rule ended has no spares: it may have
     been extended over their numbers.
     """
-    stopped = run.get("stopped")
+    stopped = run.stopped
     whole = [extension for extension in extensions if extension]
     if plan.is_lost or not (stopped or plan.spares or whole):
         return plan
     trials, spares = plan.trials, plan.spares
     if stopped:
-        trials = tuple(trial for trial in trials if trial.block <= stopped["blocks"])
+        trials = tuple(trial for trial in trials if trial.block <= stopped.blocks)
         spares = ()
     trials += tuple(trial for trial in spares if trial.block in begun)
     for extension in whole:

@@ -7,6 +7,7 @@ from typing import Any
 
 from labctl.base.wording import counted
 from labctl.store.records.plan_record import ExtensionRecord, PlannedTrial, PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.trial import TrialRecord, TrialStatus
 
 _GUEST, _NATIVE = "guest", "native"
@@ -26,14 +27,14 @@ class Fits:
     def __init__(
         self,
         plan: PlanRecord,
-        run: Mapping[str, Any],
+        run: RunRecord,
         extensions: Sequence[ExtensionRecord | None],
     ) -> None:
         self._tunings = plan.tunings
-        self._imported = bool(run.get("imported"))
+        self._imported = bool(run.imported)
         trials = list(plan.trials)
-        if stopped := run.get("stopped"):
-            trials = [one for one in trials if one.block <= stopped["blocks"]]
+        if stopped := run.stopped:
+            trials = [one for one in trials if one.block <= stopped.blocks]
         else:
             trials += plan.spares
         for extension in extensions:

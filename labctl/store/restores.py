@@ -4,13 +4,14 @@ the runs that tried it for those that don't (METHOD 8)."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from labctl.base.errors import BrokenError
 from labctl.store.jsonfile import canonical, read_json, write_json
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.shapes import NUMBER, TEXT, Fields, Listed, fitting
 
 HOST_CLASS = ("kernel_release", "qemu", "libvirt", "cpu_model", "cpu_flags", "microcode")
@@ -34,7 +35,7 @@ class Checked(NamedTuple):
 def remember(
     file: Path,
     name: str,
-    run: Mapping[str, Any],
+    run: RunRecord,
     plan: PlanRecord,
     checks: Iterable[Checked],
 ) -> None:
@@ -50,7 +51,7 @@ def remember(
         write_json(file, {"schema": 1, "checks": kept})
 
 
-def shown(file: Path, run: Mapping[str, Any], plan: PlanRecord) -> list[dict[str, str]]:
+def shown(file: Path, run: RunRecord, plan: PlanRecord) -> list[dict[str, str]]:
     """Return those of the plan's restored tunings that were shown on a host of this class to do
     what they do booted: `tuning`, `workload`, `condition`, and the `run` that showed it.
 
@@ -72,17 +73,17 @@ def shown(file: Path, run: Mapping[str, Any], plan: PlanRecord) -> list[dict[str
     return found
 
 
-def _key(run: Mapping[str, Any], plan: PlanRecord, check: Checked) -> str:
+def _key(run: RunRecord, plan: PlanRecord, check: Checked) -> str:
     """Return a digest of everything that a check holds for."""
-    host, workload = run.get("host", {}), plan.workloads[check.workload]
+    host, workload = run.host, plan.workloads[check.workload]
     baseline = plan.tunings[plan.baseline or ""]
     content = {
         "host": {fact: host.get(fact) for fact in HOST_CLASS},
-        "labctl": run.get("labctl"),
-        "accelerator": run.get("accelerator"),
-        "image": run.get("image"),
-        "domain": run.get("domain"),
-        "guest": [run.get("vcpus"), run.get("memory_mib")],
+        "labctl": run.labctl,
+        "accelerator": run.accelerator,
+        "image": run.image and run.image.to_json(),
+        "domain": run.domain and run.domain.to_json(),
+        "guest": [run.vcpus, run.memory_mib],
         "tunings": [arm.digest for arm in (baseline, plan.tunings[check.tuning])],
         "workload": [workload.program, workload.parameters, workload.primary],
         "condition": check.condition,

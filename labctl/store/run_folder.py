@@ -22,9 +22,9 @@ from labctl.store.index import Fingerprint, Row, read_index, write_index
 from labctl.store.jsonfile import canonical, newer, read_json, write_json
 from labctl.store.readings import Kinds
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
-from labctl.store.records.tolerant import as_far_as_whole
+from labctl.store.records.run_record import RunRecord
+from labctl.store.records.tolerant import Record, as_far_as_whole
 from labctl.store.samples import Reading
-from labctl.store.shapes import RUN, Shape, fitting
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 
 SCHEMA = 1
@@ -32,7 +32,7 @@ SCHEMA = 1
 PLAN_SCHEMA = 1
 """Version of plan.json, which `labctl.study.plan` writes."""
 
-P = TypeVar("P", PlanRecord, ExtensionRecord)
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class LoadedRun:
     ended it, more where spares ran or it was extended."""
 
     name: str
-    run: Mapping[str, Any]
+    run: RunRecord
     plan: PlanRecord
     trials: tuple[LoadedTrial, ...]
     problems: tuple[str, ...]
@@ -117,20 +117,20 @@ class RunFolder:
         return [cls(path.parent) for path in sorted(results.glob("*/run.json"))]
 
     def write_run(self, data: Mapping[str, Any]) -> None:
+        """Write run.json. Raises ValueError for what no run.json holds."""
+        RunRecord.model_validate(data)
         write_json(self.path / "run.json", {"schema": SCHEMA, **data}, below=self.path)
 
-    def read_run(self) -> dict[str, Any]:
-        """Read run.json; raise BrokenError naming the first place where it isn't what was
-        written.
-        """
-        data = self._read_record()
-        _, unfit = fitting(data, RUN)
-        if unfit:
+    def read_run(self) -> RunRecord:
+        """Return run.json; raises BrokenError naming the first place where it isn't what was
+        written."""
+        record, unfit = as_far_as_whole(RunRecord, self._read_record())
+        if unfit or record is None:
             raise BrokenError(
                 f"{self.path / 'run.json'} is not whole: {unfit[0]}",
                 hint="Put it right, or start a new run.",
             )
-        return data
+        return record
 
     def _read_record(self) -> dict[str, Any]:
         data = read_json(self.path / "run.json")
@@ -213,27 +213,27 @@ class RunFolder:
         if rows is None:
             with _no_collecting():
                 rows = self._read_trials(problems)
-        plan = self._planned(self.read_plan, "plan.json", PlanRecord, problems) or PlanRecord()
-        run = self._as_far_as_whole(self._read_record, "run.json", RUN, problems)
+        plan = self._told(self.read_plan, "plan.json", PlanRecord, problems) or PlanRecord()
+        run = self._told(self._read_record, "run.json", RunRecord, problems) or RunRecord()
         extensions = [
-            self._planned(partial(self._read_extension, path), path.name, ExtensionRecord, problems)
+            self._told(partial(self._read_extension, path), path.name, ExtensionRecord, problems)
             for path in self._extensions()[:-1]
         ]
         problems += unlike(plan, extensions)
         rows = self._fitting(rows, Fits(plan, run, extensions), problems)
         problems += without_digests([row.record for row in rows])
-        known, said = _accelerator(row.record for row in rows), run.get("accelerator")
+        known, said = _accelerator(row.record for row in rows), run.accelerator
         if known and said is not None and said != known:
             problems.append(
                 f"{self.path / 'run.json'} says that its guests ran under {said}, and their trials "
                 f"that it was {known}: that is believed"
             )
         # A run that goes on has other files soon, and one that isn't whole is to be seen to.
-        if not (indexed or problems or run.get("status") == "running") and fingerprint.is_lasting:
+        if not (indexed or problems or run.status == "running") and fingerprint.is_lasting:
             write_index(self.path, fingerprint, rows)
         folder = self.path / "trials"
-        if known and known != run.get("accelerator"):
-            run = {**run, "accelerator": known}
+        if known and known != run.accelerator:
+            run = run.model_copy(update={"accelerator": known})
         trials = (LoadedTrial(r.record, r.readings, TrialFolder(folder / r.folder)) for r in rows)
         plan = carried_out(plan, run, extensions, {row.record.block for row in rows})
         return LoadedRun(self.name, run, plan, tuple(trials), tuple(problems))
@@ -280,7 +280,7 @@ class RunFolder:
         """Read the records of the attempts that came to an end, for a run that goes on: those that
         are whole, the plan's, and have the samples that they left, and the others. `plan`: as the
         run carries it out. Raises UsageError when a newer labctl wrote one."""
-        fits = Fits(plan, {}, ())
+        fits = Fits(plan, RunRecord(), ())
         whole, damaged = [], []
         for folder in self.trial_folders():
             if not folder.has_record:
@@ -299,22 +299,9 @@ class RunFolder:
                 damaged.append(DamagedTrial(folder.path.name, number, attempt, why))
         return whole, damaged
 
-    def _as_far_as_whole(
-        self, read: Callable[[], dict[str, Any]], name: str, shape: Shape, problems: list[str]
-    ) -> Mapping[str, Any]:
-        try:
-            data = read()
-        except BrokenError as error:
-            problems.append(error.message)
-            return {}
-        fits: Mapping[str, Any]
-        fits, unfit = fitting(data, shape)
-        problems += [f"{self.path / name}: {text}; it is left out" for text in unfit]
-        return fits
-
-    def _planned(
-        self, read: Callable[[], dict[str, Any]], name: str, kind: type[P], problems: list[str]
-    ) -> P | None:
+    def _told(
+        self, read: Callable[[], dict[str, Any]], name: str, kind: type[R], problems: list[str]
+    ) -> R | None:
         try:
             data = read()
         except BrokenError as error:
@@ -322,7 +309,7 @@ class RunFolder:
             return None
         record, unfit = as_far_as_whole(kind, data)
         problems += [f"{self.path / name}: {text}; it is left out" for text in unfit]
-        if not unfit and not _is_as_made(data):
+        if not (isinstance(record, RunRecord) or unfit or _is_as_made(data)):
             problems.append(
                 f"{self.path / name} was changed after it was made (its digest is another): what "
                 "is judged here need not be what was planned"

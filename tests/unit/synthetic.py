@@ -20,7 +20,7 @@ from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
-from tests.unit.records import plan_of
+from tests.unit.records import plan_of, run_of
 
 Effect = float | Mapping[str, float]
 """A factor on the speed under every workload, or by workload."""
@@ -115,17 +115,17 @@ def synthetic_run(**options: Any) -> LoadedRun:
     }
     trials = tuple(trial for entry in entries for trial in _attempts(shape, entry, shared, rng))
     plan = plan_of(_plan_json(shape, entries))
-    return LoadedRun("synthetic", _run_json(shape), plan, trials, ())
+    return LoadedRun("synthetic", run_of(_run_json(shape)), plan, trials, ())
 
 
 def write_run(folder: Path, run: LoadedRun | None = None) -> RunFolder:
     """Write a run (by default `synthetic_run()`) as a run folder at `folder`."""
     run = synthetic_run() if run is None else run
     target = RunFolder.create(folder.parent, folder.name)
-    target.write_run(run.run)
+    target.write_run(run.run.to_json())
     if not run.plan.is_lost:
         target.write_plan(run.plan)
-    for name, xml in run.run.get("xml", {}).items():
+    for name, xml in run.run.xml.items():
         (target.path / xml).parent.mkdir(exist_ok=True)
         (target.path / xml).write_text(
             f"<domain type='qemu'><name>labctl</name><!-- {name} --></domain>\n"

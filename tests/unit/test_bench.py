@@ -14,6 +14,7 @@ from labctl.base.events import silent
 from labctl.base.paths import StatePaths
 from labctl.base.units import Better, Unit
 from labctl.guest.recipe import RecipeFile, load_recipe
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
@@ -53,7 +54,7 @@ def loaded(*records: TrialRecord, cpu: float | None = 0.002) -> LoadedRun:
             source="host.json",
         )
     trials = tuple(LoadedTrial(r, (reading,), TrialFolder(Path("none"))) for r in records)
-    return LoadedRun("run", {}, {}, trials, ())
+    return LoadedRun("run", RunRecord(), {}, trials, ())
 
 
 @pytest.mark.parametrize(

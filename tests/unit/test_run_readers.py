@@ -274,9 +274,9 @@ def test_what_labctl_keeps_of_earlier_runs(
     )
     restores.remember(tmp_path / "restores", "r", made.run, made.plan, asked)
     collecting_costs.remember(tmp_path / "costs", made.run, [cost])
-    exit_prices.write_prices(tmp_path / "prices", made.run, [PRICE], "2026-11-22")
+    exit_prices.write_prices(tmp_path / "prices", made.run.host, [PRICE], "2026-11-22")
     assert restores.shown(tmp_path / "restores", made.run, made.plan)
-    assert exit_prices.known_prices(tmp_path / "prices", made.run)
+    assert exit_prices.known_prices(tmp_path / "prices", made.run.host)
     kept = {name: (tmp_path / name).read_text() for name in ("restores", "costs", "prices")}
     for _ in range(10):
         files = {}
@@ -286,7 +286,7 @@ def test_what_labctl_keeps_of_earlier_runs(
             files[name].write_text(json.dumps(changed), errors="surrogatepass")
         in_time("restores", lambda: restores.shown(files["restores"], made.run, made.plan))  # noqa: B023
         in_time("costs", lambda: collecting_costs.known(files["costs"], made.run))  # noqa: B023
-        in_time("prices", lambda: exit_prices.known_prices(files["prices"], made.run))  # noqa: B023
+        in_time("prices", lambda: exit_prices.known_prices(files["prices"], made.run.host))  # noqa: B023
 
 
 @pytest.mark.parametrize("seed", seeds())

@@ -156,8 +156,8 @@ def _disturbed(blocks: Sequence[Block], arm: str) -> str:
     by_clock = lost(lambda window: window.exits / window.wall_s)
     return (
         f"{arm} {_ns_words(_added_ns(blocks, arm))} an exit, "
-        f"{cost_words(by_cpu._asdict())} of the exits in a second of CPU time, "
-        f"{cost_words(by_clock._asdict())} by the clock"
+        f"{cost_words(*by_cpu)} of the exits in a second of CPU time, "
+        f"{cost_words(*by_clock)} by the clock"
     )
 
 

@@ -24,6 +24,7 @@ from labctl.base.stopping import Stopping
 from labctl.base.units import Better, Unit
 from labctl.store.readings import Kind, Readings
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.study.williams import block_order
@@ -193,7 +194,7 @@ class _Plan:
 
 _RATES = (Kind(METRIC, Unit.BYTES_PER_SECOND, Better.HIGHER, {}, "stdout.txt"),)
 _LATENCIES = (Kind(LATENCY, Unit.SECONDS, Better.LOWER, {}, "stdout.txt"),)
-_RUN: Mapping[str, Any] = {"schema": 1, "status": "done", "accelerator": "kvm"}
+_RUN = RunRecord(status="done", accelerator="kvm")
 
 
 def _kinds(sweep: Sweep) -> list[tuple[Kind]]:

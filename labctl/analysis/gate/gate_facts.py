@@ -48,9 +48,9 @@ def _fact(run: LoadedRun, name: str) -> Any:
     if name in OF_THE_RUN:
         found = fact_of_run(run.run, name)
     elif name.startswith(GUEST):
-        found = (run.run.get("guest") or {}).get(name.removeprefix(GUEST))
+        found = run.run.guest.get(name.removeprefix(GUEST))
     else:
-        found = (run.run.get("host") or {}).get(name)
+        found = run.run.host.get(name)
     unavailable = isinstance(found, dict) and "unavailable" in found
     return None if unavailable else found
 

@@ -94,7 +94,7 @@ def _named(rule: Rule, cell: Cell) -> tuple[tuple[str, str, str], ...]:
 
 
 def _no_cell(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Spot:
-    skipped = run.plan.skipped or run.run.get("skipped") or {}
+    skipped = run.plan.skipped or run.run.skipped
     if rule.tuning in skipped:
         return Spot(why=f"'{rule.tuning}' was skipped: {skipped[rule.tuning]}")
     lacks = run.plan.skipped_workloads.get(rule.workload, {})

@@ -18,6 +18,7 @@ from labctl.analysis.run_compare.run_facts import FactDifference, fact_differenc
 from labctl.analysis.run_compare.two_runs import MADE_BY, accelerator_title, builds
 from labctl.base.units import Better, Unit
 from labctl.store.jsonfile import canonical
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
 
 FEWEST = 8
@@ -36,7 +37,7 @@ class Point:
     at: str
     value: float
     blocks: int
-    record: Mapping[str, Any]
+    record: RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def history(runs: Iterable[LoadedRun], choice: Choice) -> History:
     left_out: list[str] = []
     count = 0
     for run in runs:
-        if choice.study is not None and run.run.get("study") != choice.study:
+        if choice.study is not None and run.run.study != choice.study:
             continue
         count += 1
         for name in run.plan.tunings:
@@ -169,8 +170,8 @@ def _kept(run: LoadedRun, choice: Choice, metrics: set[str]) -> Iterator[_Kept]:
             if choice.metric in (key, series.sample.metric):
                 programs = [str(workload and workload.program)]
                 traits = {
-                    "accelerator": accelerator_title(run.run.get("accelerator")),
-                    "host": _host(run.run.get("host") or {}),
+                    "accelerator": accelerator_title(run.run.accelerator),
+                    "host": _host(run.run.host),
                     "definition": str(arm and arm.digest)[:12],
                     "workload": canonical([getattr(workload, name, None) for name in MADE_BY]),
                     "build": canonical(builds(run.run, programs)),
@@ -193,7 +194,7 @@ def _host(facts: Mapping[str, Any]) -> str:
 def _point(run: LoadedRun, series: Series) -> Point:
     return Point(
         run=run.name,
-        at=str(run.run.get("started_at") or run.name),
+        at=str(run.run.started_at or run.name),
         value=series.typical,
         blocks=len(series.values),
         record=run.run,

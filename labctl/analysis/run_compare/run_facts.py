@@ -8,6 +8,8 @@ from typing import Any
 
 from labctl.analysis.collecting import LEAST
 from labctl.base.hostfacts import FACT_NAMES
+from labctl.store.records.run_record import RunRecord
+from labctl.store.records.tolerant import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +21,11 @@ class FactDifference:
     b: str | None
 
 
-def fact_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FactDifference]:
+def fact_differences(a: RunRecord, b: RunRecord) -> Iterator[FactDifference]:
     """Yield what two run.json say otherwise of host, guest and run, in the order of FACT_NAMES:
     what every figure is made by comes first."""
     for section, title in (("host", ""), ("guest", "guest's ")):
-        ours, theirs = a.get(section) or {}, b.get(section) or {}
+        ours, theirs = getattr(a, section), getattr(b, section)
         for key, name in FACT_NAMES.items():
             if ours.get(key) != theirs.get(key):
                 yield FactDifference(
@@ -49,9 +51,12 @@ OF_THE_RUN = {
 _BEFORE_IT_WAS_SAID = {"collect": LEAST}
 
 
-def fact_of_run(record: Mapping[str, Any], key: str) -> Any:
+def fact_of_run(record: RunRecord, key: str) -> Any:
     """Return one of OF_THE_RUN from a run.json; None where it isn't recorded."""
-    return record.get(key, _BEFORE_IT_WAS_SAID.get(key))
+    found = getattr(record, key)
+    if found is None:
+        return _BEFORE_IT_WAS_SAID.get(key)
+    return found.to_json() if isinstance(found, Record) else found
 
 
 def fact_words(value: Any) -> str | None:

@@ -9,7 +9,7 @@ Blocks of two runs have nothing in common, so nothing is paired here: intervals 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from labctl.analysis.run_compare.run_facts import FactDifference, fact_differenc
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility
 from labctl.base.units import Better, Unit
 from labctl.base.wording import counted
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
 
 
@@ -186,19 +187,19 @@ class _Side:
 
 
 def _either_imported(a: LoadedRun, b: LoadedRun) -> bool:
-    return bool(a.run.get("imported") or b.run.get("imported"))
+    return bool(a.run.imported or b.run.imported)
 
 
 def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
     """Yield why two runs can't be compared, as ends of sentences."""
-    if bool(a.run.get("imported")) is not bool(b.run.get("imported")):
-        imported, other = (a, b) if a.run.get("imported") else (b, a)
+    if bool(a.run.imported) is not bool(b.run.imported):
+        imported, other = (a, b) if a.run.imported else (b, a)
         yield (
             f"{imported.name} was imported and {other.name} was measured by labctl: that they mean "
             "the same by the same names is not known"
         )
         return
-    ours, theirs = a.run.get("accelerator"), b.run.get("accelerator")
+    ours, theirs = a.run.accelerator, b.run.accelerator
     if ours != theirs:
         known = {ours, theirs} == {"tcg", "kvm"}
         yield (
@@ -215,13 +216,12 @@ def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
             )
 
 
-def builds(record: Mapping[str, Any], programs: Collection[str]) -> dict[str, str | None]:
+def builds(record: RunRecord, programs: Collection[str]) -> dict[str, str | None]:
     """Return the digests of what the guest ran of these programs, by the binary's name."""
     return {
         binary: digests.get("guest")
-        for binary, digests in (record.get("binaries") or {}).items()
+        for binary, digests in record.binaries.items()
         if any(name == binary or name.startswith(f"{binary}-") for name in programs)
-        and isinstance(digests, Mapping)
     }
 
 
@@ -388,7 +388,7 @@ def _unchecked(a: _Side, b: _Side, judged: Collection[_Spot]) -> Iterator[str]:
 
 def _cautions(a: _Side, b: _Side) -> Iterator[str]:
     for side in (a, b):
-        if side.run.run.get("imported"):
+        if side.run.run.imported:
             yield (
                 f"{side.run.name} was imported, not measured by labctl: nothing is known of its "
                 "host, and what its tunings and workloads are from their names alone."
@@ -408,7 +408,7 @@ def _cautions(a: _Side, b: _Side) -> Iterator[str]:
                 f"{side.run.name}: {side.cells.blocks} blocks share one boot, so its intervals "
                 "lack what differs from boot to boot, and two runs differ by that as well."
             )
-        status = side.run.run.get("status")
+        status = side.run.run.status
         if status != "done":
             yield f"{side.run.name} is not finished (status: {status or 'unknown'})."
         yield from (f"{side.run.name}: {text}" for text in side.run.problems)

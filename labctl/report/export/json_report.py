@@ -24,7 +24,7 @@ from labctl.analysis.model import (
     Spares,
     Standing,
 )
-from labctl.analysis.view import View, mapping
+from labctl.analysis.view import View
 from labctl.base.jsontext import without_controls
 from labctl.report.exit_prices import predicted_json
 from labctl.report.published import published_json
@@ -77,21 +77,21 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "run": run.name,
-        "study": run.plan.study or run.run.get("study"),
+        "study": run.plan.study or run.run.study,
         "title": run.plan.title,
-        "status": run.run.get("status"),
-        "labctl": run.run.get("labctl"),
-        "command": run.run.get("command"),
-        "seed": run.run.get("seed") if run.plan.seed is None else run.plan.seed,
-        "quick": run.run.get("quick") if run.plan.quick is None else run.plan.quick,
+        "status": run.run.status,
+        "labctl": run.run.labctl,
+        "command": run.run.command,
+        "seed": run.run.seed if run.plan.seed is None else run.plan.seed,
+        "quick": run.run.quick if run.plan.quick is None else run.plan.quick,
         "study_digest": run.plan.study_digest,
         "plan_digest": run.plan.digest,
-        "accelerator": run.run.get("accelerator"),
-        "accelerator_reason": run.run.get("accelerator_reason"),
-        "same_kernel": run.run.get("same_kernel"),
-        "restored_state": run.run.get("restored_state"),
-        "collect": None if run.run.get("imported") else level_of(run),
-        "collecting_costs": list(run.run.get("collecting_costs") or ()),
+        "accelerator": run.run.accelerator,
+        "accelerator_reason": run.run.accelerator_reason,
+        "same_kernel": run.run.same_kernel,
+        "restored_state": run.run.restored_state,
+        "collect": None if run.run.imported else level_of(run),
+        "collecting_costs": [cost.to_json() for cost in run.run.collecting_costs or ()],
         "answer": judgement.answer,
         "recommendation": _recommendation(judgement.standings),
         "warnings": list(judgement.warnings),
@@ -116,11 +116,11 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "added": _added(judgement.added),
         "spares": _spares(judgement.spares),
         "unavailable": map(_missing, judgement.unavailable),
-        "skipped": dict(mapping(run.run.get("skipped"))),
+        "skipped": run.run.skipped,
         "skipped_workloads": run.plan.skipped_workloads,
         "exit_costs": predicted_json(View(run, judgement)),
         "published": published_json(run),
-        "imported": run.run.get("imported"),
+        "imported": run.run.imported and run.run.imported.to_json(),
     }
 
 

@@ -73,7 +73,7 @@ class _Families:
     def __init__(self, run: LoadedRun, judgement: Judgement) -> None:
         self._run = run
         self._judgement = judgement
-        self._about = {"run": run.name, "study": _text(run.run.get("study"))}
+        self._about = {"run": run.name, "study": _text(run.run.study)}
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_run()
@@ -86,7 +86,7 @@ class _Families:
         run, judgement = self._run.run, self._judgement
         info = InfoMetricFamily("labctl_run", "What the run was.")
         keys = ("status", "labctl", "accelerator")
-        info.add_metric([], {**self._about, **{key: _text(run.get(key)) for key in keys}})
+        info.add_metric([], {**self._about, **{key: _text(getattr(run, key)) for key in keys}})
         yield info
         for name, words, number in (
             ("labctl_blocks", "Blocks with a valid trial.", judgement.blocks),
@@ -104,7 +104,7 @@ class _Families:
         moments: _Values = {
             (("moment", key),): at
             for key in ("started", "ended")
-            if (at := _seconds(run.get(f"{key}_at"))) is not None
+            if (at := _seconds(getattr(run, f"{key}_at"))) is not None
         }
         words = "When the run started and ended, in Unix time."
         yield self._numbers("labctl_run_timestamp_seconds", words, moments, "seconds")

@@ -41,7 +41,7 @@ def of_trial(run: LoadedRun, trial: LoadedTrial) -> tuple[Any, ...]:
     record = trial.record
     return (
         run.name,
-        run.run.get("study"),
+        run.run.study,
         record.number,
         record.attempt,
         str(record.status),

@@ -74,12 +74,12 @@ def orders(run: LoadedRun) -> list[Order]:
 
 def versions(run: LoadedRun) -> list[tuple[str, str]]:
     """Return what the run was made with, as far as it is recorded."""
-    host, guest = mapping(run.run.get("host")), mapping(run.run.get("guest"))
-    image = mapping(run.run.get("image"))
+    host, guest = run.run.host, run.run.guest
+    image = run.run.image
     named = (
-        ("started", run.run.get("started_at")),
-        ("ended", run.run.get("ended_at")),
-        ("labctl", run.run.get("labctl")),
+        ("started", run.run.started_at),
+        ("ended", run.run.ended_at),
+        ("labctl", run.run.labctl),
         ("QEMU", host.get("qemu")),
         ("libvirt", host.get("libvirt")),
         ("perf", host.get("perf")),
@@ -89,8 +89,8 @@ def versions(run: LoadedRun) -> list[tuple[str, str]]:
         ("guest system", guest.get("os")),
         ("CPU", host.get("cpu_model")),
         ("microcode", host.get("microcode")),
-        ("image", image.get("name")),
-        ("image, SHA-256", image.get("digest")),
+        ("image", image and image.name),
+        ("image, SHA-256", image and image.digest),
         ("collectors", costs_said(run) if run.plan.collect else None),
         (
             "each trial's time line",
@@ -174,8 +174,8 @@ class InvalidTrial:
 
 def facts(run: LoadedRun) -> list[Fact]:
     """Return facts of host and guest side by side; nested ones as `cpu.model`."""
-    host = dict(_flat(mapping(run.run.get("host"))))
-    guest = dict(_flat(mapping(run.run.get("guest"))))
+    host = dict(_flat(run.run.host))
+    guest = dict(_flat(run.run.guest))
     keys = list(dict.fromkeys([*host, *guest]))[:_MOST_FACTS]
     return [Fact(key, host.get(key, ""), guest.get(key, "")) for key in keys]
 
@@ -217,7 +217,7 @@ def _short_reason(reason: str) -> str:
 def xml_differences(run: LoadedRun, folder: Path, baseline: str) -> list[XmlDifference]:
     """Return how each tuning's domain XML differs from the baseline's; [] when no XML was
     stored."""
-    files = {str(name): str(place) for name, place in mapping(run.run.get("xml")).items()}
+    files = dict(run.run.xml)
     if baseline not in files:
         return []
     try:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from labctl.analysis.view import mapping
 from labctl.base.wording import counted
 from labctl.store.run_folder import LoadedRun
-from labctl.store.shapes import HASHED
 
 _SIDES = {"native": "natively", "guest": "in the guest"}
 _AS_RUN = (
@@ -44,26 +41,29 @@ class Hashed:
 
 def hashed(run: LoadedRun) -> Hashed:
     """Return what run.json says of the files that ran; of an older labctl's, its programs alone."""
-    told = mapping(run.run.get(HASHED))
-    if not told:
-        return Hashed(_AS_BUILT, _files(_of_programs(mapping(run.run.get("binaries")))))
-    sides = {words: mapping(told.get(side)) for side, words in _SIDES.items()}
-    times = [f"{words} {counted(s['checks'], 'time')}" for words, s in sides.items() if s]
+    found = run.run.hashed
+    if not found:
+        return Hashed(_AS_BUILT, _files(_of_programs(run.run.binaries)))
+    by_side = {_SIDES["native"]: found.native, _SIDES["guest"]: found.guest}
+    sides = {words: side for words, side in by_side.items() if side}
+    times = [f"{words} {counted(side.checks, 'time')}" for words, side in sides.items()]
     proof = _AS_RUN.format(times=" and ".join(times))
     return Hashed(
         proof,
         _files(
             (name, words, digest)
             for words, side in sides.items()
-            for name, digest in mapping(side.get("files")).items()
+            for name, digest in side.files.items()
         ),
     )
 
 
-def _of_programs(binaries: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _of_programs(
+    binaries: Mapping[str, Mapping[str, str | None]],
+) -> Iterator[tuple[str, str, str]]:
     for name, digests in binaries.items():
-        for side, digest in mapping(digests).items():
-            yield name, _SIDES.get(str(side), str(side)), str(digest)
+        for side, digest in digests.items():
+            yield name, _SIDES.get(side, side), str(digest)
 
 
 def _files(found: Iterator[tuple[str, str, str]]) -> tuple[HashedFile, ...]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from labctl.analysis.view import mapping, sequence
 from labctl.base.cpus import format_cpus, parse_cpus
+from labctl.store.records.run_record import PinData, PinGroup, RecordedPins, RunRecord
 
 WIDTH = 168
 _LINE = 18
@@ -66,18 +65,17 @@ class PinMap:
     reasons: tuple[str, ...]
 
 
-def pin_maps(record: Mapping[str, Any]) -> list[PinMap]:
+def pin_maps(record: RunRecord) -> list[PinMap]:
     """Return the run's pin plan, and those of other strategies that its tunings used."""
-    plans = {"": record.get("pin_plan"), **mapping(record.get("pin_plans"))}
-    found = [_pin_map(str(name), mapping(plan)) for name, plan in plans.items() if mapping(plan)]
+    first = {"": record.pin_plan} if record.pin_plan else {}
+    found = [_pin_map(name, plan) for name, plan in {**first, **record.pin_plans}.items()]
     return [pins for pins in found if pins.groups or pins.picture]
 
 
-def _pin_map(strategy: str, plan: Mapping[str, Any]) -> PinMap:
-    known = [mapping(group) for group in sequence(plan.get("layout"))]
-    groups = [_group(group) for group in known] or list(_flat(mapping(plan.get("data"))))
+def _pin_map(strategy: str, plan: RecordedPins) -> PinMap:
+    groups = list(map(_group, plan.layout)) or list(_flat(plan.data))
     return PinMap(
-        strategy=strategy or str(mapping(plan.get("data")).get("strategy") or ""),
+        strategy=strategy or plan.data.strategy or "",
         groups=tuple(groups),
         rows=tuple(
             (cpu.name, core.name, ", ".join(chip.text for chip in cpu.chips) or "free")
@@ -85,40 +83,39 @@ def _pin_map(strategy: str, plan: Mapping[str, Any]) -> PinMap:
             for core in group.cores
             for cpu in core.cpus
         ),
-        picture=str(plan.get("picture") or ""),
-        reasons=tuple(str(reason) for reason in sequence(plan.get("reasons"))),
+        picture=plan.picture,
+        reasons=plan.reasons,
     )
 
 
-def _group(group: Mapping[str, Any]) -> Group:
-    cores = [mapping(core) for core in sequence(group.get("cores"))[:_MOST_CORES]]
+def _group(group: PinGroup) -> Group:
+    cores = group.cores[:_MOST_CORES]
     return Group(
-        title=str(group.get("title") or ""),
-        cores=tuple(_core(f"core {core.get('core')}", mapping(core.get("cpus"))) for core in cores),
-        free=str(group.get("free") or ""),
+        title=group.title,
+        cores=tuple(_core(f"core {core.core}", core.cpus) for core in cores),
+        free=group.free,
     )
 
 
-def _flat(data: Mapping[str, Any]) -> Iterator[Group]:
+def _flat(data: PinData) -> Iterator[Group]:
     """Yield CPUs alone, of a plan whose cores were not recorded."""
     roles: dict[int, list[str]] = {}
-    for number, cpu in mapping(data.get("vcpus")).items():
-        if isinstance(cpu, int):
-            roles.setdefault(cpu, []).append(f"vCPU {number}")
-    named = {"emulator": data.get("emulator")}
-    named |= {f"iothread {n}": cpus for n, cpus in mapping(data.get("iothreads")).items()}
-    for role, text in (*named.items(), ("housekeeping", data.get("housekeeping"))):
+    for number, cpu in data.vcpus.items():
+        roles.setdefault(cpu, []).append(f"vCPU {number}")
+    named = {"emulator": data.emulator}
+    named |= {f"iothread {number}": cpus for number, cpus in data.iothreads.items()}
+    for role, text in (*named.items(), ("housekeeping", data.housekeeping)):
         for cpu in sorted(_cpus(text)):
             roles.setdefault(cpu, []).append(role)
     if roles:
         cores = [_core("", {str(cpu): roles[cpu]}) for cpu in sorted(roles)[:_MOST_CORES]]
-        free = _cpus(data.get("online")) - roles.keys()
+        free = _cpus(data.online) - roles.keys()
         yield Group("", tuple(cores), format_cpus(free))
 
 
-def _cpus(text: Any) -> frozenset[int]:
+def _cpus(text: str | None) -> frozenset[int]:
     """Return a CPU list; empty for anything else, a list of millions of CPUs included."""
-    if not isinstance(text, str) or _CPU_LIST.fullmatch(text) is None:
+    if text is None or _CPU_LIST.fullmatch(text) is None:
         return frozenset()
     try:
         return parse_cpus(text)
@@ -126,15 +123,15 @@ def _cpus(text: Any) -> frozenset[int]:
         return frozenset()
 
 
-def _core(name: str, cpus: Mapping[str, Any]) -> Core:
+def _core(name: str, cpus: Mapping[str, Sequence[str]]) -> Core:
     y = _PADDING + (_LINE if name else 0)
     drawn = []
     for number, roles in cpus.items():
         top = y
         y += _LINE + 4
         chips = []
-        for role in sequence(roles):
-            chips.append(Chip(y, str(role)[:_LONGEST], _kind(str(role))))
+        for role in roles:
+            chips.append(Chip(y, role[:_LONGEST], _kind(role)))
             y += _CHIP
         drawn.append(Cpu(top, f"CPU {number}"[:_LONGEST], tuple(chips)))
         y += _PADDING if chips else 2

@@ -9,7 +9,7 @@ from pathlib import Path
 from labctl.analysis.model import Judgement
 from labctl.analysis.side_costs import Price, side_costs_of
 from labctl.analysis.skipped import skipped
-from labctl.analysis.view import View, sequence
+from labctl.analysis.view import View
 from labctl.report import sentences
 from labctl.report.page import appendix, dots
 from labctl.report.page.hashed import hashed
@@ -21,23 +21,6 @@ from labctl.report.templating import template
 from labctl.store.run_folder import LoadedRun
 
 # All that the template may ask for: a key that an old or broken run lacks is None there.
-_RECORD_KEYS = (
-    "accelerator",
-    "accelerator_reason",
-    "command",
-    "connection",
-    "ended_at",
-    "kernel_sentence",
-    "labctl",
-    "memory_mib",
-    "qemu_user",
-    "quick",
-    "seed",
-    "started_at",
-    "status",
-    "study",
-    "vcpus",
-)
 
 _OPEN_WARNINGS = 6
 """The gravest come first; the others are folded, so that they don't hide the verdicts."""
@@ -83,7 +66,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
     return template("page.html.j2").render(
         run=run,
-        record={key: run.run.get(key) for key in _RECORD_KEYS},
+        record=run.run,
         plan=run.plan,
         judgement=judgement,
         view=view,
@@ -112,7 +95,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         skipped=list(skipped(run.plan, run.run).items()),
         xml=appendix.xml_differences(run, folder, view.baseline),
         pins=pin_maps(run.run),
-        notes=[str(note) for note in sequence(run.run.get("notes"))],
+        notes=run.run.notes,
     )
 
 

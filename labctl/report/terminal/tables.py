@@ -79,13 +79,13 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
 
 def _head(view: View) -> Text:
     run, judgement = view.run, view.judgement
-    study = run.plan.study or run.run.get("study") or "unknown study"
-    kind = "quick run" if run.run.get("quick") else "run"
+    study = run.plan.study or run.run.study or "unknown study"
+    kind = "quick run" if run.run.quick else "run"
     lines = [
-        f"{study}, {kind} {run.name} ({run.run.get('status') or 'state unknown'})",
+        f"{study}, {kind} {run.name} ({run.run.status or 'state unknown'})",
         f"{counted(judgement.blocks, 'block')}, {counted(judgement.boots, 'boot')}, "
         f"{judgement.done} of {counted(judgement.planned, 'trial')} done, "
-        f"{judgement.invalid} invalid, {run.run.get('accelerator') or 'unknown accelerator'}",
+        f"{judgement.invalid} invalid, {run.run.accelerator or 'unknown accelerator'}",
     ]
     if judgement.ending:
         lines.append(judgement.ending)

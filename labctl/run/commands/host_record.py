@@ -18,6 +18,7 @@ from labctl.run.guests.started import guest_xml
 from labctl.run.planning.own_domain import OwnGuest
 from labctl.run.resources.disks import Disks
 from labctl.store.jsonfile import write_bytes
+from labctl.store.records.run_record import ImageUsed, RunRecord
 from labctl.store.run_folder import RunFolder
 
 
@@ -59,15 +60,15 @@ def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[s
         )
 
 
-def class_of_host(lab: Lab) -> dict[str, Any]:
+def class_of_host(lab: Lab) -> RunRecord:
     """Return the part of run.json that tells hosts, guests and versions apart."""
-    return {
-        "labctl": labctl.__version__,
-        "host": host_facts(lab.places),
-        "accelerator": lab.accelerator.name,
-        "image": {"name": lab.image.name, "digest": lab.image.digest},
-        "vcpus": lab.vcpus,
-    }
+    return RunRecord(
+        labctl=labctl.__version__,
+        host=host_facts(lab.places),
+        accelerator=lab.accelerator.name,
+        image=ImageUsed(name=lab.image.name, digest=lab.image.digest),
+        vcpus=lab.vcpus,
+    )
 
 
 def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> dict[str, Any]:

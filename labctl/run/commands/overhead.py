@@ -6,10 +6,8 @@ one guest and in one native session. Nothing is judged here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from labctl.base.events import Listener, Note
 from labctl.run.commands.host_record import class_of_host
@@ -19,6 +17,7 @@ from labctl.run.commands.sweep_checks import refuse_problems
 from labctl.run.guests.guest_base import guest_base
 from labctl.run.guests.lab_opening import open_lab
 from labctl.run.guests.leftovers import alone
+from labctl.store.records.run_record import RunRecord
 
 COMMAND = "labctl collectors --overhead"
 
@@ -32,7 +31,7 @@ class Overheads:
     workload: str
     seconds: float
     sides: tuple[Rates, ...]
-    here: Mapping[str, Any]
+    here: RunRecord
 
 
 def measure_overheads(request: OverheadRequest, listener: Listener) -> Overheads:

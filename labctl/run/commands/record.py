@@ -55,7 +55,7 @@ def recorded(
     """Keep run.json true: write the dictionary now and when the run ends.
 
     A finished run that could not be extended is what it was before."""
-    before = folder.read_run() if request.earlier else {}
+    before = folder.read_run().to_json() if request.earlier else {}
     record = dict(before) if request.earlier else _first_record(request, planned)
     record.pop("failure", None)
     if request.extend:
@@ -90,8 +90,8 @@ def _has_begun(folder: RunFolder, planned: Planned) -> bool:
 def finished(folder: RunFolder) -> None:
     """Say of a run that has all its trials that it is done: it may have been killed before."""
     record = folder.read_run()
-    if record["status"] != "done":
-        folder.write_run({**record, "status": "done"})
+    if record.status != "done":
+        folder.write_run({**record.to_json(), "status": "done"})
 
 
 def _first_record(request: SweepRequest, planned: Planned) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.base.wording import counted
 from labctl.store.digests import RECORD, SAMPLES
+from labctl.store.records.run_record import RedactedCopy
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialFolder, TrialRecord
 from labctl.trace import files
@@ -48,7 +49,7 @@ def verify(folder: RunFolder) -> Verified:
     seen = without = 0
     notes: list[str] = []
     run = folder.load()
-    if said := run.run.get("redacted"):
+    if said := run.run.redacted:
         notes.append(_redacted(said))
     differences: list[Difference] = []
     for trial in folder.trial_folders():
@@ -106,10 +107,10 @@ def _changed(trial: TrialFolder, record: TrialRecord, notes: list[str]) -> Itera
         notes.append(f"Trial {name} has no {traces} any more.")
 
 
-def _redacted(said: Mapping[str, Any]) -> str:
-    left_out = f"; {counted(said['left_out'], 'file')} are left out" if said["left_out"] else ""
+def _redacted(said: RedactedCopy) -> str:
+    left_out = f"; {counted(said.left_out, 'file')} are left out" if said.left_out else ""
     return (
-        f"This is a redacted copy, made by labctl {said['labctl']} at {said['at']}{left_out}. "
+        f"This is a redacted copy, made by labctl {said.labctl} at {said.at}{left_out}. "
         "Its digests are those of the copy."
     )
 

@@ -34,18 +34,18 @@ def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Rec
 def recipe_of_run(name: str, folder: RunFolder) -> Recipe:
     """Return the recipe of a run that is resumed: with the kernel that it began with, or a
     UsageError."""
-    recorded = folder.read_run().get("kernel")
+    recorded = folder.read_run().kernel
     if recorded is None:
         return load_recipe(name)
-    kernel, initrd = Path(recorded["file"]), recorded.get("initrd")
+    kernel = Path(recorded.file)
     try:
-        found = read_kernel(kernel, Path(initrd) if initrd else None)
+        found = read_kernel(kernel, Path(recorded.initrd) if recorded.initrd else None)
     except UsageError as error:
         raise UsageError(
             f"run '{folder.name}' was begun with the kernel {kernel}: {error.message}",
             hint="Put it back, or start a new run.",
         ) from error
-    before, now = recorded["sha256"], dict(found.digests)
+    before, now = recorded.sha256, dict(found.digests)
     if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
         what = {"file": "the kernel itself", "initrd": "its initrd"}
         raise UsageError(

@@ -134,12 +134,11 @@ def read_own(asked: str, *, connect: str | None, keep_network: bool) -> OwnGuest
 
 def own_of_run(folder: RunFolder) -> OwnGuest | None:
     """Return the domain that a run began with; None where it measures an image."""
-    recorded = folder.read_run().get("domain")
+    recorded = folder.read_run().domain
     if recorded is None:
         return None
-    asked = str(recorded["asked"])
-    domain = own_domain(_content(folder.path / XML), f"domain '{asked}'")
-    return _own_guest(asked, domain, bool(recorded.get("keep_network")))
+    domain = own_domain(_content(folder.path / XML), f"domain '{recorded.asked}'")
+    return _own_guest(recorded.asked, domain, recorded.keep_network)
 
 
 def check_room(domain: OwnDomain, topology: Topology) -> None:

@@ -26,7 +26,7 @@ def on_its_connection(request: SweepRequest, folder: RunFolder | None) -> SweepR
     QEMU user and other cgroups."""
     if folder is None or request.connect is not None:
         return request
-    began = str(folder.read_run().get("connection") or EMBEDDED)
+    began = folder.read_run().connection or EMBEDDED
     return request if is_embedded(began) else replace(request, connect=began)
 
 
@@ -52,19 +52,18 @@ def plan_of(folder: RunFolder) -> Plan:
     """Return what a run carries out: its plan until its rule ended it, and what extends it
     since."""
     record = folder.read_run()
-    if record.get("imported"):
+    if record.imported:
         raise UsageError(
             f"run '{folder.name}' was imported: labctl did not measure it and can't go on with it"
         )
-    if record.get("redacted"):
+    if record.redacted:
         raise UsageError(
             f"run '{folder.name}' is a redacted copy: its trials and new ones would name two hosts",
             hint="Go on with the run that it was made of.",
         )
-    stopped = record.get("stopped")
     return as_carried_out(
         Plan.from_json(folder.read_plan()),
-        stopped and stopped["blocks"],
+        record.stopped.blocks if record.stopped else None,
         folder.read_extensions(),
     )
 
@@ -75,7 +74,7 @@ def extended_plan(folder: RunFolder, blocks: int) -> Planned:
     Raises UsageError where the run is not finished.
     """
     planned = resumed_plan(folder)
-    status = folder.read_run().get("status")
+    status = folder.read_run().status
     begun = {record.block for record in folder.records(planned.plan.record())[0]}
     if status != "done" or planned.plan.blocks not in begun:
         said = f"status: {status}" if status != "done" else "its last extension has not begun"

@@ -9,7 +9,7 @@ from typing import Any
 from labctl.analysis.model import Comparison, Judgement, Role
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample
-from tests.unit.records import plan_of
+from tests.unit.records import plan_of, run_of
 
 
 def with_readings(
@@ -55,7 +55,7 @@ def with_plan(run: LoadedRun, **changes: Any) -> LoadedRun:
 
 
 def with_run(run: LoadedRun, **changes: Any) -> LoadedRun:
-    return replace(run, run={**run.run, **changes})
+    return replace(run, run=run_of({**run.run.to_json(), **changes}))
 
 
 def only(judgement: Judgement, tuning: str, against: str, metric: str) -> Comparison:

@@ -10,9 +10,10 @@ import pytest
 
 from labctl.analysis.run_compare.two_runs import Difference, RunComparison, compare_runs
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_values
-from tests.unit.records import plan_of
+from tests.unit.records import plan_of, run_of
 from tests.unit.synthetic import synthetic_run
 
 QUIET = {"block_noise": 0.02, "noise": 0.01}
@@ -21,10 +22,10 @@ QUIET = {"block_noise": 0.02, "noise": 0.01}
 def changed(run: LoadedRun, name: str, **top: Any) -> LoadedRun:
     """`run` under another name; mappings among `top` are laid over those of run.json."""
     merged = {
-        key: {**run.run.get(key, {}), **value} if isinstance(value, Mapping) else value
+        key: {**run.run.to_json().get(key, {}), **value} if isinstance(value, Mapping) else value
         for key, value in top.items()
     }
-    return replace(run, name=name, run={**run.run, **merged})
+    return replace(run, name=name, run=run_of({**run.run.to_json(), **merged}))
 
 
 def effect(found: RunComparison, tuning: str) -> Difference:
@@ -209,7 +210,7 @@ def test_fewer_blocks_than_a_verdict_takes_find_nothing(blocks: tuple[int, int])
 
 @pytest.mark.parametrize("empty", ["plan", "run", "trials"])
 def test_a_run_that_is_not_whole_raises_nothing(empty: str) -> None:
-    nothing = {"plan": PlanRecord(), "run": {}, "trials": ()}
+    nothing = {"plan": PlanRecord(), "run": RunRecord(), "trials": ()}
     broken = replace(synthetic_run(), **{empty: nothing[empty]})
     found = compare_runs(synthetic_run(), broken)
     assert found.effects == () or empty == "run"

@@ -12,7 +12,7 @@ from labctl.analysis.collecting import cost, cost_words, costs_said
 from labctl.analysis.run_compare.two_runs import compare_runs
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
-from tests.unit.records import plan_of
+from tests.unit.records import plan_of, run_of
 from tests.unit.synthetic import synthetic_run
 
 COST = {
@@ -29,10 +29,10 @@ COST = {
 def _run(level: str | None, costs: list[dict[str, object]] | None = None) -> LoadedRun:
     run = synthetic_run()
     plan = {key: value for key, value in run.plan.to_json().items() if key != "collect"}
-    record = {**run.run, "collecting_costs": costs or []}
+    record = {**run.run.to_json(), "collecting_costs": costs or []}
     if level is not None:
         plan["collect"] = record["collect"] = level
-    return replace(run, plan=plan_of(plan), run=record)
+    return replace(run, plan=plan_of(plan), run=run_of(record))
 
 
 def _said(run: LoadedRun) -> Iterator[str]:
@@ -76,7 +76,7 @@ def test_windows_without_their_other_half_have_no_cost() -> None:
     ],
 )
 def test_costs_in_words(estimate: float, low: float | None, high: float | None, words: str) -> None:
-    assert cost_words({"estimate": estimate, "low": low, "high": high}) == words
+    assert cost_words(estimate, low, high) == words
 
 
 def test_a_run_says_what_its_level_was_measured_to_cost() -> None:

@@ -46,7 +46,7 @@ def _run(pins: Mapping[str, Any], *readings: Reading, usable: str = "0-3") -> Lo
     }
     data = {"vcpus": {"0": 1, "1": 2}, "emulator": "0", "iothreads": {"1": "0"}, "usable": usable}
     trials = (replace(t, readings=(*t.readings, *readings)) for t in run.trials)
-    plan = {**run.run["pin_plan"], "data": data}
+    plan = {**run.run.to_json()["pin_plan"], "data": data}
     return with_run(replace(run, trials=tuple(trials)), tunings=tunings, pin_plan=plan)
 
 

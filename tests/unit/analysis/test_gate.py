@@ -13,7 +13,7 @@ from labctl.analysis.gate.policy import Policy, Rule, Undecided, load_policy
 from labctl.analysis.gate.rules import Finding, GateResult, Outcome, gate
 from labctl.base.errors import UsageError
 from labctl.store.records.plan_record import PlanRecord
-from tests.unit.records import plan_of
+from tests.unit.records import plan_of, run_of
 from tests.unit.synthetic import synthetic_run
 
 SPEED = {"workload": "sysbench-cpu", "metric": "events_per_s"}
@@ -240,8 +240,10 @@ def test_facts_are_held_against_those_of_another_run(
     names: list[str], theirs: dict[str, Any], outcome: Outcome, why: str
 ) -> None:
     run = synthetic_run()
-    us = replace(run, run={**run.run, "host": {"kernel_release": "6.1", "qemu": "7.2"}})
-    them = replace(run, name="fleet", run={**run.run, "host": theirs})
+    us = replace(
+        run, run=run_of({**run.run.to_json(), "host": {"kernel_release": "6.1", "qemu": "7.2"}})
+    )
+    them = replace(run, name="fleet", run=run_of({**run.run.to_json(), "host": theirs}))
     policy = Policy(undecided=Undecided.OPEN, rules=[facts(*names)])
     (found,) = gate(us, policy, {"fleet": them}).findings
     assert found.outcome is outcome
@@ -259,7 +261,7 @@ def test_values_that_say_nothing_of_each_other_decide_nothing(
     change: dict[str, Any], why: str
 ) -> None:
     run = synthetic_run(block_noise=0.02, noise=0.01)
-    other = replace(run, name="fleet", run={**run.run, **change})
+    other = replace(run, name="fleet", run=run_of({**run.run.to_json(), **change}))
     policy = Policy(
         undecided=Undecided.OPEN, rules=[rule(tuning="baseline", like="fleet", within="20 %")]
     )
@@ -396,6 +398,6 @@ def test_a_gate_says_that_its_run_was_imported() -> None:
     run = synthetic_run()
     given = rule(tuning="pinned", against="baseline", worse_by_at_most="5 %")
     source = {"file": "trials.csv", "sha256": "0" * 64, "rows": 3}
-    imported = replace(run, run={**run.run, "imported": source})
+    imported = replace(run, run=run_of({**run.run.to_json(), "imported": source}))
     (caution,) = gate(imported, Policy(undecided=Undecided.OPEN, rules=[given]), {}).cautions
     assert caution.startswith("Imported from 'trials.csv'")

@@ -11,8 +11,9 @@ import pytest
 
 from labctl.analysis.run_compare.history import Choice, History, RunSeries, history
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
-from tests.unit.records import plan_of
+from tests.unit.records import plan_of, run_of
 from tests.unit.synthetic import synthetic_run
 
 ARMS = ["baseline", "control", "pinned"]
@@ -34,7 +35,7 @@ def run(
         accelerator=other.pop("accelerator", "tcg"),
     )
     about = {"started_at": f"2024-01-{day:02d}T00:00:00+00:00", "host": {**HOST, **(host or {})}}
-    return replace(made, name=f"run-{day}", run={**made.run, **about, **other})
+    return replace(made, name=f"run-{day}", run=run_of({**made.run.to_json(), **about, **other}))
 
 
 def only(found: History) -> RunSeries:
@@ -137,13 +138,15 @@ def test_nothing_to_see_says_what_there_would_have_been() -> None:
     found = history([run(1)], Choice(metric="latency_p96"))
     assert (found.series, found.metrics) == ((), ("events_per_s", "iops"))
     assert history([run(1)], Choice(metric="iops", study="other")).runs == 0
-    empty = LoadedRun("r", {}, PlanRecord(), (), ("run.json is missing",))
+    empty = LoadedRun("r", RunRecord(), PlanRecord(), (), ("run.json is missing",))
     assert history([empty], PINNED).left_out == ("r has no valid value of it.",)
 
 
 def test_an_accelerator_nobody_knows_is_no_crash() -> None:
     made = run(1)
-    odd = replace(made, run={**made.run, "accelerator": None, "host": {}, "binaries": None})
+    odd = replace(
+        made, run=run_of({**made.run.to_json(), "accelerator": None, "host": {}, "binaries": None})
+    )
     series = only(history([odd], PINNED))
     assert series.accelerator == "an unknown accelerator"
     assert math.isfinite(series.points[0].value)

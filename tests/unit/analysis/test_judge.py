@@ -12,6 +12,7 @@ from labctl.analysis.verdict_table import Verdict
 from labctl.base import verified
 from labctl.base.units import Better, Unit
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialStatus
@@ -372,7 +373,7 @@ def test_a_metric_without_a_better_direction_gets_no_claim() -> None:
 
 
 def test_an_empty_run_record() -> None:
-    judgement = judge(replace(synthetic_run(), run={}))
+    judgement = judge(replace(synthetic_run(), run=RunRecord()))
     assert judgement.answer.startswith("Roll out")
     assert any("not finished (status: unknown)" in w for w in judgement.warnings)
 

@@ -9,7 +9,7 @@ import pytest
 
 from labctl.analysis.judge import judge
 from labctl.store.run_folder import LoadedRun
-from tests.unit.records import plan_of
+from tests.unit.records import plan_of, run_of
 from tests.unit.synthetic import synthetic_run
 
 
@@ -25,11 +25,11 @@ def made(**disks: dict[str, Any]) -> LoadedRun:
     }
     recorded = {name: {"disk": {"cache": None, "format": "raw"}} for name in guests}
     recorded |= {name: {"disk": {"format": "raw", **disk}} for name, disk in disks.items()}
-    host = {**run.run["host"], "state_folder": {"file_system": "xfs"}}
+    host = {**run.run.to_json()["host"], "state_folder": {"file_system": "xfs"}}
     return replace(
         run,
         plan=plan_of({**run.plan.to_json(), "workloads": workloads}),
-        run={**run.run, "host": host, "tunings": recorded},
+        run=run_of({**run.run.to_json(), "host": host, "tunings": recorded}),
     )
 
 
@@ -65,7 +65,7 @@ def test_an_image_in_place_of_the_file_is_a_layer_too() -> None:
 
 def test_a_run_that_recorded_no_tunings_says_what_it_can() -> None:
     run = made()
-    bare = replace(run, run={**run.run, "tunings": {}, "host": {}})
+    bare = replace(run, run=run_of({**run.run.to_json(), "tunings": {}, "host": {}}))
     text = said(bare)
     assert "a file on the host's file system" in text
     assert text.endswith("past the page cache or through it, by its cache mode.")
@@ -81,8 +81,8 @@ def test_without_the_disk_or_without_a_native_side_there_is_nothing_to_say() -> 
 
 def fits(run: LoadedRun, *, disk: int | None = 256 << 20, memory: int = 24 << 30) -> list[str]:
     """What is said of a disk of that size on a host with that memory."""
-    host = {**run.run["host"], "memory_bytes": memory}
-    sized = replace(run, run={**run.run, "host": host, "data_disk_bytes": disk})
+    host = {**run.run.to_json()["host"], "memory_bytes": memory}
+    sized = replace(run, run=run_of({**run.run.to_json(), "host": host, "data_disk_bytes": disk}))
     return [text for text in judge(sized).warnings if "fit into the host's memory" in text]
 
 

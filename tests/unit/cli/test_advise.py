@@ -15,6 +15,7 @@ import yaml
 from labctl.base.hostfacts import FACTS
 from labctl.rollout.card import HOST_FACTS, holds_while
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
@@ -37,7 +38,7 @@ def made(effects: dict[str, Any] | None = None, **options: Any) -> LoadedRun:
 def stored(results: Path, run: LoadedRun, name: str = "r1") -> RunFolder:
     """The run on disk, with the domain XML that labctl renders for tunings that it has."""
     folder = write_run(results / name, run)
-    for tuning in run.run["xml"]:
+    for tuning in run.run.to_json()["xml"]:
         golden = GOLDEN / f"{tuning}.kvm.xml"
         if golden.is_file():
             (folder.path / "xml" / f"{tuning}.xml").write_text(golden.read_text())
@@ -161,7 +162,7 @@ def test_emulated_guests_advise_with_a_caution_and_kvm_is_called_unverified(
 def test_the_card_names_what_doctor_since_compares_and_by_the_same_words() -> None:
     compared = {fact.key: fact.name for fact in FACTS if fact.voids}
     assert set(HOST_FACTS) <= compared.keys()
-    rows = [fact.name for fact in holds_while({}, PlanRecord())]
+    rows = [fact.name for fact in holds_while(RunRecord(), PlanRecord())]
     assert rows[: len(HOST_FACTS)] == [compared[key] for key in HOST_FACTS]
 
 

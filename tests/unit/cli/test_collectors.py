@@ -19,8 +19,9 @@ from labctl.run.commands.overhead import Overheads
 from labctl.run.commands.overhead_plan import OverheadRequest
 from labctl.run.commands.overhead_windows import NOTHING, Rates
 from labctl.store.collecting_costs import known
+from labctl.store.records.run_record import RunRecord
 
-HERE = {"labctl": "1", "host": {}, "accelerator": "tcg", "image": None}
+HERE = RunRecord(labctl="1", accelerator="tcg")
 
 
 @pytest.fixture(autouse=True)

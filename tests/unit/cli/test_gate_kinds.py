@@ -13,6 +13,7 @@ from lxml import etree
 
 from labctl.store.run_folder import LoadedRun
 from tests.unit.cli.conftest import Labctl
+from tests.unit.records import run_of
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 
 ARMS = ("native", "native+pinned", "native+fifo", "baseline", "control", "pinned", "pinned+fifo")
@@ -31,7 +32,7 @@ def made(name: str, host: dict[str, str], **shape: object) -> LoadedRun:
         **shape,
     }
     run = synthetic_run(**options)
-    return replace(run, name=name, run={**run.run, "host": host})
+    return replace(run, name=name, run=run_of({**run.run.to_json(), "host": host}))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from labctl.base.errors import UsageError
 from labctl.cli.history import command
 from labctl.store.jsonfile import write_json
 from labctl.store.run_folder import RunFolder
+from tests.unit.records import run_of
 from tests.unit.synthetic import synthetic_run, write_run
 
 DAYS = 10
@@ -38,7 +39,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "started_at": f"2024-02-{day + 1:02d}T00:00:00+00:00",
             "host": {"cpu_model": "A", "qemu": "9.0" if day >= CHANGED else "8.2"},
         }
-        write_run(folder / f"run-{day:02d}", replace(made, run={**made.run, **about}))
+        write_run(
+            folder / f"run-{day:02d}", replace(made, run=run_of({**made.run.to_json(), **about}))
+        )
     return folder
 
 

@@ -18,10 +18,11 @@ from labctl.analysis.run_compare.history import Choice, history
 from labctl.report.page.history_page import history_page
 from labctl.report.page.report_page import page
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan
 from tests.unit.analysis.test_history import regressed
-from tests.unit.records import plan_of
+from tests.unit.records import plan_of, run_of
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run, write_run
 from tools.browser import Browser, chromium
@@ -74,7 +75,12 @@ def with_exits(tmp: Path) -> str:
     run = synthetic_run(accelerator="kvm", exit_reasons={**reasons, "HLT": 900.0})
     price = {"kind": "cpuid", "what": "cpuid", "reason": "CPUID", "to_qemu": False, "problem": ""}
     price |= {"ns": 1000.0, "low_ns": 900.0, "high_ns": 1100.0, "exits_per_op": 1.0}
-    return of(replace(run, run={**run.run, "exit_prices": {"at": "", "prices": [price]}}), tmp)
+    return of(
+        replace(
+            run, run=run_of({**run.run.to_json(), "exit_prices": {"at": "", "prices": [price]}})
+        ),
+        tmp,
+    )
 
 
 def many_arms(tmp: Path) -> str:
@@ -110,7 +116,7 @@ def all_invalid(tmp: Path) -> str:
 
 
 def nothing_left(tmp: Path) -> str:
-    return of(LoadedRun("r", {}, PlanRecord(), (), ("plan.json is missing",)), tmp)
+    return of(LoadedRun("r", RunRecord(), PlanRecord(), (), ("plan.json is missing",)), tmp)
 
 
 def hostile(tmp: Path) -> str:
@@ -122,7 +128,7 @@ def hostile(tmp: Path) -> str:
     )
     core = {"core": 1, "cpus": {HOSTILE: [HOSTILE]}}
     said = {
-        **{key: HOSTILE for key, value in run.run.items() if isinstance(value, str)},
+        **{key: HOSTILE for key, value in run.run.to_json().items() if isinstance(value, str)},
         "host": {HOSTILE: HOSTILE, LONG: LONG, "qemu": LONG},
         "pin_plan": {
             "picture": LONG,
@@ -134,7 +140,10 @@ def hostile(tmp: Path) -> str:
         "binaries": {LONG: {HOSTILE: "a" * 64}},
     }
     return of(
-        replace(run, name=LONG, run=said, plan=plan_of({**run.plan.to_json(), "title": LONG})), tmp
+        replace(
+            run, name=LONG, run=run_of(said), plan=plan_of({**run.plan.to_json(), "title": LONG})
+        ),
+        tmp,
     )
 
 

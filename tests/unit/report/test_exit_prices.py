@@ -19,6 +19,7 @@ from labctl.report.page.scenario_page import _wanted
 from labctl.report.terminal.tables import print_report
 from labctl.store.exit_prices import Price
 from labctl.store.run_folder import LoadedRun
+from tests.unit.records import run_of
 from tests.unit.report.test_json_report import as_shape
 from tests.unit.synthetic import synthetic_run
 
@@ -53,7 +54,7 @@ def priced_run(prices: Sequence[Price] = (PRICE,), **options: Any) -> LoadedRun:
     """Whose host has that price list."""
     run = synthetic_run(accelerator="kvm", exit_reasons=REASONS, **options)
     recorded = {"at": "now", "prices": [asdict(price) for price in prices]}
-    return replace(run, run={**run.run, "exit_prices": recorded})
+    return replace(run, run=run_of({**run.run.to_json(), "exit_prices": recorded}))
 
 
 def found(run: LoadedRun) -> dict[str, Predicted]:

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from labctl.base.wording import printable
 from labctl.cli.report import command
 from labctl.report.export.formats import FORMATS, Format
+from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
 from tests.unit.analysis.alter import with_run
@@ -66,5 +68,9 @@ def test_no_control_character_reaches_a_terminal_through_it(one: Format) -> None
 @pytest.mark.parametrize("of", ["run.json", "trials"])
 def test_it_holds_of_a_run_what_is_there(one: Format, of: str) -> None:
     run = synthetic_run(blocks=2)
-    left = replace(run, run={}, plan={}) if of == "trials" else replace(run, trials=())
+    left = (
+        replace(run, run=RunRecord(), plan=PlanRecord())
+        if of == "trials"
+        else replace(run, trials=())
+    )
     assert b"".join(one.pieces(left))

@@ -16,9 +16,10 @@ from labctl.analysis.words import interval_text
 from labctl.report.page.files import write_page
 from labctl.report.page.report_page import page
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.trial import TrialStatus
-from tests.unit.records import plan_of
+from tests.unit.records import plan_of, run_of
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run
 
@@ -116,7 +117,7 @@ def test_the_page_says_whom_qemu_ran_as_where_the_run_does(
     run, judgement = judged
     assert "QEMU ran as" not in words(rendered(judged, folder))
     user = {"name": "root", "why_root": ["there is no account"]}
-    told = replace(run, run={**run.run, "qemu_user": user})
+    told = replace(run, run=run_of({**run.run.to_json(), "qemu_user": user}))
     page_now = words(rendered((told, judgement), folder))
     assert "QEMU ran as root, because there is no account." in page_now
 
@@ -320,16 +321,22 @@ def test_hostile_strings_stay_text_wherever_they_stand(folder: RunFolder) -> Non
         name=HOSTILE,
         problems=(HOSTILE,),
         plan=plan_of({**calm.plan.to_json(), "title": HOSTILE}),
-        run={
-            **{key: HOSTILE for key, value in calm.run.items() if isinstance(value, str)},
-            "host": {HOSTILE: HOSTILE},
-            "guest": {"kernel": [HOSTILE, {"a": HOSTILE}]},
-            "pin_plan": {"picture": HOSTILE, "reasons": [HOSTILE]},
-            "notes": [HOSTILE],
-            "skipped": {HOSTILE: HOSTILE},
-            "binaries": {HOSTILE: {HOSTILE: HOSTILE}},
-            "xml": {"baseline": "xml/baseline.xml", HOSTILE: HOSTILE},
-        },
+        run=run_of(
+            {
+                **{
+                    key: HOSTILE
+                    for key, value in calm.run.to_json().items()
+                    if isinstance(value, str)
+                },
+                "host": {HOSTILE: HOSTILE},
+                "guest": {"kernel": [HOSTILE, {"a": HOSTILE}]},
+                "pin_plan": {"picture": HOSTILE, "reasons": [HOSTILE]},
+                "notes": [HOSTILE],
+                "skipped": {HOSTILE: HOSTILE},
+                "binaries": {HOSTILE: {HOSTILE: HOSTILE}},
+                "xml": {"baseline": "xml/baseline.xml", HOSTILE: HOSTILE},
+            }
+        ),
     )
     missing = MissingMetric(
         metric=HOSTILE, reason=HOSTILE, trials=1, tunings=(HOSTILE,), workloads=(HOSTILE,)
@@ -346,7 +353,7 @@ def test_hostile_strings_stay_text_wherever_they_stand(folder: RunFolder) -> Non
 def test_a_hostile_guest_cannot_make_the_page_large(folder: RunFolder, judged: Judged) -> None:
     run, judgement = judged
     facts = {f"k{number}": "x" * 100_000 for number in range(5000)}
-    run = replace(run, run={**run.run, "guest": facts})
+    run = replace(run, run=run_of({**run.run.to_json(), "guest": facts}))
     assert len(page(run, judgement, folder.path)) < 2_000_000
 
 
@@ -358,7 +365,10 @@ def test_xml_is_read_from_the_runs_folder_only(
     secret.write_text("root:x:0")
     (folder.path / "xml" / "link").symlink_to(secret)
     run, judgement = judged
-    run = replace(run, run={**run.run, "xml": {"baseline": "xml/baseline.xml", "pinned": place}})
+    run = replace(
+        run,
+        run=run_of({**run.run.to_json(), "xml": {"baseline": "xml/baseline.xml", "pinned": place}}),
+    )
     text = page(run, judgement, folder.path)
     assert "root:x:0" not in text
     assert "lies outside of the run&#39;s folder" in text
@@ -370,7 +380,7 @@ def test_missing_xml_is_said_and_harms_nothing_else(judged: Judged, tmp_path: Pa
 
 
 def test_a_run_of_which_nothing_is_left_makes_a_page(tmp_path: Path) -> None:
-    run = LoadedRun("r", {}, PlanRecord(), (), ("plan.json is missing",))
+    run = LoadedRun("r", RunRecord(), PlanRecord(), (), ("plan.json is missing",))
     text = page(run, judge(run), tmp_path)
     assert "plan.json is missing" in text
     assert "Verdicts" not in text

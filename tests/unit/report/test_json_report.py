@@ -15,6 +15,7 @@ from labctl.analysis import model
 from labctl.analysis.model import Diagnostic, DiagnosticKind
 from labctl.report.export.json_report import report_json, report_pieces
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
 
@@ -346,7 +347,7 @@ def test_blocks_that_decide_nothing_stand_apart(judged: Judged) -> None:
 
 
 def test_a_run_of_which_nothing_is_left_still_has_every_key(judged: Judged) -> None:
-    nothing = LoadedRun("r", {}, PlanRecord(), (), ("run.json is missing",))
+    nothing = LoadedRun("r", RunRecord(), PlanRecord(), (), ("run.json is missing",))
     report = as_shape(report_json(nothing, judged[1]))
     assert report.study is None
     assert report.problems == ["run.json is missing"]

@@ -15,6 +15,7 @@ from labctl.analysis.verdict_table import Verdict
 from labctl.base.units import Better, Unit
 from labctl.report.export.openmetrics import openmetrics, prometheus
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Sample
 from tests.unit.report.conftest import Judged
@@ -130,5 +131,5 @@ def test_what_is_no_finite_number_is_no_sample() -> None:
 
 
 def test_a_run_of_which_nothing_is_left_is_still_a_text_of_metrics() -> None:
-    nothing = families(LoadedRun("r", {}, PlanRecord(), (), ("run.json is missing",)))
+    nothing = families(LoadedRun("r", RunRecord(), PlanRecord(), (), ("run.json is missing",)))
     assert values(nothing["labctl_trials"], state="done") == [0.0]

@@ -24,7 +24,7 @@ from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from tests.unit.records import plan_of
+from tests.unit.records import plan_of, run_of
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import synthetic_run
 
@@ -131,9 +131,11 @@ def test_diagnostics_precision_holm_and_blocks_left_out_are_said(judged: Judged)
 def test_the_ratio_to_native_is_named_for_what_it_is(judged: Judged) -> None:
     run, judgement = judged
     assert "Change against native (emulation, not virtualization)" in printed(run, judgement)
-    kvm = replace(run, run={**run.run, "accelerator": "kvm", "same_kernel": False})
+    kvm = replace(
+        run, run=run_of({**run.run.to_json(), "accelerator": "kvm", "same_kernel": False})
+    )
     assert "Change against native (stack difference: two kernels)" in printed(kvm, judgement)
-    same = replace(run, run={**kvm.run, "same_kernel": True})
+    same = replace(run, run=run_of({**kvm.run.to_json(), "same_kernel": True}))
     assert "Change against native (virtualization overhead)" in printed(same, judgement)
 
 
@@ -286,7 +288,7 @@ def test_blocks_that_decide_nothing_have_a_table_of_their_own_at_the_end(judged:
 def test_calibrated_ipc_stands_with_what_it_counts_and_the_bound_of_its_error() -> None:
     run = synthetic_run()
     row = {"workload": "sysbench-cpu", "bound": 3.2e-5, "second_method": "lackey"}
-    bounded = replace(run, run={**run.run, "calibration": [row]})
+    bounded = replace(run, run=run_of({**run.run.to_json(), "calibration": [row]}))
     said = one_line(printed(bounded, judge(bounded)))
     assert "user code alone, in cycles of the reference clock" in said
     assert "callgrind's counts on both sides and lackey's differ: 0.0032 %." in said

@@ -155,7 +155,7 @@ def in_xml(run: RunFolder, text: str) -> None:
 
 @writer
 def in_run_json(run: RunFolder, text: str) -> None:
-    run.write_run({**run.read_run(), "command": f"labctl sweep {text}", "notes": [text]})
+    run.write_run({**run.read_run().to_json(), "command": f"labctl sweep {text}", "notes": [text]})
 
 
 @writer
@@ -450,7 +450,10 @@ def test_nobody_goes_on_with_a_redacted_copy(tmp_path: Path) -> None:
 
 def test_the_name_of_ones_own_vm_is_taken_out(run: RunFolder) -> None:
     run.write_run(
-        {**run.read_run(), "domain": {"name": "acme", "asked": "acme", "digest": "a" * 64}}
+        {
+            **run.read_run().to_json(),
+            "domain": {"name": "acme", "asked": "acme", "digest": "a" * 64},
+        }
     )
     run.trial(1).write_raw("stdout.txt", "acme runs\n")
     copy, _ = copied(run)
@@ -499,9 +502,9 @@ def test_a_run_that_is_measured_is_not_copied(
 
 def test_a_run_that_was_killed_is_copied(run: RunFolder) -> None:
     """Its record says that it goes on."""
-    run.write_run({**run.read_run(), "status": "running"})
+    run.write_run({**run.read_run().to_json(), "status": "running"})
     copy, _ = copied(run)
-    assert copy.read_run()["status"] == "running"
+    assert copy.read_run().to_json()["status"] == "running"
 
 
 def test_a_redacted_copy_may_be_redacted_once_more(run: RunFolder) -> None:

@@ -64,12 +64,12 @@ def test_the_plan_and_the_record_are_on_disk_before_anything_runs(
 
     def look(folder: RunFolder, record: Any) -> None:
         assert Plan.from_json(folder.read_plan()).seed == 7
-        seen.append(folder.read_run()["status"])
+        seen.append(folder.read_run().to_json()["status"])
 
     carried_out(monkeypatch, look)
     folder = sweep(request(tmp_path), lambda event: None)
     assert seen == ["running"]
-    run = folder.read_run()
+    run = folder.read_run().to_json()
     assert (run["status"], run["quick"], run["vcpus"]) == ("done", True, 1)
     assert run["ended_at"] >= run["started_at"]
     assert "CPU" in run["pin_plan"]["picture"]
@@ -89,7 +89,7 @@ def test_a_run_that_ends_early_says_how_and_can_be_resumed(
     with pytest.raises(type(raised)) as caught:
         sweep(request(tmp_path), lambda event: None)
     (folder,) = RunFolder.all(tmp_path / "results")
-    run = folder.read_run()
+    run = folder.read_run().to_json()
     assert run["status"] == status
     if status == "interrupted":
         assert caught.value.__notes__ == [f"Go on with: labctl sweep --resume {folder.path}"]
@@ -98,7 +98,7 @@ def test_a_run_that_ends_early_says_how_and_can_be_resumed(
     carried_out(monkeypatch, lambda folder, record: None)
     again = sweep(request(tmp_path, resume=folder.name), lambda event: None)
     assert again == folder
-    resumed = folder.read_run()
+    resumed = folder.read_run().to_json()
     assert resumed["status"] == "done"
     assert "failure" not in resumed
     assert resumed["started_at"] == run["started_at"]
@@ -118,7 +118,7 @@ def test_a_resumed_verification_is_still_one(
     (folder,) = RunFolder.all(tmp_path / "results")
     carried_out(monkeypatch, lambda folder, record: None)
     sweep(request(tmp_path, resume=folder.name), lambda event: None)
-    assert folder.read_run()["verifies"] == mark
+    assert folder.read_run().to_json()["verifies"] == mark
 
 
 def test_the_lock_names_the_run_folder_while_it_is_written_to(
@@ -328,7 +328,7 @@ def test_a_finished_run_is_extended_beside_its_plan_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = a_finished_run(tmp_path, monkeypatch)
-    plan, run = (folder.path / "plan.json").read_bytes(), folder.read_run()
+    plan, run = (folder.path / "plan.json").read_bytes(), folder.read_run().to_json()
     seen: list[Plan] = []
     extending(monkeypatch, seen)
     again = sweep(more(tmp_path, folder, 3), lambda event: None)
@@ -337,7 +337,7 @@ def test_a_finished_run_is_extended_beside_its_plan_and_says_so(
     first = Plan.from_json(folder.read_plan())
     assert seen[0].trials[: len(first.trials)] == first.trials
     assert {(t.block, t.boot) for t in seen[0].trials} == {(1, 1), (2, 1), (3, 2), (4, 3), (5, 4)}
-    now = folder.read_run()
+    now = folder.read_run().to_json()
     assert (now["status"], now["command"]) == ("done", run["command"])
     assert [item["command"] for item in now["extended"]] == [
         f"labctl sweep --extend {folder.name} --blocks 3"
@@ -362,7 +362,7 @@ def test_an_interrupted_extension_is_resumed_and_not_extended(
     extending(monkeypatch, seen, interrupted)
     with pytest.raises(KeyboardInterrupt):
         sweep(more(tmp_path, folder, 2), lambda event: None)
-    assert folder.read_run()["status"] == "interrupted"
+    assert folder.read_run().to_json()["status"] == "interrupted"
     with pytest.raises(UsageError, match=r"is not finished \(status: interrupted\)") as caught:
         sweep(more(tmp_path, folder, 2), lambda event: None)
     assert caught.value.hint == f"First: labctl sweep --resume {folder.name}"
@@ -370,7 +370,7 @@ def test_an_interrupted_extension_is_resumed_and_not_extended(
     sweep(request(tmp_path, resume=folder.name), lambda event: None)
     assert [plan.blocks for plan in seen] == [4, 4]
     assert seen[0] == seen[1]
-    assert folder.read_run()["status"] == "done"
+    assert folder.read_run().to_json()["status"] == "done"
 
 
 def test_a_run_that_could_not_be_extended_is_what_it_was(
@@ -440,9 +440,9 @@ def test_a_run_that_was_killed_after_its_last_trial_is_done_once_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = a_finished_run(tmp_path, monkeypatch)
-    folder.write_run({**folder.read_run(), "status": "running"})
+    folder.write_run({**folder.read_run().to_json(), "status": "running"})
     sweep(request(tmp_path, resume=folder.name), lambda event: None)
-    assert folder.read_run()["status"] == "done"
+    assert folder.read_run().to_json()["status"] == "done"
 
 
 @pytest.mark.parametrize(

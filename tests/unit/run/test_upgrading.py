@@ -82,7 +82,7 @@ def test_a_half_finished_sweep_goes_on_with_what_is_left_and_its_plan_as_it_was(
     sweep(request(tmp_path, resume=name), lambda event: None)
     assert found == [LEFT[name]]
     assert {path.name: path.read_bytes() for path in folder.path.glob("plan*.json")} == before
-    assert folder.read_run()["status"] == "done"
+    assert folder.read_run().to_json()["status"] == "done"
 
 
 @pytest.mark.usefixtures("_host")
@@ -95,7 +95,7 @@ def test_a_run_of_an_older_version_is_extended_beside_its_plan(
     (folder.path / "plan.2.json").unlink()
     for number in range(11, 16):
         shutil.rmtree(folder.trial(number).path)
-    folder.write_run({**folder.read_run(), "status": "done"})
+    folder.write_run({**folder.read_run().to_json(), "status": "done"})
     plans: list[Planned] = []
     monkeypatch.setattr(module, "measure", lambda asked, planned, *others: plans.append(planned))
     asked = request(tmp_path, extend=name, overrides=Overrides(blocks=1))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from labctl.store.collecting_costs import CollectingCost, known, remember
+from tests.unit.records import run_of
 
 RUN: dict[str, Any] = {
     "labctl": "1",
@@ -31,16 +32,16 @@ COST = CollectingCost(
 
 def test_a_cost_is_known_to_runs_of_its_class(tmp_path: Path) -> None:
     file = tmp_path / "state" / "costs.json"
-    remember(file, RUN, [COST, replace(COST, level="exits")])
-    assert known(file, RUN, "trace") == [COST]
-    assert len(known(file, RUN)) == 2
+    remember(file, run_of(RUN), [COST, replace(COST, level="exits")])
+    assert known(file, run_of(RUN), "trace") == [COST]
+    assert len(known(file, run_of(RUN))) == 2
 
 
 def test_the_latest_measurement_stands(tmp_path: Path) -> None:
     file = tmp_path / "costs.json"
-    remember(file, RUN, [COST, replace(COST, side="native")])
-    remember(file, RUN, [replace(COST, estimate=0.05)])
-    assert sorted(cost.estimate for cost in known(file, RUN)) == [0.03, 0.05]
+    remember(file, run_of(RUN), [COST, replace(COST, side="native")])
+    remember(file, run_of(RUN), [replace(COST, estimate=0.05)])
+    assert sorted(cost.estimate for cost in known(file, run_of(RUN))) == [0.03, 0.05]
 
 
 @pytest.mark.parametrize(
@@ -57,14 +58,14 @@ def test_the_latest_measurement_stands(tmp_path: Path) -> None:
 def test_another_host_or_version_knows_nothing_of_it(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    remember(tmp_path / "costs.json", RUN, [COST])
-    assert known(tmp_path / "costs.json", {**RUN, **change}) == []
+    remember(tmp_path / "costs.json", run_of(RUN), [COST])
+    assert known(tmp_path / "costs.json", run_of({**RUN, **change})) == []
 
 
 def test_a_fact_that_no_collector_hangs_on_changes_nothing(tmp_path: Path) -> None:
-    remember(tmp_path / "costs.json", RUN, [COST])
+    remember(tmp_path / "costs.json", run_of(RUN), [COST])
     other = {**RUN, "memory_mib": 512, "host": {**RUN["host"], "smt": "off"}}
-    assert known(tmp_path / "costs.json", other) == [COST]
+    assert known(tmp_path / "costs.json", run_of(other)) == [COST]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_a_file_that_is_none_of_ours_says_nothing_and_is_replaced(
 ) -> None:
     file = tmp_path / "costs.json"
     file.write_text(text)
-    assert known(file, RUN) == []
-    remember(file, RUN, [COST])
-    assert known(file, RUN) == [COST]
+    assert known(file, run_of(RUN)) == []
+    remember(file, run_of(RUN), [COST])
+    assert known(file, run_of(RUN)) == [COST]
     assert json.loads(file.read_text())["schema"] == 1

@@ -216,7 +216,7 @@ def test_a_run_that_takes_emulation_for_virtualization_is_corrected_by_its_trial
     for number in (1, 2, 3, 4):
         change(run.trial(number), parsed_with={"accelerator": "tcg"})
     loaded = run.load()
-    assert loaded.run["accelerator"] == "tcg"
+    assert loaded.run.to_json()["accelerator"] == "tcg"
     assert "says that its guests ran under kvm, and their trials that it was tcg" in str(
         loaded.problems
     )

@@ -138,9 +138,9 @@ def test_whatever_changes_in_the_trials_is_in_the_next_load(
 @pytest.mark.usefixtures("settled")
 def test_plan_and_record_are_read_each_time(run: RunFolder) -> None:
     run.load()
-    record = run.read_run()
+    record = run.read_run().to_json()
     run.write_run({**record, "title": "another"})
-    assert run.load().run["title"] == "another"
+    assert run.load().run.to_json()["title"] == "another"
 
 
 @pytest.mark.usefixtures("settled")
@@ -209,7 +209,7 @@ def test_files_that_have_only_just_changed_get_no_index(run: RunFolder) -> None:
 
 @pytest.mark.usefixtures("settled")
 def test_a_run_that_is_running_or_broken_gets_none(run: RunFolder) -> None:
-    record = run.read_run()
+    record = run.read_run().to_json()
     run.write_run({**record, "status": "running"})
     run.load()
     assert not (run.path / index.NAME).exists()

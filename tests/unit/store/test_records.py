@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import as_far_as_whole, known_keys
 from labctl.store.run_folder import RunFolder
 
@@ -97,3 +98,21 @@ def test_null_is_what_is_not_there_and_what_nobody_knows_yet_stays() -> None:
 
 def test_every_key_of_a_record_is_known_those_inside_of_others_too() -> None:
     assert {"trials", "cell", "exercised_by", "looks"} <= known_keys(PlanRecord)
+
+
+@pytest.mark.parametrize(
+    "path", [path.with_name("run.json") for path in PLANS], ids=lambda p: p.parent.name
+)
+def test_a_run_of_any_version_is_read_whole_and_kept_as_it_is(path: Path, tmp_path: Path) -> None:
+    data = json.loads(path.read_text())
+    record, unfit = as_far_as_whole(RunRecord, data)
+    assert record is not None
+    assert unfit == []
+    RunFolder(tmp_path).write_run(record.to_json())
+    assert json.loads((tmp_path / "run.json").read_text()) == data
+
+
+def test_what_no_run_json_holds_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="an object|valid dictionary"):
+        RunFolder(tmp_path).write_run({"status": "done", "host": "this one"})
+    assert not (tmp_path / "run.json").exists()

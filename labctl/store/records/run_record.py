@@ -1,0 +1,224 @@
+"""What run.json holds: how a run was made, of what, and how it went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labctl.store.exit_prices import PriceList
+from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
+
+
+class PinChoice(Record):
+    """Which threads a tuning pins: "plan", or CPUs of its own."""
+
+    strategy: Text | None = None
+    vcpus: Any = None
+    emulator: Any = None
+    iothreads: Any = None
+
+
+class RecordedTuning(Record):
+    """A tuning as it was resolved; what it asks of libvirt's XML stands in the keys beside."""
+
+    kind: Text | None = None
+    risks: tuple[Text, ...] = ()
+    requires: dict[str, Any] = {}
+    pin: PinChoice = PinChoice()
+    iothreads: Any = None
+    disk: dict[str, Any] = {}
+    host: dict[str, Any] = {}
+    """By knob, what is set on the host while it is in force."""
+    guest: dict[str, Any] = {}
+
+
+class PinCore(Record):
+    core: Whole
+    cpus: dict[str, tuple[Text, ...]]
+    """By CPU, the threads on it."""
+
+
+class PinGroup(Record):
+    title: Text = ""
+    cores: tuple[PinCore, ...]
+    free: Text = ""
+
+
+class PinData(Record):
+    """The pin plan's CPUs as CPU lists."""
+
+    strategy: Text | None = None
+    vcpus: dict[str, Whole] = {}
+    emulator: Text | None = None
+    iothreads: dict[str, Text] = {}
+    housekeeping: Text | None = None
+    usable: Text | None = None
+    online: Text | None = None
+
+
+class RecordedPins(Record):
+    """A pin plan; `layout` is what a page draws."""
+
+    picture: Text = ""
+    reasons: tuple[Text, ...] = ()
+    data: PinData = PinData()
+    layout: tuple[PinGroup, ...] = ()
+
+
+class ImageUsed(Record):
+    name: Text
+    digest: Text
+
+
+class DomainUsed(Record):
+    """The administrator's domain that guests are copies of. `asked`: its name or file as given."""
+
+    name: Text | None = None
+    asked: Text
+    keep_network: Flag = False
+    digest: Text | None = None
+
+
+class KernelUsed(Record):
+    file: Text
+    initrd: Text | None = None
+    release: Text | None = None
+    modules: Text | None = None
+    sha256: dict[str, Text]
+
+
+class QemuUser(Record):
+    name: Text
+    why_root: tuple[Text, ...] = ()
+
+
+class SideHashes(Record):
+    """SHA-256 of the files that ran on one side, and how often they were hashed."""
+
+    checks: Whole
+    files: dict[str, Text]
+
+
+class Hashed(Record):
+    native: SideHashes | None = None
+    guest: SideHashes | None = None
+    unproven: tuple[Text, ...] = ()
+
+
+class Calibrated(Record):
+    """How many instructions an operation of a workload takes."""
+
+    workload: Text | None = None
+    second_method: Text | None = None
+    bound: Number | None = None
+
+
+class RestoreShown(Record):
+    tuning: Text
+    workload: Text
+    condition: Text
+    run: Text
+
+
+class RecordedCost(Record):
+    """What collecting was known to cost when the run began (`store/collecting_costs.py`)."""
+
+    level: Text | None = None
+    side: Text
+    workload: Text
+    estimate: Number
+    low: Number | None = None
+    high: Number | None = None
+    labctl_cpu: Number | None = None
+    pairs: Whole | None = None
+    seconds: Number | None = None
+    measured_at: Text | None = None
+
+
+class Stopped(Record):
+    """The run ended after so many blocks, by its plan's rule."""
+
+    blocks: Whole
+    why: Text
+
+
+class RedactedCopy(Record):
+    at: Text
+    labctl: Text
+    taken_out: dict[str, Whole]
+    left_out: Whole
+
+
+class ImportedFrom(Record):
+    file: Text
+    sha256: Text | None = None
+    rows: Whole | None = None
+
+
+class RunRecord(Record):
+    """Facts of host and guest stay as they were found, by name."""
+
+    labctl: Text | None = None
+    started_at: Text | None = None
+    command: Text | None = None
+    study: Text | None = None
+    title: Text | None = None
+    seed: Whole | None = None
+    connection: Text | None = None
+    quick: Flag | None = None
+    collect: Text | None = None
+    vcpus: Whole | None = None
+    memory_mib: Whole | None = None
+    data_disk_bytes: Whole | None = None
+    skipped: dict[str, Text] = {}
+    warnings: tuple[Text, ...] = ()
+    notes: tuple[Text, ...] = ()
+    verifies: Any = None
+    domain: DomainUsed | None = None
+    kernel: KernelUsed | None = None
+    tunings: dict[str, RecordedTuning] = {}
+    pin_plan: RecordedPins | None = None
+    """Of the strategy that tunings use if nothing else is said."""
+    pin_plans: dict[str, RecordedPins] = {}
+    """Of other strategies."""
+    status: Text | None = None
+    ended_at: Text | None = None
+    extended: tuple[dict[str, Any], ...] = ()
+    failure: Text | None = None
+    accelerator: Text | None = None
+    accelerator_reason: Text | None = None
+    qemu_user: QemuUser | None = None
+    host: dict[str, Any] = {}
+    image: ImageUsed | None = None
+    xml: dict[str, Text] = {}
+    """By tuning, the file of its domain's XML."""
+    guest: dict[str, Any] = {}
+    binaries: dict[str, dict[str, Text | None]] = {}
+    same_kernel: Flag | None = None
+    kernel_sentence: Text | None = None
+    hashed: Hashed | None = None
+    """None: an older labctl made the run."""
+    calibration: tuple[Calibrated, ...] = ()
+    fresh_boots: Flag | None = None
+    restored_state: Flag | None = None
+    restores_shown: tuple[RestoreShown, ...] | None = None
+    collecting_costs: tuple[RecordedCost, ...] | None = None
+    exit_prices: PriceList | None = None
+    waited_for_quiet_s: Number | None = None
+    stopped: Stopped | None = None
+    trials: dict[str, Any] = {}
+    boot_seconds: dict[str, Number] = {}
+    redacted: RedactedCopy | None = None
+    imported: ImportedFrom | None = None
+
+    @property
+    def is_emulated(self) -> bool:
+        return self.accelerator == "tcg"
+
+    def pins_of(self, strategy: str | None) -> RecordedPins:
+        """Return the pin plan of a strategy, or the only one that there is."""
+        return self.pin_plans.get(str(strategy)) or self.pin_plan or RecordedPins()
+
+    def but(self, **changes: Any) -> RunRecord:
+        """Return the record with other values, as JSON has them. Raises ValueError for one that
+        doesn't fit."""
+        return RunRecord.model_validate({**self.to_json(), **changes})
