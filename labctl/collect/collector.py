@@ -39,6 +39,16 @@ class Here:
     tree: Path | None
 
 
+Calibration = Callable[[], Mapping[str, Any] | None]
+"""The count of instructions per operation that holds for a trial's side, None where there is none;
+it is made once per image."""
+
+
+def uncalibrated() -> None:
+    """Return no count, as for a workload whose operations are no constant."""
+    return
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """Hold what a collector may use of a trial: its folder, its machine, and room to record.
@@ -67,6 +77,7 @@ class Target:
     is_traced: bool
     """True if the disk has room for the traces of all of the trial's block."""
     seconds: float
+    calibration: Calibration = uncalibrated
     pid: int | None = None
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from labctl.collect import runner_counts, snapshots
+from labctl.collect import snapshots
 from labctl.collect.collector import RawTrial, Source
 from labctl.collect.counters import perf_stat
 from labctl.collect.known import Known, MissingReadingError
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
+from labctl.trace.files import RUNNER, stored
 
 _MISSES = tuple(f"{what}_misses" for what in perf_stat.MISSES)
 
@@ -41,7 +42,7 @@ def per_operation_readings(trial: RawTrial) -> Iterator[Reading]:
     yield _reading(
         "ops_per_cpu_s",
         lambda: operations() / known.all_cpu_s(trial.kind),
-        runner_counts.RAW if trial.kind == "native" else snapshots.RAW,
+        stored(trial.folder, RUNNER) if trial.kind == "native" else snapshots.RAW,
     )
     yield _reading(
         "exits_per_op",

@@ -55,7 +55,7 @@ def restore(benchmark: Benchmark) -> list[Figure]:
     planned = benchmark.planned()
     baseline = planned.tunings["baseline"]
     with benchmark.open_lab(planned) as lab:
-        calibrations = Calibrations(lab, planned.plan)
+        calibrations = Calibrations(lab, planned.plan.workloads)
         calibrations.count_natively()
         proof = Proof(lab, planned.plan)
         post_boot = PostBootSetup(lab, planned.plan, calibrations, proof)

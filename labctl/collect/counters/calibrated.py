@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
-from labctl.collect.collector import Collector, RawTrial, why_no_image
+from labctl.collect.collector import Collector, RawTrial, Target, why_no_image
 from labctl.collect.known import Known, MissingReadingError
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
@@ -152,12 +153,21 @@ def _unavailable(reason: str) -> Unavailable:
     return Unavailable(metric=METRIC, reason=reason)
 
 
+@contextmanager
+def _attached(target: Target) -> Iterator[None]:
+    """Put the count that holds for this side beside the trial's raw files."""
+    yield
+    if (count := target.calibration()) is not None:
+        target.folder.write_raw_json(RAW, count)
+
+
 CALIBRATED = Collector(
     name="calibrated",
     order=140,
     level=Level.COUNTERS,
     gives="IPC without a PMU",
     why_unavailable=why_no_image,
+    attached=_attached,
     raw=(RAW,),
     parse=parse,
 )

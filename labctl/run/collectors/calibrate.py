@@ -7,6 +7,7 @@ tool: by how much the counts differ bounds the error of each.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,9 @@ from labctl.base.events import Note
 from labctl.base.tuning import Kind
 from labctl.collect.counters import calibrated
 from labctl.run.collectors.instruction_counts import PER_OPERATION, counted, second_method
-from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.native_bench import tree_channel
 from labctl.store.jsonfile import canonical, read_json, write_json
-from labctl.store.trial import TrialFolder
-from labctl.study.plan import Plan
 from labctl.study.study import StudyWorkload
 from labctl.workloads.registry import workload
 
@@ -28,11 +26,11 @@ from labctl.workloads.registry import workload
 class Calibrations:
     """Hold the counts of a run's workloads; none for those whose operations vary."""
 
-    def __init__(self, lab: Lab, plan: Plan) -> None:
+    def __init__(self, lab: Lab, workloads: Mapping[str, StudyWorkload]) -> None:
         self._lab = lab
         self._declared = {
             name: declared
-            for name, declared in plan.workloads.items()
+            for name, declared in workloads.items()
             if workload(declared.program).calibratable and lab.source.has_native_side
         }
         self._tsc_hz = calibrated.tsc_hz(
@@ -77,14 +75,13 @@ class Calibrations:
             )
         return rows
 
-    def store(self, folder: TrialFolder, bench: Bench, declared: StudyWorkload) -> None:
-        """Put the count that holds for this side beside the trial's raw files."""
-        if declared in self._declared.values():
-            counts = self._read(declared, bench.kind)
-            bound = self._bound(declared)
-            folder.write_raw_json(
-                calibrated.RAW, {**counts, "bound": bound, "tsc_hz": self._tsc_hz}
-            )
+    def of(self, kind: Kind, declared: StudyWorkload) -> dict[str, Any] | None:
+        """Return the count that holds for this side's trials of a workload, None where there is
+        none."""
+        if declared not in self._declared.values():
+            return None
+        bound = self._bound(declared)
+        return {**self._read(declared, kind), "bound": bound, "tsc_hz": self._tsc_hz}
 
     def _read(self, declared: StudyWorkload, kind: Kind) -> dict[str, Any]:
         found: dict[str, Any] = read_json(self._path(declared, kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.run.collectors.calibrate import Calibrations
@@ -54,9 +55,10 @@ class Attempts:
             level=self._plan.collect,
             window_rates=self._window_rates,
             traces=traces,
+            calibration=partial(self._calibrations.of, bench.kind, declared),
         )
         since = Since.now()
-        record = run_trial(self._lab, bench, self._calibrations, request, folder)
+        record = run_trial(self._lab, bench, request, folder)
         others = since.others()
         disturbed = False
         if record.status is TrialStatus.DONE:

@@ -44,7 +44,7 @@ def carry_out(
     if HASHED not in record and (before := done(folder, plan)):
         record.setdefault("warnings", []).append(of_older_trials(len(before)))
     record[HASHED] = proof.to_json()
-    calibrations = Calibrations(lab, plan)
+    calibrations = Calibrations(lab, plan.workloads)
     calibrations.count_natively()
     post_boot = PostBootSetup(lab, plan, calibrations, proof)
     so_far = reached(plan, folder)

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from labctl.base.errors import HostError, LabctlError
-from labctl.run.collectors.calibrate import Calibrations
 from labctl.run.contained import contained
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
@@ -25,9 +24,7 @@ from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.workloads.failures import last_words
 
 
-def run_trial(
-    lab: Lab, bench: Bench, calibrations: Calibrations, request: TrialRequest, folder: TrialFolder
-) -> TrialRecord:
+def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder) -> TrialRecord:
     """Run one attempt at a trial and store its raw files; what goes wrong is in the record.
 
     Raises HostError when the host can't go on (no space left), ChannelClosed never: a machine
@@ -44,7 +41,7 @@ def run_trial(
             folder.write_raw_json(name, value)
     try:
         with contained(folder, "measuring it"):
-            reasons += _measure(lab, bench, calibrations, request, folder, times)
+            reasons += _measure(lab, bench, request, folder, times)
     except HostError:
         raise
     except LabctlError as error:
@@ -77,7 +74,6 @@ def run_trial(
 def _measure(
     lab: Lab,
     bench: Bench,
-    calibrations: Calibrations,
     request: TrialRequest,
     folder: TrialFolder,
     times: dict[str, float],
@@ -105,7 +101,6 @@ def _measure(
         times["measured_s"] = result.duration_s
         if peer is not None:
             folder.write_raw(RAW, peer.output())
-    calibrations.store(folder, bench, request.declared)
     store_output(folder, result, hogs)
     if result.returncode != 0:
         reasons.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labctl.base.levels import Level
+from labctl.collect.collector import Calibration, uncalibrated
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.study.study import Limits, StudyWorkload
 from labctl.workloads.model import Workload
@@ -26,3 +27,4 @@ class TrialRequest:
     the first trial finds is for all."""
     traces: bool = True
     """True if the disk has room for what level `trace` records."""
+    calibration: Calibration = uncalibrated

@@ -49,6 +49,7 @@ def target_of(
         room_mib=limit_mib(folder.path),
         is_traced=request.traces,
         seconds=seconds,
+        calibration=request.calibration,
     )
 
 

@@ -123,7 +123,8 @@ class World:
         )
         parts: Any = None
         proof: Any = SimpleNamespace(check=lambda kind, channel: self.proven(len(self.benches)))
-        attempts = attempt.Attempts(lab, folder, plan, parts)
+        calibrations: Any = SimpleNamespace(of=lambda kind, declared: None)
+        attempts = attempt.Attempts(lab, folder, plan, calibrations)
         return Engine(
             lab, folder, plan, parts, attempts, proof, fresh_boots=False, why_end=self.why_end
         )
@@ -157,7 +158,7 @@ class World:
         if self.dies(self.trials[-1][0]):
             raise BrokenError("the guest: ended while labctl was talking to it")
 
-    def _run_trial(self, lab: Any, bench: Any, calibrations: Any, request: Any, folder: Any) -> Any:
+    def _run_trial(self, lab: Any, bench: Any, request: Any, folder: Any) -> Any:
         planned: PlannedTrial = request.planned
         self.trials.append((planned.number, request.attempt, len(self.benches)))
         folder.write_raw("stdout.txt", f"{planned.number}.{request.attempt}")

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +17,13 @@ from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.events import Event, Warned
 from labctl.base.tuning import Kind
+from labctl.collect.counters import calibrated
 from labctl.collect.counters.perf_attached import Printed
 from labctl.collect.counters.perf_stat_probe import Countable
 from labctl.run.collectors import calibrate, instruction_counts
 from labctl.run.collectors.calibrate import Calibrations
-from labctl.store.trial import TrialFolder
 from labctl.study.study import StudyWorkload
+from tests.unit.collect.targets import target
 
 DECLARED = StudyWorkload(
     program="sysbench-cpu",
@@ -80,8 +82,7 @@ def _calibrations(folder: Path, said: list[Event]) -> Calibrations:
         journal=None,
         listener=said.append,
     )
-    plan: Any = SimpleNamespace(workloads={"cpu": DECLARED})
-    return Calibrations(lab, plan)
+    return Calibrations(lab, {"cpu": DECLARED})
 
 
 def _count(
@@ -109,8 +110,9 @@ def test_the_guest_s_count_bounds_it_as_well_and_is_stored_with_its_trials(
     tmp_path: Path, said: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = _count(tmp_path, said, monkeypatch, _Channel(1000, lackey=1001), guest=950)
-    bench: Any = SimpleNamespace(kind=Kind.GUEST)
-    found.store(TrialFolder(tmp_path), bench, DECLARED)
+    asked = target(tmp_path, calibration=partial(found.of, Kind.GUEST, DECLARED))
+    with calibrated.CALIBRATED.attached(asked):
+        pass
     stored = json.loads((tmp_path / "calibration.json").read_text())
     assert stored["instructions_per_operation"] == 950
     assert stored["bound"] == pytest.approx(0.05)

@@ -177,11 +177,11 @@ def test_a_disk_that_fills_up_ends_tracing_with_a_block_and_not_within(
     world = World(monkeypatch, tmp_path)
     traced: dict[int, set[bool]] = {}
 
-    def run_trial(lab: Any, bench: Any, calibrations: Any, request: Any, folder: Any) -> Any:
+    def run_trial(lab: Any, bench: Any, request: Any, folder: Any) -> Any:
         traced.setdefault(request.planned.block, set()).add(request.traces)
         if request.planned.number == 8:  # in the midst of the second block
             free["mib"] = KEPT_MIB
-        return world._run_trial(lab, bench, calibrations, request, folder)
+        return world._run_trial(lab, bench, request, folder)
 
     monkeypatch.setattr(attempt, "run_trial", run_trial)
     world.engine(small_plan(blocks=3, collect=level)).run()
