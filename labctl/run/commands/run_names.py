@@ -46,7 +46,7 @@ _NAMES = (
     (rb"\b(?:br|bridge|ifname)=['\"]?([A-Za-z][\w.-]{2,14})(?![\w.-])", INTERFACE),
     (rb"<source\b[^<>]{0,400}?\bdev=['\"]([\w.-]{3,15})['\"]", INTERFACE),
     (rb"\b[ug]id=[1-9][0-9]{3,8}\(([\w.-]{3,64})\)", USER),
-    (rb"(?:\bgroups=|,)[1-9][0-9]{3,8}\(([\w.-]{3,64})\)", GROUP),
+    (rb"(?:\bgroups=|(?<=\)),)[1-9][0-9]{3,8}\(([\w.-]{3,64})\)", GROUP),
 )  # fmt: skip
 """Names that only the run itself knows: of its host, where another made the copy, and of VMs."""
 

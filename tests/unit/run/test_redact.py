@@ -388,6 +388,7 @@ def test_the_values_of_secrets_are_taken_out(run: RunFolder, text: str) -> None:
         "1:02.5:30 10:20:30 a:\\n x:\\tb C: done D:12 E:/x? 3:\\4",
         "tap0 vnet3 enp3s0f1np1 eth0 virbr0 br0 bond0 docker0 lo",
         "2: enp3s0: <BROADCAST> mtu 1500 master br0 state UP; uid=0(root) groups=0(root),104(kvm)",
+        "lat: 5,1500(usec) 10,2000(usec), 1000(usec) and usec",
         "secret,id=masterKey0,format=raw qom-type=secret token bucket; the password",
         "5000 events, 5001234567890123 cycles, 525400123456 ns, 0.5001234567890123",
     ],
