@@ -13,12 +13,12 @@ from pathlib import Path
 from labctl.analysis.quantification import LEAST
 from labctl.analysis.verdict_table import Verdict
 from labctl.base.hostfacts import EVERYTHING, FACTS, Fact, Rests
-from labctl.base.metrics.model import Metric, Table, Zero
+from labctl.base.metrics.row import Metric, Table, Zero
 from labctl.base.metrics.table import METRICS, TABLES
 from labctl.base.units import ZERO_IS_USUAL, Better
 from labctl.collect.table import COLLECTORS
 from labctl.host.doctor import CHECKS
-from labctl.host.doctor.model import Check, S
+from labctl.host.doctor.check import Check, S
 from labctl.report.export.formats import FORMATS
 from labctl.report.page.pictures import PICTURES
 from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS

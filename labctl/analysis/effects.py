@@ -19,7 +19,7 @@ from labctl.analysis.byblock import ByBlock, Floats
 from labctl.analysis.cells import Series
 from labctl.analysis.intervals import Interval, Spread, unpaired
 from labctl.analysis.model import EffectKind
-from labctl.base.metrics.model import Zero
+from labctl.base.metrics.row import Zero
 from labctl.base.metrics.table import metric_of
 from labctl.base.units import ZERO_IS_USUAL, Better, Unit
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from labctl.base.metrics.model import Counts
+from labctl.base.metrics.row import Counts
 from labctl.base.metrics.table import metric_of
 from labctl.base.units import Unit
 

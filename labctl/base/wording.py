@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from labctl.base.latencies import CLOSED, LARGEST
-from labctl.base.metrics.model import name_in_words
+from labctl.base.metrics.row import name_in_words
 from labctl.base.metrics.table import metric_of
 from labctl.base.units import Unit
 

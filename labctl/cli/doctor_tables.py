@@ -11,7 +11,7 @@ from rich.text import Text
 
 from labctl.base.hostfacts import EVERYTHING, Rests
 from labctl.base.wording import counted, metric_title, printable
-from labctl.host.doctor.model import Finding, Status
+from labctl.host.doctor.check import Finding, Status
 from labctl.host.doctor.since import difference
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ def price(context: click.Context, as_json: bool) -> None:
         prices_json = [asdict(item) for item in prices]
         print_json({"schema": SCHEMA, "at": at, "prices": prices_json})
     else:
-        from labctl.report.exit_prices import price_table
+        from labctl.report.price_list import price_table
 
         console().print(price_table(prices))
         click.echo("Kept: reports of later runs on this host use it.", err=True)
@@ -62,14 +62,14 @@ def measured(tell: Callable[[str], None]) -> list[Price]:
     from labctl.collect.counters.host_cpus import measured_tsc_hz
     from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
     from labctl.host.topology import read_topology
-    from labctl.run.commands import exit_prices
+    from labctl.run.commands import measure_exits
 
     cpuinfo = Path("/proc/cpuinfo").read_text()
-    which = exit_prices.vendor(cpuinfo)
+    which = measure_exits.vendor(cpuinfo)
     topology = read_topology()
     cpu = min(pin_plan(topology, default_vcpus(topology), 0).vcpu_cpus)
     rate = tsc_hz(cpuinfo) or measured_tsc_hz(cpu)
-    alone, *found = exit_prices.measure(exit_prices.kinds_of(which), cpu, tell)
+    alone, *found = measure_exits.measure(measure_exits.kinds_of(which), cpu, tell)
     return [
         exit_price.price(
             item.kind.name,

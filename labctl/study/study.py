@@ -17,7 +17,7 @@ from labctl.base.yamlfile import nearest
 from labctl.store.jsonfile import canonical
 from labctl.store.records.plan_record import PublishedSource
 from labctl.study.combine import with_combinations
-from labctl.study.published import read_published
+from labctl.study.published_file import read_published
 from labctl.study.studyfile import CONDITIONS, Parameter, Program, StudyFile, read_study_file
 from labctl.study.tunings import tuning_names
 

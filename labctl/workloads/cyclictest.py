@@ -15,7 +15,8 @@ from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import open_loop
 from labctl.workloads.histogram import Bin, histogram, latency_readings
-from labctl.workloads.model import (
+from labctl.workloads.open_loop import MICROSECOND_S, Thread
+from labctl.workloads.workload import (
     IntegerParameter,
     Parameter,
     Parameters,
@@ -23,7 +24,6 @@ from labctl.workloads.model import (
     WorkloadBase,
     integer,
 )
-from labctl.workloads.open_loop import MICROSECOND_S, Thread
 
 BINARY = "/usr/bin/cyclictest"
 OUTPUT = "cyclictest.json"

@@ -11,8 +11,8 @@ from labctl.base.jsontext import parse_json
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads.histogram import Bin, histogram, latency_readings
-from labctl.workloads.model import Setting
 from labctl.workloads.windows import WANTED, Window, batch_errors
+from labctl.workloads.workload import Setting
 
 BINARY = "/usr/bin/fio"
 OUTPUT = "fio.json"

@@ -10,7 +10,7 @@ from labctl.base.errors import BrokenError
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import fio
-from labctl.workloads.model import (
+from labctl.workloads.workload import (
     ChoiceParameter,
     IntegerParameter,
     Parameters,

@@ -11,7 +11,8 @@ from labctl.base.errors import BrokenError
 from labctl.base.jsontext import parse_json
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import (
+from labctl.workloads.windows import WANTED, Window, batch_errors
+from labctl.workloads.workload import (
     ChoiceParameter,
     IntegerParameter,
     Parameter,
@@ -21,7 +22,6 @@ from labctl.workloads.model import (
     WorkloadBase,
     peer_of,
 )
-from labctl.workloads.windows import WANTED, Window, batch_errors
 
 BINARY = "/usr/bin/iperf3"
 STDOUT = "stdout.txt"

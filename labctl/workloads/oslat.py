@@ -11,7 +11,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.jsontext import parse_json
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import IntegerParameter, Setting, Watcher, integer
+from labctl.workloads.workload import IntegerParameter, Setting, Watcher, integer
 
 BINARY = "/usr/bin/oslat"
 OUTPUT = "oslat.json"

@@ -10,7 +10,7 @@ from labctl.base.errors import BrokenError
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import rtla
-from labctl.workloads.model import Setting, Watcher
+from labctl.workloads.workload import Setting, Watcher
 
 THRESHOLD_US = 5
 """Shortest interruption that counts as noise: the tracer's own default, set explicitly to be the

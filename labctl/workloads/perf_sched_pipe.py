@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from labctl.workloads.model import ChoiceParameter, IntegerParameter, Setting
 from labctl.workloads.repeated import SHELL, Repeated
 from labctl.workloads.windows import Window
+from labctl.workloads.workload import ChoiceParameter, IntegerParameter, Setting
 
 BINARY = "/usr/bin/perf"
 

@@ -12,14 +12,14 @@ from labctl.base.errors import UsageError
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads import sysbench
-from labctl.workloads.model import (
+from labctl.workloads.repeated import SHELL
+from labctl.workloads.workload import (
     IntegerParameter,
     Parameters,
     Setting,
     WorkloadBase,
     integer,
 )
-from labctl.workloads.repeated import SHELL
 
 SCRIPT = "random_access.lua"
 ACCESSES = 65_536

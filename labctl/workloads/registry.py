@@ -11,7 +11,6 @@ from labctl.workloads.fio_fsync import FIO_FSYNC
 from labctl.workloads.fio_random import FIO_RANDOM
 from labctl.workloads.hackbench import HACKBENCH
 from labctl.workloads.iperf3 import IPERF3
-from labctl.workloads.model import Workload
 from labctl.workloads.oslat import OSLAT
 from labctl.workloads.osnoise import OSNOISE
 from labctl.workloads.perf_sched_pipe import PERF_SCHED_PIPE
@@ -21,6 +20,7 @@ from labctl.workloads.stress_ng import STRESS_NG_FORK, STRESS_NG_MMAP
 from labctl.workloads.sysbench_cpu import SYSBENCH_CPU
 from labctl.workloads.sysbench_memory import SYSBENCH_MEMORY
 from labctl.workloads.timerlat import TIMERLAT
+from labctl.workloads.workload import Workload
 
 
 def checkers() -> Mapping[str, Workload]:

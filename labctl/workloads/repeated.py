@@ -10,8 +10,8 @@ from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import Setting, WorkloadBase
 from labctl.workloads.windows import Window, batch_errors
+from labctl.workloads.workload import Setting, WorkloadBase
 
 SHELL = "/usr/bin/dash"
 STDOUT = "stdout.txt"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.workloads.histogram import Bin, Histogram, histogram
-from labctl.workloads.model import IntegerParameter, Setting
+from labctl.workloads.workload import IntegerParameter, Setting
 
 BINARY = "/usr/bin/rtla"
 STDOUT = "stdout.txt"

@@ -12,7 +12,7 @@ from labctl.base.errors import BrokenError
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.histogram import Bin, histogram, latency_readings
-from labctl.workloads.model import (
+from labctl.workloads.workload import (
     ChoiceParameter,
     IntegerParameter,
     Parameter,

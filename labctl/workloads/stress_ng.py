@@ -11,7 +11,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.yamltext import parse_yaml
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import IntegerParameter, Setting, WorkloadBase
+from labctl.workloads.workload import IntegerParameter, Setting, WorkloadBase
 
 BINARY = "/usr/bin/stress-ng"
 OUTPUT = "stress-ng.yaml"

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from labctl.base.command import Command
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import (
+from labctl.workloads.sysbench import BINARY, EACH_WINDOW, STDOUT, number, readings
+from labctl.workloads.workload import (
     IntegerParameter,
     Parameter,
     Setting,
     WorkloadBase,
     integer,
 )
-from labctl.workloads.sysbench import BINARY, EACH_WINDOW, STDOUT, number, readings
 
 # Events of the first warm-up window, before the machine's rate is known: what an emulated guest
 # does per second and thread. A faster machine only gets a shorter first window.

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from labctl.base.command import Command
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import (
+from labctl.workloads.sysbench import BINARY, EACH_WINDOW, STDOUT, event_rate, readings
+from labctl.workloads.workload import (
     ChoiceParameter,
     IntegerParameter,
     Parameter,
@@ -18,7 +19,6 @@ from labctl.workloads.model import (
     WorkloadBase,
     integer,
 )
-from labctl.workloads.sysbench import BINARY, EACH_WINDOW, STDOUT, event_rate, readings
 
 # Blocks of 16 MiB per second and thread before the machine's rate is known: what an emulated guest
 # does. A faster machine only gets a shorter first window.

@@ -12,7 +12,7 @@ from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import open_loop, rtla
 from labctl.workloads.histogram import latency_readings
-from labctl.workloads.model import IntegerParameter, Parameters, Setting, Watcher
+from labctl.workloads.workload import IntegerParameter, Parameters, Setting, Watcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ def test_without_kvm_there_is_no_price_list_and_the_reason(
 _WAITS = """
 import sys
 from pathlib import Path
-from labctl.run.commands.exit_prices import NOTHING, _assembled, _cpu_model, _Guest
+from labctl.run.commands.measure_exits import NOTHING, _assembled, _cpu_model, _Guest
 folder = Path(sys.argv[1])
 program = _assembled(folder)
 model = _cpu_model(folder, program)

@@ -22,7 +22,7 @@ from labctl.guest.recipe import load_recipe
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder
 from labctl.study.plan import make_plan
-from labctl.study.published import read_published
+from labctl.study.published_file import read_published
 from labctl.study.study import load_study
 from labctl.study.tunings import load_tuning, load_tunings
 from labctl.workloads.registry import checkers

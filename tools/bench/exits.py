@@ -30,7 +30,7 @@ from labctl.collect.traces.recorded_events import kvm_events
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.host.lock import host_locked
 from labctl.host.topology import read_topology
-from labctl.run.commands.exit_prices import KINDS, ExitingGuest, exiting
+from labctl.run.commands.measure_exits import KINDS, ExitingGuest, exiting
 from labctl.study.williams import block_order
 from labctl.trace.perf.perfdata import read_trace
 from labctl.trace.tracepoints import ENTRY, EXIT, TO_QEMU

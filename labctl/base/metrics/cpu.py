@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labctl.base.metrics.model import Column, Metric, Page, Table
+from labctl.base.metrics.row import Column, Metric, Page, Table
 from labctl.base.units import Better, Unit
 
 _MISSES = "misses ÷ operations"

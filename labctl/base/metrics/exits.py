@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labctl.base.metrics.model import Column, Counts, Metric, Page, Table, Zero
+from labctl.base.metrics.row import Column, Counts, Metric, Page, Table, Zero
 from labctl.base.units import Better, Unit
 
 EXITS = (

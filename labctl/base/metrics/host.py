@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labctl.base.metrics.model import Metric, Page, Table, Zero
+from labctl.base.metrics.row import Metric, Page, Table, Zero
 from labctl.base.units import Better, Unit
 
 HOST = (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from labctl.base.metrics.cpu import CPU, PER_OPERATION
 from labctl.base.metrics.exits import EXITS, REASONS
 from labctl.base.metrics.host import HOST
-from labctl.base.metrics.model import ANY, Column, Metric, Page, Table
+from labctl.base.metrics.row import ANY, Column, Metric, Page, Table
 from labctl.base.metrics.scheduler import GUEST_SCHEDULER, HOST_SCHEDULER
 from labctl.base.metrics.workload import NEIGHBOUR, WORKLOAD
 

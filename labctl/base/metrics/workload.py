@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labctl.base.latencies import CLOSED, LARGEST, OPEN, OPEN_MEAN
-from labctl.base.metrics.model import ANY, Column, Counts, Metric, Page
+from labctl.base.metrics.row import ANY, Column, Counts, Metric, Page
 from labctl.base.units import Better, Unit
 
 _CLOSED_LOOP = (

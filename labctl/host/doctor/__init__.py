@@ -21,7 +21,7 @@ from labctl.host.doctor import (
     tuned,
     virtualization,
 )
-from labctl.host.doctor.model import Check, Finding, Scope
+from labctl.host.doctor.check import Check, Finding, Scope
 from labctl.host.doctor.reader import Reader
 
 CHECKS: tuple[Check[Scope], ...] = (

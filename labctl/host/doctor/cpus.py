@@ -6,7 +6,7 @@ import re
 
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.latency_qos import DEVICE, NO_LIMIT_US, limit_us
-from labctl.host.doctor.model import Check, Result, Scope, fine, some, unknown, warn
+from labctl.host.doctor.check import Check, Result, Scope, fine, some, unknown, warn
 from labctl.host.doctor.reader import Reader
 
 GROUP = "CPUs"

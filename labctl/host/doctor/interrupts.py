@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.host.doctor.model import Check, Result, Scope, fine, some, unknown, warn
+from labctl.host.doctor.check import Check, Result, Scope, fine, some, unknown, warn
 from labctl.host.doctor.reader import Reader
 
 GROUP = "interrupts"

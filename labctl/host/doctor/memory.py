@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 
-from labctl.host.doctor.model import (
+from labctl.host.doctor.check import (
     MIB,
     Check,
     Result,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labctl.host.doctor.model import Check, Result, Scope, fine, some, warn
+from labctl.host.doctor.check import Check, Result, Scope, fine, some, warn
 from labctl.host.doctor.reader import Reader
 
 GROUP = "network"

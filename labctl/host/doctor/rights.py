@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labctl.host import cgroups
-from labctl.host.doctor.model import Check, Result, Scope, block, fine, unknown, warn
+from labctl.host.doctor.check import Check, Result, Scope, block, fine, unknown, warn
 from labctl.host.doctor.reader import Reader
 
 GROUP = "rights"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labctl.base.tuning import Tuning
 from labctl.host import cgroups
-from labctl.host.doctor.model import Check, Result, Scope, block, fine, some, unknown, warn
+from labctl.host.doctor.check import Check, Result, Scope, block, fine, some, unknown, warn
 from labctl.host.doctor.reader import Reader
 from labctl.host.topology import read_rt_runtime_us
 

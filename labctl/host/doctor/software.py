@@ -8,7 +8,7 @@ from pathlib import Path
 
 from labctl.base.tuning import Requires
 from labctl.base.versions import is_older
-from labctl.host.doctor.model import Check, Result, Scope, block, fine, some, unknown, warn
+from labctl.host.doctor.check import Check, Result, Scope, block, fine, some, unknown, warn
 from labctl.host.doctor.reader import Reader
 from labctl.host.facts import QEMU, libvirt_version
 from labctl.host.kernel_config import config_value, read_config

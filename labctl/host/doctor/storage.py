@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labctl.host.doctor.model import Check, Result, Scope, block, fine, size, unknown, warn
+from labctl.host.doctor.check import Check, Result, Scope, block, fine, size, unknown, warn
 from labctl.host.doctor.reader import Reader
 from labctl.host.settings.tunables import selected
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from labctl.base.errors import HostError
-from labctl.host.doctor.model import Check, Result, Scope, fine, some, unknown, warn
+from labctl.host.doctor.check import Check, Result, Scope, fine, some, unknown, warn
 from labctl.host.doctor.reader import Reader
 from labctl.host.settings.tunables import selected
 from labctl.host.settings.tuned_profile import read_profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from labctl.base.errors import LabctlError
-from labctl.host.doctor.model import Check, Result, Scope, fine, unknown, warn
+from labctl.host.doctor.check import Check, Result, Scope, fine, unknown, warn
 from labctl.host.doctor.reader import Access, Reader
 
 GROUP = "virtualization"

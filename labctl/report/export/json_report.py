@@ -26,8 +26,8 @@ from labctl.analysis.model import (
 )
 from labctl.analysis.view import View
 from labctl.base.jsontext import without_controls
-from labctl.report.exit_prices import predicted_json
-from labctl.report.published import published_json
+from labctl.report.price_list import predicted_json
+from labctl.report.published_parts import published_json
 from labctl.store.run_folder import LoadedRun
 
 SCHEMA = 3

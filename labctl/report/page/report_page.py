@@ -16,7 +16,7 @@ from labctl.report.page.hashed import hashed
 from labctl.report.page.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.page.pinmap import pin_maps
 from labctl.report.page.scenario_page import Section, ShownChange, change, room_for, section
-from labctl.report.published import published_part
+from labctl.report.published_parts import published_part
 from labctl.report.templating import template
 from labctl.store.run_folder import LoadedRun
 

@@ -10,14 +10,14 @@ from labctl.analysis.model import Comparison, Diagnostic, Level
 from labctl.analysis.side_costs import Price, side_costs_of
 from labctl.analysis.view import View
 from labctl.analysis.words import effect_text, interval_text
-from labctl.base.metrics.model import Page
+from labctl.base.metrics.row import Page
 from labctl.base.metrics.table import beginnings
 from labctl.base.wording import quantity, share
 from labctl.report import sentences
-from labctl.report.exit_prices import Predictions, predictions
 from labctl.report.page.dots import Invalid
 from labctl.report.page.forest import native_reference
 from labctl.report.page.pictures import Drawing, Sight, drawings
+from labctl.report.price_list import Predictions, predictions
 from labctl.store.samples import labels_of
 
 _ALWAYS = beginnings(Page.LARGEST)

@@ -20,9 +20,9 @@ from labctl.analysis.words import effect_text, few, interval_text
 from labctl.base.levels import Level
 from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
 from labctl.report import sentences
-from labctl.report.exit_prices import prediction_table, predictions
 from labctl.report.parts import bare_table, marked, skipped_table, small, text
-from labctl.report.published import published_table
+from labctl.report.price_list import prediction_table, predictions
+from labctl.report.published_parts import published_table
 from labctl.store.run_folder import LoadedRun
 from labctl.trace import files
 

@@ -15,8 +15,8 @@ from labctl.collect.counters.perf_attached import perf_attached
 from labctl.collect.counters.perf_stat import countable
 from labctl.collect.counters.perf_stat_text import counts, read_counters, totals
 from labctl.study.study import StudyWorkload
-from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
+from labctl.workloads.workload import Setting
 
 _COUNTING_S = 180.0
 """Timeout of one run under callgrind, some fifty times slower, in an emulated guest."""

@@ -22,7 +22,7 @@ from labctl.base.wording import counted
 from labctl.collect.traces.guest_recorder import LIMIT_MIB as GUEST_MIB
 from labctl.collect.traces.perf_record import LIMIT_MIB as HOST_MIB
 from labctl.collect.traces.perf_record import NO_ROOM
-from labctl.host.doctor.model import MIB, size
+from labctl.host.doctor.check import MIB, size
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import RunFolder
 from labctl.study.plan import Plan

@@ -10,7 +10,7 @@ from labctl.base.levels import Level
 from labctl.base.paths import StatePaths, host_lock, results_folder
 from labctl.host import doctor
 from labctl.host.doctor.activity import observe
-from labctl.host.doctor.model import MIB, Finding, Status
+from labctl.host.doctor.check import MIB, Finding, Status
 from labctl.host.doctor.reader import Reader
 from labctl.run.commands.study_checks import Asked, TuningState, check_study
 from labctl.run.commands.tuning_states import fit_here, tunings_of

@@ -21,8 +21,8 @@ from labctl.run.guests.leftovers import alone
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.planner import plan_sweep
 from labctl.study.study import Overrides
-from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
+from labctl.workloads.workload import Setting
 
 _LOOK_S = "2"
 """Time for which each tool looks."""

@@ -10,7 +10,7 @@ from labctl.collect.threads import host_threads
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.workloads.model import Workload
+from labctl.workloads.workload import Workload
 
 _LABCTL_CPU = "host_cpu{thread=labctl}"
 

@@ -12,7 +12,7 @@ from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
 from labctl.domain.pinning.pin_plan import PinPlan
-from labctl.host.doctor.model import (
+from labctl.host.doctor.check import (
     MIB,
     Check,
     Finding,

@@ -17,7 +17,7 @@ from labctl.collect.collector import ThreadRef
 from labctl.host.native import in_tree
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.threads import tree_threads
-from labctl.workloads.model import Parameters, Peer, Workload
+from labctl.workloads.workload import Parameters, Peer, Workload
 
 ROLE = "peer"
 RAW = "peer.txt"

@@ -16,8 +16,8 @@ from labctl.run.trials.proof import Proof
 from labctl.run.trials.warmup import WINDOW_S
 from labctl.study.plan import Plan
 from labctl.workloads.failures import last_words
-from labctl.workloads.model import Setting
 from labctl.workloads.registry import workload
+from labctl.workloads.workload import Setting
 
 
 class PostBootSetup:

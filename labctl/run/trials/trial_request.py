@@ -8,7 +8,7 @@ from labctl.base.levels import Level
 from labctl.collect.collector import Calibration, uncalibrated
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.study.study import Limits, StudyWorkload
-from labctl.workloads.model import Workload
+from labctl.workloads.workload import Workload
 
 SLACK_S = 60.0
 """Beyond its duration, what a workload may take to start and to write its report."""

@@ -27,7 +27,7 @@ from labctl.run.guests.bench import Bench
 from labctl.run.trials.parse import believable
 from labctl.run.trials.trial_request import SLACK_S, TrialRequest
 from labctl.workloads.failures import last_words
-from labctl.workloads.model import Setting, Workload
+from labctl.workloads.workload import Setting, Workload
 
 WINDOW_S = 0.1
 """Length of a warm-up window."""

@@ -17,7 +17,7 @@ from labctl.run.trials.peer import RunningPeer
 from labctl.run.trials.trial_request import SLACK_S, TrialRequest
 from labctl.run.trials.trial_target import target_of, with_command
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import Setting, Workload
+from labctl.workloads.workload import Setting, Workload
 
 
 def setting_of(lab: Lab, bench: Bench, request: TrialRequest) -> Setting:

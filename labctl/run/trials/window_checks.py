@@ -31,7 +31,7 @@ from labctl.domain.asked import (
 from labctl.domain.readback import row_states, workload_states
 from labctl.run.guests.bench import Bench
 from labctl.store.trial import TrialFolder
-from labctl.workloads.model import Workload
+from labctl.workloads.workload import Workload
 
 RAW = "threads.json"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import labctl
-from labctl.base.metrics.model import ANY, Column
+from labctl.base.metrics.row import ANY, Column
 from labctl.base.metrics.table import METRICS, beside_primary, metric_of
 from labctl.base.units import Better, Unit
 from labctl.base.wording import metric_title

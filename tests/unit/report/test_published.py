@@ -12,7 +12,7 @@ from rich.console import Console
 from labctl.analysis.judge import judge
 from labctl.report.export.json_report import report_json
 from labctl.report.page.report_page import page
-from labctl.report.published import CAUTION
+from labctl.report.published_parts import CAUTION
 from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_plan

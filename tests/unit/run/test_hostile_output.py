@@ -26,9 +26,9 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.timeline.nested import timeline_of_files
 from labctl.trace.timeline.recordings import Traces
-from labctl.workloads.model import Setting
 from labctl.workloads.registry import checkers, workload
 from labctl.workloads.repeated import Repeated
+from labctl.workloads.workload import Setting
 
 UNIT = Path(__file__).parents[1]
 OUTPUTS = UNIT / "workloads" / "fixtures"

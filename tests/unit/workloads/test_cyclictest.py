@@ -7,7 +7,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.workloads.cyclictest import CYCLICTEST
-from labctl.workloads.model import Setting
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 ONE = "cyclictest-2.40-1-thread.json"

@@ -7,7 +7,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.workloads.fio_fsync import FIO_FSYNC
-from labctl.workloads.model import Setting
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 NATIVE = "fio-3.33-fdatasync.json"

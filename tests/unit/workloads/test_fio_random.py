@@ -8,7 +8,7 @@ import pytest
 from labctl.base.errors import BrokenError, UsageError
 from labctl.workloads.fio import LOG, latency_bin
 from labctl.workloads.fio_random import FIO_RANDOM
-from labctl.workloads.model import Setting
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 READ = "fio-3.33-randread.json"

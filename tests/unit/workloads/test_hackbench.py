@@ -4,7 +4,7 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.workloads.hackbench import HACKBENCH
-from labctl.workloads.model import Setting
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import recorded, trial, values
 
 GUEST = "hackbench-2.40-tcg-guest.txt"

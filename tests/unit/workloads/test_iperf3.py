@@ -7,7 +7,7 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.workloads.iperf3 import IPERF3, PORT
-from labctl.workloads.model import Setting
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import recorded, trial, values
 
 NATIVE = "iperf3-3.12-native.json"

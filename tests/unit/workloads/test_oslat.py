@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.model import Setting
 from labctl.workloads.oslat import OSLAT
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import recorded, trial, values
 
 NATIVE = "oslat-2.40-native.json"

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.model import Setting
 from labctl.workloads.perf_sched_pipe import PERF_SCHED_PIPE
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import recorded, trial, values
 
 NATIVE = "perf-6.1-sched-pipe.txt"

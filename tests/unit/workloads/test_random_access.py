@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.workloads.model import Setting
 from labctl.workloads.random_access import RANDOM_ACCESS, thread_mib
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import recorded, trial, values
 
 NATIVE = "sysbench-1.0.20-random-access.txt"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.model import Setting, Workload
 from labctl.workloads.osnoise import OSNOISE
 from labctl.workloads.timerlat import TIMERLAT
+from labctl.workloads.workload import Setting, Workload
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 LATENCY = "rtla-6.1-timerlat-rt-tcg-guest.txt"

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.workloads.model import Setting
 from labctl.workloads.sockperf import PORT, SOCKPERF
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 GUEST = "sockperf-3.7-ping-pong-tcg.csv"

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.model import Setting
 from labctl.workloads.stress_ng import STRESS_NG_FORK, STRESS_NG_MMAP, StressNg
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import recorded, trial, values
 
 FORK = "stress-ng-0.15.06-fork-tcg-guest.yaml"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.workloads.model import Setting
 from labctl.workloads.sysbench_cpu import SYSBENCH_CPU
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 ONE = "sysbench-1.0.20-1-thread.txt"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.model import Setting
 from labctl.workloads.sysbench_memory import SYSBENCH_MEMORY
+from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 SMALL = "sysbench-1.0.20-memory-1-mib.txt"

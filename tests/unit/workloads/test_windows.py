@@ -10,12 +10,12 @@ from statistics import fmean, stdev
 import pytest
 
 from labctl.workloads.fio_random import FIO_RANDOM
-from labctl.workloads.model import Setting, Workload
 from labctl.workloads.perf_sched_pipe import PERF_SCHED_PIPE
 from labctl.workloads.random_access import RANDOM_ACCESS
 from labctl.workloads.sysbench_cpu import SYSBENCH_CPU
 from labctl.workloads.sysbench_memory import SYSBENCH_MEMORY
 from labctl.workloads.windows import Window, batch_errors
+from labctl.workloads.workload import Setting, Workload
 from tests.unit.workloads.trials import recorded, trial, values
 
 

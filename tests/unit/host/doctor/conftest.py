@@ -13,7 +13,7 @@ from labctl.base.tuning import Kind, Tuning
 from labctl.host.accelerator import Accelerator
 from labctl.host.doctor import CHECKS
 from labctl.host.doctor.activity import Activity
-from labctl.host.doctor.model import Finding, Scope
+from labctl.host.doctor.check import Finding, Scope
 from labctl.host.doctor.reader import Output, Reader
 
 QUIET = Activity(

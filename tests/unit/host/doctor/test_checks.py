@@ -12,7 +12,7 @@ from labctl.base.errors import HostError
 from labctl.base.tuning import Disk, Memory, Policy, Sched
 from labctl.host.accelerator import Accelerator
 from labctl.host.doctor import CHECKS
-from labctl.host.doctor.model import Status
+from labctl.host.doctor.check import Status
 from labctl.host.doctor.reader import Output
 
 from .conftest import FakeHost, tuning

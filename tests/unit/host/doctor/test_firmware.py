@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.host.doctor.model import Status
+from labctl.host.doctor.check import Status
 from labctl.host.doctor.reader import Output
 
 from .conftest import FakeHost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labctl.base.tuning import Requires
-from labctl.host.doctor.model import Status
+from labctl.host.doctor.check import Status
 from labctl.host.doctor.reader import Reader
 from tests.unit.host.doctor.conftest import FakeHost, tuning
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from labctl.host.doctor.model import Status
+from labctl.host.doctor.check import Status
 from tests.unit.host.doctor.conftest import FakeHost
 
 # After tuned 2.20's throughput-performance and virtual-host.
