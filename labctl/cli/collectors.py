@@ -128,7 +128,7 @@ def _refuse_alone(context: click.Context) -> None:
 
 
 def _listed(places: StatePaths, accel: Requested, study: str) -> list[dict[str, Any]]:
-    from labctl.run.collectors.catalogue import tried
+    from labctl.run.collectors.works_here import tried
 
     found = tried(places, accel, study)
     return [

@@ -12,7 +12,6 @@ from labctl.collect.collector import Here
 from labctl.domain.session import Session
 from labctl.guest.images import find
 from labctl.host import preflight
-from labctl.run.collectors.catalogue import lacking, without_clocks
 from labctl.run.collectors.trace_room import (
     Forecast,
     Window,
@@ -22,6 +21,7 @@ from labctl.run.collectors.trace_room import (
     traced_bytes,
 )
 from labctl.run.collectors.trace_room import warning as little_room
+from labctl.run.collectors.works_here import lacking, without_clocks
 from labctl.run.guests.lab import DOMAIN_NAMES
 from labctl.run.planning.needs_root import why_root
 from labctl.run.planning.planned import Planned, SweepRequest, has_peers
