@@ -27,10 +27,12 @@ from labctl.base.stopping import Looks
 from labctl.base.units import Better, Unit
 from labctl.base.wording import counted, quantity
 from labctl.store.run_folder import LoadedRun
+from labctl.trace.problems import SIZE_LIMIT
 
 _FEW_SKIPPED = 3
-_ALWAYS_TRACED = "lost_events"
-"""Metrics that each host trace yields, if only as a count of what it lacks."""
+_ALWAYS_TRACED, _ALWAYS_TRACED_INSIDE = "lost_events", "lost_events{of=guest}"
+"""Metrics that each trace of a host, and of a guest, yields, if only as a count of what it
+lacks."""
 
 LATENCY_LIMIT = "cpu_latency_limit"
 """The metric that has a value where somebody limits it."""
@@ -193,6 +195,17 @@ def _collecting(run: LoadedRun, cells: Cells) -> Iterator[str]:
                 f"Of {trials} there is no trace of the host, and what tracing disturbs may not be "
                 f"in their numbers: {missing.reason}"
             )
+    full = sum(
+        missing.trials
+        for missing in cells.missing
+        if missing.metric == _ALWAYS_TRACED_INSIDE and SIZE_LIMIT in missing.reason
+    )
+    if full:
+        yield (
+            f"In {counted(full, 'trial')} the guest's own recording met its {SIZE_LIMIT} before "
+            "the measured window ended: of what it would tell there are no figures. Shorter "
+            "windows fit."
+        )
 
 
 def _kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:

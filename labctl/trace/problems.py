@@ -11,6 +11,9 @@ from labctl.trace import files
 HOST_TRACE, GUEST_TRACE, EXITS = "host_trace", "guest_trace", "exits"
 """Collectors, as the file names them."""
 
+SIZE_LIMIT = "size limit"
+"""Words of every sentence on a recording that became too large, perf's own among them."""
+
 
 def note_problem(raw: TrialFolder, collector: str, sentence: str) -> None:
     """Put it beside what the trial's other collectors said."""

@@ -21,7 +21,7 @@ from labctl.collect.collector import Target
 from labctl.collect.traces.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
 from labctl.store.trial import TrialFolder
 from labctl.trace import clocks, files
-from labctl.trace.problems import GUEST_TRACE, note_problem
+from labctl.trace.problems import GUEST_TRACE, SIZE_LIMIT, note_problem
 from labctl.trace.tracepoints import (
     FORK,
     MIGRATE,
@@ -155,6 +155,9 @@ def _stop(channel: Channel, folder: TrialFolder) -> str | None:
     folder.write_raw(files.GUEST, b"".join(pieces))
     _run(channel, _STOP_S, "rm", "-r", FOLDER)
     if isinstance(ended, str):
+        if SIZE_LIMIT in ended:
+            # What perf says has a size that differs from trial to trial.
+            return f"the guest's recording met its {SIZE_LIMIT} of {LIMIT_MIB} MiB before the end"
         return f"perf in the guest ended before the trial: {ended}"
     return None
 

@@ -123,3 +123,29 @@ def test_trials_that_found_no_room_for_a_trace_are_counted_with_the_reason() -> 
     _, said = _said(replace(run, trials=trials))
     assert said.startswith("Of 3 trials there is no trace of the host")
     assert said.endswith("there was no room.")
+
+
+def test_trials_whose_guest_recorded_more_than_it_may_are_counted_in_the_report() -> None:
+    reasons = iter(
+        [
+            "the guest's recording met its size limit of 64 MiB before the end.",
+            "perf in the guest ended before the trial: perf size limit reached (65,540 KB).",
+            "there is no trace of the guest.",
+        ]
+    )
+    run = _run("trace")
+    trials = [
+        replace(
+            trial,
+            readings=(
+                *trial.readings,
+                Unavailable(metric="lost_events{of=guest}", reason=next(reasons, "no perf.")),
+            ),
+        )
+        for trial in run.trials
+    ]
+    said = list(_said(replace(run, trials=tuple(trials))))
+    assert [one for one in said if "size limit" in one] == [
+        "In 2 trials the guest's own recording met its size limit before the measured window "
+        "ended: of what it would tell there are no figures. Shorter windows fit."
+    ]
