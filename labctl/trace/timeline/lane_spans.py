@@ -26,6 +26,11 @@ class LaneSpans:
     state: NDArray[np.int8]
     key: NDArray[np.int64]
 
+    def filled(self) -> LaneSpans:
+        """Return those that last."""
+        kept = np.flatnonzero(self.start_ns < self.end_ns)
+        return LaneSpans(self.start_ns[kept], self.end_ns[kept], self.state[kept], self.key[kept])
+
     def within(self, start_ns: int, end_ns: int) -> LaneSpans:
         """Cut to a window, without empty spans, and with equal neighbours made one."""
         start, end = np.maximum(self.start_ns, start_ns), np.minimum(self.end_ns, end_ns)
@@ -58,7 +63,8 @@ class LaneSpans:
 
 
 def stacked(parts: Sequence[LaneSpans]) -> LaneSpans:
-    """Return spans that don't overlap, in order of time."""
+    """Return spans that don't overlap, in order of time, without those that are empty."""
+    parts = [part.filled() for part in parts]
     start = np.concatenate([part.start_ns for part in parts])
     order = np.argsort(start, kind="stable")
     return LaneSpans(

@@ -130,13 +130,14 @@ def woken(trace: Trace, tids: Sequence[int], *, by_timers: bool = False) -> Woke
     stays = Stays.of(switches, keys)
     is_whole = stays.is_whole(trace.gaps)
     asleep = np.flatnonzero(is_whole & (stays.what == SLEEPS))
-    tid, slept_ns, ran_ns = stays.tid[asleep], stays.start_ns[asleep], stays.end_ns[asleep]
+    tid = stays.tid[asleep].astype(np.int64)
+    slept_ns, ran_ns = stays.start_ns[asleep], stays.end_ns[asleep]
     slept, ran = keys.key(tid, slept_ns), keys.key(tid, ran_ns)
 
     told = _told(trace, keys)
     first = np.searchsorted(told.key, slept, "left")
     is_told = told.key[first] <= ran
-    woken_ns = np.where(is_told, told.time_ns[first], ran_ns)
+    woken_ns = np.where(is_told, keys.time_ns(told.key[first]), ran_ns)
     due_ns, timed = _due(trace, tid, woken_ns, told.cpu[first], slept_ns)
     timed &= is_told
 
@@ -149,7 +150,7 @@ def woken(trace: Trace, tids: Sequence[int], *, by_timers: bool = False) -> Woke
     is_known = is_told | inferred
     found = Wakeups(
         tid=tid,
-        cpu=stays.then_cpu[asleep],
+        cpu=stays.then_cpu[asleep].astype(np.int64),
         meant_ns=np.where(is_own, own_ns, np.where(timed, due_ns, woken_ns)),
         woken_ns=np.where(inferred, own_ns, woken_ns),
         ran_ns=ran_ns,
@@ -170,23 +171,26 @@ def woken(trace: Trace, tids: Sequence[int], *, by_timers: bool = False) -> Woke
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """Events that tell of wake-ups, in order of task and time, and one after all of them."""
+    """Hold events that tell of wake-ups, in order of task and time, and one after all of them."""
 
     key: NDArray[np.int64]
-    time_ns: Nanoseconds
-    cpu: Numbers
+    cpu: NDArray[np.int32]
 
 
 def _told(trace: Trace, keys: Keys) -> _Told:
-    """Whoever asks for a wake-up, and what answers: either may be all that there is."""
-    parts = [(np.array([_NEVER]), np.array([0]), np.array([-1]))]
+    """Return those of whoever asks for a wake-up, and of what answers: either may be all that there
+    is."""
+    found = [np.array([_NEVER])]
+    cpus = [np.array([-1], dtype=np.int32)]
     for events in (trace.events[name] for name in (WAKING, WAKEUP) if name in trace.events):
         own = np.flatnonzero(np.isin(events.fields["pid"], keys.things))
-        key = keys.key(events.fields["pid"][own], events.time_ns[own])
-        parts.append((key, events.time_ns[own], events.cpu[own]))
-    key, time_ns, cpu = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        found.append(keys.key(events.fields["pid"][own], events.time_ns[own]))
+        cpus.append(events.cpu[own])
+        del own
+    key = np.concatenate(found)
+    del found
     order = np.argsort(key, kind="stable")
-    return _Told(key[order], time_ns[order], cpu[order])
+    return _Told(key[order], np.concatenate(cpus)[order])
 
 
 def _due(
