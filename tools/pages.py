@@ -26,6 +26,7 @@ from labctl.store.samples import labels_of
 from labctl.workloads.registry import checkers
 
 ROOT = Path(__file__).parents[1]
+GLOSSARY = ROOT / "docs/glossary.md"
 
 _TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->\n)", re.DOTALL)
 _ARROWS = {Better.HIGHER: "↑", Better.LOWER: "↓", Better.NEITHER: "–"}
@@ -39,6 +40,20 @@ def page(name: str, text: str) -> str:
     if sorted(marked) != sorted(tables):
         raise ValueError(f"{name}: expected a mark for each of {list(tables)}, found {marked}")
     return _TABLE.sub(lambda mark: f"{mark[1]}{tables[mark[2]]()}{mark[3]}", text)
+
+
+def glossary(text: str) -> str:
+    """Return the glossary with an entry for each verdict, as its row has it, in alphabetical
+    order."""
+    head, *entries = re.split(r"^(?=\*\*)", text, flags=re.MULTILINE)
+    known = dict(entry.strip().split(": ", 1) for entry in entries)
+    known |= {f"**{one}**": one.row.means for one in Verdict}
+    return head + "\n".join(f"{term}: {known[term]}\n" for term in sorted(known, key=alphabetical))
+
+
+def alphabetical(term: str) -> str:
+    """Return what a term of the glossary is sorted by."""
+    return term.strip("*").casefold().replace("α", "alpha").replace("δ", "delta")
 
 
 def _exports() -> str:
@@ -180,3 +195,4 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
 if __name__ == "__main__":
     for name in PAGES:
         (ROOT / name).write_text(page(name, (ROOT / name).read_text()))
+    GLOSSARY.write_text(glossary(GLOSSARY.read_text()))
