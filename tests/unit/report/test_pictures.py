@@ -25,6 +25,7 @@ from labctl.report.page.report_page import page
 from labctl.report.page.stacks import exits, host_cpu, no_exits
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
+from tests.unit.records import run_of
 from tests.unit.report.conftest import INVALID, Judged
 from tests.unit.synthetic import synthetic_run
 
@@ -310,7 +311,7 @@ def test_a_core_shows_its_cpus_and_what_runs_on_each() -> None:
             ],
         }
     }
-    (plan,) = pin_maps(record)
+    (plan,) = pin_maps(run_of(record))
     assert plan.rows == (("CPU 8", "core 4", "vCPU 0"), ("CPU 9", "core 4", "free"))
     (group,) = plan.groups
     assert group.free == "10-11"
@@ -320,7 +321,7 @@ def test_a_core_shows_its_cpus_and_what_runs_on_each() -> None:
 
 def test_a_plan_of_an_older_run_shows_its_cpus() -> None:
     data = {"vcpus": {"0": 1}, "emulator": "0", "iothreads": {"1": "0"}, "online": "0-3"}
-    (plan,) = pin_maps({"pin_plan": {"picture": "", "data": data}})
+    (plan,) = pin_maps(run_of({"pin_plan": {"picture": "", "data": data}}))
     assert plan.rows == (("CPU 0", "", "emulator, iothread 1"), ("CPU 1", "", "vCPU 0"))
     assert plan.groups[0].free == "2-3"
 
@@ -328,13 +329,14 @@ def test_a_plan_of_an_older_run_shows_its_cpus() -> None:
 @pytest.mark.parametrize("list_", ["0-99999999999", "x", "9-1", 5, "0," * 5000])
 def test_a_cpu_list_that_is_none_harms_nothing(list_: object) -> None:
     data = {"vcpus": {"0": 1}, "emulator": list_, "online": list_}
-    (plan,) = pin_maps({"pin_plan": {"data": data}})
+    (plan,) = pin_maps(run_of({"pin_plan": {"data": data}}))
     assert plan.rows == (("CPU 1", "", "vCPU 0"),)
 
 
 def test_plans_of_other_strategies_follow() -> None:
     plan = {"picture": "x", "data": {"strategy": "compact"}}
-    names = [p.strategy for p in pin_maps({"pin_plan": plan, "pin_plans": {"spread": plan}})]
+    run = run_of({"pin_plan": plan, "pin_plans": {"spread": plan}})
+    names = [p.strategy for p in pin_maps(run)]
     assert names == ["compact", "spread"]
 
 
