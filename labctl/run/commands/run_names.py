@@ -42,6 +42,11 @@ _NAMES = (
     (rb"/(?:home|Users)/([^/\s\"'<>&;,:|()\[\]{}\\]{3,64})", USER),
     (rb"--domain[= ]'?([\w.+-]{3,100})", VM_NAME),
     (rb"(?m)^[ \t]*[0-9]{1,4}: ([\w.-]{3,15})(?:@[\w.-]+)?: <[A-Z]", INTERFACE),
+    (rb"(?m)^[ \t]*(?!cpu[0-9])([a-z][\w.-]{2,14}):(?:[ \t]+[0-9]+){16}[ \t]*$", INTERFACE),
+    (rb"/(?:class|virtual)/net/([\w.-]{3,15})", INTERFACE),
+    (rb"<target\b[^<>]{0,400}?\bdev=['\"]([\w.-]{3,15})['\"]", INTERFACE),
+    (rb"(?m)^([a-z_][\w.-]{2,31}):x:[1-9][0-9]{3,8}:", USER),
+    (rb"(?m)^[a-z_][\w.-]{2,31}:x:[1-9][0-9]{3,8}:[0-9]+:([^:,\n]{3,60})", USER),
     (rb"\bmaster ([\w.-]{3,15}) state ", INTERFACE),
     (rb"\b(?:br|bridge|ifname)=['\"]?([A-Za-z][\w.-]{2,14})(?![\w.-])", INTERFACE),
     (rb"<source\b[^<>]{0,400}?\bdev=['\"]([\w.-]{3,15})['\"]", INTERFACE),
@@ -103,7 +108,11 @@ def _domain_of(run: bytes) -> dict[str, str]:
     return {text: VM_NAME for text in texts if not (is_no_name(text) or is_digest(text))}
 
 
+_DISK = re.compile("(?:[svhf]d|xvd|nvme)[a-z0-9]*")
+"""What libvirt's XML calls a disk, where it calls an interface so, too."""
+
+
 def _is_usual(value: str, kind: str) -> bool:
-    if kind == INTERFACE and is_usual_interface(value):
+    if kind == INTERFACE and (is_usual_interface(value) or _DISK.fullmatch(value)):
         return True
     return _OWN_NAME.fullmatch(value) is not None

@@ -22,7 +22,7 @@ _VIRTUAL = rb"(?:525400|00163[eE]|005056|000[cC]29|080027|00155[dD])"
 _PUBLIC = re.compile(
     rb"(?:[\w-]+\.)*(?:kernel|qemu|libvirt|debian|freedesktop|perfetto|man7|arxiv|doi|sourceforge"
     rb"|fedoraproject|opensuse|gnu|python|rust-lang|linux-kvm|readthedocs|cpan)\.(?:org|io|net|dev)"
-    rb"|(?:[\w-]+\.)*(?:ubuntu|redhat|github|gitlab|intel|amd|arm|openssl|brendangregg)\.com"
+    rb"|(?:[\w-]+\.)*(?:ubuntu|redhat|intel|amd|arm|openssl|brendangregg)\.com"
     rb"|[\w.-]+\.invalid|localhost|127(?:\.[0-9]{1,3}){3}|\[::1\]"
 )
 """Hosts that everybody's sources and messages name."""
@@ -98,8 +98,10 @@ EARLY: Final = (
     Form(
         PATH,
         re.compile(
-            rb"(?<![0-9A-Za-z_])(?P<value>(?:[A-Za-z]:|\\{2,4}[\w.-]{2,63})"
+            rb"(?<![0-9A-Za-z_])(?P<value>[A-Za-z]:"
             rb"(?:\\{1,2}" + _PART + rb"(?: " + _PART + rb"){0,5}(?=\\)){1,30}\\{1,2}" + _PART
+            + rb"|(?<![^\s\"'=(,;<>\[])\\{2,4}[\w.-]{2,63}"
+            rb"(?:\\{1,2}" + _PART + rb"(?: " + _PART + rb"){0,5}(?=\\)){0,30}\\{1,2}" + _PART
             + rb"|[A-Z]:\\{1,2}[\w-]{2,100}\.\w{2,5}\b)"
         ),
     ),
@@ -116,6 +118,10 @@ LATE: Final = (
         re.compile(
             rb"(?<![0-9A-Za-z])(?P<value>(?:eui|naa|wwn|nvme)[.-](?:0x)?[0-9A-Fa-f]{10,64})"
         ),
+    ),
+    Form(
+        SERIAL,
+        re.compile(rb"(?<![0-9A-Za-z])(?P<value>iqn\.[0-9]{4}-[0-9]{2}\.[0-9A-Za-z.:_-]{3,220})"),
     ),
     Form(
         SERIAL,
