@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
+from labctl.analysis.gate.policy import LIMITS
 from labctl.store.run_folder import LoadedRun
 from tests.unit.cli.conftest import Labctl
 from tests.unit.records import run_of
@@ -122,6 +123,10 @@ def gate_of(labctl: Labctl, results: Path, run: str, rule: str, *words: str) -> 
     path.write_text(f"undecided: open\nrules:\n  - {{{rule}}}\n")
     said = labctl("gate", run, "--policy", str(path), *words)
     return said.code, said.out + said.err
+
+
+def test_each_limit_of_a_policy_has_a_rule_here() -> None:
+    assert {kind.partition(",")[0] for kind in KINDS} >= {*LIMITS, "facts"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,8 +12,11 @@ from lxml import html as lxml_html
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Added, MissingMetric, Role
 from labctl.analysis.verdict_table import VERDICTS, Verdict
+from labctl.analysis.view import View
 from labctl.analysis.words import interval_text
+from labctl.report.page.dots import invalid_attempts
 from labctl.report.page.files import write_page
+from labctl.report.page.pictures import PICTURES, Sight
 from labctl.report.page.report_page import page
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
@@ -146,6 +149,15 @@ def test_verdicts_are_told_apart_without_colour() -> None:
     assert len({row.symbol for row in VERDICTS.values()}) == len(VERDICTS) == len(Verdict)
 
 
+def _plots(judged: Judged) -> int:
+    view = View(*judged)
+    invalid = invalid_attempts(view)
+    sights = (
+        Sight(view=view, place=place, shown=view.tunings, invalid=invalid) for place in view.places
+    )
+    return sum(len(picture.draw(sight)) for sight in sights for picture in PICTURES)
+
+
 def test_each_picture_has_a_title_and_a_table_behind_it(judged: Judged, folder: RunFolder) -> None:
     document = rendered(judged, folder)
     pictures = document.xpath("//svg[not(ancestor::svg)]")
@@ -154,7 +166,7 @@ def test_each_picture_has_a_title_and_a_table_behind_it(judged: Judged, folder: 
         assert picture.get("role") == "img"
         assert picture.xpath("./title/text()")[0].strip()
     figures = document.xpath("//figure")
-    assert len(figures) == 2 * 4 + 1  # forest, host CPU, trials, latency; the pin plan
+    assert len(figures) == _plots(judged) + 1  # the pin plan
     for figure in figures:
         assert figure.getnext().tag == "details"
         assert figure.getnext().xpath(".//tbody/tr/th/text()")
