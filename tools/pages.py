@@ -24,6 +24,7 @@ from labctl.report.page.pictures import PICTURES
 from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS
 from labctl.store.samples import labels_of
 from labctl.workloads.registry import checkers
+from labctl.workloads.workload import IntegerParameter, Parameter
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs/glossary.md"
@@ -137,6 +138,22 @@ def _collectors() -> str:
     )
 
 
+def _parameters() -> str:
+    def values(of: Parameter) -> str:
+        if isinstance(of, IntegerParameter):
+            return f"{of.minimum:,} to {of.maximum:,}"
+        return ", ".join(f"`{choice}`" for choice in of.choices)
+
+    return _lines(
+        ("program", "parameter", "default", "values", ""),
+        (
+            (f"`{one.name}`", f"`{of.name}`", f"`{of.default}`", values(of), of.description)
+            for one in checkers().values()
+            for of in one.parameters
+        ),
+    )
+
+
 def _metrics(table: Table) -> str:
     """Return the rows of one table; keys that differ in nothing else share a line."""
     lines = [line for metric in METRICS for line in _metric(metric, table)]
@@ -188,7 +205,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "pictures": partial(_pictures, leads=False),
     },
     "docs/report-schema.md": {"exports": _exports, "verdicts": _verdicts},
-    "docs/workloads.md": {"workloads": _workloads},
+    "docs/workloads.md": {"workloads": _workloads, "parameters": _parameters},
 }
 
 

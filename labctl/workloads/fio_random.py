@@ -39,10 +39,15 @@ class FioRandom(WorkloadBase):
             name="engine",
             default="libaio",
             choices=("libaio", "io_uring", "psync"),
-            description="how requests are submitted",
+            description="how requests are submitted; 'psync' has one at a time",
         ),
         IntegerParameter(
-            name="iodepth", default=1, minimum=1, maximum=1024, description="requests in flight"
+            name="iodepth",
+            default=1,
+            minimum=1,
+            maximum=1024,
+            description="requests in flight; at 1 latency holds no waiting behind one's own "
+            "requests",
         ),
         IntegerParameter(
             name="fsync",
@@ -63,7 +68,7 @@ class FioRandom(WorkloadBase):
             default=1,
             minimum=1,
             maximum=2**31 - 2,
-            description="of the offsets: the same ones under every tuning",
+            description="of the offsets: every trial asks for the same ones, a warm-up for others",
         ),
     )
     binaries: tuple[str, ...] = (fio.BINARY,)

@@ -43,7 +43,11 @@ class Iperf3(WorkloadBase):
             description="whether the machine sends or the peer does",
         ),
         IntegerParameter(
-            name="streams", default=1, minimum=1, maximum=64, description="connections at once"
+            name="streams",
+            default=1,
+            minimum=1,
+            maximum=64,
+            description="connections at once; more than one is what several queues are for",
         ),
         IntegerParameter(
             name="length",

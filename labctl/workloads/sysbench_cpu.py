@@ -39,7 +39,8 @@ class SysbenchCpu(WorkloadBase):
             default=2000,
             minimum=10,
             maximum=1_000_000,
-            description="up to where one event looks for primes",
+            description="up to where one event looks for primes; the cost grows with its power of "
+            "1.5",
         ),
     )
     binaries: tuple[str, ...] = (BINARY,)
