@@ -7,31 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.base.held import open_regular
+from labctl.store.records.tolerant import Text
 
 RECORD, SAMPLES = "trial.json", "samples.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Digests:
     """Hold a trial's digests. `samples`: of samples.json, None where there was none. `raw`: of
     every other file but trial.json, by its path in the trial's folder."""
 
-    samples: str | None
-    raw: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"samples": self.samples, "raw": dict(self.raw)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Digests:
-        return cls(data.get("samples"), dict(data["raw"]))
+    samples: Text | None = None
+    raw: dict[str, Text]
 
     def changed_raw(self, now: Digests) -> list[str]:
         """Return the raw files that are changed, missing or new, in order."""
@@ -43,7 +36,7 @@ def digests_of(folder: Path) -> Digests:
     """Return the digests of the files as they are now. Raises BrokenError naming what can't be
     read, and what is no regular file, which no trial leaves."""
     found = {name: _digest(folder / name) for name in sorted(_names(folder))}
-    return Digests(found.pop(SAMPLES, None), found)
+    return Digests(samples=found.pop(SAMPLES, None), raw=found)
 
 
 def _names(folder: Path) -> Iterator[str]:

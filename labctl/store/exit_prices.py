@@ -38,7 +38,7 @@ class Price:
 
 
 class PriceList(Record):
-    """`at`: when they were measured."""
+    """Hold the prices of a host; `at`: when they were measured."""
 
     at: Text | None = None
     prices: tuple[Price, ...] = ()

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample, Unavailable
-from labctl.store.shapes import LARGEST, SAMPLE, fitting
+from labctl.store.records.tolerant import LARGEST, as_far_as_whole
+from labctl.store.samples import Reading, Sample, SampleRecord, Unavailable
 
 
 class Kind:
@@ -118,7 +118,7 @@ class Kinds:
             name = (item["metric"], item["unit"], item["better"], item["source"], *labels.items())
             kind = known.get(name)
             if kind is None:
-                if fitting(item, SAMPLE)[1]:
+                if as_far_as_whole(SampleRecord, item)[1]:
                     raise ValueError("no sample")
                 metric, unit, better, source = name[:4]
                 kind = self.kind(metric, unit, better, labels, source)

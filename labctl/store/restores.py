@@ -6,21 +6,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from labctl.base.errors import BrokenError
 from labctl.store.jsonfile import canonical, read_json, write_json
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
-from labctl.store.shapes import NUMBER, TEXT, Fields, Listed, fitting
+from labctl.store.records.tolerant import Number, Record, Text, as_far_as_whole
 
 HOST_CLASS = ("kernel_release", "qemu", "libvirt", "cpu_model", "cpu_flags", "microcode")
 """Host facts that a check holds for, beside labctl's version, the accelerator, the image and the
 guest's size."""
 
 
-_KEPT = {"key": TEXT, "margin": NUMBER, "run": TEXT}
-_CHECKS = Listed(Fields(_KEPT, frozenset(_KEPT)))
+class _Kept(Record):
+    key: Text
+    margin: Number
+    run: Text
 
 
 class Checked(NamedTuple):
@@ -41,7 +43,7 @@ def remember(
 ) -> None:
     """Keep what passed in the run of that name, and forget what failed in it: booting wins."""
     told = {_key(run, plan, check): check for check in checks if check.passed is not None}
-    kept = [entry for entry in _entries(file) if entry["key"] not in told]
+    kept = [entry.to_json() for entry in _entries(file) if entry.key not in told]
     for key, check in told.items():
         if check.passed:
             margin = plan.workloads[check.workload].margin
@@ -57,7 +59,7 @@ def shown(file: Path, run: RunRecord, plan: PlanRecord) -> list[dict[str, str]]:
 
     A check counts for margins that are no smaller than its own.
     """
-    known = {entry["key"]: entry for entry in _entries(file)}
+    known = {entry.key: entry for entry in _entries(file)}
     found = []
     for tuning, arm in plan.tunings.items():
         if arm.kind != "guest" or not arm.restore:
@@ -66,8 +68,8 @@ def shown(file: Path, run: RunRecord, plan: PlanRecord) -> list[dict[str, str]]:
             for condition in plan.conditions:
                 place = Checked(tuning, workload, condition, True)
                 entry = known.get(_key(run, plan, place))
-                if entry is not None and entry["margin"] <= (declared.margin or 0):
-                    words = place._asdict() | {"run": entry["run"]}
+                if entry is not None and entry.margin <= (declared.margin or 0):
+                    words = place._asdict() | {"run": entry.run}
                     del words["passed"]
                     found.append(words)
     return found
@@ -91,11 +93,12 @@ def _key(run: RunRecord, plan: PlanRecord, check: Checked) -> str:
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 
 
-def _entries(file: Path) -> list[dict[str, Any]]:
+def _entries(file: Path) -> list[_Kept]:
     """Return what is remembered; nothing where the file is gone or none of ours: it says less
     then."""
     try:
         content = read_json(file)
-        return list(fitting(content["checks"], _CHECKS)[0]) if content["schema"] == 1 else []
+        found = as_far_as_whole(list[_Kept], content["checks"])[0]
+        return found or [] if content["schema"] == 1 else []
     except (BrokenError, KeyError, TypeError, AttributeError):
         return []

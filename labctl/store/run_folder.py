@@ -257,7 +257,7 @@ class RunFolder:
             except BrokenError as error:
                 problems.append(f"trial {folder.path.name} is left out: {error.message}")
                 continue
-            if record.reparsed and (changed := record.reparsed["changed"]):
+            if record.reparsed and (changed := record.reparsed.changed):
                 problems.append(
                     f"trial {folder.path.name} was parsed anew from raw files that were changed "
                     f"after it ended: {', '.join(changed)}"

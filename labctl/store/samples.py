@@ -8,6 +8,7 @@ from typing import Any
 
 from labctl.base.metrics.table import metric_of
 from labctl.base.units import Better, Unit
+from labctl.store.records.tolerant import Number, Record, Text
 
 
 def sample_key(metric: str, labels: Mapping[str, str]) -> str:
@@ -107,3 +108,25 @@ class Unavailable:
 
 Reading = Sample | Unavailable
 """Result of a parser."""
+
+
+class SampleRecord(Record):
+    metric: Text
+    value: Number
+    unit: Text
+    better: Text
+    labels: dict[str, Text]
+    source: Text
+
+
+class AbsenceRecord(Record):
+    metric: Text
+    reason: Text
+
+
+class SamplesRecord(Record):
+    """Hold samples.json; a trial's reader takes it apart by hand (`Kinds.of_json`), since a run has
+    a million samples, and this way only to say what doesn't fit."""
+
+    samples: tuple[SampleRecord, ...]
+    unavailable: tuple[AbsenceRecord, ...]

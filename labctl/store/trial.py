@@ -5,25 +5,27 @@ them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from pydantic import ConfigDict, with_config
 
 from labctl.base.errors import BrokenError
 from labctl.base.held import open_regular
 from labctl.store.digests import Digests, digests_of
 from labctl.store.jsonfile import newer, read_json, read_json_and_digest, write_bytes, write_json
 from labctl.store.readings import Kinds, Readings
-from labctl.store.samples import Reading, Sample, Unavailable
-from labctl.store.shapes import SAMPLES, TRIAL, Shape, fitting
+from labctl.store.records.tolerant import Flag, Number, Text, Whole, adapter, as_far_as_whole
+from labctl.store.samples import Reading, Sample, SamplesRecord, Unavailable
+
+_ANEW = "'labctl run reparse RUN' makes it anew from the raw files."
+
 
 SCHEMA = 1
 """Version of trial.json and of samples.json. A reader refuses a newer one."""
-
-
-_ANEW = "'labctl run reparse RUN' makes it anew from the raw files."
 
 
 class TrialStatus(StrEnum):
@@ -32,80 +34,83 @@ class TrialStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reparsed:
+    """Tell when and by which labctl the samples were made anew. `changed`: raw files that were
+    others by then; `invalid`: the trial is so because they can't be parsed any more."""
+
+    at: Text
+    labctl: Text
+    changed: tuple[Text, ...]
+    invalid: Flag = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedactedTrial:
+    """Tell when and by which labctl a redacted copy was made, and which files were `changed` for it
+    and which `left_out`."""
+
+    at: Text
+    labctl: Text
+    changed: tuple[Text, ...]
+    left_out: tuple[Text, ...]
+
+
+@with_config(ConfigDict(extra="ignore", ser_json_inf_nan="constants"))
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
     """Hold what `trial.json` says. `cell` assigns each factor its level.
 
     Times: `measured_s` and `warmup_s` are what the workload took, `wall_s` all of the trial.
     """
 
-    number: int
-    attempt: int
-    block: int
-    boot: int
-    position: int
-    cell: Mapping[str, str]
+    number: Whole
+    attempt: Whole
+    block: Whole
+    boot: Whole
+    position: Whole
+    cell: dict[str, Text]
     status: TrialStatus
-    reasons: tuple[str, ...] = ()
-    measured_s: float = 0.0
-    warmup_s: float = 0.0
-    wall_s: float = 0.0
-    started_at: str = ""
-    restored: bool = False
-    parsed_with: Mapping[str, Any] = field(default_factory=dict)
+    reasons: tuple[Text, ...] = ()
+    measured_s: Number = 0.0
+    warmup_s: Number = 0.0
+    wall_s: Number = 0.0
+    started_at: Text = ""
+    restored: Flag = False
+    parsed_with: dict[str, Any] = field(default_factory=dict)
     """Input of parsing beside the raw files: workload, its parameters, the machine's kind."""
     digests: Digests | None = None
     """Digests of the trial's other files when it ended; None for a trial by an older labctl."""
-    reparsed: Mapping[str, Any] | None = None
-    """Record of a later parsing of the samples: when (`at`), by which labctl, and which raw files
-    had `changed` by then; `invalid`: the trial is so because they can't be parsed any more."""
-    redacted: Mapping[str, Any] | None = None
-    """Record of a redacted copy: when (`at`), by which labctl, which files were `changed` for it
-    and which `left_out`."""
+    reparsed: Reparsed | None = None
+    redacted: RedactedTrial | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "number": self.number,
-            "attempt": self.attempt,
-            "block": self.block,
-            "boot": self.boot,
-            "position": self.position,
-            "cell": dict(self.cell),
-            "status": str(self.status),
-            "reasons": list(self.reasons),
-            "measured_s": self.measured_s,
-            "warmup_s": self.warmup_s,
-            "wall_s": self.wall_s,
-            "started_at": self.started_at,
-            "restored": self.restored,
-            "parsed_with": dict(self.parsed_with),
-            # Left out where there is none: trials of older labctls hold no such key.
-            **({"digests": self.digests.to_json()} if self.digests else {}),
-            **({"reparsed": dict(self.reparsed)} if self.reparsed else {}),
-            **({"redacted": dict(self.redacted)} if self.redacted else {}),
-        }
+        """Return what trial.json holds."""
+        content = adapter(TrialRecord).dump_python(self, mode="json")
+        # Left out where there is none: trials of older labctls hold no such key.
+        for name in _LATER:
+            if content[name] is None:
+                del content[name]
+        if self.reparsed and not self.reparsed.invalid:
+            del content["reparsed"]["invalid"]
+        return {"schema": SCHEMA, **content}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TrialRecord:
-        return cls(
-            number=data["number"],
-            attempt=data["attempt"],
-            block=data["block"],
-            boot=data["boot"],
-            position=data["position"],
-            cell=dict(data["cell"]),
-            status=TrialStatus(data["status"]),
-            reasons=tuple(data["reasons"]),
-            measured_s=data["measured_s"],
-            warmup_s=data["warmup_s"],
-            wall_s=data["wall_s"],
-            started_at=data["started_at"],
-            restored=data["restored"],
-            parsed_with=data["parsed_with"],
-            digests=Digests.from_json(found) if (found := data.get("digests")) else None,
-            reparsed=data.get("reparsed"),
-            redacted=data.get("redacted"),
-        )
+    def read(cls, data: Any) -> tuple[TrialRecord | None, list[str]]:
+        """Return the record in a trial.json, and a sentence's end for each part that isn't what
+        was written, as `as_far_as_whole`."""
+        record, unfit = as_far_as_whole(cls, data)
+        if isinstance(data, dict) and (lacking := _NEEDED - data.keys()):
+            unfit.append(f"'the file' has no '{min(lacking)}'")
+        return record, unfit
+
+    @classmethod
+    def from_json(cls, data: Any) -> TrialRecord:
+        """Return the record; raises ValueError for what `to_json` doesn't return."""
+        return adapter(TrialRecord).validate_python(data)
+
+
+_LATER = ("digests", "reparsed", "redacted")
+_NEEDED = frozenset(one.name for one in fields(TrialRecord)) - frozenset(_LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +185,10 @@ class TrialFolder:
                 hint="A resumed run does the trial again.",
             )
         hint = f"Remove the folder {self.path}: a resumed run does the trial again."
-        data = _whole(path, _current(path), TRIAL, hint)
-        try:
-            return TrialRecord.from_json(data)
-        except ValueError as error:  # a status that isn't ours
-            raise BrokenError(f"{path} is no trial record: {error}", hint=hint) from error
+        record, unfit = TrialRecord.read(_current(path))
+        if unfit or record is None:
+            raise BrokenError(f"{path} is not whole: {unfit[0]}", hint=hint)
+        return record
 
     def write_readings(self, readings: Iterable[Reading]) -> None:
         readings = list(readings)
@@ -216,11 +220,9 @@ class TrialFolder:
             return kinds.of_json(data)
         except (KeyError, TypeError, AttributeError, ValueError):
             pass  # the long way says what is wrong, and where
-        data = _whole(path, data, SAMPLES, _ANEW)
-        try:
-            return kinds.of_json(data)
-        except ValueError as error:  # a unit or a direction that isn't ours
-            raise BrokenError(f"{path} holds no samples: {error}", hint=_ANEW) from error
+        _, unfit = as_far_as_whole(SamplesRecord, data)
+        what = f"is not whole: {unfit[0]}" if unfit else "holds no samples"
+        raise BrokenError(f"{path} {what}", hint=_ANEW)
 
 
 def _check_digest(path: Path, digest: str, digests: Digests) -> None:
@@ -241,11 +243,3 @@ def _refuse_newer(path: Path, data: Any) -> None:
     schema = data.get("schema") if isinstance(data, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         raise newer(path, schema, SCHEMA)
-
-
-def _whole(path: Path, data: Any, shape: Shape, hint: str) -> Any:
-    """Return `data`; raises BrokenError naming the first place where it isn't whole."""
-    data, problems = fitting(data, shape)
-    if problems:
-        raise BrokenError(f"{path} is not whole: {problems[0]}", hint=hint)
-    return data

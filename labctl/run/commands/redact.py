@@ -26,10 +26,11 @@ from labctl.store import index
 from labctl.store.digests import RECORD, SAMPLES, Digests
 from labctl.store.jsonfile import canonical, write_bytes, write_json
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import known_keys
 from labctl.store.run_folder import RunFolder
-from labctl.store.shapes import RUN, SAMPLE, TRIAL, Fields, Listed, Named, Shape
-from labctl.store.trial import TrialFolder
+from labctl.store.samples import SampleRecord
+from labctl.store.trial import RedactedTrial, TrialFolder, TrialRecord
 
 _DERIVED = re.compile(r".*\.(?:parquet|html?)")
 """Made of the rest at any time; a page has all of it within."""
@@ -241,12 +242,12 @@ class _Copy:
         changed = [raw for raw in copied.raw if copied.raw[raw] != now.raw.get(raw)]
         if copied.samples != now.samples:
             changed.append(SAMPLES)
-        said = {
-            "at": self.at,
-            "labctl": __version__,
-            "changed": sorted(changed),
-            "left_out": left_out,
-        }
+        said = RedactedTrial(
+            at=self.at,
+            labctl=__version__,
+            changed=tuple(sorted(changed)),
+            left_out=tuple(left_out),
+        )
         digests = then and _carried_over(then, now, copied, left_out)
         copy.write_record(replace(record, digests=digests, redacted=said))
 
@@ -257,7 +258,7 @@ class _Copy:
             for name, path in run_files(folder.path).items()
             if name != RECORD and (data := _read(path)) is not None
         }
-        return Digests(raw.pop(SAMPLES, None), raw)
+        return Digests(samples=raw.pop(SAMPLES, None), raw=raw)
 
     def _as_called(self, digests: Digests) -> Digests:
         raw = {self._called(name): digest for name, digest in digests.raw.items()}
@@ -287,7 +288,7 @@ def _carried_over(then: Digests, now: Digests, copied: Digests, left_out: list[s
         is_whole = now.raw.get(name) == digest
         raw[name] = copied.raw.get(name, digest) if is_whole else digest
     samples = copied.samples if then.samples == now.samples else then.samples
-    return Digests(samples, raw)
+    return Digests(samples=samples, raw=raw)
 
 
 def _digest_of(plan: Mapping[str, Any]) -> str:
@@ -311,18 +312,9 @@ def _check_nothing_left(target: Path, scrubber: Scrubber) -> None:
 
 def _vocabulary(plan: PlanRecord) -> set[str]:
     """Return words that a reader of the run goes by, in small letters."""
-    words = {word for shape in (RUN, TRIAL, SAMPLE) for word in _keys(shape)}
-    words |= known_keys(PlanRecord) | known_keys(ExtensionRecord)
+    kinds = (PlanRecord, RunRecord, TrialRecord, ExtensionRecord, SampleRecord)
+    words = {word for kind in kinds for word in known_keys(kind)}
     words |= {*plan.tunings, *plan.workloads, *plan.conditions}
     for workload in plan.workloads.values():
         words |= {name for name in (workload.program, workload.primary) if name}
     return {word.lower() for word in words}
-
-
-def _keys(shape: Shape) -> Iterator[str]:
-    if isinstance(shape, Fields):
-        yield from shape.known
-        for inner in shape.known.values():
-            yield from _keys(inner)
-    elif isinstance(shape, Listed | Named):
-        yield from _keys(shape.of)

@@ -93,8 +93,8 @@ def _changed(trial: TrialFolder, record: TrialRecord, notes: list[str]) -> Itera
     if then is None:
         return
     if record.reparsed:
-        by = f"Trial {name} was parsed anew at {record.reparsed['at']}"
-        notes.append(f"{by} by labctl {record.reparsed['labctl']}.")
+        by = f"Trial {name} was parsed anew at {record.reparsed.at}"
+        notes.append(f"{by} by labctl {record.reparsed.labctl}.")
     if then.samples != now.samples:
         yield Difference(name, SAMPLES, _what(then.samples, now.samples))
     traces = f"{files.FOLDER}/"

@@ -20,7 +20,6 @@ from labctl.run.trials.proof import Proof, of_older_trials
 from labctl.run.trials.quiet import Quiet
 from labctl.store.earlier_runs import recall
 from labctl.store.run_folder import RunFolder
-from labctl.store.shapes import HASHED
 from labctl.study.plan import Plan
 
 
@@ -39,11 +38,11 @@ def carry_out(
     `record`: of run.json, which is written when the boots are ready and by the caller at the end.
     """
     baseline = lab.tunings[plan.roles.baseline]
-    proof = Proof(lab, plan, record.get(HASHED))
+    proof = Proof(lab, plan, record.get("hashed"))
     proof.check_tree()
-    if HASHED not in record and (before := done(folder, plan)):
+    if "hashed" not in record and (before := done(folder, plan)):
         record.setdefault("warnings", []).append(of_older_trials(len(before)))
-    record[HASHED] = proof.to_json()
+    record["hashed"] = proof.to_json()
     calibrations = Calibrations(lab, plan.workloads)
     calibrations.count_natively()
     post_boot = PostBootSetup(lab, plan, calibrations, proof)
@@ -62,7 +61,7 @@ def carry_out(
         stack.callback(boots.drop)
         boots.saved(so_far.boots[0])
         record.update(post_boot.facts(record["host"]))
-        record[HASHED] = proof.to_json()
+        record["hashed"] = proof.to_json()
         record["calibration"] = calibrations.summary()
         record["restored_state"] = not fresh_boots
         recall(lab.places, plan.record(), str(plan.collect), record)
@@ -86,7 +85,7 @@ def carry_out(
             if engine.ended:
                 record["stopped"] = asdict(engine.ended)
             record["trials"] = engine.counts()
-            record[HASHED] = proof.to_json()
+            record["hashed"] = proof.to_json()
             seconds = {str(number): taken for number, taken in boots.seconds.items()}
             record["boot_seconds"] = record.get("boot_seconds", {}) | seconds
 

@@ -16,7 +16,7 @@ from labctl.run.contained import contained
 from labctl.store.digests import Digests
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Sample
-from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from labctl.store.trial import Reparsed, TrialFolder, TrialRecord, TrialStatus
 from labctl.trace.timeline.recordings import Traces
 from labctl.workloads.registry import workload
 
@@ -106,12 +106,12 @@ def reparse(folder: RunFolder) -> tuple[int, list[str]]:
 
 
 def _was_made_invalid(record: TrialRecord) -> bool:
-    return bool(record.reparsed and record.reparsed.get("invalid"))
+    return record.reparsed is not None and record.reparsed.invalid
 
 
 def _check_whole(trial: TrialFolder, record: TrialRecord) -> None:
     """Raise BrokenError for a trial whose recordings a redacted copy of its run has not."""
-    if record.redacted and (left_out := record.redacted["left_out"]):
+    if record.redacted and (left_out := record.redacted.left_out):
         raise BrokenError(
             f"{trial.path} is of a redacted copy, without {', '.join(left_out)}: its samples stay"
         )
@@ -122,7 +122,7 @@ def _renewed(
 ) -> TrialRecord:
     """Return the record after a reparse; `problem`: why the raw files can't be parsed."""
     # What an earlier reparse found changed stays said.
-    changed = set(record.reparsed["changed"]) if record.reparsed else set()
+    changed = set(record.reparsed.changed) if record.reparsed else set()
     if record.digests:
         changed |= set(record.digests.changed_raw(before))
     return replace(
@@ -130,10 +130,10 @@ def _renewed(
         status=TrialStatus.INVALID if problem else TrialStatus.DONE,
         reasons=(problem,) if problem else (),
         digests=trial.digests(),
-        reparsed={
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "labctl": __version__,
-            "changed": sorted(changed),
-            **({"invalid": True} if problem else {}),
-        },
+        reparsed=Reparsed(
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+            labctl=__version__,
+            changed=tuple(sorted(changed)),
+            invalid=bool(problem),
+        ),
     )

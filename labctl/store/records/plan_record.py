@@ -15,7 +15,7 @@ from labctl.base.stopping import Stopping, stopping_of
 from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
 
 _SLOTS = ConfigDict(extra="ignore")
-"""A run has thousands of trials: they are small, and have no room for keys that nobody knows."""
+"""Configuration of what there are thousands of: no room for keys that nobody knows."""
 
 
 @with_config(_SLOTS)
@@ -39,7 +39,7 @@ class PlannedArm(Record):
     restore: Flag = True
     description: Text = ""
     exercised_by: tuple[Text, ...] | None = None
-    """Workloads that can show what it changes; None where nobody said."""
+    """Workloads that can show what it changes; None where that isn't recorded."""
     digest: Text | None = None
     """Digest of the whole resolved definition."""
     durability: Text | None = None

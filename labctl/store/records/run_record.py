@@ -1,4 +1,4 @@
-"""What run.json holds: how a run was made, of what, and how it went."""
+"""Define what run.json holds: how a run was made, of what, and how it went."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
 
 
 class PinChoice(Record):
-    """Which threads a tuning pins: "plan", or CPUs of its own."""
+    """Say which threads a tuning pins: "plan", or CPUs of its own."""
 
     strategy: Text | None = None
     vcpus: Any = None
@@ -18,7 +18,7 @@ class PinChoice(Record):
 
 
 class RecordedTuning(Record):
-    """A tuning as it was resolved; what it asks of libvirt's XML stands in the keys beside."""
+    """Hold a tuning as it was resolved; what it asks of libvirt's XML stands in the keys beside."""
 
     kind: Text | None = None
     risks: tuple[Text, ...] = ()
@@ -27,14 +27,14 @@ class RecordedTuning(Record):
     iothreads: Any = None
     disk: dict[str, Any] = {}
     host: dict[str, Any] = {}
-    """By knob, what is set on the host while it is in force."""
+    """Setting of each knob on the host while the tuning is in force."""
     guest: dict[str, Any] = {}
 
 
 class PinCore(Record):
     core: Whole
     cpus: dict[str, tuple[Text, ...]]
-    """By CPU, the threads on it."""
+    """Threads by CPU."""
 
 
 class PinGroup(Record):
@@ -44,7 +44,7 @@ class PinGroup(Record):
 
 
 class PinData(Record):
-    """The pin plan's CPUs as CPU lists."""
+    """Hold the pin plan's CPUs as CPU lists."""
 
     strategy: Text | None = None
     vcpus: dict[str, Whole] = {}
@@ -56,7 +56,7 @@ class PinData(Record):
 
 
 class RecordedPins(Record):
-    """A pin plan; `layout` is what a page draws."""
+    """Hold a pin plan; `layout` is what a page draws."""
 
     picture: Text = ""
     reasons: tuple[Text, ...] = ()
@@ -70,7 +70,7 @@ class ImageUsed(Record):
 
 
 class DomainUsed(Record):
-    """The administrator's domain that guests are copies of. `asked`: its name or file as given."""
+    """Name the administrator's domain that guests copy. `asked`: its name or file as given."""
 
     name: Text | None = None
     asked: Text
@@ -92,7 +92,7 @@ class QemuUser(Record):
 
 
 class SideHashes(Record):
-    """SHA-256 of the files that ran on one side, and how often they were hashed."""
+    """Hold the SHA-256 of files that ran on one side, and how often they were hashed."""
 
     checks: Whole
     files: dict[str, Text]
@@ -105,7 +105,7 @@ class Hashed(Record):
 
 
 class Calibrated(Record):
-    """How many instructions an operation of a workload takes."""
+    """Hold how many instructions an operation of a workload takes."""
 
     workload: Text | None = None
     second_method: Text | None = None
@@ -120,7 +120,7 @@ class RestoreShown(Record):
 
 
 class RecordedCost(Record):
-    """What collecting was known to cost when the run began (`store/collecting_costs.py`)."""
+    """Hold what collecting was known to cost when the run began (`store/collecting_costs.py`)."""
 
     level: Text | None = None
     side: Text
@@ -135,7 +135,7 @@ class RecordedCost(Record):
 
 
 class Stopped(Record):
-    """The run ended after so many blocks, by its plan's rule."""
+    """Say after how many blocks the plan's rule ended the run."""
 
     blocks: Whole
     why: Text
@@ -155,7 +155,7 @@ class ImportedFrom(Record):
 
 
 class RunRecord(Record):
-    """Facts of host and guest stay as they were found, by name."""
+    """Hold run.json. Facts of host and guest stay as they were found, by name."""
 
     labctl: Text | None = None
     started_at: Text | None = None
@@ -177,9 +177,9 @@ class RunRecord(Record):
     kernel: KernelUsed | None = None
     tunings: dict[str, RecordedTuning] = {}
     pin_plan: RecordedPins | None = None
-    """Of the strategy that tunings use if nothing else is said."""
+    """Pin plan of the strategy that tunings use if they name no other."""
     pin_plans: dict[str, RecordedPins] = {}
-    """Of other strategies."""
+    """Pin plans of other strategies."""
     status: Text | None = None
     ended_at: Text | None = None
     extended: tuple[dict[str, Any], ...] = ()
@@ -190,13 +190,13 @@ class RunRecord(Record):
     host: dict[str, Any] = {}
     image: ImageUsed | None = None
     xml: dict[str, Text] = {}
-    """By tuning, the file of its domain's XML."""
+    """File of each tuning's domain XML."""
     guest: dict[str, Any] = {}
     binaries: dict[str, dict[str, Text | None]] = {}
     same_kernel: Flag | None = None
     kernel_sentence: Text | None = None
     hashed: Hashed | None = None
-    """None: an older labctl made the run."""
+    """Files that ran; None for a run by an older labctl."""
     calibration: tuple[Calibrated, ...] = ()
     fresh_boots: Flag | None = None
     restored_state: Flag | None = None

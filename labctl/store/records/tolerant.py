@@ -51,9 +51,9 @@ def _number() -> CoreSchema:
 
 Text = Annotated[str, _Plain(lambda: core_schema.str_schema(strict=True), "a text")]
 Whole = Annotated[int, _Plain(_whole, "a whole number")]
-"""JSON's true is no 1."""
+"""Whole number; JSON's true is no 1."""
 Number = Annotated[float, _Plain(_number, "a number")]
-"""A whole number stays one, so that it is written as it was read."""
+"""Any number; a whole one stays whole, so that it is written as it was read."""
 Flag = Annotated[bool, _Plain(lambda: core_schema.bool_schema(strict=True), "true or false")]
 
 _WORDS = {
@@ -64,6 +64,7 @@ _WORDS = {
     "dict_type": "an object",
     "model_type": "an object",
     "dataclass_type": "an object",
+    "mapping_type": "an object",
 }
 """Names in sentences for the type that pydantic misses."""
 
@@ -107,15 +108,15 @@ def as_far_as_whole(kind: type[T], data: Any) -> tuple[T | None, list[str]]:
 
     What lacks a needed key is left out as a whole; None where that is all of it.
     """
-    adapter = _adapter(kind)
+    validator = adapter(kind)
     document: _Document | None = None
     problems: list[str] = []
     while document is None or document.value is not _GONE:
         try:
-            return adapter.validate_python(document.value if document else data), problems
+            return validator.validate_python(document.value if document else data), problems
         except ValidationError as error:
             document = document or _Document(copy.deepcopy(data))
-            problems += document.without(error.errors(include_url=False, include_context=False))
+            problems += document.without(error.errors(include_url=False))
     return None, problems
 
 
@@ -126,14 +127,15 @@ def known_keys(kind: type[Any]) -> set[str]:
     return {key for one in objects for key in one.get("properties", {})}
 
 
-_adapters: dict[type[Any], TypeAdapter[Any]] = {}
-"""Each made once: building its validators takes longer than reading most files."""
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+"""Adapters by type, each made once: that takes longer than reading most files."""
 
 
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    if kind not in _adapters:
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """Return the validator of a type."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 class _Document:
@@ -142,7 +144,7 @@ class _Document:
     def __init__(self, value: Any) -> None:
         self.value = value
         self._numbers: dict[int, list[int]] = {}
-        """By a list's id: what numbers its items had before some went."""
+        """Numbers that a list's items had before some went, by the list's id."""
         self._taken: set[tuple[int, int | str]] = set()
 
     def without(self, errors: Sequence[ErrorDetails]) -> list[str]:
@@ -157,7 +159,7 @@ class _Document:
             holder, place, value = self._at(path)
             unfit.append(holder)
             if lacking is None:
-                words = _WORDS.get(error["type"], error["msg"])
+                words = _words(error)
                 sentences.append(f"'{place}' is {_shown(value)} where {words} belongs")
             elif (id(value), lacking) not in self._taken and id(value) not in incomplete:
                 incomplete.add(id(value))
@@ -195,6 +197,12 @@ class _Document:
             kept = [at for at in range(len(within)) if at not in items]
             self._numbers[id(within)] = [numbers[at] for at in kept]
             within[:] = [within[at] for at in kept]
+
+
+def _words(error: ErrorDetails) -> str:
+    if error["type"] == "enum":
+        return str(error["ctx"]["expected"])
+    return _WORDS.get(error["type"], error["msg"])
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,8 @@ import pytest
 from labctl.host.accelerator import Accelerator
 from labctl.run.resources import qemu_user as module
 from labctl.run.resources.qemu_user import QemuUser, qemu_user
-from labctl.store.shapes import RUN, fitting
+from labctl.store.records.run_record import RunRecord
+from labctl.store.records.tolerant import as_far_as_whole
 from labctl.study.tunings import load_tuning
 from tests.unit.domain.own import own
 
@@ -129,4 +130,4 @@ def test_a_disk_that_the_account_cannot_read_forces_root(tmp_path: Path) -> None
 
 def test_run_json_may_hold_what_it_says() -> None:
     record = {"qemu_user": module.root("there is no account").to_json()}
-    assert fitting(record, RUN) == (record, [])
+    assert as_far_as_whole(RunRecord, record)[1] == []

@@ -282,7 +282,7 @@ def test_recordings_are_left_out_and_named_and_the_digests_say_so(run: RunFolder
     assert done.left_out == {"trials/0001/trace/perf.data": "it is no text"}
     record = copy.trial(1).read_record()
     assert record.redacted is not None
-    assert record.redacted["left_out"] == ["trace/perf.data"]
+    assert record.redacted.left_out == ("trace/perf.data",)
     found = verify(copy)
     assert found.differences == ()
     assert any("redacted copy" in note and "1 file" in note for note in found.notes)

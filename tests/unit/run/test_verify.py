@@ -94,7 +94,7 @@ def test_reparsing_renews_the_digests_and_says_so(run: RunFolder) -> None:
     assert differences(run) == []
     told = run.trial(1).read_record().reparsed
     assert told is not None
-    assert told["changed"] == []
+    assert told.changed == ()
 
 
 def test_raw_files_that_were_changed_before_a_reparse_stay_named(run: RunFolder) -> None:
