@@ -15,7 +15,7 @@ from labctl.host.accelerator import Accelerator, Requested, accelerator
 from labctl.store.run_folder import RunFolder
 
 IMAGE = "debian-12"
-"""What guests boot where no study says another."""
+"""Image that guests boot where the study names no other."""
 
 
 def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Recipe:
