@@ -35,7 +35,7 @@ _ALWAYS_TRACED, _ALWAYS_TRACED_INSIDE = "lost_events", "lost_events{of=guest}"
 lacks."""
 
 LATENCY_LIMIT = "cpu_latency_limit"
-"""The metric that has a value where somebody limits it."""
+"""Metric that has a value where a process limits it."""
 LATENCY_KNOB = "cpu-dma-latency"
 """The setting of the host by which a tuning asks for that; tuned's profiles may ask as well."""
 

@@ -1,4 +1,4 @@
-"""Find where nobody knows what others took of an arm's CPUs (METHOD 24)."""
+"""Find where it is unknown how much others used an arm's CPUs (METHOD 24)."""
 
 from __future__ import annotations
 

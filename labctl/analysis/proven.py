@@ -1,4 +1,4 @@
-"""List what of a run's files and threads nobody has proven, in sentences."""
+"""List what of a run's files and threads is not proven, in sentences."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Channel:
                     break
                 except (FileNotFoundError, ConnectionRefusedError) as error:
                     if deadline.expired:
-                        raise ChannelClosed(f"{name}: nobody serves {path}") from error
+                        raise ChannelClosed(f"{name}: no process serves {path}") from error
                     time.sleep(0.02)
             yield cls(connection, name, how_ended)
 
@@ -287,7 +287,7 @@ def _garbage(machine: str, found: Any) -> BrokenError:
 
 
 def _whole(value: Any) -> int:
-    """Raise ValueError for what is no whole number of 64 bits."""
+    """Raise ValueError for what is not a whole number of 64 bits."""
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _LARGEST:
         raise ValueError("no whole number")
     return value

@@ -81,11 +81,11 @@ def open_regular(path: Path) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise OSError(errno.ELOOP, "it is a link, and no regular file", str(path)) from error
+        raise OSError(errno.ELOOP, "it is a link, not a regular file", str(path)) from error
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def _opened(at: int, name: str, *, make: bool) -> int:

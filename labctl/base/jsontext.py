@@ -11,7 +11,7 @@ import orjson
 MOST_BYTES: Final = 64 << 20
 """Limit for one text. The plan of 100,000 trials has some 10 MiB."""
 MOST_DEEP: Final = 64
-"""Levels of lists and objects: nobody who walks through them runs out of stack."""
+"""Levels of lists and objects: walking through them never exhausts the stack."""
 MOST_GROUPS: Final = 2_000_000
 """Lists and objects together, of which an empty one takes 64 bytes of memory."""
 
@@ -49,7 +49,7 @@ def parse_json(text: str | bytes) -> Any:
 def check_size(size: int) -> None:
     """Raise ValueError for more bytes than a text may have."""
     if size > MOST_BYTES:
-        raise ValueError(f"larger than {MOST_BYTES >> 20} MiB, the most that is read of JSON")
+        raise ValueError(f"larger than {MOST_BYTES >> 20} MiB, the limit for JSON")
 
 
 def _check_groups(data: bytes) -> None:

@@ -32,7 +32,7 @@ def is_booted_with(word: str, line: Iterable[str]) -> bool:
 
 
 def booted_with(path: Path = COMMAND_LINE) -> list[str]:
-    """Return the words that the running kernel was booted with; [] where nobody tells."""
+    """Return the words that the running kernel was booted with; [] where it is unknown."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").split()
     except OSError:

@@ -38,7 +38,7 @@ class Held:
 
 
 def limit_us(root: Path = Path("/")) -> int:
-    """Return the limit in force, of whoever asks; NO_LIMIT_US where nobody does. Raises OSError.
+    """Return the limit in force, whoever set it; NO_LIMIT_US without one. Raises OSError.
 
     Reading changes nothing: the request that comes with the descriptor asks for NO_LIMIT_US.
     """

@@ -3,7 +3,7 @@
 Data folders (`domains templates guest-images benchmarks`): a lab folder shadows a file of the same
 name that labctl brings; a checkout uses its own folders; an installed wheel carries them in
 `labctl/data`. A lab folder is one that was named, or the present folder where its marker says so;
-either way one that nobody but the caller and root can write to.
+either way one that only the caller and root can write to.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def _believed(folder: Path, what: str) -> Path:
         )
     if folder.resolve() != shipped_data() and (why := lab_doubt(folder)):
         raise UsageError(
-            f"{what} is not believed: {why}",
+            f"{what} is not trusted: {why}",
             hint="A lab folder, with all that leads to it and lies in its data folders, belongs to "
-            f"you or root, and nobody else can write to it: 'chmod -R go-w {folder}' takes others' "
+            f"you or root, and no one else can write to it: 'chmod -R go-w {folder}' takes others' "
             "rights away.",
         )
     return folder.resolve()
@@ -170,7 +170,7 @@ def results_folder(state: StatePaths) -> Path:
         return folder
     if why := doubt(folder, group=False):
         raise UsageError(
-            f"the folder of runs {folder} is not believed: {why}",
+            f"the folder of runs {folder} is not trusted: {why}",
             hint=f"If you mean it, name it: --results {folder}.",
         )
     return folder

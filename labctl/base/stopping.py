@@ -106,7 +106,7 @@ def until_width(width: float, most_blocks: int = CAP) -> UntilWidth:
         raise UsageError(
             f"a run until a width has at most {most_blocks} blocks: that must be from "
             f"{FEWEST_BLOCKS + 1} to {MOST_BLOCKS}",
-            hint=f"Nothing is judged, so nothing is stopped, before {FEWEST_BLOCKS} blocks.",
+            hint=f"Nothing is judged, so no run is stopped, before {FEWEST_BLOCKS} blocks.",
         )
     return UntilWidth(width=width, most_blocks=most_blocks)
 
@@ -117,7 +117,7 @@ def looks(at: Sequence[int]) -> Looks:
     if len(at) < 2:
         raise UsageError(
             f"looks after {said} blocks: it takes at least two",
-            hint="A run that looks once, at its end, has a fixed number of blocks: say that.",
+            hint="A run that looks once, at its end, has a fixed number of blocks: give that.",
         )
     if any(later <= sooner for sooner, later in pairwise(at)):
         raise UsageError(

@@ -12,7 +12,7 @@ _MOUNTED = f'[ -d {TRACEFS}/events ] || mount -t tracefs tracefs {TRACEFS} || ex
 def with_tracefs(argv: Sequence[str]) -> tuple[str, ...]:
     """Return the command in a mount namespace of its own, where tracefs is at TRACEFS.
 
-    The mount ends with the command, and nobody else sees it. The process stays the one that is
+    The mount ends with the command, and is invisible to others. The process stays the one that is
     started: it can be signalled by its id.
     """
     return (

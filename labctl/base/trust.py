@@ -1,4 +1,4 @@
-"""Decide whose files are believed: those that nobody but the caller and root can change.
+"""Decide whose files to trust: those that only the caller and root can change.
 
 Every folder on the way counts, and every link: who may rename something there decides what is
 read. A group's right to write counts as everybody's; with an ACL its bits show what that allows

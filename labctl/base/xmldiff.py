@@ -95,7 +95,7 @@ def parse(xml: str | bytes, what: str = "the domain XML") -> etree._Element:
     try:
         return etree.fromstring(xml.encode() if isinstance(xml, str) else xml, parser)
     except etree.XMLSyntaxError as error:
-        raise UsageError(f"{what} is no XML: line {error.lineno}: {error.msg}") from error
+        raise UsageError(f"{what} is not XML: line {error.lineno}: {error.msg}") from error
 
 
 def children(element: etree._Element) -> dict[str, etree._Element]:

@@ -76,7 +76,7 @@ def parse_yaml(text: str) -> Any:
 def check_size(size: int) -> None:
     """Raise YamlError for more bytes than a document may have."""
     if size > MOST_BYTES:
-        raise YamlError(f"is larger than {MOST_BYTES >> 20} MiB, the most that is read of YAML")
+        raise YamlError(f"is larger than {MOST_BYTES >> 20} MiB, the limit for YAML")
 
 
 @dataclass(slots=True)
@@ -282,24 +282,24 @@ def _plain(text: str, line: int) -> Any:
 
 def _integer(text: str, line: int) -> int:
     if not _INTEGER.fullmatch(text):
-        raise YamlError(f"'{_shown(text)}' is no whole number", line)
+        raise YamlError(f"'{_shown(text)}' is not a whole number", line)
     digits = _digits(text, line)
     base = {"0b": 2, "0o": 8, "0x": 16}.get(digits.lstrip("+-")[:2], 10)
     try:
         return int(digits, base)
     except ValueError as error:  # only underscores behind the 0x
-        raise YamlError(f"'{_shown(text)}' is no whole number", line) from error
+        raise YamlError(f"'{_shown(text)}' is not a whole number", line) from error
 
 
 def _float(text: str, line: int) -> float:
     if not _FLOAT.fullmatch(text) and not _INTEGER.fullmatch(text):
-        raise YamlError(f"'{_shown(text)}' is no number", line)
+        raise YamlError(f"'{_shown(text)}' is not a number", line)
     digits = _digits(text, line)
     try:
         # Python has no dot before its words for what is no number or beyond all.
         return float(re.sub(r"\.(?=[inIN])", "", digits))
     except ValueError as error:
-        raise YamlError(f"'{_shown(text)}' is no number", line) from error
+        raise YamlError(f"'{_shown(text)}' is not a number", line) from error
 
 
 def _digits(text: str, line: int) -> str:

@@ -26,7 +26,7 @@ def command(run_a: str, run_b: str, as_json: bool, force: bool, results: Path | 
     a, b = (RunFolder.find(folder, name) for name in (run_a, run_b))
     if a.path == b.path:
         raise UsageError(
-            f"{run_a} and {run_b} are one run, and a run doesn't differ from itself",
+            f"{run_a} and {run_b} are one run, and a run can't be compared with itself",
             hint=f"'labctl report {run_a}' shows it; 'labctl run list' has the others.",
         )
     found = compare_runs(a.load(), b.load())

@@ -56,9 +56,7 @@ def command(
     Exit code 1: something blocks, or with --since: a verdict no longer holds.
     """
     if study and run_name:
-        raise UsageError(
-            "'--for' and '--since' ask two different questions", hint="Give one of them."
-        )
+        raise UsageError("'--for' and '--since' exclude each other", hint="Give one of them.")
     if run_name and hwlat_s:
         raise UsageError("'--since' asks about facts, '--hwlat' measures", hint="Give one of them.")
     if level and not study:

@@ -143,7 +143,7 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
     }
     if cloud_image := manifest.get("cloud_image"):
         lines["made of"] = f"{cloud_image['url']} ({cloud_image['checksum'][:23]}…)"
-        lines["signed by"] = cloud_image["signed_by"] or "nobody: the recipe has its checksum"
+        lines["signed by"] = cloud_image["signed_by"] or "no one: the recipe has its checksum"
     for key, value in lines.items():
         click.echo(f"{key:13} {value}")
     for program, record in image.binaries.items():

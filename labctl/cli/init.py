@@ -42,7 +42,7 @@ def command(folder: Path) -> None:
     """Make a lab folder for your own tunings, studies and images.
 
     FOLDER (default: the present one) must be new or empty. labctl reads it where it is the present
-    folder, or where --lab or $LABCTL_LAB names it, as long as it belongs to you or root and nobody
+    folder, or where --lab or $LABCTL_LAB names it, as long as it belongs to you or root and no one
     else can write to it. Its files stand in for labctl's own of the same name, and runs go to its
     results/.
     """
@@ -97,8 +97,8 @@ def _check_believed(folder: Path, is_new: bool) -> None:
         if is_new:
             folder.rmdir()
         raise UsageError(
-            f"a lab folder at {folder} would not be believed: {why}",
-            hint="Make it where nobody but you and root can write.",
+            f"a lab folder at {folder} would not be trusted: {why}",
+            hint="Make it where only you and root can write.",
         )
 
 

@@ -43,7 +43,7 @@ _READ_THE_LAB = ("sweep", "domain", "pin", "image", "doctor", "selftest", "colle
 """Commands that use files which a lab folder may shadow."""
 
 _MOST_SAID = 5000
-"""Characters of a message, which may quote what somebody else wrote."""
+"""Characters of a message, which may quote foreign text."""
 
 _MOST_NAMED = 5
 """Shadowed files that are named one by one."""
@@ -133,7 +133,7 @@ def _tell_lab(command: str) -> None:
 
 
 def _tell_pending(context: click.Context) -> None:
-    """Say what labctl has changed on this host and nobody has put back."""
+    """Say what labctl has changed on this host and not put back."""
     from labctl.cli.common import state_paths
 
     places = state_paths(context)

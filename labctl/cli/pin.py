@@ -76,7 +76,7 @@ def _topology(sysfs: Path | None, cpus: str | None) -> Topology:
         raise UsageError(f"--cpus: {error}", hint="Give numbers and ranges: '0-7,16-23'.") from None
     if sysfs is not None and not (sysfs / "devices/system/cpu").is_dir():
         raise UsageError(
-            f"{sysfs} is no copy of a machine's /sys: it has no folder devices/system/cpu",
+            f"{sysfs} is not a copy of a machine's /sys: it has no folder devices/system/cpu",
             hint="docs/pin-plan.md says how to make one.",
         )
     return read_topology(sysfs or SYS, allowed=allowed)

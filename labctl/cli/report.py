@@ -54,7 +54,9 @@ def command(
         choices = ", ".join(one.option for one in FORMATS)
         raise click.UsageError(f"--out needs one of {choices}; a page has '--html FILE'")
     if chosen and not chosen[0].is_text and out is None and sys.stdout.isatty():
-        raise click.UsageError(f"{chosen[0].option} is nothing for a terminal: give '--out FILE'")
+        raise click.UsageError(
+            f"{chosen[0].option} can't be shown in a terminal: give '--out FILE'"
+        )
 
     from labctl.analysis.judge import judge
     from labctl.report.page.files import PAGE, check_folder, write_page

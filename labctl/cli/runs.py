@@ -327,7 +327,7 @@ def reparse_run(run_name: str, results: Path | None) -> None:
         click.echo(problem, err=True)
     if problems:
         what = counted(len(problems), "trial")
-        raise BrokenError(f"{what} can't be parsed, and count for nothing any more")
+        raise BrokenError(f"{what} can't be parsed, so they no longer count")
 
 
 def _refuse_if_running(folder: RunFolder) -> None:

@@ -35,7 +35,7 @@ def rule_asked_for(
     if most_blocks is not None and width is None:
         raise UsageError(
             "--max-blocks is the cap of a run until a width",
-            hint="Name the width, such as '--until-width 2%'; a fixed number is --blocks.",
+            hint="Name the width, such as '--until-width 2%'; --blocks is a fixed number.",
         )
     if width is not None:
         return until_width(_share(width), CAP if most_blocks is None else most_blocks)
@@ -47,7 +47,7 @@ def seconds_of(text: str, option: str) -> float:
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise UsageError(
-            f"{option} is '{text}', which is no time", hint="Say, for example, 90s, 10m or 1h."
+            f"{option} is '{text}', not a time", hint="Give, for example, 90s, 10m or 1h."
         )
     return float(match[1]) * _SECONDS[match[2]]
 
@@ -57,7 +57,7 @@ def _share(text: str) -> float:
         return float(text.strip().removesuffix("%")) / 100
     except ValueError as error:
         raise UsageError(
-            f"--until-width is '{text}', which is no percentage", hint="Say, for example, 2%."
+            f"--until-width is '{text}', not a percentage", hint="Give, for example, 2%."
         ) from error
 
 
@@ -66,7 +66,7 @@ def _numbers(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError as error:
         raise UsageError(
-            f"--looks is '{text}': it wants numbers of blocks", hint="Say, for example, 10,15,20."
+            f"--looks is '{text}': it takes numbers of blocks", hint="Give, for example, 10,15,20."
         ) from error
 
 

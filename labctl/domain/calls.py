@@ -60,7 +60,7 @@ class Calls:
         """Raise libvirt's refusal as an error of ours. Its calls have no deadline: after `seconds`
         the QEMU that they wait for is killed and they fail (None: the limit for an answer).
 
-        Raises BrokenError with libvirt's reason; ConnectionLostError when nobody is there.
+        Raises BrokenError with libvirt's reason; ConnectionLostError when the daemon is gone.
         """
         seconds = ANSWER_S if seconds is None else seconds
         expired = threading.Event()

@@ -1,4 +1,4 @@
-"""Keep what libvirt knows of QEMU's abilities, found out where nobody can open /dev/kvm.
+"""Keep what libvirt knows of QEMU's abilities, probed where no process can open /dev/kvm.
 
 libvirt asks QEMU as the user that it is to run as, but with CAP_DAC_OVERRIDE, so that QEMU finds
 KVM on a host whose /dev/kvm that user can't open. Then libvirt takes its answer for outdated and

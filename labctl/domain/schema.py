@@ -37,7 +37,7 @@ def validate(xml: str, *, what: str = "the domain XML") -> None:
     try:
         document = etree.fromstring(xml.encode()).getroottree()
     except etree.XMLSyntaxError as error:
-        raise UsageError(f"{what} is no XML: line {error.lineno}: {error.msg}") from error
+        raise UsageError(f"{what} is not XML: line {error.lineno}: {error.msg}") from error
     schema = _schema(schema_path())
     if schema.validate(document):
         return

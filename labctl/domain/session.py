@@ -137,7 +137,7 @@ class Session:
             connection = libvirt.open(uri)
         except libvirt.libvirtError as error:
             hint = _hint_to_open(uri, str(error))
-            raise HostError(f"libvirt does not open '{uri}': {error}", hint=hint) from error
+            raise HostError(f"libvirt can't open '{uri}': {error}", hint=hint) from error
         with suppress(libvirt.libvirtError):  # the embedded driver has no such thing
             connection.setKeepAlive(_KEEPALIVE_S, _KEEPALIVES)
         try:
@@ -173,7 +173,7 @@ class Session:
         return str(self._somebodys(name).XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
     def check_shut_off(self, name: str) -> None:
-        """Raise HostError when somebody's domain isn't shut off: what its disks hold is only whole
+        """Raise HostError when a foreign domain isn't shut off: what its disks hold is only whole
         then."""
         domain = self._somebodys(name)
         with self._calls.explained(f"libvirt does not tell the state of '{name}'"):
@@ -181,11 +181,11 @@ class Session:
                 raise HostError(
                     f"the domain '{name}' is running, and its disks change",
                     hint=f"Shut it down: virsh -c {self.uri} shutdown {name}. If it must run on, "
-                    "docs/own-vm.md tells how to measure with a copy of its disks.",
+                    "docs/own-vm.md explains how to measure with a copy of its disks.",
                 )
             if domain.hasManagedSaveImage():
                 raise HostError(
-                    f"the domain '{name}' was saved in the middle of its work",
+                    f"the domain '{name}' was saved while it was running",
                     hint=f"Start it and shut it down: virsh -c {self.uri} start {name}",
                 )
 
@@ -194,7 +194,7 @@ class Session:
             return self._connection.lookupByName(name)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
-                raise HostError(f"libvirt does not look for '{name}': {error}") from error
+                raise HostError(f"libvirt can't look for '{name}': {error}") from error
             with self._calls.explained("libvirt does not list its domains"):
                 names = [domain.name() for domain in self._connection.listAllDomains()]
             raise UsageError(

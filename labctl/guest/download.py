@@ -37,7 +37,9 @@ def read_small(url: str, deadline: Deadline, *, limit_bytes: int = 2**20) -> byt
         except (OSError, http.client.HTTPException) as error:
             raise _unreachable(url, error) from error
     if len(data) > limit_bytes:
-        raise BrokenError(f"{url} is larger than {limit_bytes} bytes: no checksum file is")
+        raise BrokenError(
+            f"{url} is larger than {limit_bytes} bytes, too large for a checksum file"
+        )
     return data
 
 
@@ -155,7 +157,7 @@ def _check_size(url: str, size: int, present: int, target: Path, max_bytes: int)
     """
     if size > max_bytes:
         raise BrokenError(
-            f"{url} is larger than {max_bytes >> 20} MiB: no cloud image is",
+            f"{url} is larger than {max_bytes >> 20} MiB, too large for a cloud image",
             hint="Compare 'url' in the recipe with what the distribution offers.",
         )
     free = shutil.disk_usage(target.parent).free

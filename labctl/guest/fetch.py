@@ -104,7 +104,7 @@ def _trusted_checksum(
     if not keyring.is_file():
         source = f": {cloud.keyring_from}" if cloud.keyring_from else "."
         raise HostError(
-            f"no keyring {keyring}, which tells whose signature is right",
+            f"no keyring {keyring} to check the signature with",
             hint=f"Get it where you trust it{source}",
         )
     signed = read_small(cloud.checksums, deadline)

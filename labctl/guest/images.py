@@ -42,7 +42,7 @@ class Image:
         keys = {"name", "digest", "command_line", "files", "binaries", "packages"}
         if not isinstance(manifest, dict) or not keys <= manifest.keys():
             raise BrokenError(
-                f"{folder / MANIFEST} is no image manifest",
+                f"{folder / MANIFEST} is not an image manifest",
                 hint=f"Remove the image with 'labctl image rm {folder.name}', then build it again.",
             )
         return cls(folder, manifest)

@@ -86,7 +86,7 @@ def release_of(file: Path) -> str:
     words = setup[start : start + 256].split(b"\0")[0].decode("ascii", errors="replace").split()
     if setup[0x202:0x206] != b"HdrS" or start == 0x200 or not words:
         raise UsageError(
-            f"{file} is no Linux kernel that QEMU boots by itself",
+            f"{file} is not a Linux kernel that QEMU boots by itself",
             hint="Give a bzImage, as distributions install it: /boot/vmlinuz-RELEASE.",
         )
     return words[0]

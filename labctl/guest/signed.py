@@ -133,7 +133,7 @@ def binary_keyring(path: Path) -> bytes:
         try:
             decoded += base64.b64decode(b"".join(lines), validate=True)
         except ValueError as error:
-            raise UsageError(f"{path} is no keyring: {error}") from error
+            raise UsageError(f"{path} is not a keyring: {error}") from error
     return decoded
 
 

@@ -33,7 +33,7 @@ _NO_NAMES = _COMMONPLACE | {
     *("admin", "administrator", "build", "builder", "centos", "cloud-user", "daemon", "dev"),
     *("ec2-user", "home", "nobody", "runner", "sudo", "user", "vagrant", "worker", "www-data"),
 }
-"""Names of users that name nobody."""
+"""Names of users that identify no one."""
 
 _USUAL_INTERFACE = re.compile(
     r"lo|(?:eth|wlan|vnet|virbr|tap|tun|macvtap|br|bond|team|dummy|docker|veth|ifb|wg|usb|ib)[0-9]*"

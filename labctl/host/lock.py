@@ -98,8 +98,8 @@ def _busy(text: str) -> BusyError:
         holder = parse_json(text)
         folder = f", into {holder['run_folder']}" if holder["run_folder"] else ""
         return BusyError(
-            f"this host is in use: '{holder['what']}' (process {holder['pid']}) runs since "
-            f"{holder['since']}{folder}",
+            f"this host is in use: '{holder['what']}' (process {holder['pid']}) runs "
+            f"since {holder['since']}{folder}",
             hint=f"Wait until it is done, or end it with 'kill {holder['pid']}'.",
         )
     except (ValueError, KeyError, TypeError):

@@ -146,6 +146,6 @@ def check_tree(tree: Path) -> None:
         )
     if not (tree / "usr/bin/python3").exists():
         raise HostError(
-            f"{tree} is no tree of a guest image: it has no /usr/bin/python3",
+            f"{tree} is not the tree of a guest image: it has no /usr/bin/python3",
             hint="Build the image again: labctl image build",
         )

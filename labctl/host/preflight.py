@@ -73,7 +73,7 @@ def _root_problem(needs_root: Sequence[str]) -> HostError | None:
         return None
     return HostError(
         f"this needs root: {'; '.join(needs_root)}",
-        hint="Run it as root ('sudo'). 'labctl doctor' tells of each step whether you may take it. "
+        hint="Run it as root ('sudo'). 'labctl doctor' shows which steps you may take. "
         "Without root '--plan-only' shows the plan, and runs that were made can be reported, "
         "compared and verified.",
     )

@@ -23,7 +23,7 @@ from labctl.rollout.steps import (
 from labctl.store.jsonfile import refuse_foreign_link, write_bytes, write_output
 
 UNNAMED = "NAME"
-"""Stands for a domain that nobody has named."""
+"""Placeholder for a domain without a name."""
 
 _END = "LABCTL-END"
 """Ends a file in a script; the template has it as well."""

@@ -133,6 +133,6 @@ def _takes(view: View, xml: str | None) -> Iterator[str]:
     size = f"all {mib} MiB of the guest" if mib is not None else "all of the guest's memory"
     page = domain.find("./memoryBacking/hugepages")
     if page is not None:
-        yield f"Memory: {size} in huge pages, which nobody else can use while it runs."
+        yield f"Memory: {size} in huge pages, which no other process can use while it runs."
     if domain.find("./memoryBacking/locked") is not None:
         yield f"Memory: {size} locked: never swapped, never given back."

@@ -32,8 +32,8 @@ def foreseen(doing: str) -> Iterator[None]:
 
 
 def keep_fault(folder: TrialFolder, error: BaseException) -> None:
-    """Write the traceback of what nobody foresaw into the trial's folder, where `error` is of such
-    a thing."""
+    """Write the traceback of an unforeseen failure into the trial's folder, if `error` is
+    one."""
     cause = error
     while isinstance(cause, LabctlError) and cause.__cause__ is not None:
         cause = cause.__cause__
@@ -54,6 +54,6 @@ def contained(folder: TrialFolder, doing: str) -> Iterator[None]:
         folder.write_raw(FAULT, traceback.format_exc())
         said = f"{type(error).__name__}: {error}"[:_SHOWN]
         raise BrokenError(
-            f"{folder.path / FAULT} tells of a fault in labctl, while {doing}: {said}",
+            f"{folder.path / FAULT} records a fault in labctl, while {doing}: {said}",
             hint="Please report it with that file.",
         ) from error

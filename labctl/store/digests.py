@@ -34,7 +34,7 @@ class Digests:
 
 def digests_of(folder: Path) -> Digests:
     """Return the digests of the files as they are now. Raises BrokenError naming what can't be
-    read, and what is no regular file, which no trial leaves."""
+    read, and what is not a regular file, which no trial leaves."""
     found = {name: _digest(folder / name) for name in sorted(_names(folder))}
     return Digests(samples=found.pop(SAMPLES, None), raw=found)
 

@@ -97,7 +97,7 @@ class Fits:
 
 
 def without_digests(records: Iterable[TrialRecord]) -> Iterator[str]:
-    """Name the trials whose samples nobody can check although labctl took digests by then. A run
+    """Name the trials whose samples can't be checked although labctl took digests by then. A run
     that an older labctl began and a newer one went on with has others before them."""
     done = [one for one in records if one.status is TrialStatus.DONE and one.started_at]
     first = min(
@@ -107,7 +107,7 @@ def without_digests(records: Iterable[TrialRecord]) -> Iterator[str]:
     if first and bare:
         shown = ", ".join(map(str, bare[:_SHOWN])) + (", …" if len(bare) > _SHOWN else "")
         yield (
-            f"nobody can tell whether the samples of {counted(len(bare), 'trial')} were changed "
+            f"labctl can't tell whether the samples of {counted(len(bare), 'trial')} were changed "
             f"({shown}): the digests that labctl took were removed"
         )
 

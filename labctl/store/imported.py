@@ -46,7 +46,7 @@ def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> PlanRecor
     baseline = _role("baseline", declared.baseline, tunings)
     if baseline is None:
         raise UsageError(
-            "nothing says what the tunings are compared with",
+            "no baseline is declared",
             hint=f"Name one of them with --baseline: {', '.join(tunings)}.",
         )
     blocks = {record.block for record in records}
@@ -174,7 +174,7 @@ def _margin(text: str) -> float:
     found = _SHARE.fullmatch(text.strip())
     if found is None or not 0 < (share := float(found[1]) / 100) < 1:
         raise UsageError(
-            f"--margin: '{text}' is no share above 0 and below 100 %", hint="Write it as '5%'."
+            f"--margin: '{text}' is not a share above 0 and below 100 %", hint="Write it as '5%'."
         )
     return share
 
@@ -203,8 +203,8 @@ def _primaries(trials: CsvTrials, given: Sequence[str]) -> dict[str, str]:
     for workload, keys in measured.items():
         if workload not in chosen and len(keys) != 1:
             raise UsageError(
-                f"nothing says which metric of '{workload}' decides",
-                hint=f"Say --primary {workload}=METRIC. It has: {', '.join(keys) or 'none'}.",
+                f"no metric is declared primary for '{workload}'",
+                hint=f"Give --primary {workload}=METRIC. It has: {', '.join(keys) or 'none'}.",
             )
         chosen.setdefault(workload, next(iter(keys)))
     return chosen

@@ -60,7 +60,7 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that the user named, to write to. A device, a pipe or a link is written through,
     since replacing it by a file would break it.
 
-    Raises UsageError for a link that belongs to somebody else, which may lead anywhere.
+    Raises UsageError for a link of another user, which may lead anywhere.
     """
     try:
         there = os.lstat(path)
@@ -79,7 +79,7 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def refuse_foreign_link(path: Path) -> None:
-    """Raise UsageError for a link that belongs to somebody else, which may lead anywhere."""
+    """Raise UsageError for a link of another user, which may lead anywhere."""
     with suppress(OSError):  # what keeps it from being written, is said then
         there = os.lstat(path)
         if stat.S_ISLNK(there.st_mode) and there.st_uid not in believed_owners():

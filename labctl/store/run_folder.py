@@ -93,7 +93,7 @@ class RunFolder:
     def find(cls, results: Path, name: str) -> RunFolder:
         """Return the run of that name in `results`, or at that path, which has a '/' in it; raises
         UsageError with the nearest name. A bare name never leads into the present folder, where
-        somebody else may have put a run of that name."""
+        another user may have put a run of that name."""
         candidates = [results / name] if "/" not in name else [Path(name), results / name]
         for candidate in candidates:
             if (candidate / "run.json").is_file():
@@ -135,7 +135,7 @@ class RunFolder:
     def _read_record(self) -> dict[str, Any]:
         data = read_json(self.path / "run.json")
         if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
-            raise BrokenError(f"{self.path / 'run.json'} is no run record")
+            raise BrokenError(f"{self.path / 'run.json'} is not a run record")
         if data["schema"] > SCHEMA:
             raise newer(self.path / "run.json", data["schema"], SCHEMA)
         return data
@@ -171,7 +171,7 @@ class RunFolder:
     def _read_extension(self, path: Path) -> dict[str, Any]:
         data = read_json(path)
         if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
-            raise BrokenError(f"{path} is no extension of a plan")
+            raise BrokenError(f"{path} is not an extension of a plan")
         if isinstance(data.get("schema"), int) and data["schema"] > PLAN_SCHEMA:
             raise newer(path, data["schema"], PLAN_SCHEMA)
         return data
@@ -342,7 +342,7 @@ def _number_and_attempt(path: Path) -> tuple[int, int, str]:
 
 def _accelerator(records: Iterable[TrialRecord]) -> str | None:
     """Return what guests ran under by what their trials say, where a run's record has lost it or
-    says otherwise: nobody may take emulation for virtualization."""
+    says otherwise: emulation must not pass for virtualization."""
     found = {str(name) for r in records if (name := r.parsed_with.get("accelerator"))}
     return found.pop() if len(found) == 1 else None
 

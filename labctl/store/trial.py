@@ -181,7 +181,7 @@ class TrialFolder:
         path = self.path / "trial.json"
         if not path.exists():
             raise BrokenError(
-                f"{self.path} is of a trial that was cut off: it has no trial.json",
+                f"{self.path} belongs to an interrupted trial: it has no trial.json",
                 hint="A resumed run does the trial again.",
             )
         hint = f"Remove the folder {self.path}: a resumed run does the trial again."

@@ -178,7 +178,7 @@ class _Row:
         if not text and otherwise is not None:
             return otherwise
         if not _WHOLE.fullmatch(text):
-            self.refuse(column, f"'{text}' is no whole number from 0")
+            self.refuse(column, f"'{text}' is not a whole number from 0")
         return int(text)
 
     def number(self, column: str) -> float:
@@ -191,7 +191,7 @@ class _Row:
             )
         if not _NUMBER.fullmatch(text):
             comma = "Decimals are written with a point: 1.5." if "," in text else None
-            self.refuse(column, f"'{text}' is no number", comma)
+            self.refuse(column, f"'{text}' is not a number", comma)
         value = float(text)
         if not math.isfinite(value):
             self.refuse(column, f"'{text}' is too large a number")
@@ -225,7 +225,7 @@ def _text(data: bytes, name: str) -> str:
 
 
 def _header(lines: _Lines) -> tuple[list[str], tuple[str, ...]]:
-    """Return the names of the columns, and those that nobody reads."""
+    """Return the names of the columns, and those that labctl does not read."""
     line, fields = next(iter(lines), (1, []))
     names = [field.strip() for field in fields]
     if len(names) == 1:

@@ -169,7 +169,7 @@ class Plan:
             raise BrokenError(f"the plan can't be read: {error!r}") from error
         if plan.to_json() != data:
             raise BrokenError(
-                f"the plan is not the one that was made: its digest is {plan.digest[:12]}, "
+                f"the plan was changed after it was made: its digest is {plan.digest[:12]}, "
                 f"it says {str(data.get('digest'))[:12]}",
                 hint="A plan can't be edited. Start a new run.",
             )
@@ -239,8 +239,7 @@ def make_plan(
     for role, name in asdict(study.roles).items():
         if name in skipped:
             raise HostError(
-                f"the study can't do without its {role} '{name}', and this host can't have it: "
-                f"{skipped[name]}"
+                f"the study needs its {role} '{name}', and this host can't run it: {skipped[name]}"
             )
     _check_roles(study.roles, tunings)
     planned = {name: tunings[name] for name in study.tunings if name not in skipped}
@@ -364,12 +363,12 @@ def trials_of(plan: Plan, block: int, *, boot: int, first: int) -> list[PlannedT
 def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
     baseline = tunings[roles.baseline]
     if baseline.kind is not Kind.GUEST:
-        raise UsageError(f"the baseline '{baseline.name}' is no guest")
+        raise UsageError(f"the baseline '{baseline.name}' is not a guest")
     if roles.native is not None and tunings[roles.native].kind is not Kind.NATIVE:
         raise UsageError(f"'{roles.native}' has the role 'native', but is a guest")
     if roles.handicap is not None and not tunings[roles.handicap].handicap_percent > 0:
         raise UsageError(
-            f"the known loss '{roles.handicap}' takes nothing away, so it can't tell what the run "
+            f"the known loss '{roles.handicap}' takes nothing away, so it can't show what the run "
             "would find",
             hint="Give it 'handicap_percent: 5'.",
         )

@@ -136,8 +136,8 @@ class Study:
         if not left:
             reasons = dict.fromkeys(why for lacks in skipped.values() for why in lacks.values())
             raise HostError(
-                f"this host can't have any workload of the study: {'; '.join(reasons)}",
-                hint=f"'labctl doctor --for {self.name}' says what could be done.",
+                f"this host can't run any workload of the study: {'; '.join(reasons)}",
+                hint=f"'labctl doctor --for {self.name}' shows what could be done.",
             )
         return left
 

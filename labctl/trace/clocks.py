@@ -66,7 +66,7 @@ def clock_map(readings: Sequence[ClockReading]) -> ClockMap | str:
     if len(told) < 2 or told != sorted(told) or told[0] == told[-1]:
         return "the guest's clock was not read at two moments, or went backwards"
     if told[0] < 0 or told[-1] > _LAST_NS:
-        return f"the guest's clock reads {told[-1]} ns, which is no time since a boot"
+        return f"the guest's clock reads {told[-1]} ns, not a time since a boot"
     at, until = told[0], told[-1]
     base = readings[0].asked_ns - at
     # A line is two numbers: how far ahead the host is (less `base`) at the first reading and at

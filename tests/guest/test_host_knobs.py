@@ -169,7 +169,7 @@ def test_a_latency_limit_is_held_in_its_own_trials_only(swept: Swept) -> None:
     ]
     limits = {name: readings(trial)["cpu_latency_limit"] for name, trial in swept.trials.items()}
     assert limits.pop("held") == 20e-6
-    assert all("nobody limited" in reason for reason in limits.values())
+    assert all("no process limited" in reason for reason in limits.values())
 
 
 def test_a_guest_that_was_just_restored_touches_memory_first_and_less_of_it_as_it_gets_warm(

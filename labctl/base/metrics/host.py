@@ -18,7 +18,7 @@ HOST = (
             "host_cpu{thread=neighbour|peer|labctl}": "schedstat; `peer`: the server that a "
             "workload talks to; `labctl`: with perf and bpftrace, which record for it",
             "host_cpu{thread=other}": "`host_busy` less what the threads above used *on the "
-            "trial's CPUs*: what others took there. A little below 0 where nobody did, as idle "
+            "trial's CPUs*: what others used there. A little below 0 where no others ran, as idle "
             "time is told in ticks",
         },
         title="host CPU",
@@ -92,8 +92,8 @@ HOST = (
         "cpu_latency_limit",
         Unit.SECONDS,
         Better.NEITHER,
-        "within which somebody on the host has idle CPUs wake up (`/dev/cpu_dma_latency`). "
-        "Unavailable where nobody limits it: there is no such number then",
+        "limit that a process sets on idle CPUs' wake-up (`/dev/cpu_dma_latency`). "
+        "Unavailable without such a limit: there is no such number then",
         title="limit on idle CPUs' latency",
         zero=Zero.USUAL,
     ),

@@ -142,7 +142,7 @@ def _latency_limit(snapshots: Snapshots) -> Reading:
     if not isinstance(found, int):
         raise BrokenError(f"{snapshots.where}: expected microseconds in '{LIMIT}', found {found!r}")
     if found >= NO_LIMIT_US:
-        reason = "nobody limited how long an idle CPU may take to wake up."
+        reason = "no process limited how long an idle CPU may take to wake up."
         return Unavailable(metric=metric, reason=reason)
     return sample(metric, found / 1e6, source=RAW)
 

@@ -112,8 +112,8 @@ def _by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> tuple[Counted, str]:
     keys = int(data.get("keys_max", bpf_exits.KEYS_MAX))
     if counted.fills(keys):
         raise MissingReadingError(
-            f"bpftrace's maps were full: what comes after {keys} pairs of vCPU and reason they "
-            "leave out."
+            f"bpftrace's maps were full: they leave out exits beyond {keys} pairs of vCPU and "
+            "reason."
         )
     return counted, bpf_exits.RAW
 

@@ -15,7 +15,7 @@ from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_ke
 from labctl.store.trial import TrialFolder
 
 EMULATED = "emulated: no VM exits."
-_UNKNOWN = "nobody knows yet whether KVM works here: 'labctl host accel' finds out."
+_UNKNOWN = "it is unknown whether KVM works here: 'labctl host accel' finds out."
 
 KEY = "query_stats"
 METRICS = ("exits", "halt_poll", "halt_poll_time", "kvm_stat")

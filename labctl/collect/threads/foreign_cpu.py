@@ -133,8 +133,8 @@ class _Ran:
 
 @dataclass(frozen=True, slots=True)
 class _Clocks:
-    """Hold what threads ran between the snapshots. `problem`: why nobody knows of those not in
-    it."""
+    """Hold what threads ran between the snapshots. `problem`: why other threads
+    are unknown."""
 
     ran: Sequence[_Ran]
     problem: str

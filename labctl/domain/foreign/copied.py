@@ -113,7 +113,7 @@ def confirmed(xml: str, paths: frozenset[str], label: str, what: str) -> str:
     made = rebuilt(parse(xml, what), copy_table(paths, label))
     if wrong := [*made.refused, *made.left_out]:
         raise UsageError(
-            f"{what} would have what no copy of somebody's domain may: {'; '.join(wrong)}",
+            f"{what} has elements that a copy must not have: {'; '.join(wrong)}",
             hint="Look at the tuning and at templates/domain.xml.j2 and its parts.",
         )
     return etree.tostring(made.root, encoding="unicode")
@@ -325,7 +325,7 @@ def _ports(devices: etree._Element, request: CopyRequest) -> None:
 
 
 def _lead(port: etree._Element, log: Path | None) -> None:
-    """Let a character device write to labctl's log, or to nobody."""
+    """Let a character device write to labctl's log, or nowhere."""
     port.attrib.clear()
     port.set("type", "file" if log else "null")
     if log:

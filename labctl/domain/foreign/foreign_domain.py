@@ -100,7 +100,7 @@ def own_domain(xml: str | bytes, what: str) -> OwnDomain:
     if root.tag != "domain" or root.get("type") not in ("kvm", "qemu"):
         kind = root.get("type")
         found = f"<{tag_of(root)}{f' type={kind!r}' if kind is not None else ''}>"
-        raise UsageError(f"{what} is no domain of QEMU's: its root is {found}", hint=_GIVE)
+        raise UsageError(f"{what} is not a QEMU domain: its root is {found}", hint=_GIVE)
     refused = (*_refused(root), *_refused_disks(root), *rebuilt(root, DOMAIN).refused)
     _rewrite_cpu_sets(root, what)
     for graphics in root.iterfind("devices/graphics"):
@@ -169,7 +169,7 @@ def memory_kib(element: etree._Element, what: str, attribute: str | None = None)
     except (ValueError, KeyError) as error:
         unit = element.get("unit", "")
         raise UsageError(
-            f"{what}: {_named(element)}: '{f'{text} {unit}'.strip()}' is no size of memory",
+            f"{what}: {_named(element)}: '{f'{text} {unit}'.strip()}' is not a size of memory",
             hint="Say it as 'virsh dumpxml' does: <memory unit='KiB'>1048576</memory>.",
         ) from error
     raise UsageError(
@@ -370,7 +370,7 @@ def _vcpus(root: etree._Element, what: str) -> int:
     text = vcpu.get("current") or text_of(vcpu)
     if not _is_number(text, MOST_VCPUS) or int(text) == 0:
         raise UsageError(
-            f"{what}: {_named(vcpu)}: '{text[:_MOST_DIGITS]}' is no number of vCPUs from "
+            f"{what}: {_named(vcpu)}: '{text[:_MOST_DIGITS]}' is not a number of vCPUs from "
             f"1 to {MOST_VCPUS}",
             hint="Write it as in <vcpu>2</vcpu>.",
         )

@@ -67,7 +67,7 @@ def number(most: int, least: int = 0) -> Grammar:
 
     def why(value: str) -> str | None:
         if not re.fullmatch("-?[0-9]+", value):
-            return "is no number"
+            return "is not a number"
         # Its length first: Python takes its time over millions of digits.
         if len(value) > len(str(most)) + 1 or not least <= int(value) <= most:
             return f"is not from {least} to {most}"
@@ -87,14 +87,14 @@ def path(value: str) -> str | None:
     if len(value.encode(errors="replace")) > MOST_PATH:
         return f"is longer than {MOST_PATH} bytes"
     if not value.startswith("/") or not value.isprintable() or ".." in value.split("/"):
-        return "is no absolute path without '..'"
+        return "is not an absolute path without '..'"
     return None
 
 
 def one_of(paths: frozenset[str]) -> Grammar:
     """Return one of labctl's own paths, or of those that it has looked at."""
     return lambda value: (
-        None if str(Path(value)) in paths else "is no file that labctl has looked at"
+        None if str(Path(value)) in paths else "is not a file that labctl has checked"
     )
 
 

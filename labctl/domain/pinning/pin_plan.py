@@ -117,7 +117,7 @@ def _explicit(pin: str | CpuSet | None) -> CpuSet | None:
 
 
 def default_vcpus(topology: Topology) -> int:
-    """Return how many vCPUs a guest gets when nobody says: 1 on a host with two CPUs, else what a
+    """Return how many vCPUs a guest gets by default: 1 on a host with two CPUs, else what a
     housekeeping core and, from four cores on, a CPU for the guest's own helper threads leave; on a
     host with isolated CPUs no more than these."""
     cores = topology.cores(topology.pinnable)

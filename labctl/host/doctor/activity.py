@@ -1,4 +1,4 @@
-"""Show what the host's CPUs do while nobody asks them to: two looks at /proc, a moment apart."""
+"""Show what the host's CPUs do when idle: two looks at /proc, a moment apart."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def latency_limit(reader: Reader, scope: Scope) -> Result:
     except OSError as error:
         return unknown(f"/{DEVICE} can't be read: {error.strerror}")
     if limit >= NO_LIMIT_US:
-        return fine("nobody limits how long an idle CPU may take to wake up")
+        return fine("no process limits how long an idle CPU may take to wake up")
     shown = f"a program has idle CPUs wake up within {limit} µs"
     if reader.text(f"{_CPU}/cpuidle/current_driver") in (None, "none"):
         return fine(f"{shown}, and without cpuidle that changes nothing", limit)

@@ -123,7 +123,7 @@ CHECKS = (
     Check(
         "other-guests",
         GROUP,
-        "Neighbours nobody planned: they come and go between tunings.",
+        "Unplanned neighbours come and go between tunings.",
         guests,
     ),
     Check(

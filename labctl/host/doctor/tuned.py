@@ -100,7 +100,7 @@ CHECKS = (
     Check(
         "tuned-drift",
         GROUP,
-        "Settings that somebody changed after tuned: what you measure is not that profile.",
+        "Settings were changed after tuned set them: what you measure is not that profile.",
         drift,
     ),
 )

@@ -114,7 +114,7 @@ def nested(reader: Reader, scope: Scope) -> Result:
 
 def exits(reader: Reader, scope: Scope) -> Result:
     if isinstance(scope.accelerator, LabctlError):
-        return unknown("nobody knows whether KVM works: see kvm-boot")
+        return unknown("it is unknown whether KVM works: see kvm-boot")
     if scope.accelerator.name == "tcg":
         return fine("emulated guests have none: they are unavailable, not 0")
     if any(reader.exists(f"/sys/module/{name}") for name in _VENDOR_MODULES):

@@ -294,6 +294,6 @@ def _raise_unless_settled(results: Sequence[tuple[Entry, Restored]]) -> None:
             raise BrokenError(
                 f"{entry.name} was '{entry.old}' and labctl set it to '{entry.new}', but "
                 f"{result.note}",
-                hint="It is left so. 'labctl host restore --force' puts the old value back, "
+                hint="It stays as it is. 'labctl host restore --force' puts the old value back, "
                 "'--accept' leaves it for good.",
             )

@@ -69,7 +69,7 @@ class Entry:
         return self.boot_id == boot_id()
 
     def left_behind(self) -> bool:
-        """Return whether nobody wants it any more: its owner died before it could undo it."""
+        """Return whether it is orphaned: its owner died before it could undo it."""
         return not self.kept and not self.owner_lives()
 
     def to_json(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def rebuild(kind: str, arguments: Mapping[str, str]) -> Tunable:
         return _KINDS[kind](**arguments)
     except (KeyError, TypeError) as error:
         raise BrokenError(
-            f"the undo journal speaks of a '{kind}' with {dict(arguments)}, which this labctl "
+            f"the undo journal names a '{kind}' with {dict(arguments)}, which this labctl "
             "does not know",
             hint="Run 'labctl host restore' of the labctl that wrote it.",
         ) from error

@@ -72,7 +72,7 @@ class Knob:
 
 
 def file_change(path: Path, value: str, *, optional: bool = False) -> KnobChange:
-    """Raise Impossible when the file isn't there, or nobody may write to it."""
+    """Raise Impossible when the file is missing or read-only."""
     check_writable(path)
     return KnobChange(tunable=FileValue(str(path)), value=value, optional=optional)
 
@@ -85,13 +85,13 @@ def follower(path: Path) -> list[KnobChange]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise Impossible when the file isn't there, or nobody may write to it."""
+    """Raise Impossible when the file is missing or read-only."""
     try:
         mode, mount = path.stat().st_mode, os.statvfs(path)
     except OSError:
         raise Impossible(f"this kernel has no {path}") from None
     if not mode & 0o222:
-        raise Impossible(f"this kernel lets nobody change {path}")
+        raise Impossible(f"{path} is read-only on this kernel")
     if mount.f_flag & os.ST_RDONLY:  # in a container
         raise Impossible(f"{path} is on a file system that is mounted read-only")
 

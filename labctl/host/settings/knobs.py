@@ -49,7 +49,7 @@ def check_knobs(host: Mapping[str, str]) -> None:
     """Raise UsageError for a knob that doesn't exist, or a value that it doesn't take."""
     for name, value in host.items():
         if name not in _KNOBS:
-            raise UsageError(f"'host.{name}' is no knob of a host", hint=nearest(name, _KNOBS))
+            raise UsageError(f"'host.{name}' is not a knob of the host", hint=nearest(name, _KNOBS))
         if not _KNOBS[name].values.accepts(value):
             raise UsageError(
                 f"'host.{name}' is '{value}'", hint=f"It takes {_KNOBS[name].values.text}."

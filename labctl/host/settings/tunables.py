@@ -100,7 +100,9 @@ class CpuMask(_PathTunable):
         try:
             mask = int(text.replace(",", ""), 16)
         except ValueError:
-            raise OSError(errno.EINVAL, f"it holds '{text}', which is no mask", self.path) from None
+            raise OSError(
+                errno.EINVAL, f"it holds '{text}', which is not a mask", self.path
+            ) from None
         return format_cpus(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
     def write(self, value: str) -> None:

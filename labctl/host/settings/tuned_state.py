@@ -75,7 +75,7 @@ class ActiveProfile:
 
 
 def chosen(profile: str) -> str:
-    """Return the value of ActiveProfile for a profile that somebody chose."""
+    """Return the value of ActiveProfile for a chosen profile."""
     return f"{_MANUAL}{profile}"
 
 

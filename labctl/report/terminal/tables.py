@@ -226,7 +226,7 @@ def _folded(interval: str) -> str:
 
 
 def _side_costs(view: View, place: Scenario) -> list[RenderableType]:
-    """Return what each tuning does to guest, neighbour and host; [] when nobody was measured."""
+    """Return what each tuning does to guest, neighbour and host; [] when no one was measured."""
     side_costs = {tuning: side_costs_of(view, tuning, place) for tuning in view.candidates}
     header = dict.fromkeys(price.who for prices in side_costs.values() for price in prices)
     if not header:

@@ -100,7 +100,7 @@ def lost(timeline: Timeline) -> list[tuple[str, Gap]]:
 
 
 def lost_words(timeline: Timeline) -> str:
-    """Return how many events; without the host's side nobody knows what is missing of it."""
+    """Return how many events; without the host's side its losses are unknown."""
     count = sum(gap.count for _, gap in lost(timeline))
     if is_blind(timeline):
         return f"guest {count:,}, host unknown"

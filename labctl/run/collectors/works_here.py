@@ -42,7 +42,7 @@ def lacking(level: Level, at: Here) -> list[str]:
 
 
 def without_clocks(conditions: Collection[str], tunings: Iterable[Tuning]) -> list[str]:
-    """Return what it costs a run that this kernel lets nobody ask where neighbours ran; [] where it
+    """Return what it costs a run that this kernel can't report where neighbours ran; [] where it
     costs nothing."""
     pinned = [tuning.name for tuning in tunings if tuning.pin.vcpus is not None]
     if "neighbour" not in conditions or not pinned:
@@ -52,5 +52,5 @@ def without_clocks(conditions: Collection[str], tunings: Iterable[Tuning]) -> li
         return []
     return [
         "Beside neighbours, trials of arms with fewer CPUs than those may be invalid "
-        f"({', '.join(pinned)}), as nobody can tell what others take of their CPUs: {problem}"
+        f"({', '.join(pinned)}), as labctl can't tell how much others use their CPUs: {problem}"
     ]

@@ -58,7 +58,7 @@ def read_bundle(path: Path) -> Bundle:
     try:
         files = _unpacked(path)
     except (OSError, tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
-        raise UsageError(f"{path} is no bundle of 'labctl selftest': {error}") from error
+        raise UsageError(f"{path} is not a bundle of 'labctl selftest': {error}") from error
     try:
         manifest = parse_json(files.pop(MANIFEST))
         listed = {name: entry["sha256"] for name, entry in manifest["files"].items()}

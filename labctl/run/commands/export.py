@@ -40,7 +40,7 @@ def export(
         raise UsageError(f"{target} is there already", hint="Give another --out.")
     beside = target.absolute().parent
     if not beside.is_dir():
-        raise UsageError(f"{beside} is no folder", hint="Make it, or give another --out.")
+        raise UsageError(f"{beside} is not a folder", hint="Make it, or give another --out.")
     try:
         with tempfile.TemporaryDirectory(prefix=".labctl-export-", dir=beside) as made:
             copy = Path(made, "run")

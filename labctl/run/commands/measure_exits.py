@@ -169,7 +169,7 @@ def _cpu_model(folder: Path, program: bytes) -> str:
             problem = error.message
     raise HostError(
         f"no guest starts under KVM here: {problem}",
-        hint="Exits have a price only where KVM works: 'labctl host accel' tells why it doesn't.",
+        hint="Exits have a price only where KVM works: 'labctl host accel' shows why it doesn't.",
     )
 
 
@@ -295,7 +295,9 @@ class _Guest:
             time.sleep(0.005)
         lines = text.split()[:-1]
         if len(lines) != ROUNDS:
-            raise BrokenError(f"the guest told {len(lines)} rounds of '{kind.name}', not {ROUNDS}")
+            raise BrokenError(
+                f"the guest reported {len(lines)} rounds of '{kind.name}', not {ROUNDS}"
+            )
         return tuple(int(line, 16) for line in lines)
 
 

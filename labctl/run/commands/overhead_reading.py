@@ -31,7 +31,7 @@ def read_window(folder: TrialFolder, program: Workload, *, is_bare: bool) -> Win
     wanted = program.rate_metric
     rate = _value(program.parse(folder), wanted)
     if rate is None or rate <= 0:
-        raise BrokenError(f"{program.name} told no {wanted} above 0")
+        raise BrokenError(f"{program.name} reported no {wanted} above 0")
     return Window(rate, labctl_cpu, list(noted.values()))
 
 

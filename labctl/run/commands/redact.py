@@ -1,7 +1,7 @@
 """Copy a run's folder to pass on, without what identifies the host, its users and their VMs.
 
 Texts keep their form, so that whatever reads a run reads the copy. What is no text (perf's and
-trace-cmd's recordings) can hold names that nobody finds: it is left out, and named.
+trace-cmd's recordings) can hold names that can't be found: it is left out, and named.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def redact(folder: RunFolder, target: Path, identity: Identity) -> Redacted:
     after = RunFolder(target).load()
     if (len(after.trials), len(after.problems)) != (len(before.trials), len(before.problems)):
         raise BrokenError(
-            f"the copy of run '{folder.name}' reads otherwise than the run: "
+            f"the copy of run '{folder.name}' differs from the run: "
             f"{len(after.trials)} trials instead of {len(before.trials)}"
             + "".join(f"; {text}" for text in after.problems[:3]),
             hint="A name of a user or host may be a word of the run, too. Nothing was written.",
@@ -108,7 +108,7 @@ def run_files(folder: Path) -> dict[str, Path]:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the file's bytes; None of what is no regular file or is too large. Raises
+    """Return the file's bytes; None of what is not a regular file or is too large. Raises
     HostError."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode) or path.stat().st_size > _MOST_BYTES:

@@ -109,7 +109,7 @@ def _domain_of(run: bytes) -> dict[str, str]:
 
 
 _DISK = re.compile("(?:[svhf]d|xvd|nvme)[a-z0-9]*")
-"""What libvirt's XML calls a disk, where it calls an interface so, too."""
+"""Names of disks in libvirt's XML that are also names of interfaces."""
 
 
 def _is_usual(value: str, kind: str) -> bool:

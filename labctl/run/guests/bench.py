@@ -59,7 +59,7 @@ class Bench:
 
     def serves(self) -> bool:
         """Return whether the machine answers, and its threads are still what was asked: where
-        somebody has changed them, the trials that are left take another one."""
+        they were changed, the trials that are left take another one."""
         try:
             self.channel.wait_ready(Deadline.after(30, "the machine's answer after a trial"))
         except BrokenError:

@@ -277,7 +277,7 @@ def _check_place(lab: Lab, running: RunningGuest) -> None:
     if problems and not lab.session.is_embedded:
         named = ", ".join(f'"{name}"' for name in libvirt_controllers(lab.layout))
         raise HostError(
-            f"the guests of {lab.session.uri} would not weigh what others do: "
+            f"the guests of {lab.session.uri} would not share the CPU fairly with other cgroups: "
             f"{'; '.join(problems)}",
             hint=f"Add 'cgroup_controllers = [{named}]' to /etc/libvirt/qemu.conf and restart the "
             "daemon, or leave out --connect.",

@@ -52,7 +52,7 @@ def clean_up(places: StatePaths, listener: Listener) -> None:
         if restored.outcome.settles:
             listener(Note(text=f"Undone: {text}"))
         else:
-            listener(Warned(text=f"Not undone: {text} 'labctl host restore' tells what to do."))
+            listener(Warned(text=f"Not undone: {text} 'labctl host restore' says what to do."))
     remove_work(places)
 
 

@@ -139,7 +139,7 @@ def check_any_left(study: Study, tunings: Mapping[str, Tuning], skipped: Mapping
     tried = [n for n in study.tunings if n not in roles and tunings[n].kind is Kind.GUEST]
     if tried and all(name in skipped for name in tried):
         raise HostError(
-            "this host can't have any tuning of the study: "
+            "this host can't run any tuning of the study: "
             + ". ".join(f"'{name}': {skipped[name]}" for name in tried),
-            hint=f"'labctl sweep {study.name} --tuning {tried[0]}' says what could be done.",
+            hint=f"'labctl sweep {study.name} --tuning {tried[0]}' shows what could be done.",
         )

@@ -76,7 +76,7 @@ def accelerator_here(image: str, places: StatePaths, requested: Requested = "aut
 
 
 def accelerator_or_error(image: str, places: StatePaths) -> Accelerator | LabctlError:
-    """Return the same, or why nobody can tell."""
+    """Return the same, or why they are unknown."""
     try:
         return accelerator_here(image, places)
     except LabctlError as error:
@@ -93,6 +93,6 @@ def _kernel(image: str, places: StatePaths) -> Path:
     if own.is_file():
         return own
     raise HostError(
-        "whether KVM works is found out by booting a kernel, and no guest image is built yet",
+        "whether KVM works is tested by booting a kernel, and no guest image is built yet",
         hint=f"labctl image build {image}",
     )

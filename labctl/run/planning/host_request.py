@@ -64,7 +64,7 @@ def asked_for(names: Sequence[str], vcpus: int | None = None) -> Asked:
         )
     if problems := knobs.problems(host, place):
         raise HostError(
-            f"this host can't have that: {'; '.join(problems)}",
+            f"this host can't do that: {'; '.join(problems)}",
             hint="'labctl host status' shows what can be set here.",
         )
     if tuned.TUNED in host:
@@ -94,8 +94,8 @@ def _tuning(name: str) -> Tuning:
     tuning = load_tuning(name)
     if not tuning.host and not tuning.requires.command_line:
         raise UsageError(
-            f"'{name}' asks nothing of the host: it is about the guest",
-            hint="'labctl domain list' has those of the host under 'Host'.",
+            f"'{name}' changes nothing on the host, only in the guest",
+            hint="'labctl domain list' lists those of the host under 'Host'.",
         )
     return tuning
 

@@ -22,7 +22,7 @@ _OF_DEBIAN = "of Debian's, linux-image-rt-amd64 has it"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
     """Hold what a study would run under: the host's kernel natively, in guests that of an image, or
-    of somebody's own domain. `image`: None where it isn't built."""
+    of a foreign domain. `image`: None where it isn't built."""
 
     recipe: Recipe
     image: Image | None

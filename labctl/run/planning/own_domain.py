@@ -55,7 +55,7 @@ class OwnGuest:
     is based on is in no other place of the plan."""
 
     def check(self) -> None:
-        """Raise HostError when somebody has changed a disk since, or put another file in the place
+        """Raise HostError when a disk was changed since, or put another file in the place
         of one that was looked at: what a copy's guest reads then is no longer one disk."""
         now = _looks(self.domain)
         changed = [name for name, look in self.disks_as_found.items() if now.get(name) != look]
@@ -96,7 +96,7 @@ def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
             ) from error
     if connect is None:
         raise UsageError(
-            f"labctl's embedded libvirt knows no domain '{asked}'",
+            f"labctl's embedded libvirt has no domain '{asked}'",
             hint="Give '--connect qemu:///system' as well, or a file whose name ends in .xml.",
         )
     with Session.connected(connect) as session:
@@ -216,7 +216,7 @@ def _misfit(
 ) -> Iterator[Unmet]:
     if tuning.kind is Kind.NATIVE:
         yield Unmet(
-            text=f"the file system of '{domain.name}' is not at hand natively",
+            text=f"the file system of '{domain.name}' is not available natively",
             remedy="Compare with its own baseline.",
         )
         return

@@ -59,7 +59,7 @@ class Planned:
     """Hold a plan for this host, and its input. Nothing was started or changed.
 
     `pin_plans`: of each strategy that a tuning of the plan pins by, compact always.
-    `hangs_on_accelerator`: tunings that are in the plan although nobody knows yet whether guests
+    `hangs_on_accelerator`: tunings that are in the plan although it is unknown yet whether guests
     run under what they need: only a kernel that boots can tell. `hangs_on_image`: so are workloads
     that need something of the kernel of an image that isn't built yet.
     """

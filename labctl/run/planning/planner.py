@@ -72,7 +72,7 @@ def check_no_peers(study: Study) -> None:
     if has_peers(study):
         raise UsageError(
             f"study '{study.name}' has workloads that talk to a peer over labctl's own link, "
-            "which a copy of somebody's domain doesn't have",
+            "which a copy of a foreign domain doesn't have",
             hint="Leave --domain out, or choose other workloads with --workload.",
         )
 

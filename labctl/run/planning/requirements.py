@@ -133,7 +133,7 @@ def refuse(tuning: Tuning, problems: Iterable[Unmet]) -> None:
     problems = list(problems)
     if problems:
         raise HostError(
-            f"this host can't have '{tuning.name}': " + "; ".join(p.text for p in problems),
+            f"this host can't run '{tuning.name}': " + "; ".join(p.text for p in problems),
             hint=" ".join(dict.fromkeys(problem.remedy for problem in problems)),
         )
 
@@ -144,7 +144,7 @@ def _accelerator(need: Requires, offers: Offers) -> Iterator[Unmet]:
     if need.accelerator == "kvm":
         yield Unmet(
             text="it needs KVM, and guests are emulated (TCG) here",
-            remedy="'labctl host accel' tells why guests are emulated.",
+            remedy="'labctl host accel' shows why guests are emulated.",
         )
     else:
         yield Unmet(

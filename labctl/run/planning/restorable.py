@@ -21,7 +21,7 @@ def restorable(only: Collection[str] = ()) -> tuple[str, ...]:
     for name in only:
         if name not in names:
             raise UsageError(
-                f"'{name}' is no tuning that a saved guest is restored with",
+                f"'{name}' is not a tuning that a saved guest is restored with",
                 hint=nearest(name, names),
             )
     return tuple(name for name in names if not only or name in only)

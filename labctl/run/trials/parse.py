@@ -41,7 +41,7 @@ def believable(where: str) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, ValueError) as error:
-        raise BrokenError(f"{where}: a number of a tool's can't be: {error}") from error
+        raise BrokenError(f"{where}: a tool printed an impossible number: {error}") from error
 
 
 def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:

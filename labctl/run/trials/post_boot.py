@@ -59,7 +59,7 @@ class PostBootSetup:
     def facts(self, host: dict[str, Any]) -> dict[str, Any]:
         """Return what run.json says of the guest, and of both sides together."""
         if self._facts is None:
-            raise BrokenError("no boot has told its facts yet")
+            raise BrokenError("no boot has reported its facts yet")
         same, sentence = same_kernel(host, self._facts)
         return {
             "guest": self._facts,

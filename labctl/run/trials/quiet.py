@@ -16,7 +16,7 @@ from labctl.host.doctor.reader import Reader
 
 _LOOK_S = 1.0
 _QUIET_LOOKS = 2
-"""Looks in a row that find nobody: a build pauses between two compilers."""
+"""Looks in a row without a disturbance: a build pauses between two compilers."""
 
 _NAMED = 3
 _WORTH_NAMING = 0.01
@@ -35,7 +35,7 @@ class Others:
 
     def __str__(self) -> str:
         if not self.processes:
-            return "nobody who can be named: what ended meanwhile, or a hypervisor below this host"
+            return "no named process: one that ended meanwhile, or a hypervisor below this host"
         named = [
             f"{process.name} (pid {process.pid}, {process.cpus:.2f} of a CPU)"
             for process in self.processes[:_NAMED]

@@ -29,7 +29,7 @@ def invalid_reasons(readings: Iterable[Reading], limits: Limits) -> list[str]:
     for reading in readings:
         if isinstance(reading, Unavailable):
             if reading.metric == OTHER_CPU:
-                return [f"nobody knows what others took of the trial's CPUs: {reading.reason}"]
+                return [f"it is unknown how much others used the trial's CPUs: {reading.reason}"]
             continue
         if reading.key == OTHER_CPU and reading.value > limits.other_cpu:
             return [
@@ -38,7 +38,7 @@ def invalid_reasons(readings: Iterable[Reading], limits: Limits) -> list[str]:
             ]
         if reading.key == OTHER_CPU and reading.value < -limits.other_cpu:
             return [
-                f"nobody knows what others took of the trial's CPUs: {-reading.value:.2f} CPU "
+                f"it is unknown how much others used the trial's CPUs: {-reading.value:.2f} CPU "
                 "seconds per second more were counted of known threads than were busy there (the "
                 f"study allows {limits.other_cpu:g} on either side)"
             ]

@@ -33,7 +33,7 @@ def setting_of(lab: Lab, bench: Bench, request: TrialRequest) -> Setting:
 
 
 def new_data(lab: Lab, bench: Bench, workload: Workload, setting: Setting) -> None:
-    """Give a workload that uses the data disk a pristine one, that is in nobody's cache."""
+    """Give a workload that uses the data disk a pristine one, which is in no cache."""
     if workload.uses_data_disk:
         lab.data.reset()
         lab.data.is_dirty = workload.writes_data_disk(setting.parameters)

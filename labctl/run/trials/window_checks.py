@@ -71,8 +71,8 @@ def host_reasons(folder: TrialFolder) -> list[str]:
         reasons.append(f"{killed} processes were killed: the guest's memory did not suffice")
     if (then := before[host_cpus.LIMIT]) != (now := after[host_cpus.LIMIT]):
         reasons.append(
-            f"somebody changed how deep the host's CPUs may sleep: /{latency_qos.DEVICE} went from "
-            f"{then} to {now}"
+            f"another process changed the limit on the host's idle CPUs: "
+            f"/{latency_qos.DEVICE} went from {then} to {now}"
         )
     return reasons
 
@@ -121,7 +121,7 @@ def _workload(told: Mapping[str, Any], at: str) -> list[ThreadState]:
         raise LookupError("none")
     except (LookupError, TypeError, ValueError) as error:
         raise BrokenError(
-            f"the runner told nothing of the command's threads {at} its run ({error!r})"
+            f"the runner reported no threads of the command {at} its run ({error!r})"
         ) from error
 
 

@@ -223,7 +223,7 @@ def test_files_that_nobody_asked_for_are_left_out() -> None:
 def test_a_socket_that_nobody_serves_is_named(tmp_path: Path) -> None:
     path = tmp_path / "runner.sock"
     with (
-        pytest.raises(ChannelClosed, match=f"the guest: nobody serves {path}"),
+        pytest.raises(ChannelClosed, match=f"the guest: no process serves {path}"),
         Channel.connected(path, "the guest", Deadline.after(0.05, "connecting")),
     ):
         pass

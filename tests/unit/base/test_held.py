@@ -66,7 +66,7 @@ def test_only_a_regular_file_is_opened_and_no_pipe_is_waited_for(tmp_path: Path)
     os.mkfifo(tmp_path / "pipe")
     os.close(open_regular(tmp_path / "file"))
     for name in ("link", "pipe", "."):
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             open_regular(tmp_path / name)
 
 

@@ -102,10 +102,10 @@ def test_a_lab_that_is_named_and_not_believed_is_refused(
 ) -> None:
     present.chmod(0o777)
     monkeypatch.setenv("LABCTL_LAB", str(present))
-    with pytest.raises(UsageError, match=r"\$LABCTL_LAB .* is not believed: .* by everybody"):
+    with pytest.raises(UsageError, match=r"\$LABCTL_LAB .* is not trusted: .* by everybody"):
         data_files("domains")
     present.parent.chmod(0o770)
-    with naming_lab(Path("..")), pytest.raises(UsageError, match=r"--lab \.\. is not believed"):
+    with naming_lab(Path("..")), pytest.raises(UsageError, match=r"--lab \.\. is not trusted"):
         results_folder(STATE)
     with naming_lab(Path("none")), pytest.raises(UsageError, match="there is no such folder"):
         results_folder(STATE)

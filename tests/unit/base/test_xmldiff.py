@@ -111,7 +111,7 @@ def test_a_unified_diff_shows_only_what_differs_with_context() -> None:
 
 @pytest.mark.parametrize("broken", ["", "<domain>", "no xml", "<a/><b/>"])
 def test_what_is_no_xml_is_refused_with_its_line(broken: str) -> None:
-    with pytest.raises(UsageError, match="is no XML: line"):
+    with pytest.raises(UsageError, match="is not XML: line"):
         changes(broken, PINNED)
 
 

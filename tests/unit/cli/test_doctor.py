@@ -137,7 +137,7 @@ def test_of_a_study_that_traces_the_results_folder_must_have_room(
     [
         (["--collect", "trace"], "--collect says what a study collects"),
         (["--for", "pining"], "no study 'pining'"),
-        (["--for", "pinning", "--since", "r1"], "'--for' and '--since' ask two different"),
+        (["--for", "pinning", "--since", "r1"], "'--for' and '--since' exclude"),
         (["--since", "r1"], "no run 'r1'"),
     ],
 )

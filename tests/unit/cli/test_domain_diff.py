@@ -153,7 +153,7 @@ def test_wrong_usage_is_told() -> None:
     )
     assert "no tuning 'pined'" in refusal("baseline", "pined")
     assert "native" in refusal("baseline", "native")
-    assert "knows no domain 'web'" in refusal("pinned", "--domain=web")
+    assert "has no domain 'web'" in refusal("pinned", "--domain=web")
     assert "cannot read gone.xml" in refusal("pinned", "--domain=gone.xml")
 
 

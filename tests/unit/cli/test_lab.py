@@ -234,7 +234,7 @@ def test_a_folder_of_runs_that_is_a_strangers_is_refused(
     for words in (("run", "list"), ("report", "r1"), ("sweep", "pinning", "--plan-only")):
         said = labctl(*words)
         assert said.code == 2, words
-        assert f"the folder of runs {results} is not believed: " in said.err
+        assert f"the folder of runs {results} is not trusted: " in said.err
         assert " belongs to " in said.err
         assert f"--results {results}" in said.err
     if os.geteuid() == 0:

@@ -61,7 +61,7 @@ def test_isolated_cpus_of_a_copy_get_the_vcpus(epyc: Path) -> None:
     [
         (["--cpus", "3-1"], UsageError, "--cpus: not a CPU list: '3-1'"),
         (["--cpus", "9000"], HostError, "this process may use 9000"),
-        (["--sysfs", "/proc"], UsageError, "/proc is no copy of a machine's /sys"),
+        (["--sysfs", "/proc"], UsageError, "/proc is not a copy of a machine's /sys"),
         (["--strategy", "siblings", "--vcpus", "1"], UsageError, "strategy 'siblings'"),
     ],
 )

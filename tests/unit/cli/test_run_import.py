@@ -315,9 +315,9 @@ def test_what_was_imported_is_not_gone_on_with(labctl: Labctl, experiment: Exper
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "nothing says what the tunings are compared with"),
+        ([], "no baseline is declared"),
         (["--baseline", "othr"], "Did you mean 'other'?"),
-        (["--baseline", "other"], "Say --primary cpu=METRIC. It has: real, ctx_switches."),
+        (["--baseline", "other"], "Give --primary cpu=METRIC. It has: real, ctx_switches."),
         (["--baseline", "other", "--primary", "reel"], "Did you mean 'real'?"),
         (["--baseline", "other", "--primary", "cpuu=real"], "Did you mean 'cpu'?"),
         (["--baseline", "other", "--primary", "real", "--margin", "5"], "Write it as '5%'"),

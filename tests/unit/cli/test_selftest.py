@@ -106,4 +106,4 @@ def test_a_tuning_that_boots_for_itself_is_refused(
     monkeypatch.setenv("LABCTL_STATE_DIR", str(tmp_path / "state"))
     said = labctl("selftest", "--tuning", "cache-directsync")
     assert said.code == 2
-    assert "'cache-directsync' is no tuning that a saved guest is restored with" in said.err
+    assert "'cache-directsync' is not a tuning that a saved guest is restored with" in said.err

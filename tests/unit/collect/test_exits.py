@@ -139,7 +139,9 @@ def test_maps_that_were_full_leave_all_that_they_tell_unavailable(
     assert ("exit_time" in reasons(readings)) is is_full
     assert ("userspace_exits" not in values(readings)) is is_full
     if is_full:
-        assert f"full: what comes after {keys} pairs" in reasons(readings)["exits{reason}"]
+        assert (
+            f"full: they leave out exits beyond {keys} pairs" in reasons(readings)["exits{reason}"]
+        )
 
 
 def test_maps_hold_every_reason_on_every_vcpu() -> None:

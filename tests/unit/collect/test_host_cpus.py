@@ -119,7 +119,7 @@ def test_a_limit_that_somebody_holds_is_a_fact_of_the_trial(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [
-        (2_000_000_000, "nobody limited"),
+        (2_000_000_000, "no process limited"),
         ({"unavailable": "/dev/cpu_dma_latency: Permission denied"}, "Permission denied."),
     ],
 )

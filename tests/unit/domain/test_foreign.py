@@ -315,17 +315,17 @@ def test_everything_that_is_refused_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("xml", "sentence"),
     [
-        ("", "is no XML"),
-        ("<domain", "is no XML"),
+        ("", "is not XML"),
+        ("<domain", "is not XML"),
         (
             "<network><name>default</name></network>",
-            "file 'x.xml' is no domain of QEMU's: its root is <network>",
+            "file 'x.xml' is not a QEMU domain: its root is <network>",
         ),
         ("<domain type='xen'/>", "its root is <domain type='xen'>"),
         ("<domain type='kvm'/>", "has no <vcpu>|has no <memory>"),
-        (BY_HAND.replace("current='2'>8", ">many"), "<vcpu.* .line 60.: 'many' is no number"),
-        (BY_HAND.replace("unit='GB'>4", "unit='GB'>much"), "is no size of memory"),
-        (BY_HAND.replace("unit='GB'>4", "unit='stone'>4"), "is no size of memory"),
+        (BY_HAND.replace("current='2'>8", ">many"), "<vcpu.* .line 60.: 'many' is not a number"),
+        (BY_HAND.replace("unit='GB'>4", "unit='GB'>much"), "is not a size of memory"),
+        (BY_HAND.replace("unit='GB'>4", "unit='stone'>4"), "is not a size of memory"),
         (
             BY_HAND.replace("cpuset='4'", "cpuset='four'"),
             "<vcpupin> .line 62.: cpuset: not a CPU list",

@@ -188,10 +188,10 @@ REFUSED = {
         BY_HAND.replace("dev='vda'", "dev='../../etc/x'"),
         "<target> (line 7): dev='../../etc/x' is no name of a disk",
     ),
-    "a path with ..": (BY_HAND.replace("/srv/log", "/srv/../etc/log"), "is no absolute path"),
+    "a path with ..": (BY_HAND.replace("/srv/log", "/srv/../etc/log"), "is not an absolute path"),
     "a kernel by a relative path": (
         BY_HAND.replace("<os>", "<os><kernel>vmlinuz</kernel>"),
-        "'vmlinuz' is no absolute path",
+        "'vmlinuz' is not an absolute path",
     ),
     "variables by a relative path": (
         BY_HAND.replace("<os>", "<os><nvram>vars.fd</nvram>"),
@@ -244,7 +244,7 @@ def test_what_is_beyond_the_limits_is_refused_with_its_line(what: str) -> None:
         (with_part(f"<x>{'x' * MOST_BYTES}</x>"), "larger than 1048576 bytes"),
         (with_part("<x>" * 40 + "</x>" * 40), "more than 32 levels"),
         (with_part("<x/>" * 5000), "more than 4096 elements"),
-        (BY_HAND.replace("'2'>8<", "'1025'>8<"), "'1025' is no number of vCPUs from 1 to 1024"),
+        (BY_HAND.replace("'2'>8<", "'1025'>8<"), "'1025' is not a number of vCPUs from 1 to 1024"),
         (BY_HAND.replace("unit='GB'>4<", "unit='TiB'>65<"), "65 is more than 64 TiB"),
         (BY_HAND.replace("unit='GB'>4<", f"unit='KiB'>{'9' * 9999}<"), "more than 64 TiB"),
         (
@@ -295,7 +295,7 @@ def test_a_finished_copy_names_labctls_files_and_those_that_were_looked_at(name:
     assert etree.tostring(parse(again), method="c14n2") == etree.tostring(
         parse(xml), method="c14n2"
     )
-    with pytest.raises(UsageError, match="no file that labctl has looked at"):
+    with pytest.raises(UsageError, match="not a file that labctl has checked"):
         confirmed(xml, frozenset(allowed - {"/lab/agent.sock"}), LABEL, "the copy")
     with pytest.raises(UsageError, match="<label>"):
         confirmed(xml, frozenset(allowed), "+0:+0", "the copy")
@@ -304,7 +304,7 @@ def test_a_finished_copy_names_labctls_files_and_those_that_were_looked_at(name:
 @pytest.mark.parametrize("added", ["<emulator>/x</emulator>", "<filesystem/>", "<future/>"])
 def test_a_template_puts_nothing_into_a_copy_that_is_not_in_the_table(added: str) -> None:
     xml = copy_of(own("server")).xml.replace("</devices>", f"{added}</devices>")
-    with pytest.raises(UsageError, match="domain may: .*domain/devices/(emu|file|fut)"):
+    with pytest.raises(UsageError, match="must not have: .*domain/devices/(emu|file|fut)"):
         confirmed(xml, frozenset({"/lab/x"}), LABEL, "the copy")
 
 

@@ -52,7 +52,7 @@ def test_two_faults_at_once_are_still_refused(xml: str) -> None:
 
 
 def test_text_that_is_no_xml_is_refused_with_its_line() -> None:
-    with pytest.raises(UsageError, match=r"tuning 'x' is no XML: line 2"):
+    with pytest.raises(UsageError, match=r"tuning 'x' is not XML: line 2"):
         schema.validate("<domain>\n<name></domain>", what="tuning 'x'")
 
 

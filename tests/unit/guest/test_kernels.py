@@ -34,7 +34,7 @@ def test_a_kernel_says_its_release(tmp_path: Path) -> None:
 )
 def test_what_is_no_boot_image_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "kernel").write_bytes(data)
-    with pytest.raises(UsageError, match="no Linux kernel that QEMU boots"):
+    with pytest.raises(UsageError, match="not a Linux kernel that QEMU boots"):
         release_of(tmp_path / "kernel")
 
 

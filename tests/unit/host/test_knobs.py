@@ -104,7 +104,7 @@ def test_only_states_that_take_longer_are_switched_off(place: KnobPlace, journal
 
 
 def test_a_knob_that_does_not_exist_is_named_with_the_nearest_one() -> None:
-    with pytest.raises(UsageError, match=r"'host\.swapiness' is no knob") as caught:
+    with pytest.raises(UsageError, match=r"'host\.swapiness' is not a knob") as caught:
         knobs.check_knobs({"swapiness": "10"})
     assert "Did you mean 'swappiness'?" in (caught.value.hint or "")
 
@@ -165,7 +165,7 @@ def _for_each(pattern: str, act: Callable[[Path], object]) -> Callable[[Path], o
         (
             lambda root: (root / "sys/module/kvm/parameters/halt_poll_ns").chmod(0o444),
             {"halt-poll-ns": "0"},
-            "this kernel lets nobody change",
+            "is read-only on this kernel",
         ),
         (lambda root: None, {"cpu-dma-latency": "0"}, "cpu_dma_latency (CONFIG_CPU_IDLE)"),
         (_write("proc/7/comm", "irqbalance"), {"irq-affinity": "housekeeping"}, "irqbalance runs"),

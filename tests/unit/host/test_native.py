@@ -50,7 +50,7 @@ def test_a_folder_that_is_no_tree_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    with pytest.raises(HostError, match="no tree of a guest image"):
+    with pytest.raises(HostError, match="not the tree of a guest image"):
         check_tree(tmp_path)
 
 

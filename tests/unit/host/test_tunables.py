@@ -146,7 +146,7 @@ def test_the_files_of_a_cpu_that_is_offline_are_not_gone(tmp_path: Path) -> None
 def test_a_file_that_holds_no_mask_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "cpumask"
     path.write_text("all\n")
-    with pytest.raises(OSError, match="it holds 'all', which is no mask"):
+    with pytest.raises(OSError, match="it holds 'all', which is not a mask"):
         CpuMask(str(path)).read()
 
 

@@ -77,7 +77,7 @@ def test_a_file_from_outside_of_the_bundles_folder_is_refused(bundle: Path) -> N
 def test_what_is_no_bundle_is_said_to_be_none(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x"
     path.write_bytes(data)
-    with pytest.raises(UsageError, match="is no bundle of 'labctl selftest'"):
+    with pytest.raises(UsageError, match="is not a bundle of 'labctl selftest'"):
         read_bundle(path)
 
 

@@ -188,5 +188,5 @@ def test_a_command_that_places_itself_is_held_to_its_policy_alone() -> None:
     ],
 )
 def test_what_no_runner_would_tell_makes_the_trial_invalid(garbage: dict[str, Any]) -> None:
-    with pytest.raises(BrokenError, match="told nothing of the command's threads"):
+    with pytest.raises(BrokenError, match="reported no threads of the command"):
         guest([QEMU_ROW, VCPU_ROW], workload=garbage)

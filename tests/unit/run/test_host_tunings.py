@@ -73,7 +73,7 @@ def test_asked_for_by_name_it_is_an_error_with_the_remedy(tmp_path: Path, root: 
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
-        ("swapiness: 10", "tuning 'mine': 'host.swapiness' is no knob", "swappiness"),
+        ("swapiness: 10", "tuning 'mine': 'host.swapiness' is not a knob", "swappiness"),
         ("swappiness: 300", "tuning 'mine': 'host.swappiness' is '300'", "from 0 to 200"),
     ],
 )

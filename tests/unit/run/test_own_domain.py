@@ -96,13 +96,13 @@ def test_a_folder_is_no_domain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "is no XML"),
-        ("name: web\n", "is no XML: line 1"),
-        ("<domain type='kvm'>\n<name>web</name>\n", "is no XML: line 3"),
-        ("<network/>", "is no domain of QEMU's: its root is <network>"),
+        ("", "is not XML"),
+        ("name: web\n", "is not XML: line 1"),
+        ("<domain type='kvm'>\n<name>web</name>\n", "is not XML: line 3"),
+        ("<network/>", "is not a QEMU domain: its root is <network>"),
         ("<domain type='xen'><name>x</name></domain>", "its root is <domain type='xen'>"),
         ("<domain type='kvm'><vcpu>1</vcpu></domain>", "has no <memory>"),
-        ("<domain type='kvm'><vcpu>0</vcpu></domain>", "<vcpu> (line 1): '0' is no number"),
+        ("<domain type='kvm'><vcpu>0</vcpu></domain>", "<vcpu> (line 1): '0' is not a number"),
     ],
 )
 def test_a_file_that_holds_no_domain_is_named(tmp_path: Path, text: str, sentence: str) -> None:
@@ -335,7 +335,7 @@ def reasons(name: str, own: OwnDomain) -> list[str]:
 
 def test_native_is_left_out_for_there_is_no_file_system_to_run_on() -> None:
     for name in ("native", "native+fifo"):
-        assert reasons(name, domain()) == ["the file system of 'web' is not at hand natively"]
+        assert reasons(name, domain()) == ["the file system of 'web' is not available natively"]
 
 
 def test_a_kernels_command_line_fits_only_where_the_xml_says_it() -> None:
@@ -392,7 +392,7 @@ def test_a_plan_for_a_domain_has_its_vcpus_and_memory_and_no_native_role(
     assert found.plan.guest.vcpus == 1
     assert found.plan.guest.memory_mib == 1024
     assert found.plan.roles.native is None
-    assert "not at hand natively" in found.plan.skipped["native"]
+    assert "not available natively" in found.plan.skipped["native"]
     assert "pinned+fifo" in found.plan.tunings
 
 

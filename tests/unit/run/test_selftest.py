@@ -137,5 +137,5 @@ def test_every_restorable_guest_tuning_is_tried_and_no_other() -> None:
 
 
 def test_a_tuning_that_boots_for_itself_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="'cache-directsync' is no tuning that a saved guest"):
+    with pytest.raises(UsageError, match="'cache-directsync' is not a tuning that a saved guest"):
         restorable(["cache-directsync"])

@@ -271,7 +271,7 @@ def test_an_edited_plan_is_not_resumed(tmp_path: Path, monkeypatch: pytest.Monke
     plan = folder.read_plan()
     plan["trials"].pop()
     write_plan(folder, plan)
-    with pytest.raises(BrokenError, match="not the one that was made"):
+    with pytest.raises(BrokenError, match="the plan was changed"):
         sweep(request(tmp_path, resume=folder.name), lambda event: None)
 
 

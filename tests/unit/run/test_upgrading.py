@@ -109,7 +109,7 @@ def test_a_run_of_an_older_version_is_extended_beside_its_plan(
 def test_a_plan_from_before_the_promise_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     folder = old_run(tmp_path, TOO_OLD)
     before = (folder.path / "run.json").read_bytes()
-    with pytest.raises(BrokenError, match="not the one that was made"):
+    with pytest.raises(BrokenError, match="the plan was changed"):
         sweep(request(tmp_path, resume=TOO_OLD), lambda event: None)
     assert (folder.path / "run.json").read_bytes() == before
 

@@ -35,8 +35,8 @@ def test_cpu_time_that_others_took_is_compared_with_the_studys_limit() -> None:
 def test_a_count_that_is_as_far_below_0_can_tell_nobody_what_others_took() -> None:
     assert invalid_reasons([cpu(-0.1)], LIMITS) == []
     assert invalid_reasons([cpu(-0.11)], LIMITS) == [
-        "nobody knows what others took of the trial's CPUs: 0.11 CPU seconds per second more were "
-        "counted of known threads than were busy there (the study allows 0.1 on either side)"
+        "it is unknown how much others used the trial's CPUs: 0.11 CPU seconds per second more "
+        "were counted of known threads than were busy there (the study allows 0.1 on either side)"
     ]
 
 
@@ -47,7 +47,7 @@ def test_the_guests_own_cpu_time_is_no_disturbance() -> None:
 def test_not_knowing_what_others_took_is_no_zero() -> None:
     unknown = Unavailable(metric=OTHER_CPU, reason="a thread came and went")
     assert invalid_reasons([unknown], LIMITS) == [
-        "nobody knows what others took of the trial's CPUs: a thread came and went"
+        "it is unknown how much others used the trial's CPUs: a thread came and went"
     ]
 
 

@@ -69,7 +69,7 @@ def test_nothing_of_a_trial_is_read_through_a_link_or_waited_for(run: RunFolder)
     os.mkfifo(run.trial(1).path / "pipe")
     (run.trial(2).path / "stdout.txt").unlink()
     (run.trial(2).path / "stdout.txt").symlink_to("/etc/passwd")
-    assert "pipe cannot be read: it is no regular file" in differences(run)[0][2]
+    assert "pipe cannot be read: it is not a regular file" in differences(run)[0][2]
     assert "stdout.txt cannot be read" in differences(run)[1][2]
 
 

@@ -197,8 +197,8 @@ def test_a_trial_whose_digests_were_removed_is_named(run: RunFolder) -> None:
     assert not run.load().problems
     change(run.trial(3), digests=None)
     assert run.load().problems == (
-        "nobody can tell whether the samples of 1 trial were changed (3): the digests that labctl "
-        "took were removed",
+        "labctl can't tell whether the samples of 1 trial were changed (3): the digests that "
+        "labctl took were removed",
     )
 
 

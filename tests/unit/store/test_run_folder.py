@@ -171,7 +171,7 @@ def test_a_run_of_a_newer_labctl_is_refused_with_a_remedy(run: RunFolder) -> Non
 @pytest.mark.parametrize("text", ["[]", "{}", '{"schema": "1"}'])
 def test_what_is_no_run_record_is_refused(run: RunFolder, text: str) -> None:
     (run.path / "run.json").write_text(text)
-    with pytest.raises(BrokenError, match="is no run record"):
+    with pytest.raises(BrokenError, match="is not a run record"):
         run.read_run()
 
 
@@ -262,7 +262,7 @@ def test_a_rule_that_ended_a_run_leaves_the_trials_that_it_had(extended: RunFold
     ("text", "sentence"),
     [
         ("{", "plan.2.json"),
-        ("[]", "plan.2.json is no extension of a plan"),
+        ("[]", "plan.2.json is not an extension of a plan"),
         ('{"trials": [], "first_block": "three", "last_block": 4}', "'first_block' is 'three'"),
     ],
 )
@@ -303,7 +303,7 @@ def test_a_folder_of_trials_without_a_record_is_named(run: RunFolder) -> None:
 
 
 def test_a_trial_that_was_cut_off_is_told_from_one_that_is_damaged(tmp_path: Path) -> None:
-    with pytest.raises(BrokenError, match="cut off") as caught:
+    with pytest.raises(BrokenError, match="interrupted trial") as caught:
         TrialFolder(tmp_path / "0002").read_record()
     assert "resumed" in str(caught.value.hint)
 

@@ -243,7 +243,7 @@ def test_a_tuning_that_the_host_cannot_have_is_left_out_with_its_reason(
 def test_a_role_that_the_host_cannot_have_stops_the_study(
     make_study: MakeStudy, tunings: Tunings
 ) -> None:
-    with pytest.raises(HostError, match="its control 'control', and this host can't have it: why"):
+    with pytest.raises(HostError, match="its control 'control', and this host can't run it: why"):
         make_plan(make_study(), tunings, seed=7, host_digest="host", skipped={"control": "why"})
 
 
@@ -267,7 +267,7 @@ def test_a_handicap_that_takes_nothing_away_is_refused(
     ("old", "new", "said"),
     [
         ("native: native", "native: pinned", "is a guest"),
-        ("baseline: baseline", "baseline: native", "is no guest"),
+        ("baseline: baseline", "baseline: native", "is not a guest"),
     ],
 )
 def test_a_role_of_the_wrong_kind_is_refused(
@@ -290,14 +290,14 @@ def test_tunings_that_changed_since_the_plan_was_made_are_named(
 
 
 def test_a_plan_that_was_edited_is_refused(plan: Plan) -> None:
-    with pytest.raises(BrokenError, match="not the one that was made"):
+    with pytest.raises(BrokenError, match="the plan was changed"):
         Plan.from_json(changed(plan, seed=8))
 
 
 def test_a_plan_with_one_trial_less_is_refused(plan: Plan) -> None:
     data = changed(plan)
     del data["trials"][-1]
-    with pytest.raises(BrokenError, match="not the one that was made"):
+    with pytest.raises(BrokenError, match="the plan was changed"):
         Plan.from_json(data)
 
 
