@@ -10,7 +10,7 @@ import click
 from labctl.cli.common import Group, console, print_json
 from labctl.cli.domain_diff import diff
 from labctl.cli.domain_validate import validate_tunings
-from labctl.cli.render_options import host_options, stand_in
+from labctl.cli.render_options import domain_request, host_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,7 +105,9 @@ def render_tunings(
 
     topology = read_topology()
     for name, tuning in load_tunings(names).items():
-        request = stand_in(tuning, topology, accel, vcpus or default_vcpus(topology), memory_mib)
+        request = domain_request(
+            tuning, topology, accel, vcpus or default_vcpus(topology), memory_mib
+        )
         xml = render(request)
         # Several documents in one stream: a comment tells which is which.
         click.echo(

@@ -11,7 +11,7 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.cli.common import console, print_json
-from labctl.cli.render_options import host_options, likely_accelerator, stand_in
+from labctl.cli.render_options import domain_request, host_options, likely_accelerator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ def _rendered(
     return [
         _Side(
             name=tuning.name,
-            xml=render(stand_in(tuning, topology, accelerator, count, memory_mib)),
+            xml=render(domain_request(tuning, topology, accelerator, count, memory_mib)),
             outside=tuple(outside_xml(tuning, baseline)),
         )
         for tuning in tunings

@@ -8,7 +8,7 @@ import click
 
 from labctl.base.errors import ExitCode, UsageError
 from labctl.cli.common import print_json
-from labctl.cli.render_options import host_options, stand_in
+from labctl.cli.render_options import domain_request, host_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def _validated(
         warnings: list[str] = []
         lacking = [problem.text for problem in unmet(tuning, offers)]
         try:
-            request = stand_in(tuning, topology, accel, vcpus, memory_mib)
+            request = domain_request(tuning, topology, accel, vcpus, memory_mib)
             if tuning.kind == "guest":
                 xml = render(request)
                 if covers(tuning, installed):

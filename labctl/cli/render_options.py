@@ -36,7 +36,7 @@ def host_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def stand_in(
+def domain_request(
     tuning: Tuning, topology: Topology, accel: str | None, vcpus: int, memory_mib: int
 ) -> DomainRequest:
     """Return a tuning's domain for this host, with paths that stand for those of a run."""

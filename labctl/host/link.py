@@ -121,14 +121,14 @@ def tap(journal: Journal, link: Link, *, many_queues: bool) -> Iterator[None]:
 
 
 def _make_native_link(made: Link) -> None:
-    cable = made.native
+    ends = made.native
     ip(
-        *("-n", made.peer_namespace, "link", "add", _VETH, "address", cable.peer_mac),
-        *("type", "veth", "peer", "name", _VETH, "address", cable.machine_mac),
+        *("-n", made.peer_namespace, "link", "add", _VETH, "address", ends.peer_mac),
+        *("type", "veth", "peer", "name", _VETH, "address", ends.machine_mac),
         *("netns", made.native_namespace),
     )
-    _configure(made.peer_namespace, cable.peer_commands(_VETH))
-    _configure(made.native_namespace, cable.machine_commands(_VETH))
+    _configure(made.peer_namespace, ends.peer_commands(_VETH))
+    _configure(made.native_namespace, ends.machine_commands(_VETH))
 
 
 def _configure(namespace: str, commands: list[tuple[str, ...]]) -> None:
@@ -137,7 +137,7 @@ def _configure(namespace: str, commands: list[tuple[str, ...]]) -> None:
 
 
 def _end(device: str, address: str, other: str, other_mac: str) -> list[tuple[str, ...]]:
-    """Return one end of a cable, so that nothing but the workload's own packets goes over it: no
+    """Return one end of a link, so that nothing but the workload's own packets goes over it: no
     IPv6 that would look for routers, and a neighbour that nobody has to ask for."""
     return [
         ("link", "set", "dev", device, "addrgenmode", "none"),

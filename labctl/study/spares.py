@@ -16,7 +16,7 @@ from labctl.base.wording import counted
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.study.plan import Plan
 
-Place = tuple[tuple[str, str], ...]
+Factors = tuple[tuple[str, str], ...]
 """The factors of a cell but its tuning: where arms are compared."""
 
 
@@ -63,7 +63,9 @@ def why_spare(lost: Sequence[PlannedTrial]) -> str:
 def _blocks_lost(plan: Plan, lost: Collection[int]) -> Iterator[set[int]]:
     """Return, for each comparison in each place, the blocks in which one of its arms has no
     value."""
-    by_cell: defaultdict[Place, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    by_cell: defaultdict[Factors, defaultdict[str, set[int]]] = defaultdict(
+        lambda: defaultdict(set)
+    )
     for trial in losses(plan, lost):
         cell = dict(trial.cell)
         tuning = cell.pop("tuning")

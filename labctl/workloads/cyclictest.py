@@ -61,7 +61,7 @@ class Cyclictest(WorkloadBase):
             default=100_000,
             minimum=1_000,
             maximum=1_000_000,
-            description="the longest latency that is told from longer ones",
+            description="the longest latency with a bucket of its own",
         ),
     )
     binaries: tuple[str, ...] = (BINARY,)

@@ -23,7 +23,7 @@ HISTOGRAM_US = IntegerParameter(
     default=60_000,
     minimum=256,
     maximum=1_000_000,
-    description="the longest time that is told from longer ones",
+    description="the longest time with a bucket of its own",
 )
 """Longer than the stalls of real-time throttling (50 ms), and no longer: at its end rtla goes
 through a row for each microsecond, inside of the measured window."""

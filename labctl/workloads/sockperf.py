@@ -150,7 +150,7 @@ def _valid(text: str, where: str) -> tuple[float, int]:
         )
     if any(int(count) for count in wrong.groups()):
         raise BrokenError(
-            f"{where}: on a cable of its own sockperf saw {wrong[1]} messages dropped, {wrong[2]} "
+            f"{where}: on a link of its own sockperf saw {wrong[1]} messages dropped, {wrong[2]} "
             f"duplicated and {wrong[3]} out of order"
         )
     seconds, count = float(valid[1]), int(valid[3])

@@ -182,7 +182,7 @@ GUEST_SCHEDULER = (
         "wakeups_traced",
         Unit.FRACTION,
         Better.NEITHER,
-        "of the workload's wake-ups the share that the traces tell of ([how many were "
+        "share of the workload's wake-ups that the traces cover ([how many were "
         "seen](nested.md#how-many-were-seen)); natively from the host's trace",
     ),
 )

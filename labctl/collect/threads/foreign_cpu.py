@@ -36,7 +36,7 @@ _NEGLIGIBLE = 0.01
 a window of two seconds."""
 
 
-class _Place(Enum):
+class _Where(Enum):
     """Name where a thread may run."""
 
     INSIDE = auto()
@@ -82,32 +82,32 @@ def _used_s(snapshots: Snapshots, threads: Threads, role: str, clocks: _Clocks) 
     lost = ended_cpu_s(snapshots, threads, role)
     if lost is None:
         return "what threads that ended during the trial had used is not known."
-    spent = dict.fromkeys(_Place, 0.0)
+    spent = dict.fromkeys(_Where, 0.0)
     for thread in found:
         spent[_place(thread, snapshots)] += thread.run_ns / 1e9
     places = {_place(thread, snapshots) for thread in ended}
-    spent[places.pop() if len(places) == 1 else _Place.BOTH] += lost
+    spent[places.pop() if len(places) == 1 else _Where.BOTH] += lost
     share = clocks.share(role, snapshots.trial_cpus)
     if isinstance(share, str):
-        if spent[_Place.BOTH] / snapshots.seconds > _NEGLIGIBLE:
+        if spent[_Where.BOTH] / snapshots.seconds > _NEGLIGIBLE:
             return (
                 f"{role} threads were not bound to the trial's CPUs, and how long they ran there "
                 f"is not known: {share}"
             )
         share = 0.0
-    return spent[_Place.INSIDE] + share * spent[_Place.BOTH]
+    return spent[_Where.INSIDE] + share * spent[_Where.BOTH]
 
 
-def _place(thread: Used, snapshots: Snapshots) -> _Place:
+def _place(thread: Used, snapshots: Snapshots) -> _Where:
     trial = snapshots.trial_cpus
     if thread.cpus is None and thread.role in _READ_BACK:
-        return _Place.INSIDE
+        return _Where.INSIDE
     online = snapshots.online
     # Without an affinity: anywhere.
     allowed = online if thread.cpus is None else thread.cpus & online
     if allowed <= trial:
-        return _Place.INSIDE
-    return _Place.BOTH if allowed & trial else _Place.OUTSIDE
+        return _Where.INSIDE
+    return _Where.BOTH if allowed & trial else _Where.OUTSIDE
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,11 +61,11 @@ def grafted(xml: str, tuning: Tuning, baseline_xml: str, tuning_xml: str) -> str
 
 def tuned(own: OwnDomain, tuning: Tuning, plan: PinPlan, baseline: Tuning, accelerator: str) -> str:
     """Return the owner's own XML with the tuning and nothing else of labctl's."""
-    plain, rendered = (render(_stand_in(own, t, plan, accelerator)) for t in (baseline, tuning))
+    plain, rendered = (render(_request(own, t, plan, accelerator)) for t in (baseline, tuning))
     return grafted(own.xml, tuning, plain, rendered)
 
 
-def _stand_in(own: OwnDomain, tuning: Tuning, plan: PinPlan, accelerator: str) -> DomainRequest:
+def _request(own: OwnDomain, tuning: Tuning, plan: PinPlan, accelerator: str) -> DomainRequest:
     """Return labctl's domain of the same size; its paths are the same for every tuning, so that
     none of them gets into a difference."""
     place = Path("/nowhere")

@@ -1,6 +1,6 @@
 """Take out of texts what identifies a host, but keep their form for parsers.
 
-Pure. The same text gets the same stand-in everywhere, so that what belongs together still does.
+Pure. The same text gets the same placeholder everywhere, so that what belongs together still does.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Scrubber:
         self._known = _any_of(self._kinds, self._vocabulary)
         self._folders = _folders(self._paths)
         self._thorough = thorough
-        self._stand_ins: dict[tuple[str, bytes], bytes] = {}
+        self._placeholders: dict[tuple[str, bytes], bytes] = {}
         self._made: set[bytes] = set()
         self.taken_out: Counter[str] = Counter()
         """How often each kind was found."""
@@ -122,11 +122,11 @@ class Scrubber:
     def originals(self) -> dict[bytes, str]:
         """Map every text that no file may still hold to its kind: not those that are taken out in
         their place alone."""
-        found = {text: kind for kind, text in self._stand_ins if kind not in _IN_PLACE}
+        found = {text: kind for kind, text in self._placeholders if kind not in _IN_PLACE}
         return {**found, **self._kinds, **dict.fromkeys(self._paths, PATH)}
 
     @property
-    def stand_ins(self) -> frozenset[bytes]:
+    def placeholders(self) -> frozenset[bytes]:
         return frozenset(self._made)
 
     def scrubbed(self, data: bytes, *, is_json: bool = False) -> bytes:
@@ -244,12 +244,12 @@ class Scrubber:
             return text  # in a text that was looked through before
         self.taken_out[kind] += 1
         key = (kind, text if kind in (PATH, KEY) else text.lower())
-        if key not in self._stand_ins:
-            number = 1 + sum(other == kind for other, _ in self._stand_ins)
-            made = _stand_in(kind, number, text)
-            self._stand_ins[key] = made
+        if key not in self._placeholders:
+            number = 1 + sum(other == kind for other, _ in self._placeholders)
+            made = _placeholder(kind, number, text)
+            self._placeholders[key] = made
             self._made.add(made)
-        return self._stand_ins[key]
+        return self._placeholders[key]
 
     def left_in(self, data: bytes, *, is_json: bool = False) -> Iterator[tuple[str, bytes]]:
         """Return kind and text of each original that is in `data` in any form, found without the
@@ -323,7 +323,7 @@ def _as_word(text: bytes) -> bytes:
     return b"(?<!" + _EDGE + b")" + re.escape(text) + b"(?!" + _EDGE + b")"
 
 
-def _stand_in(kind: str, number: int, text: bytes) -> bytes:
+def _placeholder(kind: str, number: int, text: bytes) -> bytes:
     if kind == UUID:
         return f"00000000-0000-4000-8000-{number:012x}".encode()
     if kind == MAIL:

@@ -196,7 +196,7 @@ class Boots:
             first = stack.enter_context(self._booting(planned, self._lab))
             if beside is None:
                 return [self._settled_and_saved(first)]
-            lab = replace(self._lab, seat=1, data=_data_stand_in(self._lab, self._baseline))
+            lab = replace(self._lab, seat=1, data=_second_data_disk(self._lab, self._baseline))
             try:
                 second = stack.enter_context(self._booting(beside, lab))
             except BrokenError as error:  # libvirt's refusal has ended the first one, too
@@ -247,7 +247,7 @@ class Boots:
 
 
 def may_boot_two(lab: Lab) -> bool:
-    """Return whether a second guest may boot beside the first: there is one cable, and each takes a
+    """Return whether a second guest may boot beside the first: there is one link, and each takes a
     CPU and its memory. A daemon's guests boot one at a time: its files have owners of their own."""
     needed = 2 * (lab.memory_mib * MIB + HEADROOM_BYTES)
     return (
@@ -259,10 +259,10 @@ def may_boot_two(lab: Lab) -> bool:
     )
 
 
-def _data_stand_in(lab: Lab, baseline: Tuning) -> DataDisk:
+def _second_data_disk(lab: Lab, baseline: Tuning) -> DataDisk:
     """Return a data disk for a guest that boots while another has the real one open, whose place
     that takes when it is restored: empty, and of the same size and format."""
-    disk = DataDisk(lab.work / "stand-in")
+    disk = DataDisk(lab.work / "second-data")
     disk.folder.mkdir(exist_ok=True)
     file = disk.path_in(baseline.disk.format)
     make_empty(file, baseline.disk.format)

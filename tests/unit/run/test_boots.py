@@ -169,7 +169,7 @@ def test_a_boot_takes_half_of_what_two_took_together(guests: Guests) -> None:
     [
         {"cpus": 1},
         {"memory_bytes": 2 << 30},
-        {"link": "a link has one cable"},
+        {"link": "there is one link"},
         {"may_boot_two": False},
         {"pages": ("2M",)},
         {"is_embedded": False},

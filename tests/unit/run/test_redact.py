@@ -250,7 +250,7 @@ def altered(value: Any, chance: random.Random, secrets: list[str]) -> Any:
     return value
 
 
-def test_the_same_text_has_the_same_stand_in_everywhere(run: RunFolder) -> None:
+def test_the_same_text_has_the_same_placeholder_everywhere(run: RunFolder) -> None:
     run.trial(1).write_raw("stdout.txt", "bastion-db7 and BASTION-DB7\n")
     run.trial(2).write_raw("stdout.txt", "bastion-db7.corp.example.net on bastion-db7\n")
     copy, _ = copied(run)
