@@ -64,6 +64,10 @@ class Guests:
 
     def boots(self, *to_come: int) -> module.Boots:
         self.monkeypatch.setattr(module, "guest_xml", lambda lab, tuning, disks: lab.domain_name)
+        # A guest's XML is its name here, live as well.
+        self.monkeypatch.setattr(
+            module, "with_usb_addresses", lambda asked, live: {live: asked}[asked]
+        )
         self.monkeypatch.setattr(module, "pages_of", lambda xml: self.pages)
         self.monkeypatch.setattr(module, "huge_pages", lambda pages, journal: nullcontext())
         self.monkeypatch.setattr(module, "make_overlays", lambda *of: {})
@@ -109,7 +113,14 @@ class Guests:
             self.did.append(f"save {which}")
             path.write_text(name)
 
-        return SimpleNamespace(pid=1, name=name, resume=lambda: None, save=save, end=lambda: None)
+        return SimpleNamespace(
+            pid=1,
+            name=name,
+            resume=lambda: None,
+            live_xml=lambda: name,
+            save=save,
+            end=lambda: None,
+        )
 
     def _restored(self, memory: Path, xml: str, name: str) -> Any:
         assert memory.read_text() == xml == name
