@@ -59,6 +59,10 @@ class Columns:
         used += [field for comm, tid, _ in self.named for field in (comm, tid)]
         if layout.common_pid is not None:
             used.append(layout.common_pid)
+        # Each place is read once, whichever names it has.
+        self.read = list(dict.fromkeys([*self.fields.values(), *(tid for _, tid, _ in self.named)]))
+        self.places = {name: self.read.index(field) for name, field in self.fields.items()}
+        self.named_places = [self.read.index(tid) for _, tid, _ in self.named]
         self.least_bytes = max((field.offset + field.size for field in used), default=0)
         shortest = min(8 * word + _RAW_HEAD for word in raw_words) + self.least_bytes
         self.most = data_bytes // shortest
@@ -88,7 +92,7 @@ class Columns:
         self._check(chunk, starts, chunk.ends[own], raw_word)
         raw_at = 8 * raw_word + _RAW_HEAD
         tids = tids[own]
-        if self.layout.common_pid is not None and np.any(tids < 0):
+        if self.layout.common_pid is not None and tids.min(initial=0) < 0:
             # A thread that has died has no number any more, by which perf would know it.
             tids = np.where(tids < 0, gathered(chunk, starts, raw_at, self.layout.common_pid), tids)
             self._check_threads(chunk, starts, tids)
@@ -96,20 +100,17 @@ class Columns:
         self.times[new] = times[own]
         self.cpus[new] = cpus[own]
         self.tids[new] = tids
-        read = {
-            field: gathered(chunk, starts, raw_at, field)
-            for field in {*self.fields.values(), *(tid for _, tid, _ in self.named)}
-        }
-        for field, values in read.items():
+        read = [gathered(chunk, starts, raw_at, field) for field in self.read]
+        for field, values in zip(self.read, read, strict=True):
             if field.thread:
                 self._check_threads(chunk, starts, values)
-        for name, field in self.fields.items():
-            self._put(name, new, read[field])
-        places = chunk.offset + 8 * starts
-        for comm, tid, leaves in self.named:
+        for name, place in self.places.items():
+            self._put(name, new, read[place])
+        at = chunk.offset + 8 * starts
+        for (comm, _, leaves), place in zip(self.named, self.named_places, strict=True):
             threads.are_called(
-                read[tid],
-                places,
+                read[place],
+                at,
                 chunk.words.view("<u4"),
                 2 * starts + (raw_at + comm.offset) // 4,
                 anew=leaves,
@@ -143,9 +144,9 @@ class Columns:
     ) -> None:
         raw_bytes = chunk.words[raw_word:][starts] & np.uint64(0xFFFFFFFF)
         room = 8 * (ends - starts) - 8 * raw_word - _RAW_HEAD
-        wrong = np.flatnonzero((raw_bytes < self.least_bytes) | (raw_bytes > room.view("<u8")))
-        if len(wrong):
-            first = wrong[0]
+        wrong = (raw_bytes < self.least_bytes) | (raw_bytes > room.view("<u8"))
+        if wrong.any():
+            first = int(np.argmax(wrong))
             broken(
                 self.where,
                 f"{self.layout.name} has {raw_bytes[first]} bytes of fields, "
@@ -155,9 +156,9 @@ class Columns:
 
     def _check_threads(self, chunk: Chunk, starts: NDArray[np.int64], tids: Numbers) -> None:
         # Whoever reads the columns looks threads up by number.
-        wrong = np.flatnonzero((tids < 0) | (tids > MAX_TID))
-        if len(wrong):
-            first = wrong[0]
+        # Of these numbers taken as unsigned, negative ones are the largest.
+        if tids.view(f"<u{tids.itemsize}").max(initial=0) > MAX_TID:
+            first = int(np.argmax((tids < 0) | (tids > MAX_TID)))
             broken(
                 self.where,
                 f"{self.layout.name} tells of a thread {tids[first]}",

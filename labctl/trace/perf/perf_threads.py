@@ -56,6 +56,8 @@ class Threads:
         one, which costs less."""
         if not anew:
             nameless = np.flatnonzero(self._named_at[tids] == 0)
+            if not len(nameless):
+                return
             tids, at, starts = tids[nameless], at[nameless], starts[nameless]
         order = np.arange(len(tids), dtype=np.int32)
         # Where an index is repeated NumPy keeps the last value ("Assigning values to indexed

@@ -149,7 +149,10 @@ class _Reading:
         columns = self.columns.get(SWITCH)
         if columns is None or not columns.columns.keys() >= {"prev_pid", "next_pid"}:
             return None
-        own = np.flatnonzero(np.isin(chunk.events, self.switch_attrs))
+        is_own = chunk.events == self.switch_attrs[0]
+        for index in self.switch_attrs[1:]:
+            is_own |= chunk.events == index
+        own = np.flatnonzero(is_own)
         new = slice(before, columns.count)
         left, came = columns.columns["prev_pid"][new], columns.columns["next_pid"][new]
         return Told(chunk.samples[own], cpus[own], left, came, before)

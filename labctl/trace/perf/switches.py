@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +29,8 @@ from labctl.trace.perf.perf_threads import MAX_TID
 from labctl.trace.tracepoints import UNTOLD
 
 # Bits of their headers: PERF_RECORD_MISC_SWITCH_OUT and _OUT_PREEMPT of
-# include/uapi/linux/perf_event.h, above the 32 of the type.
-_OUT, _OUT_RUNNABLE = np.uint64(1 << 45), np.uint64(1 << 46)
-_LOW = np.uint64(0xFFFFFFFF)
-_HIGH = np.uint64(32)
+# include/uapi/linux/perf_event.h.
+_OUT, _OUT_RUNNABLE = np.uint32(1 << 13), np.uint32(1 << 14)
 _RUNS, _SLEEPS = 0, 1
 """prev_state of who is runnable; of who isn't, in whichever way."""
 
@@ -87,14 +86,15 @@ class Switches:
     def take(self, chunk: Chunk, told: Told | None) -> None:
         """Take the chunk's records, and its events; None where these don't tell who left and came.
         Raises BrokenError where a record can't be one."""
-        words, at = chunk.words, chunk.switches
+        at = chunk.switches
         self.are_told |= len(at) > 0
-        end = at + 2 + len(self._trailer)
         # struct { header, u32 next_prev_pid, next_prev_tid, sample_id { u32 pid, tid, ... } }
-        other = (words[at + 1] >> _HIGH).astype(np.int32)
-        own = (words[end - self._trailer[TID]] >> _HIGH).astype(np.int32)
-        time_ns = words[end - self._trailer[TIME]].view(np.int64)
-        cpu = (words[end - self._trailer[CPU]] & _LOW).view(np.int64)
+        halves, twice = chunk.words.view("<u4"), 2 * at
+        words = 2 + len(self._trailer)
+        other = halves[3:][twice].view("<i4")
+        own = halves[2 * (words - self._trailer[TID]) + 1 :][twice].view("<i4")
+        cpu = halves[2 * (words - self._trailer[CPU]) :][twice]
+        time_ns = chunk.words[words - self._trailer[TIME] :][at].view("<i8")
         wrong = (own > MAX_TID) | (other > MAX_TID) | (cpu >= MAX_CPUS) | (time_ns < 0)
         if wrong.any():
             first = int(np.argmax(wrong))
@@ -107,20 +107,21 @@ class Switches:
         if told is None:
             return
         self._is_told[told.cpu] = True
-        header = words[at]
-        is_out = header & _OUT != 0
+        misc = halves[1:][twice]
+        is_out = misc & _OUT != 0
         left, came = np.where(is_out, own, other), np.where(is_out, other, own)
         # A thread that has died has no number any more: with such a one nothing can be put back.
         known = np.flatnonzero((left >= 0) & (came >= 0))
         # By CPU, and on each in the order of its buffer.
         order = known[_by_cpu(cpu[known])]
-        key, pair = cpu[order] << _PLACE_BITS | at[order], _pair(left[order], came[order])
+        pair = _pair(left[order], came[order])
         first_halves = self._first_halves(cpu[order], pair, is_out[order])
-        order, key, pair = order[first_halves], key[first_halves], pair[first_halves]
+        order, pair = order[first_halves], pair[first_halves]
+        key = cpu[order].astype(np.int64) << _PLACE_BITS | at[order]
         new = order[self._untold(key, pair, told)]
         if len(new):
             new = np.sort(new)
-            state = np.where(header[new] & _OUT_RUNNABLE, _RUNS, _SLEEPS)
+            state = np.where(misc[new] & _OUT_RUNNABLE, _RUNS, _SLEEPS)
             self._parts.append(
                 Missing(
                     time_ns[new],
@@ -133,7 +134,7 @@ class Switches:
             )
 
     def _first_halves(
-        self, cpu: NDArray[np.int64], pair: NDArray[np.int64], is_out: Mask
+        self, cpu: NDArray[np.uint32], pair: NDArray[np.int64], is_out: Mask
     ) -> NDArray[np.intp]:
         """Return which aren't the second record of the switch that the CPU's last one was of."""
         half = np.where(is_out, pair, _NONE)
@@ -181,11 +182,13 @@ class Switches:
         return Missing(*(getattr(found, name)[is_in] for name in names))
 
 
-def _by_cpu(cpu: NDArray[np.int64] | NDArray[np.int32]) -> NDArray[np.intp]:
+def _by_cpu(cpu: NDArray[Any]) -> NDArray[np.intp]:
+    if not len(cpu) or (cpu == cpu[0]).all():
+        return np.arange(len(cpu))
     return np.argsort(cpu.astype(np.uint16), kind="stable")
 
 
-def _starts(cpu: NDArray[np.int64]) -> NDArray[np.intp]:
+def _starts(cpu: NDArray[Any]) -> NDArray[np.intp]:
     """Return where another CPU's row begins."""
     if not len(cpu):
         return np.zeros(0, dtype=np.intp)
