@@ -18,8 +18,8 @@ from labctl.base.paths import StatePaths
 from labctl.base.process import running
 from labctl.guest.images import Image
 from labctl.host.facts import QEMU
+from labctl.run.guests import leftovers
 from labctl.run.guests.prepare import prepared_path
-from tools.bench import benchmark
 from tools.kvm_host import image, machine
 from tools.kvm_host.__main__ import CHECKOUT, NEED_KVM, PYTHON, pytest_command
 from tools.kvm_host.machine import INSIDE, Machine
@@ -179,15 +179,14 @@ def test_another_labctl_is_told_who_has_the_host_while_the_guest_boots(
 ) -> None:
     told: list[str] = []
 
-    def locked(path: Path, *, what: str) -> None:
+    def locked(path: Path, *, what: str, run_folder: Path | None) -> None:
         told.append(what)
         raise BrokenError("no further")
 
     places = StatePaths(tmp_path)
     guest = made(places.images, "debian-12-1")
-    monkeypatch.setattr(benchmark, "host_locked", locked)
-    for module in (image, benchmark):
-        monkeypatch.setattr(module, "build", lambda *_: guest)
+    monkeypatch.setattr(leftovers, "host_locked", locked)
+    monkeypatch.setattr(image, "build", lambda *_: guest)
     with pytest.raises(BrokenError, match="no further"):
         image.prepared_guest(places, silent)
     assert told == ["make test-kvm"]
