@@ -20,8 +20,15 @@ from labctl.base.errors import BrokenError, HostError
 
 PROC = Path("/proc")
 
-DIES_WITH_LABCTL = ("setpriv", "--pdeathsig", "KILL")
-"""Prefix of a command that must end when labctl is killed (PR_SET_PDEATHSIG(2const))."""
+
+def dies_with_labctl() -> tuple[str, ...]:
+    """Return the prefix of a command that must end when labctl is killed.
+
+    The signal is asked for in the child (PR_SET_PDEATHSIG(2const)), so a labctl that was killed
+    before that sends none: the child then has another parent, and ends by itself.
+    """
+    still_there = '[ "$PPID" = "$0" ] && exec "$@"'
+    return ("setpriv", "--pdeathsig", "KILL", "sh", "-c", still_there, str(os.getpid()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import IO
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.process import DIES_WITH_LABCTL, running
+from labctl.base.process import dies_with_labctl, running
 from labctl.host.cgroups import Group, Layout, group, placement
 from labctl.host.settings.journal import Journal
 
@@ -47,7 +47,7 @@ def in_tree(
     for source, target in (mounts or {}).items():
         arguments += [str(source), target]
     command = [
-        *DIES_WITH_LABCTL,
+        *dies_with_labctl(),
         *("unshare", "--mount", "--propagation", "private"),
         *("sh", str(_SCRIPT), *arguments, "--"),
         *("env", "-i", f"PATH={_PATH}", "HOME=/root", "LC_ALL=C.UTF-8", *argv),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.base.process import DIES_WITH_LABCTL, running
+from labctl.base.process import dies_with_labctl, running
 from labctl.guest.images import Image
 from labctl.host.facts import QEMU
 
@@ -58,7 +58,7 @@ class Machine:
             with (
                 open(task / "console", "wb") as console,
                 running(
-                    [*DIES_WITH_LABCTL, *self.qemu(task)],
+                    [*dies_with_labctl(), *self.qemu(task)],
                     env={"TMPDIR": "/var/tmp"},
                     stdout=console,
                     stderr=subprocess.STDOUT,

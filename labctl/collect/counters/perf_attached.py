@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from labctl.base.errors import BrokenError
-from labctl.base.process import DIES_WITH_LABCTL, running
+from labctl.base.process import dies_with_labctl, running
 from labctl.collect.counters.perf_stat_probe import ENVIRONMENT, Countable
 from labctl.store.trial import TrialFolder
 
@@ -43,7 +43,7 @@ def perf_attached(command: Sequence[str]) -> Iterator[Printed]:
     """Run perf stat beside the block. Raises BrokenError when it ends before it is asked to."""
     printed = Printed()
     with running(
-        (*DIES_WITH_LABCTL, *command),
+        (*dies_with_labctl(), *command),
         stderr=subprocess.PIPE,
         env=ENVIRONMENT,
         stop_signal=signal.SIGINT,

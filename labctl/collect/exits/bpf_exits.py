@@ -22,7 +22,7 @@ from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.jsontext import parse_json
-from labctl.base.process import DIES_WITH_LABCTL, run, running
+from labctl.base.process import dies_with_labctl, run, running
 from labctl.base.tracefs import with_tracefs
 
 RAW = "trace/exits.bpftrace.jsonl"
@@ -129,7 +129,7 @@ def command(qemu: int, labctl: int, cpus: CpuSet) -> tuple[str, ...]:
     `labctl`: process ids of the host's own PID namespace. `cpus`: where bpftrace itself runs, which
     looks round ten times a second."""
     return (
-        *DIES_WITH_LABCTL,
+        *dies_with_labctl(),
         *("taskset", "--cpu-list", format_cpus(cpus)),
         *with_tracefs(("bpftrace", "-f", "json", "-e", _SCRIPT, str(qemu), str(labctl))),
     )

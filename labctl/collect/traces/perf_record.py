@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.process import DIES_WITH_LABCTL, running
+from labctl.base.process import dies_with_labctl, running
 from labctl.base.tracefs import with_tracefs
 
 MIB = 1024 * 1024
@@ -139,7 +139,7 @@ def _command(
         limit_mib=limit_mib,
     )
     return [
-        *DIES_WITH_LABCTL,
+        *dies_with_labctl(),
         *("taskset", "--cpu-list", format_cpus(cpus)),
         *with_tracefs(perf),
     ]

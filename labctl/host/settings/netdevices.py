@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from labctl.base.deadline import Deadline
-from labctl.base.process import DIES_WITH_LABCTL, run
+from labctl.base.process import dies_with_labctl, run
 from labctl.host.settings.tunables import ABSENT, PRESENT
 
 NAMESPACES = Path("/run/netns")
@@ -138,7 +138,7 @@ def ip(*words: str) -> str:
 
     It dies with labctl: what it made after labctl was killed, nobody would put away.
     """
-    argv = [*DIES_WITH_LABCTL, "ip", *words]
+    argv = [*dies_with_labctl(), "ip", *words]
     done = run(argv, deadline=Deadline.after(_IP_S, f"ip {words[0]}"), check=False)
     if done.returncode != 0:
         said = done.stderr.strip() or f"status {done.returncode}"

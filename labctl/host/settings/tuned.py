@@ -249,7 +249,7 @@ def _apply_once(texts: Mapping[str, str]) -> list[str]:
     is left behind. It dies with us: what it set is undone then, and it must not go on setting.
     """
     done = process.run(
-        [*process.DIES_WITH_LABCTL, "unshare", "--mount", "sh", "-c", _script(texts)],
+        [*process.dies_with_labctl(), "unshare", "--mount", "sh", "-c", _script(texts)],
         deadline=Deadline.after(_ONE_SHOT_S, "tuned"),
         check=False,
     )

@@ -25,7 +25,7 @@ from qemu.qmp.legacy import QEMUMonitorProtocol
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.paths import data_folders
-from labctl.base.process import DIES_WITH_LABCTL, run, running
+from labctl.base.process import dies_with_labctl, run, running
 from labctl.host.accelerator import FEATURE_SETS
 from labctl.host.facts import QEMU
 
@@ -253,7 +253,7 @@ class _Guest:
         self._output.unlink(missing_ok=True)
         ours, qemus = socket.socketpair()
         argv: list[str | Path] = [
-            *DIES_WITH_LABCTL,
+            *dies_with_labctl(),
             *_IN_SMALL_PAGES,
             *(QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-S"),
             *("-machine", "pc", "-accel", "kvm", "-cpu", self.cpu_model, "-m", str(_MEMORY_MIB)),

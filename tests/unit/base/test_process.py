@@ -105,3 +105,16 @@ def test_a_process_that_ignores_the_request_to_end_is_killed() -> None:
 def test_a_process_has_a_session_of_its_own() -> None:
     with process.running(["sleep", "600"]) as started:
         assert os.getsid(started.pid) == started.pid
+
+
+def test_a_command_that_is_to_die_with_labctl_is_not_begun_when_labctl_is_gone(
+    tmp_path: Path,
+) -> None:
+    made = tmp_path / "made"
+    touch = [*process.dies_with_labctl(), "touch", str(made)]
+    # Its parent is a shell: so it is for a child whose labctl died before it could ask for the
+    # signal.
+    process.run(["sh", "-c", '"$@"; true', "sh", *touch], deadline=soon())
+    assert not made.exists()
+    process.run(touch, deadline=soon())
+    assert made.exists()

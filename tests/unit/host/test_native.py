@@ -24,6 +24,12 @@ needs_root = pytest.mark.skipif(
 )
 
 
+def script(tree: Path) -> Path:
+    """Return the script that enters the tree: what the private mount namespace runs."""
+    argv = in_tree(tree, ["x"])
+    return Path(argv[argv.index(str(tree)) - 1])
+
+
 def test_the_command_comes_last_and_the_placement_first() -> None:
     argv = in_tree(Path("/tree"), ["sysbench", "--", "x"], cpus=frozenset({0, 2, 3}))
     assert argv[:3] == ["taskset", "--cpu-list", "0,2-3"]
@@ -120,7 +126,7 @@ def test_a_runner_that_ended_is_reported_with_its_last_words(tmp_path: Path) -> 
 
 
 def test_the_script_of_the_tree_lies_beside_its_module() -> None:
-    assert "chroot" in Path(in_tree(Path("/t"), ["x"])[8]).read_text()
+    assert "chroot" in script(Path("/t")).read_text()
 
 
 def test_the_tree_is_entered_with_a_mount_for_each_folder_and_a_copy_for_all_links(
@@ -138,7 +144,7 @@ def test_the_tree_is_entered_with_a_mount_for_each_folder_and_a_copy_for_all_lin
         program.write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\n')
         program.chmod(0o755)
     run(
-        ["sh", in_tree(tree, ["x"])[8], str(tree), "--", "true"],
+        ["sh", str(script(tree)), str(tree), "--", "true"],
         deadline=Deadline.after(20, "the script"),
         env={"PATH": f"{bin_folder}:{os.environ['PATH']}"},
     )
