@@ -496,7 +496,7 @@ def test_a_copy_that_reads_otherwise_is_none(
 ) -> None:
     monkeypatch.setattr(redacting, "_vocabulary", lambda plan: set())
     identity = Identity({"status": "user"}, {})
-    with pytest.raises(BrokenError, match="reads otherwise than the run"):
+    with pytest.raises(BrokenError, match="differs from the run: 0 trials instead of 2"):
         redact(run, run.path.parent / "copy", identity)
 
 
