@@ -22,8 +22,8 @@ import click
 from labctl.analysis.boots import mean_squares, sharing
 from labctl.analysis.cells import Scenario
 from labctl.analysis.compare import Compared
+from labctl.analysis.decide import decide
 from labctl.analysis.intervals import quantile
-from labctl.analysis.judge import decide
 from labctl.analysis.variance import Components, components, costs_of
 from labctl.base.errors import UsageError
 from labctl.store.run_folder import LoadedRun, RunFolder

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +29,26 @@ LEVEL = 0.01
 """Level of the test: at most one run in a hundred with equal arms gets the warning."""
 _PERMUTATIONS = 1999
 _NUMBER = re.compile(r"\d[\d.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialCounts:
+    """Count trials: those that the run had to carry out (0 without a plan), those with a valid
+    attempt, and invalid attempts."""
+
+    planned: int
+    done: int
+    invalid: int
+
+
+def count_trials(run: LoadedRun) -> TrialCounts:
+    """Count the whole run's trials."""
+    records = [trial.record for trial in run.trials]
+    return TrialCounts(
+        planned=len(run.plan.trials),
+        done=len({record.number for record in records if record.status is TrialStatus.DONE}),
+        invalid=sum(record.status is TrialStatus.INVALID for record in records),
+    )
 
 
 def count_attempts(run: LoadedRun) -> Attempts:

@@ -195,17 +195,6 @@ def _cell(tuning: str, workload: str, condition: str) -> Cell:
     return Cell(tuning, Scenario(workload, condition))
 
 
-def planned_trials(run: LoadedRun) -> int:
-    """Return how many trials the run had to carry out; 0 without a plan."""
-    return len(run.plan.trials)
-
-
-def done_trials(run: LoadedRun) -> int:
-    """Return how many of them have a valid attempt."""
-    done = (trial.record for trial in run.trials if trial.record.status is TrialStatus.DONE)
-    return len({record.number for record in done})
-
-
 def read_cells(run: LoadedRun) -> Cells:
     """Return every usable value of a run, and what isn't usable as sentences in `problems`."""
     chosen, tried, nameless = _choose(run.trials)

@@ -22,9 +22,9 @@ import numpy as np
 from scipy.special import chdtr, chdtri, ndtr, ndtri
 
 from labctl.analysis.cells import Scenario, scenario_of
+from labctl.analysis.decide import decide
 from labctl.analysis.design import Design, read_design
 from labctl.analysis.intervals import POWER, quantile
-from labctl.analysis.judge import decide
 from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.run_compare.two_runs import MADE_BY
 from labctl.analysis.verdicts import FEWEST_BLOCKS

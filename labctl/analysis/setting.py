@@ -1,14 +1,27 @@
-"""Say what a run's setting does to its numbers: emulation, two kernels, a host that is a guest."""
+"""Say what a run's setting does to its numbers: emulation, kernels, collectors, unproven files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from labctl.analysis.cells import Cells
+from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
 from labctl.analysis.words import sentence
 from labctl.base import verified
+from labctl.base.units import Unit
+from labctl.base.wording import counted, quantity
 from labctl.store.run_folder import LoadedRun
+from labctl.trace.problems import SIZE_LIMIT
+
+_ALWAYS_TRACED, _ALWAYS_TRACED_INSIDE = "lost_events", "lost_events{of=guest}"
+"""Metrics that each trace of a host, and of a guest, yields, if only as a count of what it
+lacks."""
+
+LATENCY_LIMIT = "cpu_latency_limit"
+"""Metric that has a value where a process limits it."""
+LATENCY_KNOB = "cpu-dma-latency"
+"""The setting of the host by which a tuning asks for that; tuned's profiles may ask as well."""
 
 _TWO_KERNELS = (
     "host and guest run different kernels: the native-versus-guest ratio is a stack difference, "
@@ -59,4 +72,66 @@ def _host_is_a_guest(run: LoadedRun) -> Iterator[str]:
         yield (
             f"The host is a virtual machine itself, {below}: its CPUs may be shared with others "
             "that nothing here can see, natively as in the guest."
+        )
+
+
+_BEFORE = (
+    "Files and threads were proven in part: the labctl that made this run took native hashes from "
+    "the image's build, hashed no libraries, and read threads back once per restore. A changed "
+    "file, or a policy that was changed during a trial, would have gone unnoticed."
+)
+
+
+def unproven(run: LoadedRun) -> Iterator[str]:
+    """Yield what is unproven of a run that measured something, labctl's own or not; nothing where
+    all was proven."""
+    if run.run.hashed:
+        yield from run.run.hashed.unproven
+    elif run.run.binaries:
+        yield _BEFORE
+
+
+def collecting_caveats(run: LoadedRun, cells: Cells) -> Iterator[str]:
+    """Warn where collectors ran inside the measured windows, and name windows in which they did
+    not."""
+    if run.plan.is_lost or level_of(run) == LEAST:
+        return
+    yield costs_said(run)
+    for missing in cells.missing:
+        if missing.metric == _ALWAYS_TRACED:
+            trials = counted(missing.trials, "trial")
+            yield (
+                f"Of {trials} there is no trace of the host, and what tracing disturbs may not be "
+                f"in their numbers: {missing.reason}"
+            )
+    full = sum(
+        missing.trials
+        for missing in cells.missing
+        if missing.metric == _ALWAYS_TRACED_INSIDE and SIZE_LIMIT in missing.reason
+    )
+    if full:
+        yield (
+            f"In {counted(full, 'trial')} the guest's own recording met its {SIZE_LIMIT} before "
+            "the measured window ended: of what it would tell there are no figures. Shorter "
+            "windows fit."
+        )
+
+
+def kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:
+    """Warn where another process limited the sleep of the host's CPUs (METHOD 9)."""
+    tunings = run.run.tunings
+    found: list[float] = []
+    tried = 0
+    for cell, blocks in cells.tried.items():
+        tuning = tunings.get(cell.tuning)
+        if not (tuning and {LATENCY_KNOB, "tuned"} & tuning.host.keys()):
+            tried += len(blocks)
+            limits = cells.at(cell.tuning, cell.place).get(LATENCY_LIMIT)
+            found += limits.values.values() if limits else ()
+    if found:
+        least = quantity(min(found), Unit.SECONDS)
+        yield (
+            f"In {len(found)} of {tried} trials a program other than labctl had idle CPUs of the "
+            f"host wake up within a limit ({least} at the least): waking up cost less there than "
+            "by the host's own settings."
         )

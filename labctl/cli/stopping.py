@@ -72,7 +72,7 @@ def _numbers(text: str) -> list[int]:
 
 def why_end(folder: RunFolder, blocks: int) -> str | None:
     """Return why a run ends after so many whole blocks by its plan's rule; None: it goes on."""
-    from labctl.analysis.judge import decide
+    from labctl.analysis.decide import decide
     from labctl.analysis.stopping import stop_after, until
 
     run = folder.load()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.judge import decide
+from labctl.analysis.decide import decide
 from labctl.analysis.variance import Components
 from labctl.base.errors import UsageError
 from labctl.store.run_folder import LoadedRun

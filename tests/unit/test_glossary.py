@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from labctl.analysis.gate.rules import Outcome
+from labctl.analysis.gate.gate_result import Outcome
 from labctl.analysis.model import AnswerCode, DiagnosticKind, EffectKind, Role
 from labctl.analysis.published import Agreement
 from labctl.analysis.verdict_table import Verdict

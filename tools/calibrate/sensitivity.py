@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from labctl.analysis.compare import verdict_at
-from labctl.analysis.judge import Decided
+from labctl.analysis.decide import Decided
 from labctl.analysis.model import Role
 from labctl.analysis.verdict_table import Verdict
 from tools.calibrate.noise import KINDS

@@ -18,7 +18,7 @@ from zlib import crc32
 
 import numpy as np
 
-from labctl.analysis.judge import Decided, decide
+from labctl.analysis.decide import Decided, decide
 from labctl.analysis.stopping import stop_after, until
 from labctl.base.stopping import Stopping
 from labctl.base.units import Better, Unit

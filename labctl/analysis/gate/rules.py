@@ -10,86 +10,24 @@ known loss don't let it say; the policy says what that counts as. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from labctl.analysis.added import confirmatory
-from labctl.analysis.caveats import imported
 from labctl.analysis.cells import Cells, Scenario, Series, read_cells
 from labctl.analysis.design import ALPHA, Design, joint_level, read_design
-from labctl.analysis.effects import alone, by_ratio, effects_of, ratio_of
+from labctl.analysis.effects import effects_of
 from labctl.analysis.gate.claims import decide
 from labctl.analysis.gate.eligibility import Leave, leave
 from labctl.analysis.gate.gate_facts import hold_facts
+from labctl.analysis.gate.gate_result import Finding, GateResult, Outcome
+from labctl.analysis.gate.other_run import OtherRun
 from labctl.analysis.gate.policy import Policy, Rule, Undecided
 from labctl.analysis.gate.scope import TWIN, Spot, scope
-from labctl.analysis.intervals import Interval, Spread, t_interval, welch_interval
-from labctl.analysis.model import EffectKind
-from labctl.analysis.run_compare.two_runs import refusals, same_tuning, workload_differences
-from labctl.analysis.stopping import before_first_look
+from labctl.analysis.gate.values import Values, between_runs, mismatch_of, of_effects, of_itself
+from labctl.analysis.run_caveats import imported
 from labctl.analysis.verdicts import FEWEST_BLOCKS
-from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun
-
-
-class Outcome(StrEnum):
-    HOLDS = "holds"
-    VIOLATED = "violated"
-    UNDECIDED = "undecided"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Hold what became of a rule in one cell. `tuning`, `workload`, `condition` are "" for a rule
-    that speaks of nothing in the run, and for one that speaks of its facts (`of_facts`).
-
-    `estimate`, `low`, `high`: the ratio, the difference in `unit`, or the value, as `kind` says
-    (None: the value itself), in natural direction; the interval's ends are one-sided, 95 % each,
-    and more in a run that a rule may have ended.
-    `why`: what keeps it undecided, or which facts differ.
-    """
-
-    rule: str
-    limit: str
-    against: str | None
-    tuning: str
-    workload: str
-    condition: str
-    metric: str
-    unit: Unit | None
-    kind: EffectKind | None
-    estimate: float | None
-    low: float | None
-    high: float | None
-    blocks: int
-    outcome: Outcome
-    why: str
-    counts_as: Undecided
-    of_facts: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult:
-    run: str
-    findings: tuple[Finding, ...]
-    cautions: tuple[str, ...] = ()
-    """Notes on damaged parts of the run, and on its import."""
-
-    @property
-    def passed(self) -> bool | None:
-        """Return False: a rule is violated, or counts as that; None: nothing is violated, but
-        something that must be decided isn't."""
-        states = [_passes(finding) for finding in self.findings]
-        if False in states:
-            return False
-        return None if None in states else True
-
-
-def _passes(finding: Finding) -> bool | None:
-    if finding.outcome is not Outcome.UNDECIDED:
-        return finding.outcome is Outcome.HOLDS
-    return {Undecided.FAIL: False, Undecided.PASS: True, Undecided.OPEN: None}[finding.counts_as]
 
 
 def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> GateResult:
@@ -100,7 +38,7 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
     """
     run = confirmatory(run)
     design, cells = read_design(run), read_cells(run)
-    theirs = {name: _Other.of(run, confirmatory(other)) for name, other in others.items()}
+    theirs = {name: OtherRun.of(run, confirmatory(other)) for name, other in others.items()}
     asked = [
         _test(rule, design, cells, theirs, spot)
         for rule in policy.rules
@@ -148,52 +86,6 @@ def _of_facts(rule: Rule, run: LoadedRun, other: LoadedRun, counts_as: Undecided
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Other:
-    """Hold a run that rules name by `like`. `refused`: why its values can't be compared with this
-    run's.
-    """
-
-    us: LoadedRun
-    run: LoadedRun
-    design: Design
-    cells: Cells
-    refused: str
-
-    @classmethod
-    def of(cls, us: LoadedRun, run: LoadedRun) -> _Other:
-        return cls(us, run, read_design(run), read_cells(run), "; ".join(refusals(us, run)))
-
-    def why_not(self, tuning: str, workload: str) -> str:
-        """Return why a cell of this run can't be compared with the same of that one; "" if it
-        can."""
-        if self.refused:
-            return self.refused
-        both = self.us.plan, self.run.plan
-        has_both = all(tuning in plan.tunings for plan in both)
-        if has_both and not same_tuning(self.us, self.run, tuning):
-            return f"{tuning} is defined otherwise in {self.run.name}"
-        if all(workload in plan.workloads for plan in both):
-            differing = workload_differences(self.us, self.run, workload)
-            if differing:
-                return f"{workload} ran otherwise in {self.run.name} ({', '.join(differing)})"
-        return ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Values:
-    """Hold what a test is made on, in natural direction. `interval(alpha)`: two-sided."""
-
-    kind: EffectKind | None
-    logs: bool
-    mean: float
-    n: int
-    interval: Callable[[float], Interval | None]
-
-    def shown(self, value: float) -> float:
-        return ratio_of(value) if self.logs else value
-
-
 _FREE = Leave()
 
 
@@ -205,7 +97,7 @@ class _Test:
     rule: Rule
     spot: Spot
     against: str | None = None
-    values: _Values | None = None
+    values: Values | None = None
     leave: Leave = _FREE
     why: str = ""
     faulty: bool = False
@@ -216,29 +108,29 @@ class _Test:
 
 
 def _test(
-    rule: Rule, design: Design, cells: Cells, others: Mapping[str, _Other], spot: Spot
+    rule: Rule, design: Design, cells: Cells, others: Mapping[str, OtherRun], spot: Spot
 ) -> _Test:
     if spot.cell is None or spot.series is None:
         return _Test(rule=rule, spot=spot, why=spot.why, faulty=spot.nothing)
     (tuning, place), key, series = spot.cell, spot.key, spot.series
     against, references, why = _references(rule, design, cells, others, tuning, place, key)
     other = None if rule.like is None else others[rule.like]
-    values: _Values | None = None
+    values: Values | None = None
     may = _FREE
     if not why and rule.like is not None:
-        values = _between_runs(references[0], series)
+        values = between_runs(references[0], series)
     elif not why and rule.against is not None:
         native = against in design.natives
         effects = effects_of(series, references, against_native=native)
         if effects is None:
             why = f"no block has both {tuning} and {against}"
         else:
-            values = _of_spread(effects.spread, effects.kind, effects.kind is EffectKind.RATIO)
+            values = of_effects(effects)
             if against in (design.baseline, design.control):
                 may = leave(rule, design, cells, spot.cell, key, effects, series.sample.unit)
     elif not why:
-        values = _of_itself(series)
-    mismatch = "" if values is None else _mismatch(rule, values, series)
+        values = of_itself(series)
+    mismatch = "" if values is None else mismatch_of(rule, values, series)
     if values is not None and not mismatch:
         mismatch = _different_durability(design, other, tuning, place, against)
     why = mismatch or why
@@ -251,7 +143,7 @@ def _test(
         why=why,
         # Named so, and not met by a pattern.
         faulty=bool(mismatch) or (rule.against is not None and rule.tuning == rule.against),
-        before_look=design.before_look or (other is not None and before_first_look(other.run)),
+        before_look=design.before_look or (other is not None and other.before_look),
         level=design.level if other is None else joint_level(design, other.design),
     )
 
@@ -260,7 +152,7 @@ def _references(
     rule: Rule,
     design: Design,
     cells: Cells,
-    others: Mapping[str, _Other],
+    others: Mapping[str, OtherRun],
     tuning: str,
     place: Scenario,
     key: str,
@@ -289,47 +181,8 @@ def _references(
     return against, found, ""
 
 
-def _of_itself(series: Series) -> _Values:
-    logs = min(series.values.values()) > 0
-    return _of_spread(alone(series, logs=logs), None, logs)
-
-
-def _of_spread(of: Spread, kind: EffectKind | None, logs: bool) -> _Values:
-    return _Values(
-        kind=kind, logs=logs, mean=of.mean, n=of.n, interval=lambda alpha: t_interval(of, alpha)
-    )
-
-
-def _between_runs(other: Series, series: Series) -> _Values:
-    logs = by_ratio([other, series])
-    theirs, ours = (alone(side, logs=logs) for side in (other, series))
-    return _Values(
-        kind=EffectKind.RATIO if logs else EffectKind.DIFFERENCE,
-        logs=logs,
-        mean=ours.mean - theirs.mean,
-        n=min(ours.n, theirs.n),
-        interval=lambda alpha: welch_interval(theirs, ours, alpha),
-    )
-
-
-def _mismatch(rule: Rule, values: _Values, series: Series) -> str:
-    """Return why the rule's limit says nothing of these values."""
-    if values.kind is EffectKind.DIFFERENCE and rule.is_share:
-        return (
-            f"{series.sample.metric} is compared by difference, as 0 is a usual value of it: "
-            f"the limit must be a number in {series.sample.unit}"
-        )
-    if values.kind is EffectKind.RATIO and not rule.is_share:
-        return f"{series.sample.metric} is compared by ratio: the limit must be a share ('5 %')"
-    if series.is_maximum and rule.limit != "below":
-        return "a maximum can only be held against 'below'"
-    if series.sample.better is Better.NEITHER and rule.limit.startswith(("worse", "better")):
-        return f"{series.sample.metric} has no better direction"
-    return ""
-
-
 def _different_durability(
-    design: Design, other: _Other | None, tuning: str, place: Scenario, against: str | None
+    design: Design, other: OtherRun | None, tuning: str, place: Scenario, against: str | None
 ) -> str:
     """Return why a comparison is void: its sides' disks have different durability (METHOD 10)."""
     ours = design.durabilities.get(tuning)

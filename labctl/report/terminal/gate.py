@@ -9,8 +9,8 @@ from typing import Any
 from lxml import etree
 from rich.console import Group, RenderableType
 
+from labctl.analysis.gate.gate_result import Finding, GateResult, Outcome
 from labctl.analysis.gate.policy import Undecided
-from labctl.analysis.gate.rules import Finding, GateResult, Outcome
 from labctl.analysis.model import EffectKind
 from labctl.base.units import Unit
 from labctl.base.wording import (

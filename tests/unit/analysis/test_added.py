@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from labctl.analysis.added import confirmatory
+from labctl.analysis.gate.gate_result import Outcome
 from labctl.analysis.gate.policy import Policy, Rule, Undecided
-from labctl.analysis.gate.rules import Outcome, gate
+from labctl.analysis.gate.rules import gate
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Role
 from labctl.analysis.run_compare.two_runs import compare_runs

@@ -3,7 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.cells import Cell, Scenario, cell_of, done_trials, read_cells
+from labctl.analysis.attempts import count_trials
+from labctl.analysis.cells import Cell, Scenario, cell_of, read_cells
 from labctl.analysis.judge import judge
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedTrial
@@ -38,7 +39,7 @@ def test_an_invalid_trial_gives_no_value() -> None:
     assert found is not None
     assert sorted(found.values) == [1, 3]
     assert cells.tried[Cell("pinned", SYSBENCH)] == {1, 2, 3}
-    assert done_trials(run) == 3 * 16 - 1
+    assert count_trials(run).done == 3 * 16 - 1
 
 
 def test_the_last_valid_attempt_counts() -> None:

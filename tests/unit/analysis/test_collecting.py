@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.caveats import _collecting
 from labctl.analysis.cells import read_cells
 from labctl.analysis.collecting import cost, cost_words, costs_said
 from labctl.analysis.run_compare.two_runs import compare_runs
+from labctl.analysis.setting import collecting_caveats
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
 from tests.unit.records import plan_of, run_of
@@ -36,7 +36,7 @@ def _run(level: str | None, costs: list[dict[str, object]] | None = None) -> Loa
 
 
 def _said(run: LoadedRun) -> Iterator[str]:
-    return _collecting(run, read_cells(run))
+    return collecting_caveats(run, read_cells(run))
 
 
 def test_a_cost_is_the_share_that_is_lost_with_student_s_interval_on_the_pairs() -> None:

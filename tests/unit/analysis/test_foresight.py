@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from labctl.analysis.cells import Scenario
+from labctl.analysis.decide import decide
 from labctl.analysis.foresight import Spreading, foresee, spreads
-from labctl.analysis.judge import decide
 from labctl.analysis.model import EffectKind, Role
 from labctl.store.records.plan_record import PlanRecord
 from tests.unit.analysis.alter import with_plan
