@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from labctl.analysis.attempts import invalid_trials, unequally_invalid
 from labctl.analysis.cells import Cells
 from labctl.analysis.checks import Checked
-from labctl.analysis.closed_loop import closed_loop
 from labctl.analysis.design import Design
 from labctl.analysis.foreign_cpu import unseen_disturbance
 from labctl.analysis.layers import layers
@@ -23,7 +22,7 @@ from labctl.analysis.run_caveats import (
     redacted,
     unfinished,
 )
-from labctl.analysis.setting import collecting_caveats, kept_awake, setting, unproven
+from labctl.analysis.setting import closed_loop, collecting_caveats, kept_awake, setting, unproven
 from labctl.analysis.spares import too_few_spares
 from labctl.analysis.verdict_caveats import (
     before_first_look,

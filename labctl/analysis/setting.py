@@ -9,8 +9,9 @@ from labctl.analysis.collecting import LEAST, costs_said, level_of
 from labctl.analysis.design import Design
 from labctl.analysis.words import sentence
 from labctl.base import verified
+from labctl.base.latencies import CLOSED, OPEN, SKIP_PERIODS
 from labctl.base.units import Unit
-from labctl.base.wording import counted, quantity
+from labctl.base.wording import counted, metric_title, quantity
 from labctl.store.run_folder import LoadedRun
 from labctl.trace.problems import SIZE_LIMIT
 
@@ -134,4 +135,31 @@ def kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:
             f"In {len(found)} of {tried} trials a program other than labctl had idle CPUs of the "
             f"host wake up within a limit ({least} at the least): waking up cost less there than "
             "by the host's own settings."
+        )
+
+
+def closed_loop(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
+    """Yield a sentence for each workload whose program tells of every period, and is judged
+    otherwise: plans made before the open-loop latencies were, or by choice."""
+    for name, primary in design.primaries.items():
+        program = run.plan.workloads[name].program
+        if program not in SKIP_PERIODS or not primary.metric.startswith(CLOSED):
+            continue
+        there = any(
+            key.startswith(OPEN)
+            for cell, by_key in cells.series.items()
+            if cell.place.workload == name
+            for key in by_key
+        )
+        remedy = (
+            "The open-loop latencies beside it put these periods back; they get no verdict, as the "
+            "plan names another primary metric."
+            if there
+            else f"'labctl run reparse {run.name}' adds open-loop latencies, which put these "
+            "periods back."
+        )
+        yield (
+            f"What is said of '{name}' by its {metric_title(primary.metric)} can't be trusted: "
+            f"{program} skips the periods that a stall hides (coordinated omission), so a stall of "
+            f"any length is one late wake-up. {remedy}"
         )
