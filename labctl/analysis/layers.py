@@ -19,7 +19,7 @@ _GIB = 1024 * _MIB
 
 
 def layers(run: LoadedRun, design: Design) -> Iterator[str]:
-    """Yield a sentence on how the two sides of a native comparison get at the data disk, where a
+    """Yield a sentence on how the two sides of a native comparison reach the data disk, where a
     workload of the run uses it."""
     workloads = [place.workload for place in design.places if place.workload in design.on_disk]
     if not (workloads and design.natives):

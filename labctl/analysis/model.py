@@ -72,7 +72,7 @@ class Comparison:
 
 
 class AnswerCode(StrEnum):
-    """Name what the answer makes of a tuning (METHOD 25)."""
+    """Name the answer's conclusion about a tuning (METHOD 25)."""
 
     RECOMMENDED = "recommended"
     """It improves a primary metric, and in no other place does a loss stay possible that the study

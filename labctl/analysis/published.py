@@ -25,7 +25,7 @@ class Agreement(StrEnum):
     SAME = "same direction"
     OTHER = "other direction"
     NOT_SHOWN = "not shown"
-    """The interval holds no change, or this run may not say: `why` has the reason."""
+    """Interval that includes no change, or a run that may not judge: `why` has the reason."""
     NOT_MEASURED = "not measured"
 
 

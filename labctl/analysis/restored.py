@@ -57,7 +57,7 @@ def restore_checks(
 
 
 def restore_answer(checks: Sequence[RunCheck]) -> str:
-    """Return what all the checks say together, in a sentence; "" where there are none."""
+    """Summarize all checks in a sentence; "" where there are none."""
     if not checks:
         return ""
     differing = [check for check in checks if _DIFFERS in check.sentence]

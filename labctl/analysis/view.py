@@ -137,7 +137,7 @@ class View:
 
     @property
     def other_problems(self) -> list[str]:
-        """Return what of the folder isn't whole, as far as no warning says it already."""
+        """Return damaged parts of the folder that no warning names already."""
         return [text for text in self.run.problems if text not in self.judgement.warnings]
 
     def primary(self, workload: str) -> str | None:

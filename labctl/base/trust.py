@@ -68,7 +68,7 @@ def mounted_by(mountinfo: str) -> Mapping[int, int]:
 
 
 class _Look:
-    """Take one look at a path, with what is known of this process and host."""
+    """Check a path once, with the facts of this process and host."""
 
     def __init__(self, others: int) -> None:
         self._owners = believed_owners()

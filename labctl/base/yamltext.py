@@ -189,7 +189,7 @@ def _put(into: _Open, known: _Known, line: int, *, is_merge: bool) -> None:
         if isinstance(value, YamlMapping | YamlList):
             raise YamlError("not valid YAML: a key is a word or a number", line)
         if value in found.value:
-            raise YamlError(f"not valid YAML: the key '{_shown(value)}' is there twice", line)
+            raise YamlError(f"not valid YAML: the key '{_shown(value)}' appears twice", line)
         into.key, into.key_line = _MERGE if is_merge else value, line
     else:
         if into.key is _MERGE:

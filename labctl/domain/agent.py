@@ -125,7 +125,7 @@ class GuestAgent:
         missing = [PurePosixPath(line).name for line in checked.stdout.split()]
         if "systemd" in missing:
             raise HostError(
-                "the guest does not run systemd, which labctl sets it up with",
+                "the guest does not run systemd, which labctl needs to set it up",
                 hint="Measure with a guest that does.",
             )
         if missing:

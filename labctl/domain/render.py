@@ -22,7 +22,7 @@ RUNNER_PORT = "org.labctl.runner.0"
 AGENT_PORT = "org.qemu.guest_agent.0"
 
 DOMAIN_TYPES = {"kvm": "kvm", "tcg": "qemu"}
-"""Accelerator to libvirt's name of it."""
+"""Names of accelerators in libvirt."""
 
 # Characters that XML 1.0 cannot hold, not even escaped.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")

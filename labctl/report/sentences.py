@@ -1,4 +1,4 @@
-"""Write what table and page both say in words."""
+"""Write the sentences that table and page share."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _XML_VALUE = named(r"[A-Za-z0-9_.,:+ -]{0,200}", "letters, digits, blanks and _.
 
 
 def check_settings(run: str, tuning: str, settings: RecordedTuning) -> None:
-    """Raise UsageError naming the first setting of host or guest that is none of its values."""
+    """Raise UsageError naming the first setting of host or guest with an invalid value."""
     _refuse_first(run, tuning, _wrong_settings(settings))
 
 

@@ -239,7 +239,7 @@ def _header(lines: _Lines) -> tuple[list[str], tuple[str, ...]]:
                 )
     for name in names:
         if names.count(name) > 1:
-            lines.refuse(line, name, "is there twice")
+            lines.refuse(line, name, "appears twice")
     missing = [name for name in NEEDED if name not in names]
     if missing:
         found = difflib.get_close_matches(missing[0], names, n=1)
@@ -282,7 +282,7 @@ def _add(trial: _Trial, row: _Row, like: dict[str, tuple[Sample, int]]) -> None:
     if key in trial.readings:
         row.refuse(
             "metric",
-            f"{key} of this trial is there twice: line {trial.readings[key][1]} has it, too",
+            f"{key} of this trial appears twice: line {trial.readings[key][1]} has it, too",
             "A trial has one value of a metric. Number repetitions in 'block'.",
         )
     if isinstance(reading, Sample):

@@ -11,7 +11,7 @@ from labctl.base.versions import is_version
 from labctl.study.changes import Key, dotted, values
 
 TIMERS = ("hpet", "kvmclock")
-"""Those that QEMU on x86 lets a guest have or not. (libvirt takes `tsc` and gives QEMU nothing.)"""
+"""Timers that QEMU on x86 can enable or disable. (libvirt takes `tsc` and gives QEMU nothing.)"""
 
 _ACCELERATOR: Key = ("requires", "accelerator")
 _NEEDS_KVM = "Write 'requires: {accelerator: kvm}' as well."

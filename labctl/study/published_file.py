@@ -76,7 +76,7 @@ def read_published(
         what = (result.tuning, result.against, result.workload, result.condition, result.metric)
         if what in seen:
             place = f"{path}:{line_of(mapping, ('results', index))}"
-            raise UsageError(f"{place}: the same result is there twice")
+            raise UsageError(f"{place}: the same result appears twice")
         seen.add(what)
     return PublishedSource(
         source=file.source.strip(),

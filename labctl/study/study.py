@@ -283,7 +283,7 @@ def _share(percent: float | None) -> float | None:
 
 
 def _check_overrides(overrides: Overrides, study: Study) -> None:
-    """Names may come from outside the study only for tunings: one's own beside the study's."""
+    """Check overrides: only tunings may come from outside the study."""
     named = (
         ("tuning", overrides.tunings, with_combinations(overrides.tunings or (), tuning_names())),
         ("workload", overrides.workloads, study.workloads),

@@ -265,7 +265,7 @@ class _Checked:
         for index, name in enumerate(names):
             self._name(name, what, allowed, *keys, index)
             if name in names[:index]:
-                raise UsageError(f"{self._place(*keys, index)}: '{name}' is there twice")
+                raise UsageError(f"{self._place(*keys, index)}: '{name}' appears twice")
 
     def _name(self, name: str, what: str, allowed: Iterable[str], *keys: str | int) -> None:
         choices = list(allowed)

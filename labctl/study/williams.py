@@ -42,11 +42,11 @@ def block_order(items: Iterable[str], *, seed: int, block: int, what: str) -> tu
 
     It follows from its arguments alone, so that more blocks never change the earlier ones; the
     order in which `items` come does not matter. `what` names the thing that is ordered, so that
-    two orders of one seed are independent. Raises ValueError for doubled items.
+    two orders of one seed are independent. Raises ValueError for duplicate items.
     """
     names = sorted(items)
     if len(set(names)) != len(names):
-        raise ValueError(f"doubled items: {', '.join(names)}")
+        raise ValueError(f"duplicate items: {', '.join(names)}")
     if block < 1:
         raise ValueError(f"blocks are numbered from 1, not {block}")
     n = len(names)

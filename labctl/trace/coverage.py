@@ -55,7 +55,7 @@ class Coverage:
 
     @property
     def is_enough(self) -> bool:
-        """Return whether the latest of those that were seen may stand for the latest of all."""
+        """Return whether the latest seen wake-ups may represent the latest of all."""
         return bears_unseen(QUANTILE, self.seen, self.unseen)
 
     @property

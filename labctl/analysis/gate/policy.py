@@ -1,4 +1,4 @@
-"""Define what a gate asks of a run: the policy's file, read and checked."""
+"""Load and check a gate's policy: the rules that a run must keep."""
 
 from __future__ import annotations
 

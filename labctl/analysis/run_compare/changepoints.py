@@ -96,7 +96,7 @@ def _segments(series: Floats, levels: Sequence[int]) -> list[Segment]:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Hold how clear a step is, and the `places` where levels begin by it: one, or two of a level
+    """Hold how clear a step is, and the `places` where its levels begin: one, or two for a level
     that ends."""
 
     ratio: float

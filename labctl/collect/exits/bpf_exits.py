@@ -78,7 +78,9 @@ KEYS_MAX = 4096
 """Capacity of a bpftrace map unless BPFTRACE_MAP_KEYS_MAX changes it. bpftrace silently drops
 further keys; with -k it prints a line for each dropped exit, within the window."""
 _REASONS = 128
-"""More than KVM has names for, on SVM (110) or VMX (65), and than returns to QEMU have."""
+"""Limit on reasons: more than KVM has names for, on SVM (110) or VMX (65), and than returns to QEMU
+have.
+"""
 
 _UPDATE = "map_update_elem"
 """The helper of the kernel's that adds a key to a map."""

@@ -132,8 +132,8 @@ def _name(root: etree._Element, request: CopyRequest) -> None:
 
 
 def _memory(root: etree._Element, own: OwnDomain) -> None:
-    """Sizes in KiB, and in whole MiB where libvirt would round them up when it starts the domain:
-    what runs is compared with what was asked."""
+    """Write sizes in KiB, and in whole MiB where libvirt would round them up when it starts the
+    domain: what runs is compared with what was asked."""
     for path, attribute, step in _SIZES:
         for element in root.iterfind(path):
             size = -(-memory_kib(element, own.what, attribute) // step) * step

@@ -27,7 +27,7 @@ class Status(StrEnum):
     WARN = "warn"
     """It bears on the figures, or a tuning or a metric is not to be had."""
     UNKNOWN = "unknown"
-    """It could not be found out; `found` says why."""
+    """Unknown; `found` says why."""
     OK = "ok"
 
 

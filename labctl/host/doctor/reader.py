@@ -89,7 +89,7 @@ class Reader:
         return sorted((path.name for path in self.path(folder).glob(pattern)), key=_natural)
 
     def exists(self, path: str) -> bool:
-        """Return whether a file is there, in a folder that we may look into or not."""
+        """Return whether a file exists, whether or not its folder is readable."""
         try:
             return self.path(path).exists()
         except PermissionError:

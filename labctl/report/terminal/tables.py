@@ -32,7 +32,7 @@ _WIDEST = 12
 
 
 class _Footnotes:
-    """Numbered reasons, each said once per report."""
+    """Number reasons, each given once per report."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

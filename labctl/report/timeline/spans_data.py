@@ -111,7 +111,9 @@ def _bytes(spans: Sequence[Spans]) -> bytes:
 
 
 def _planes(values: NDArray[np.int64], count: int) -> bytes:
-    """Return all lowest bytes, then all second ones, and so on: alike bytes together pack well."""
+    """Return all lowest bytes, then all second ones, and so on: similar bytes compress well
+    together.
+    """
     return values.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :count].T.tobytes()
 
 

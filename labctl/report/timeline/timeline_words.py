@@ -65,7 +65,9 @@ def is_native(timeline: Timeline) -> bool:
 
 
 def is_blind(timeline: Timeline) -> bool:
-    """Return whether the guest's side alone is known: what its tasks waited for isn't, then."""
+    """Return whether only the guest's side is known, so that causes of its tasks' waits are
+    unknown.
+    """
     return bool(timeline.lanes) and all(lane.side == "guest" for lane in timeline.lanes)
 
 

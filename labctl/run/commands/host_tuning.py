@@ -61,7 +61,7 @@ def restore(
         return []
 
     def waiting(busy: BusyError) -> None:
-        listener(Note(text=f"Waiting, as {busy.message}."))
+        listener(Note(text=f"Waiting: {busy.message}."))
 
     with host_locked(host_lock(), what="labctl host restore", waiting=waiting):
         end_guests(places, listener)

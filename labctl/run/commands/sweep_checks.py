@@ -34,7 +34,7 @@ _SOCKET_PATH_BYTES = 107
 
 
 def check_connection(connect: str | None) -> None:
-    """Raise UsageError or HostError where guests of that connection wouldn't be on this host."""
+    """Raise UsageError or HostError if that connection's guests would run on another host."""
     if connect is not None:
         with Session.connected(connect) as session:
             session.check_here()
@@ -54,7 +54,7 @@ def check_host(request: SweepRequest, planned: Planned, path: Path) -> None:
 
 
 def refuse_problems(places: StatePaths, planned: Planned) -> None:
-    """Raise HostError for what would end the guests of a plan later on."""
+    """Raise HostError for problems that would end a plan's guests later."""
     preflight.check(_host_problems(places, planned))
 
 

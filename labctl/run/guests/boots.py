@@ -20,7 +20,7 @@ from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.run.contained import foreseen
 from labctl.run.guests import guest_nic
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.started import RESTORE_S, answering, guest_xml, hand_over, settle_boot
+from labctl.run.guests.started import RESTORE_S, answering, finish_boot, guest_xml, hand_over
 from labctl.run.resources.disks import DataDisk, Disks, make_empty, make_overlays, remove_disks
 from labctl.run.resources.huge_pages import huge_pages, pages_of
 
@@ -161,7 +161,7 @@ class Boots:
 
     def set_up(self, channel: Channel, tuning: Tuning) -> None:
         """Bring a guest that booted with that tuning to where a saved one is."""
-        settle_boot(channel, self._lab.boot_s)
+        finish_boot(channel, self._lab.boot_s)
         self._lab.source.quieten(channel)
         guest_nic.configure(self._lab, channel)
         self._set_up(channel, guest_data_path(tuning.disk))

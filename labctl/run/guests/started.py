@@ -98,7 +98,7 @@ def answering(
         guest_logs.bound(lab.console_log)
 
 
-def settle_boot(channel: Channel, seconds: float) -> None:
+def finish_boot(channel: Channel, seconds: float) -> None:
     """Wait until systemd has nothing left to start, and the disk has what was written."""
     wait = Command(argv=("systemctl", "is-system-running", "--wait"))
     waited = channel.run(wait, seconds=seconds)

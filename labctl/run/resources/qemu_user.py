@@ -33,8 +33,8 @@ _READS = 'for path; do ( : <"$path" ) 2>/dev/null || echo "$path"; done'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QemuUser:
-    """Describe QEMU's user. `group`: of its own, not one that others are in. `groups`: all that
-    libvirt gives it, by number. `why_root`: what forces root, a clause each."""
+    """Describe QEMU's user. `group`: its own, shared with no one. `groups`: all that libvirt gives
+    it, by number. `why_root`: what forces root, a clause each."""
 
     name: str
     group: str

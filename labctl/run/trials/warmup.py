@@ -195,7 +195,7 @@ def faults_so_far(bench: Bench) -> dict[str, int]:
 
 
 def change(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the change of the kinds that both know: QEMU may cease to tell KVM's."""
+    """Return the change of the kinds that both have: QEMU may stop reporting KVM's."""
     return {kind: after[kind] - before[kind] for kind in before if kind in after}
 
 

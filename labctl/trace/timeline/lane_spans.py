@@ -110,7 +110,7 @@ class Holes:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Say how long something was so up to any moment. Exact: whole nanoseconds."""
+    """Measure how long a state held up to any moment. Exact: whole nanoseconds."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds

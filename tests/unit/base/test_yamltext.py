@@ -73,7 +73,7 @@ def test_every_key_and_entry_knows_its_line() -> None:
         ("a: !foo 1", 1, "the tag '!foo' is of no type"),
         ("a: !!set {b, c}", 1, "the tag '!!set' is of no type"),
         ("a: !!python/object/apply:os.getpid []", 1, "is of no type"),
-        ("a: 1\nb: 1\na: 2\n", 3, "the key 'a' is there twice"),
+        ("a: 1\nb: 1\na: 2\n", 3, "the key 'a' appears twice"),
         ("a: *b", 1, "no value before it is marked '&b'"),
         ("a: &a [*a]", 1, "no value before it is marked '&a'"),
         ("[a]: b", 1, "a key is a word or a number"),

@@ -191,7 +191,7 @@ def test_restoring_waits_until_nobody_measures(host: Host, monkeypatch: pytest.M
             assert host.swappiness.read_text() == "10"
 
     def tell(event: Any) -> None:
-        if "Waiting, as this host is in use" in event.text:
+        if "Waiting: this host is in use" in event.text:
             waited.set()
             over.set()
 

@@ -85,7 +85,7 @@ def test_what_is_left_out_of_a_sweep_is_left_out_of_them(
             "  - {tuning: pinned",
             "  - {tuning: baseline, against: native, workload: cpu, metric: ipc, ratio: 2.0}\n"
             "  - {tuning: pinned",
-            "one.yaml:4: the same result is there twice",
+            "one.yaml:4: the same result appears twice",
         ),
     ],
 )

@@ -135,7 +135,7 @@ def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("  pinned: [cpu, read]", "  pinned: [cpu, raed]", "'raed'", "mean 'read'?"),
         ("  pinned: [cpu, read]", "  pined: [cpu]", "'pined'", "mean 'pinned'?"),
         ("  workloads: [cpu]", "  workloads: [cpus]", "'quick.workloads'", "mean 'cpu'?"),
-        ("[quiet, neighbour]", "[quiet, quiet]", "'quiet' is there twice", None),
+        ("[quiet, neighbour]", "[quiet, quiet]", "'quiet' appears twice", None),
         ("primary: events_per_s", "primary: events", "'events'", "mean 'events_per_s'?"),
         ("{mode: randread}", "{mode: read}", "'mode' is 'read'", "Look it up."),
         ("{mode: randread}", "{mod: randread}", "'mod' is 'randread'", "Look it up."),

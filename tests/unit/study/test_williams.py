@@ -77,7 +77,7 @@ def test_an_order_is_the_same_on_every_machine_and_version() -> None:
 
 
 def test_doubled_items_are_refused() -> None:
-    with pytest.raises(ValueError, match="doubled"):
+    with pytest.raises(ValueError, match="duplicate"):
         block_order(["a", "a"], seed=1, block=1, what="tunings")
 
 
