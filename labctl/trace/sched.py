@@ -108,8 +108,9 @@ def schedule(
     by_preemptor = who_ran(trace, found) if preemptors else {}
     moved = _migrations(trace, start_ns, end_ns)
     seen = sums.threads()
-    firsts = np.searchsorted(found.tid, [*seen], "left")
-    lasts = np.searchsorted(found.tid, [*seen], "right")
+    tids_seen = np.array([*seen], dtype=found.tid.dtype)  # of another one, all would be copied
+    firsts = np.searchsorted(found.tid, tids_seen, "left")
+    lasts = np.searchsorted(found.tid, tids_seen, "right")
     length_ns = np.subtract(found.end_ns, found.start_ns, out=found.end_ns)  # the ends are used
     was_preempted = found.kind == Kind.PREEMPTED
     threads = {}
