@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Events, Nanoseconds, Numbers, Trace
+from labctl.trace.model import Events, Nanoseconds, Trace
 from labctl.trace.spans import Spans
 from labctl.trace.tracepoints import MIGRATE, SWITCH
 
@@ -50,7 +51,7 @@ def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
     cpus = np.unique(np.concatenate([np.unique(some.cpu) for some in (whole, moved)]))
     for cpu in cpus.tolist():
         runs = _Runs.of(trace.events[SWITCH], cpu)
-        for part in (*_here(whole, cpu, stayed), *_here(moved, cpu)):
+        for part in chain(_here(whole, cpu, stayed), _here(moved, cpu)):
             for tid, by, length_ns in runs.during(part):
                 own = found.setdefault(tid, {})
                 own[by] = own.get(by, 0) + length_ns
@@ -77,22 +78,35 @@ class _Runs:
     them, after each, and after the last, the place in `who`."""
 
     switch_ns: Nanoseconds
-    number: Numbers
+    number: NDArray[np.int32]
     who: NDArray[np.int64]
 
     @classmethod
     def of(cls, switches: Events, cpu: int) -> _Runs:
-        is_here = switches.cpu == cpu
-        ran = _between_switches(
-            switches.fields["prev_pid"][is_here], switches.fields["next_pid"][is_here]
-        )
+        count = sum(np.count_nonzero(here) for _, here in _rows_of(switches, cpu))
+        time_ns = np.empty(count, np.int64)
+        # Before the first switch, after each, and after the last: of one without a switch, and
+        # where the next switch is away from another thread, that isn't known.
+        ran = np.full(count + 1, _UNKNOWN, np.int32)
+        at = 0
+        for rows, here in _rows_of(switches, cpu):
+            left = switches.fields["prev_pid"][rows][here]
+            if not len(left):
+                continue
+            new = slice(at, at + len(left))
+            time_ns[new] = switches.time_ns[rows][here]
+            ran[new.start + 1 : new.stop + 1] = switches.fields["next_pid"][rows][here]
+            if at == 0:
+                ran[0] = left[0]
+            ran[new][ran[new] != left] = _UNKNOWN
+            at = new.stop
         ran -= _UNKNOWN  # no number is negative
         is_there = np.zeros(int(ran.max()) + 1, dtype=bool)
         is_there[ran] = True
         number_of = np.cumsum(is_there, dtype=np.int32) - 1
-        number = number_of.take(ran, out=ran if ran.dtype == number_of.dtype else None, mode="clip")
-        who = np.flatnonzero(is_there) + _UNKNOWN
-        return cls(switches.time_ns[is_here], number, who)
+        for begin in range(0, len(ran), _PART):
+            ran[begin : begin + _PART] = number_of[ran[begin : begin + _PART]]
+        return cls(time_ns, ran, np.flatnonzero(is_there) + _UNKNOWN)
 
     def during(self, waits: _Stretches) -> Iterator[tuple[int, int, int]]:
         """Yield who waited, who ran meanwhile, and how long."""
@@ -140,17 +154,11 @@ class _Runs:
         return end - begin, slot, wait
 
 
-def _between_switches(left: Numbers, next_up: Numbers) -> Numbers:
-    """Return who ran on a CPU before its first switch, after each, and after the last: of one
-    without a switch that isn't known.
-
-    Where the next switch is away from another thread one is missing, and isn't known when: -1.
-    """
-    if not len(left):
-        return np.array([_UNKNOWN])
-    ran = np.concatenate([left[:1], next_up])
-    ran[:-1][ran[:-1] != left] = _UNKNOWN
-    return ran
+def _rows_of(switches: Events, cpu: int) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
+    """Yield parts of the switches, and which of each are a CPU's."""
+    for begin in range(0, len(switches), _PART):
+        rows = slice(begin, begin + _PART)
+        yield rows, switches.cpu[rows] == cpu
 
 
 def _parts(sizes: NDArray[np.intp]) -> Iterator[slice]:
