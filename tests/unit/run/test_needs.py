@@ -64,7 +64,7 @@ def test_mapped_iothreads_are_refused_by_name_with_what_to_install() -> None:
     with pytest.raises(HostError) as caught:
         refuse(tuning, unmet(tuning, HOST))
     assert caught.value.message == (
-        "this host can't have 'iothreads-4-mapped': it needs libvirt 10.0, this host has 9.0.0; "
+        "this host can't run 'iothreads-4-mapped': it needs libvirt 10.0, this host has 9.0.0; "
         "it needs QEMU 9.0, this host has 7.2.22"
     )
     assert "Install libvirt 10.0 or newer." in (caught.value.hint or "")

@@ -147,7 +147,7 @@ def test_a_refusal_names_the_tuning_every_lack_and_each_remedy_once() -> None:
         Unmet(text="it needs a flag", remedy="Load kvm."),
     ]
     with pytest.raises(
-        HostError, match="this host can't have 'wanted': it needs KVM; it needs a flag"
+        HostError, match="this host can't run 'wanted': it needs KVM; it needs a flag"
     ) as caught:
         refuse(tuning(), lacks)
     assert caught.value.hint == "Load kvm."
