@@ -74,6 +74,7 @@ def command(
     columns tuning, workload, block, metric, value, unit and better."""
     import labctl
     from labctl.store.imported import Declared, declared_plan, design_of, write_imported
+    from labctl.store.records.run_record import RunRecord
     from labctl.store.run_folder import RunFolder
     from labctl.store.trial_csv import read_trials
 
@@ -116,14 +117,11 @@ def command(
         plan=plan,
         trials=trials,
         source=(file.name, data),
-        record={
-            "labctl": labctl.__version__,
-            "command": shlex.join(["labctl", *sys.argv[1:]]),
-            "started_at": None,
-            "ended_at": None,
-            "warnings": warnings,
-            "notes": [],
-        },
+        record=RunRecord(
+            labctl=labctl.__version__,
+            command=shlex.join(["labctl", *sys.argv[1:]]),
+            warnings=tuple(warnings),
+        ),
     )
     if as_json:
         print_json(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.yamlfile import nearest
 from labctl.store.jsonfile import canonical, write_bytes
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
 from labctl.store.trial_csv import COPY, CsvTrials
@@ -104,7 +105,7 @@ def write_imported(
     plan: PlanRecord,
     trials: CsvTrials,
     source: tuple[str, bytes],
-    record: Mapping[str, Any],
+    record: RunRecord,
 ) -> RunFolder:
     """Return a run folder of the trials with a copy of their file (`source`: its name and its
     content).
@@ -135,18 +136,13 @@ def write_imported(
             record_of = replace(trial, parsed_with={"kind": kind}, digests=place.digests())
             place.write_record(record_of)
         # Last: without it there is no run.
+        source_of = {
+            "file": file,
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "rows": trials.rows,
+        }
         folder.write_run(
-            {
-                **record,
-                "status": "done",
-                "study": plan.study,
-                "title": plan.title,
-                "imported": {
-                    "file": file,
-                    "sha256": hashlib.sha256(data).hexdigest(),
-                    "rows": trials.rows,
-                },
-            }
+            record.but(status="done", study=plan.study, title=plan.title, imported=source_of)
         )
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)

@@ -116,10 +116,10 @@ class RunFolder:
         start)."""
         return [cls(path.parent) for path in sorted(results.glob("*/run.json"))]
 
-    def write_run(self, data: Mapping[str, Any]) -> None:
-        """Write run.json. Raises ValueError for what no run.json holds."""
-        RunRecord.model_validate(data)
-        write_json(self.path / "run.json", {"schema": SCHEMA, **data}, below=self.path)
+    def write_run(self, run: RunRecord) -> None:
+        """Write run.json, with the keys in the order of the record's fields."""
+        data = {"schema": SCHEMA, **run.to_json()}
+        write_json(self.path / "run.json", data, below=self.path)
 
     def read_run(self) -> RunRecord:
         """Return run.json; raises BrokenError naming the first place where it isn't what was
@@ -318,6 +318,26 @@ class RunFolder:
 
     def remove(self) -> None:
         shutil.rmtree(self.path)
+
+
+@dataclass(slots=True)
+class RunLog:
+    """Hold the record of a run that goes on, and write it when it is asked to."""
+
+    folder: RunFolder
+    record: RunRecord
+
+    @classmethod
+    def begun(cls, folder: RunFolder, content: Mapping[str, Any]) -> RunLog:
+        """Return the log of a new run. Raises ValueError for what no run.json holds."""
+        return cls(folder, RunRecord.model_validate(content))
+
+    def put(self, **changes: Any) -> None:
+        """Change the record. Raises ValueError for what no run.json holds."""
+        self.record = self.record.but(**changes)
+
+    def write(self) -> None:
+        self.folder.write_run(self.record)
 
 
 @contextmanager

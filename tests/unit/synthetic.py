@@ -122,7 +122,7 @@ def write_run(folder: Path, run: LoadedRun | None = None) -> RunFolder:
     """Write a run (by default `synthetic_run()`) as a run folder at `folder`."""
     run = synthetic_run() if run is None else run
     target = RunFolder.create(folder.parent, folder.name)
-    target.write_run(run.run.to_json())
+    target.write_run(run.run)
     if not run.plan.is_lost:
         target.write_plan(run.plan)
     for name, xml in run.run.xml.items():

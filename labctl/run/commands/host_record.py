@@ -19,43 +19,43 @@ from labctl.run.planning.own_domain import OwnGuest
 from labctl.run.resources.disks import Disks
 from labctl.store.jsonfile import write_bytes
 from labctl.store.records.run_record import ImageUsed, RunRecord
-from labctl.store.run_folder import RunFolder
+from labctl.store.run_folder import RunFolder, RunLog
 
 
-def check_same_accelerator(folder: RunFolder, record: dict[str, Any], chosen: Accelerator) -> None:
+def check_same_accelerator(log: RunLog, chosen: Accelerator) -> None:
     """Raise UsageError where guests would run under something else than the run's first ones."""
-    if record.setdefault("accelerator", chosen.name) != chosen.name:
+    began = log.record.accelerator
+    if began is None:
+        log.put(accelerator=chosen.name)
+    elif began != chosen.name:
         raise UsageError(
-            f"run '{folder.name}' was begun under {record['accelerator']}, and guests run under "
+            f"run '{log.folder.name}' was begun under {began}, and guests run under "
             f"{chosen.name} now",
-            hint=f"Resume it with '--accel {record['accelerator']}', or start a new run.",
+            hint=f"Resume it with '--accel {began}', or start a new run.",
         )
 
 
-def check_same_host(folder: RunFolder, record: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same_host(name: str, then: RunRecord, now: RunRecord) -> None:
     """Raise UsageError when a resumed run would mix two hosts: nothing that it says of "the host"
-    would be true then. A new run has nothing to differ from."""
-    if "host" not in record:
+    would be true then. A new run has nothing to differ from. `name`: the run's."""
+    if not then.has_begun:
         return
+    both = (then, now)
     differing = [
-        f"{name} ({before} then, {after} now)"
-        for name, before, after in (
-            ("the kernel", *(facts["host"].get("kernel_release") for facts in (record, now))),
-            ("QEMU", *(facts["host"].get("qemu") for facts in (record, now))),
-            ("the CPU", *(facts["host"].get("cpu_model") for facts in (record, now))),
-            (
-                "the image",
-                *(facts.get("image", {}).get("digest", "")[:12] for facts in (record, now)),
-            ),
-            ("the domain", *(_domain_digest(facts) for facts in (record, now))),
-            ("libvirt", *(_connection(facts) for facts in (record, now))),
+        f"{what} ({before} then, {after} now)"
+        for what, before, after in (
+            ("the kernel", *(run.host.get("kernel_release") for run in both)),
+            ("QEMU", *(run.host.get("qemu") for run in both)),
+            ("the CPU", *(run.host.get("cpu_model") for run in both)),
+            ("the image", *(run.image.digest[:12] if run.image else "" for run in both)),
+            ("the domain", *(_domain_digest(run) for run in both)),
+            ("libvirt", *(_connection(run) for run in both)),
         )
         if before != after
     ]
     if differing:
         raise UsageError(
-            f"run '{folder.name}' was begun on another host than this one is now: "
-            f"{'; '.join(differing)}",
+            f"run '{name}' was begun on another host than this one is now: {'; '.join(differing)}",
             hint="Start a new run, or go back to what the run began with.",
         )
 
@@ -71,31 +71,32 @@ def class_of_host(lab: Lab) -> RunRecord:
     )
 
 
-def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> dict[str, Any]:
+def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> RunRecord:
     """Return what run.json says of the host, of its libvirt and of what guests are made of."""
     facts = host_facts(lab.places)
     facts["libvirt_session"] = lab.session.versions()
-    return {
+    content = {
         "accelerator_reason": chosen.reason,
         "connection": lab.session.uri,
         "host": facts,
         "image": {"name": lab.image.name, "digest": lab.image.digest},
         "domain": own and own.to_json(),
     }
+    return RunRecord.model_validate(content)
 
 
-def with_qemu_user(record: dict[str, Any], now: Mapping[str, Any] | None) -> None:
+def put_qemu_user(log: RunLog, now: Mapping[str, Any] | None) -> None:
     """Put into the record whom QEMU runs as, and where earlier boots were another's, that too.
     Without `now` a daemon's configuration says it."""
     if now is None:
         return
-    has_begun = "host" in record
+    record = log.record
     # What does not say it was made when that was always root.
-    before = record.get("qemu_user", {}).get("name", "root")
-    if has_begun and before != now["name"]:
+    before = record.qemu_user.name if record.qemu_user else "root"
+    if record.has_begun and before != now["name"]:
         text = f"Boots before {_now()} had QEMU run as {before}, those after it as {now['name']}."
-        record.setdefault("notes", []).append(text)
-    record["qemu_user"] = now
+        log.put(notes=[*record.notes, text])
+    log.put(qemu_user=now)
 
 
 def store_xml(lab: Lab, folder: RunFolder, disks: Disks) -> dict[str, str]:
@@ -113,16 +114,15 @@ def store_xml(lab: Lab, folder: RunFolder, disks: Disks) -> dict[str, str]:
     return stored
 
 
-def _domain_digest(facts: Mapping[str, Any]) -> str | None:
-    domain = facts.get("domain")
-    return domain and str(domain["digest"])[:12]
+def _domain_digest(run: RunRecord) -> str | None:
+    return str(run.domain.digest)[:12] if run.domain else None
 
 
-def _connection(facts: Mapping[str, Any]) -> str:
+def _connection(run: RunRecord) -> str:
     """Name the connection without the state folder, which may be moved; a daemon is another
     libvirt.
     """
-    uri = str(facts.get("connection") or EMBEDDED)
+    uri = run.connection or EMBEDDED
     return EMBEDDED if is_embedded(uri) else uri
 
 

@@ -20,7 +20,7 @@ from labctl.run.planning.own_domain import XML
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.resources.disks import DATA_SIZE_BYTES
 from labctl.store.jsonfile import write_bytes
-from labctl.store.run_folder import RunFolder
+from labctl.store.run_folder import RunFolder, RunLog
 from labctl.study.plan import Plan
 from labctl.study.tuning_digest import tuning_json
 
@@ -49,37 +49,39 @@ def new_folder(path: Path, planned: Planned) -> RunFolder:
 
 
 @contextmanager
-def recorded(
-    folder: RunFolder, request: SweepRequest, planned: Planned
-) -> Iterator[dict[str, Any]]:
-    """Keep run.json true: write the dictionary now and when the run ends.
+def recorded(folder: RunFolder, request: SweepRequest, planned: Planned) -> Iterator[RunLog]:
+    """Keep run.json true: write the record now and when the run ends.
 
     A finished run that could not be extended is what it was before."""
-    before = folder.read_run().to_json() if request.earlier else {}
-    record = dict(before) if request.earlier else _first_record(request, planned)
-    record.pop("failure", None)
+    before = folder.read_run() if request.earlier else None
+    log = (
+        RunLog(folder, before.without("failure"))
+        if before
+        else RunLog.begun(folder, _first_record(request, planned))
+    )
     if request.extend:
         said = {"at": _now(), "command": shlex.join(command(request, planned.plan))}
-        record["extended"] = [*record.get("extended", []), said]
-    record["status"] = "running"
-    record["ended_at"] = None
-    folder.write_run(record)
+        log.put(extended=[*log.record.extended, said])
+    log.put(status="running", ended_at=None)
+    log.write()
     try:
-        yield record
-        record["status"] = "done"
+        yield log
+        log.put(status="done")
     except KeyboardInterrupt as stopped:
-        record["status"] = "interrupted"
+        log.put(status="interrupted")
         if _has_begun(folder, planned):
             stopped.add_note(f"Go on with: labctl sweep --resume {shlex.quote(str(folder.path))}")
         raise
     except BaseException as error:
-        record["status"] = "failed"
-        record["failure"] = str(error)
+        log.put(status="failed", failure=str(error))
         raise
     finally:
-        record["ended_at"] = _now()
+        log.put(ended_at=_now())
         with cleaning_up():
-            folder.write_run(record if _has_begun(folder, planned) else before)
+            if before is None or _has_begun(folder, planned):
+                log.write()
+            else:
+                folder.write_run(before)
 
 
 def _has_begun(folder: RunFolder, planned: Planned) -> bool:
@@ -91,7 +93,7 @@ def finished(folder: RunFolder) -> None:
     """Say of a run that has all its trials that it is done: it may have been killed before."""
     record = folder.read_run()
     if record.status != "done":
-        folder.write_run({**record.to_json(), "status": "done"})
+        folder.write_run(record.but(status="done"))
 
 
 def _first_record(request: SweepRequest, planned: Planned) -> dict[str, Any]:

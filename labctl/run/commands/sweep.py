@@ -55,6 +55,6 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
             finished(folder)
             return folder
         why_end = partial(judging, folder) if judging else never
-        with recorded(folder, request, planned) as record:
-            measure(request, planned, folder, record, listener, why_end)
+        with recorded(folder, request, planned) as log:
+            measure(request, planned, log, listener, why_end)
         return folder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any
 
 from labctl.base.events import Listener, Note
 from labctl.run.collectors.calibrate import Calibrations
@@ -19,35 +18,36 @@ from labctl.run.trials.post_boot import PostBootSetup
 from labctl.run.trials.proof import Proof, of_older_trials
 from labctl.run.trials.quiet import Quiet
 from labctl.store.earlier_runs import recall
-from labctl.store.run_folder import RunFolder
+from labctl.store.run_folder import RunLog
 from labctl.study.plan import Plan
 
 
 def carry_out(
     lab: Lab,
-    folder: RunFolder,
+    log: RunLog,
     plan: Plan,
     disks: Disks,
-    record: dict[str, Any],
     *,
     fresh_boots: bool,
     wait_quiet_s: float,
     why_end: WhyEnd,
 ) -> None:
     """Prove the programs, boot, and run every trial that is left. `disks`: what boots start from;
-    `record`: of run.json, which is written when the boots are ready and by the caller at the end.
+    `log`: of run.json, which is written when the boots are ready and by the caller at the end.
     """
     baseline = lab.tunings[plan.roles.baseline]
-    proof = Proof(lab, plan, record.get("hashed"))
+    folder, earlier = log.folder, log.record.hashed
+    proof = Proof(lab, plan, earlier)
     proof.check_tree()
-    if "hashed" not in record and (before := done(folder, plan)):
-        record.setdefault("warnings", []).append(of_older_trials(len(before)))
-    record["hashed"] = proof.to_json()
+    if earlier is None and (before := done(folder, plan)):
+        log.put(warnings=[*log.record.warnings, of_older_trials(len(before))])
+    log.put(hashed=proof.to_json())
     calibrations = Calibrations(lab, plan.workloads)
     calibrations.count_natively()
     post_boot = PostBootSetup(lab, plan, calibrations, proof)
     so_far = reached(plan, folder)
-    fresh_boots = record.setdefault("fresh_boots", fresh_boots)
+    if log.record.fresh_boots is not None:
+        fresh_boots = log.record.fresh_boots
     boots = Boots(
         lab,
         disks,
@@ -60,12 +60,15 @@ def carry_out(
     with ExitStack() as stack:
         stack.callback(boots.drop)
         boots.saved(so_far.boots[0])
-        record.update(post_boot.facts(record["host"]))
-        record["hashed"] = proof.to_json()
-        record["calibration"] = calibrations.summary()
-        record["restored_state"] = not fresh_boots
-        recall(lab.places, plan.record(), str(plan.collect), record)
-        folder.write_run(record)
+        log.put(
+            **post_boot.facts(log.record.host),
+            hashed=proof.to_json(),
+            calibration=calibrations.summary(),
+            fresh_boots=fresh_boots,
+            restored_state=not fresh_boots,
+        )
+        recall(lab.places, plan.record(), str(plan.collect), log)
+        log.write()
         engine = Engine(
             lab,
             folder,
@@ -81,19 +84,19 @@ def carry_out(
         try:
             engine.run()
         finally:
-            _say_who_took_it(engine.quiet, time.monotonic() - began, lab.listener, record)
+            _say_who_took_it(engine.quiet, time.monotonic() - began, lab.listener, log)
             if engine.ended:
-                record["stopped"] = asdict(engine.ended)
-            record["trials"] = engine.counts()
-            record["hashed"] = proof.to_json()
+                log.put(stopped=asdict(engine.ended))
             seconds = {str(number): taken for number, taken in boots.seconds.items()}
-            record["boot_seconds"] = record.get("boot_seconds", {}) | seconds
+            log.put(
+                trials=engine.counts(),
+                hashed=proof.to_json(),
+                boot_seconds=log.record.boot_seconds | seconds,
+            )
 
 
-def _say_who_took_it(
-    quiet: Quiet, run_s: float, listener: Listener, record: dict[str, Any]
-) -> None:
+def _say_who_took_it(quiet: Quiet, run_s: float, listener: Listener, log: RunLog) -> None:
     """Say what others cost the run, and put it into its record."""
     if text := quiet.summary(run_s):
         listener(Note(text=text))
-        record["waited_for_quiet_s"] = record.get("waited_for_quiet_s", 0.0) + quiet.waited_s
+        log.put(waited_for_quiet_s=(log.record.waited_for_quiet_s or 0.0) + quiet.waited_s)

@@ -16,6 +16,7 @@ from labctl.base.wording import counted
 from labctl.collect import neighbour
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.native_bench import tree_channel
+from labctl.store.records.run_record import Hashed, SideHashes
 from labctl.study.plan import Plan
 from labctl.workloads.registry import workload
 
@@ -45,7 +46,7 @@ class Proof:
     `earlier`: what run.json says of them (`to_json`), of a run that goes on.
     """
 
-    def __init__(self, lab: Lab, plan: Plan, earlier: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, lab: Lab, plan: Plan, earlier: Hashed | None = None) -> None:
         self._lab = lab
         self._is_one = lab.source.has_native_side
         self._built = {str(r["path"]): str(r["sha256"]) for r in lab.image.binaries.values()}
@@ -58,9 +59,9 @@ class Proof:
         self._files: dict[Kind, dict[str, str]] = {}
         self._checks: dict[Kind, int] = {}
         for kind in _MACHINES:
-            told = (earlier or {}).get(str(kind)) or {}
-            self._files[kind] = dict(told.get("files") or {})
-            self._checks[kind] = int(told.get("checks") or 0)
+            told: SideHashes | None = getattr(earlier, str(kind), None)
+            self._files[kind] = dict(told.files) if told else {}
+            self._checks[kind] = told.checks if told else 0
         self._programs: dict[Kind, dict[str, HashedProgram]] = {kind: {} for kind in _MACHINES}
         self._unproven = [] if self._is_one else [_NO_OTHER_SIDE]
 

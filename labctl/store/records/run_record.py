@@ -211,12 +211,22 @@ class RunRecord(Record):
     imported: ImportedFrom | None = None
 
     @property
+    def has_begun(self) -> bool:
+        """Return whether the run has come as far as its host's facts."""
+        return "host" in self.model_fields_set
+
+    @property
     def is_emulated(self) -> bool:
         return self.accelerator == "tcg"
 
     def pins_of(self, strategy: str | None) -> RecordedPins:
         """Return the pin plan of a strategy, or the only one that there is."""
         return self.pin_plans.get(str(strategy)) or self.pin_plan or RecordedPins()
+
+    def without(self, key: str) -> RunRecord:
+        """Return the record as if it had never had that key."""
+        content = {name: value for name, value in self.to_json().items() if name != key}
+        return RunRecord.model_validate(content)
 
     def but(self, **changes: Any) -> RunRecord:
         """Return the record with other values, as JSON has them. Raises ValueError for one that

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labctl.store.run_folder import RunFolder
-from tests.unit.records import write_plan
+from tests.unit.records import write_plan, write_run_json
 from tests.unit.store.test_fitting_plan import planned, ran
 
 from .conftest import Labctl
@@ -19,7 +19,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     monkeypatch.setenv("LABCTL_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
     folder = RunFolder.create(tmp_path / "results", "r1")
-    folder.write_run({"status": "done"})
+    write_run_json(folder, {"status": "done"})
     tunings = {"baseline": {"kind": "guest"}}
     write_plan(folder, {"schema": 1, "tunings": tunings, "trials": [planned(1, 1)]})
     ran(folder, planned(1, 1))

@@ -25,6 +25,7 @@ from labctl.store.run_folder import RunFolder
 from labctl.study.study import Overrides
 from labctl.study.tunings import load_tuning, load_tunings
 from tests.unit.domain import hosts
+from tests.unit.records import write_run_json
 from tests.unit.run.asked import plan_on, request
 
 BASELINE = load_tuning("baseline")
@@ -257,14 +258,14 @@ def test_a_run_records_the_domain_and_notes_when_it_changes(disk: Path) -> None:
 def test_a_resumed_run_takes_the_domain_as_it_began(tmp_path: Path, disk: Path) -> None:
     own = read(written(disk))
     folder = RunFolder.create(tmp_path / "results", "r1")
-    folder.write_run({"domain": own.to_json()})
+    write_run_json(folder, {"domain": own.to_json()})
     (folder.path / module.XML).write_text(own.domain.xml)
     written(disk, vcpus=2)  # what becomes of the owner's file is nothing to the run
     resumed = own_of_run(folder)
     assert resumed is not None
     assert resumed.domain.vcpus == 1
     assert resumed.to_json() == own.to_json()
-    folder.write_run({"domain": None})
+    write_run_json(folder, {"domain": None})
     assert own_of_run(folder) is None
 
 

@@ -19,6 +19,7 @@ from labctl.base.events import Event
 from labctl.base.tuning import Kind
 from labctl.run.trials import proof as module
 from labctl.run.trials.proof import Proof
+from labctl.store.records.run_record import Hashed
 from tests.unit.base.runners import running_runner
 
 PROGRAM = "/usr/bin/sysbench"
@@ -73,7 +74,8 @@ def make(monkeypatch: pytest.MonkeyPatch, said: list[Event]) -> Any:
         )
         workloads = {"it": SimpleNamespace(program="it", parameters={})}
         plan: Any = SimpleNamespace(workloads=workloads, conditions=conditions)
-        return Proof(lab, plan, earlier)
+        known = earlier and Hashed.model_validate(earlier)
+        return Proof(lab, plan, known)
 
     return made
 

@@ -33,7 +33,7 @@ from labctl.run.trials.parse import reparse
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialFolder
-from tests.unit.records import write_plan
+from tests.unit.records import write_plan, write_run_json
 from tests.unit.store.test_fitting_plan import TUNINGS, planned, ran
 
 EXAMPLE = Path(__file__).parents[3] / "results/example"
@@ -85,7 +85,7 @@ BY_FORM = (
 def run(tmp_path: Path) -> RunFolder:
     """Two trials with digests; the plan has its own."""
     folder = RunFolder.create(tmp_path, "run")
-    folder.write_run({"status": "done", "command": "labctl sweep pin --seed 1", "notes": []})
+    write_run_json(folder, {"status": "done", "command": "labctl sweep pin --seed 1", "notes": []})
     trials = [planned(1, 1), planned(2, 2)]
     plan = {"tunings": TUNINGS, "title": "?", "trials": trials}
     digest = hashlib.sha256(canonical(plan).encode()).hexdigest()
@@ -158,7 +158,9 @@ def in_xml(run: RunFolder, text: str) -> None:
 
 @writer
 def in_run_json(run: RunFolder, text: str) -> None:
-    run.write_run({**run.read_run().to_json(), "command": f"labctl sweep {text}", "notes": [text]})
+    write_run_json(
+        run, {**run.read_run().to_json(), "command": f"labctl sweep {text}", "notes": [text]}
+    )
 
 
 @writer
@@ -461,11 +463,12 @@ def test_nobody_goes_on_with_a_redacted_copy(tmp_path: Path) -> None:
 
 
 def test_the_name_of_ones_own_vm_is_taken_out(run: RunFolder) -> None:
-    run.write_run(
+    write_run_json(
+        run,
         {
             **run.read_run().to_json(),
             "domain": {"name": "acme", "asked": "acme", "digest": "a" * 64},
-        }
+        },
     )
     run.trial(1).write_raw("stdout.txt", "acme runs\n")
     copy, _ = copied(run)
@@ -514,7 +517,7 @@ def test_a_run_that_is_measured_is_not_copied(
 
 def test_a_run_that_was_killed_is_copied(run: RunFolder) -> None:
     """Its record says that it goes on."""
-    run.write_run({**run.read_run().to_json(), "status": "running"})
+    write_run_json(run, {**run.read_run().to_json(), "status": "running"})
     copy, _ = copied(run)
     assert copy.read_run().to_json()["status"] == "running"
 

@@ -24,7 +24,7 @@ from labctl.study.plan import Plan, make_plan
 from labctl.study.study import Overrides, load_study
 from labctl.study.tunings import load_tunings
 from labctl.workloads.registry import checkers
-from tests.unit.records import write_plan
+from tests.unit.records import write_plan, write_run_json
 from tests.unit.run.engines import World
 
 Fails = Callable[[PlannedTrial, int], bool]
@@ -82,7 +82,7 @@ def carried_out(world: World, plan: Plan, *, status: str = "done") -> Engine:
         write_plan(world.folder, plan.to_json())
     engine.run()
     stopped = {"stopped": {"blocks": engine.ended.blocks, "why": "."}} if engine.ended else {}
-    world.folder.write_run({"status": status, "accelerator": "kvm", **stopped})
+    write_run_json(world.folder, {"status": status, "accelerator": "kvm", **stopped})
     return engine
 
 

@@ -17,18 +17,19 @@ from labctl.base.paths import naming_lab
 from labctl.base.stopping import Looks, UntilWidth
 from labctl.domain.session import Session
 from labctl.run.commands import sweep as module
-from labctl.run.commands.host_record import check_same_host, with_qemu_user
+from labctl.run.commands.host_record import check_same_host, put_qemu_user
 from labctl.run.commands.record import command
 from labctl.run.commands.sweep import sweep
 from labctl.run.planning import run_plan
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.planning.planner import plan_sweep
-from labctl.store.run_folder import RunFolder
+from labctl.store.records.run_record import RunRecord
+from labctl.store.run_folder import RunFolder, RunLog
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
 from labctl.study.study import Overrides
 from tests.unit.domain import hosts
-from tests.unit.records import write_plan
+from tests.unit.records import run_of, write_plan, write_run_json
 from tests.unit.run.asked import plan_on, request
 
 
@@ -47,12 +48,11 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
     def carry_out(
         request: SweepRequest,
         planned: Planned,
-        folder: RunFolder,
-        record: Any,
+        log: RunLog,
         listener: Any,
         why_end: Any,
     ) -> None:
-        what(folder, record)
+        what(log.folder, log)
 
     monkeypatch.setattr(module, "measure", carry_out)
 
@@ -207,10 +207,9 @@ def test_a_run_goes_on_over_its_own_connection(
 def test_a_run_does_not_go_on_over_another_libvirt(
     then: str, now: str, is_same: bool, tmp_path: Path
 ) -> None:
-    folder = RunFolder.create(tmp_path, "r1")
-    facts: dict[str, Any] = {"host": {}, "image": {}}
+    facts = RunRecord(host={})
     with nullcontext() if is_same else pytest.raises(UsageError, match="libvirt .*qemu:///system"):
-        check_same_host(folder, facts | {"connection": then}, facts | {"connection": now})
+        check_same_host("r1", facts.but(connection=then), facts.but(connection=now))
 
 
 @pytest.mark.parametrize(
@@ -230,17 +229,18 @@ def test_a_run_that_goes_on_with_another_qemu_user_says_so(
     record: dict[str, Any], note: str | None
 ) -> None:
     now = {"name": "libvirt-qemu", "why_root": []}
-    with_qemu_user(record, now)
-    assert record["qemu_user"] == now
-    notes = record.get("notes", [])
+    log = RunLog(RunFolder(Path("r1")), run_of(record))
+    put_qemu_user(log, now)
+    assert log.record.to_json()["qemu_user"] == now
+    notes = log.record.notes
     assert len(notes) == (0 if note is None else 1)
     assert all(note is not None and text.endswith(note) for text in notes)
 
 
 def test_a_daemons_qemu_user_is_the_daemons_matter() -> None:
-    record: dict[str, Any] = {"host": {}}
-    with_qemu_user(record, None)
-    assert record == {"host": {}}
+    log = RunLog(RunFolder(Path("r1")), RunRecord(host={}))
+    put_qemu_user(log, None)
+    assert log.record == RunRecord(host={})
 
 
 def test_a_resume_on_other_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +313,8 @@ def more(tmp_path: Path, folder: RunFolder, blocks: int) -> SweepRequest:
 def extending(monkeypatch: pytest.MonkeyPatch, seen: list[Plan], what: Any = None) -> None:
     """As `_carry_out` does it: the extension is on disk before its first trial."""
 
-    def carry_out(request: Any, planned: Planned, folder: RunFolder, *others: Any) -> None:
+    def carry_out(request: Any, planned: Planned, log: RunLog, *others: Any) -> None:
+        folder = log.folder
         if planned.added is not None:
             folder.write_extension(planned.added.to_json())
         seen.append(planned.plan)
@@ -413,9 +414,9 @@ def test_a_run_that_a_rule_ended_is_over_and_its_extension_goes_on_from_there(
 ) -> None:
     rule = UntilWidth(width=0.02, most_blocks=20)
 
-    def ended(folder: RunFolder, record: Any) -> None:
+    def ended(folder: RunFolder, log: RunLog) -> None:
         tried(folder, 12)
-        record["stopped"] = {"blocks": 12, "why": "every one was narrow"}
+        log.put(stopped={"blocks": 12, "why": "every one was narrow"})
 
     carried_out(monkeypatch, ended)
     asked = request(
@@ -440,7 +441,7 @@ def test_a_run_that_was_killed_after_its_last_trial_is_done_once_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = a_finished_run(tmp_path, monkeypatch)
-    folder.write_run({**folder.read_run().to_json(), "status": "running"})
+    write_run_json(folder, {**folder.read_run().to_json(), "status": "running"})
     sweep(request(tmp_path, resume=folder.name), lambda event: None)
     assert folder.read_run().to_json()["status"] == "done"
 

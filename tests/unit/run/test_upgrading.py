@@ -20,9 +20,10 @@ from labctl.report.page.report_page import page
 from labctl.run.commands import sweep as module
 from labctl.run.commands.sweep import sweep
 from labctl.run.planning.planned import Planned
-from labctl.store.run_folder import RunFolder
+from labctl.store.run_folder import RunFolder, RunLog
 from labctl.study.study import Overrides
 from tests.unit.domain import hosts
+from tests.unit.records import write_run_json
 from tests.unit.run.asked import plan_on, request
 
 VERSIONS = Path(__file__).parents[1] / "fixtures" / "versions"
@@ -73,8 +74,8 @@ def test_a_half_finished_sweep_goes_on_with_what_is_left_and_its_plan_as_it_was(
     before = {path.name: path.read_bytes() for path in folder.path.glob("plan*.json")}
     found: list[tuple[int, int]] = []
 
-    def carry_out(asked: Any, planned: Planned, to: RunFolder, *others: Any) -> None:
-        whole, damaged = to.records(planned.plan.record())
+    def carry_out(asked: Any, planned: Planned, log: RunLog, *others: Any) -> None:
+        whole, damaged = log.folder.records(planned.plan.record())
         assert damaged == []
         found.append((len(planned.plan.trials), len(whole)))
 
@@ -95,7 +96,7 @@ def test_a_run_of_an_older_version_is_extended_beside_its_plan(
     (folder.path / "plan.2.json").unlink()
     for number in range(11, 16):
         shutil.rmtree(folder.trial(number).path)
-    folder.write_run({**folder.read_run().to_json(), "status": "done"})
+    write_run_json(folder, {**folder.read_run().to_json(), "status": "done"})
     plans: list[Planned] = []
     monkeypatch.setattr(module, "measure", lambda asked, planned, *others: plans.append(planned))
     asked = request(tmp_path, extend=name, overrides=Overrides(blocks=1))

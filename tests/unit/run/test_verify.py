@@ -17,7 +17,7 @@ from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from labctl.trace import files
-from tests.unit.records import write_plan
+from tests.unit.records import write_plan, write_run_json
 from tests.unit.store.test_fitting_plan import change, planned, ran
 
 SAMPLE = Unavailable(metric="ipc", reason="as parsed today")
@@ -27,7 +27,7 @@ SAMPLE = Unavailable(metric="ipc", reason="as parsed today")
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     monkeypatch.setattr(module, "parse_trial", lambda folder, record: [SAMPLE])
     folder = RunFolder.create(tmp_path, "run")
-    folder.write_run({"status": "done"})
+    write_run_json(folder, {"status": "done"})
     trials = [planned(1, 1), planned(2, 2)]
     write_plan(folder, {"schema": 1, "tunings": {"baseline": {"kind": "guest"}}, "trials": trials})
     for trial in trials:

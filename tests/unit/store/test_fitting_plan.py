@@ -15,7 +15,7 @@ from labctl.store import index
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
-from tests.unit.records import plan_of, write_plan
+from tests.unit.records import plan_of, write_plan, write_run_json
 
 READINGS: list[Reading] = [Unavailable(metric="ipc", reason="the host has no PMU")]
 TUNINGS = {"baseline": {"kind": "guest"}, "native": {"kind": "native"}}
@@ -41,7 +41,7 @@ def ran(folder: RunFolder, trial: dict[str, Any], **changes: Any) -> TrialFolder
 def run(tmp_path: Path) -> RunFolder:
     """Four trials that ran, and a spare that did not."""
     folder = RunFolder.create(tmp_path, "run")
-    folder.write_run({"status": "done"})
+    write_run_json(folder, {"status": "done"})
     trials = [planned(1, 1), planned(2, 1, "native"), planned(3, 2), planned(4, 2, "native")]
     write_plan(
         folder, {"schema": 1, "tunings": TUNINGS, "trials": trials, "spares": [planned(5, 3)]}
@@ -120,7 +120,7 @@ def test_trials_of_an_extension_are_the_plan_s(run: RunFolder) -> None:
 def test_an_extension_takes_the_numbers_of_spares_where_the_rule_ended_the_run(
     run: RunFolder,
 ) -> None:
-    run.write_run({"status": "done", "stopped": {"blocks": 2, "why": "narrow enough"}})
+    write_run_json(run, {"status": "done", "stopped": {"blocks": 2, "why": "narrow enough"}})
     added = planned(5, 3, "native")
     run.write_extension({"schema": 1, "first_block": 3, "last_block": 3, "trials": [added]})
     ran(run, added)
@@ -128,7 +128,7 @@ def test_an_extension_takes_the_numbers_of_spares_where_the_rule_ended_the_run(
 
 
 def test_an_imported_trial_is_held_against_its_cell_and_block_alone(run: RunFolder) -> None:
-    run.write_run({"status": "done", "imported": {"file": "trials.csv"}})
+    write_run_json(run, {"status": "done", "imported": {"file": "trials.csv"}})
     for place in list(run.trial_folders()):
         change(place, position=0)
     assert run.load().problems == ()
@@ -212,7 +212,7 @@ def test_trials_that_an_older_labctl_began_a_run_with_have_no_digests(run: RunFo
 def test_a_run_that_takes_emulation_for_virtualization_is_corrected_by_its_trials(
     run: RunFolder,
 ) -> None:
-    run.write_run({"status": "done", "accelerator": "kvm"})
+    write_run_json(run, {"status": "done", "accelerator": "kvm"})
     for number in (1, 2, 3, 4):
         change(run.trial(number), parsed_with={"accelerator": "tcg"})
     loaded = run.load()

@@ -14,6 +14,7 @@ import pytest
 from labctl.store import index
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
+from tests.unit.records import write_run_json
 from tests.unit.synthetic import synthetic_run, write_run
 
 
@@ -139,7 +140,7 @@ def test_whatever_changes_in_the_trials_is_in_the_next_load(
 def test_plan_and_record_are_read_each_time(run: RunFolder) -> None:
     run.load()
     record = run.read_run().to_json()
-    run.write_run({**record, "title": "another"})
+    write_run_json(run, {**record, "title": "another"})
     assert run.load().run.to_json()["title"] == "another"
 
 
@@ -210,10 +211,10 @@ def test_files_that_have_only_just_changed_get_no_index(run: RunFolder) -> None:
 @pytest.mark.usefixtures("settled")
 def test_a_run_that_is_running_or_broken_gets_none(run: RunFolder) -> None:
     record = run.read_run().to_json()
-    run.write_run({**record, "status": "running"})
+    write_run_json(run, {**record, "status": "running"})
     run.load()
     assert not (run.path / index.NAME).exists()
-    run.write_run(record)
+    write_run_json(run, record)
     cut_off(run)
     run.load()
     assert not (run.path / index.NAME).exists()

@@ -12,7 +12,7 @@ import pytest
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import as_far_as_whole, known_keys
-from labctl.store.run_folder import RunFolder
+from labctl.store.run_folder import RunFolder, RunLog
 
 ROOT = Path(__file__).parents[3]
 VERSIONS = ROOT / "tests/unit/fixtures/versions"
@@ -108,11 +108,14 @@ def test_a_run_of_any_version_is_read_whole_and_kept_as_it_is(path: Path, tmp_pa
     record, unfit = as_far_as_whole(RunRecord, data)
     assert record is not None
     assert unfit == []
-    RunFolder(tmp_path).write_run(record.to_json())
+    RunFolder(tmp_path).write_run(record)
     assert json.loads((tmp_path / "run.json").read_text()) == data
 
 
 def test_what_no_run_json_holds_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="an object|valid dictionary"):
-        RunFolder(tmp_path).write_run({"status": "done", "host": "this one"})
-    assert not (tmp_path / "run.json").exists()
+    log = RunLog(RunFolder(tmp_path), RunRecord(status="running"))
+    with pytest.raises(ValueError, match="valid dictionary"):
+        log.put(status="done", host="this one")
+    assert log.record == RunRecord(status="running")
+    log.write()
+    assert json.loads((tmp_path / "run.json").read_text()) == {"schema": 1, "status": "running"}

@@ -48,7 +48,7 @@ READINGS: list[Reading] = [EXITS, Unavailable(metric="ipc", reason="the host has
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     folder = RunFolder.create(tmp_path, "2026-01-02-pinning")
-    folder.write_run({"name": folder.name, "status": "running"})
+    write_run_json(folder, {"name": folder.name, "status": "running"})
     write_plan(folder, {"schema": 1, "trials": []})
     return folder
 
@@ -190,7 +190,7 @@ def test_an_unknown_run_is_refused_with_the_nearest_name(run: RunFolder) -> None
 def test_runs_are_listed_by_name_and_other_folders_left_out(run: RunFolder) -> None:
     results = run.path.parent
     earlier = RunFolder.create(results, "2025-12-31-pinning")
-    earlier.write_run({})
+    write_run_json(earlier, {})
     (results / "notes").mkdir()
     assert [folder.name for folder in RunFolder.all(results)] == [earlier.name, run.name]
 
@@ -228,7 +228,7 @@ def extended(run: RunFolder) -> RunFolder:
     """Ended by its rule after block 2 of 4; then two blocks were added, and one more."""
     content = {"trials": trials(1, 2, 3, 4)}
     digest = hashlib.sha256(canonical(content).encode()).hexdigest()
-    run.write_run({"status": "done", "stopped": {"blocks": 2, "why": "all were narrow"}})
+    write_run_json(run, {"status": "done", "stopped": {"blocks": 2, "why": "all were narrow"}})
     write_plan(run, {"schema": 1, "digest": digest, **content})
     second = added(digest, 3, 4)
     run.write_extension(second)
