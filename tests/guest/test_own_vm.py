@@ -251,7 +251,7 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
     (run,) = sandbox.runs()
     record = json.loads((run / "run.json").read_text())
     assert record["domain"]["name"] == "production"
-    assert "not at hand natively" in record["skipped"]["native"]
+    assert "not available natively" in record["skipped"]["native"]
     # Its disks are root's, and stay so.
     why = record["qemu_user"]["why_root"]
     assert any(text.startswith("libvirt-qemu can't read disk vd") for text in why)
