@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
+from tests.unit.analysis.alter import with_plan
 from tests.unit.cli.conftest import Labctl
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 
@@ -26,7 +27,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = synthetic_run(tunings=arms, workloads=cpu, primary_only=True)
     entries = run.plan.to_json()["tunings"]
     entries["baseline"]["durability"], entries["pinned"]["durability"] = "writeback", "unsafe"
-    write_run(folder / "unsafe", run)
+    write_run(folder / "unsafe", with_plan(run, tunings=entries))
     wide = {"seed": 17, "noise": 0.03, "boots": 10, "effects": {"handicap": 0.8}}
     write_run(
         folder / "wide", synthetic_run(tunings=arms[1:], workloads=cpu, primary_only=True, **wide)

@@ -148,8 +148,8 @@ def test_a_guest_that_was_stopped_for_a_while_is_found() -> None:
         ([5], "not read at two moments"),
         ([5, 5], "not read at two moments"),
         ([6, 5], "went backwards"),
-        ([5, 10**30], "no time since a boot"),
-        ([-5, 10], "no time since a boot"),
+        ([5, 10**30], "not a time since a boot"),
+        ([-5, 10], "not a time since a boot"),
     ],
 )
 def test_a_clock_that_cannot_be_one_is_told(told: list[int], says: str) -> None:
