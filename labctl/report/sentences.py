@@ -9,8 +9,10 @@ from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind, Precision
 from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View
+from labctl.analysis.wall_time import wall_time
 from labctl.analysis.words import capital, listed, size_text
 from labctl.base.wording import counted, duration, share, size
+from labctl.store.run_folder import LoadedRun
 
 _CHECK_WORDS = {
     "control": {
@@ -26,6 +28,17 @@ _CHECK_WORDS = {
 }
 
 _FEW_DIAGNOSTICS = 4
+
+
+def time_taken(run: LoadedRun) -> str:
+    """Return how long a run took and how much of that was measured; "" where that isn't known."""
+    spent = wall_time(run)
+    if spent is None:
+        return ""
+    return (
+        f"It took {duration(spent.total)}: {100 * spent.share:.0f} % in measured windows, "
+        f"{100 * spent.share_without_warmups:.0f} % without warm-ups."
+    )
 
 
 def native_gap(view: View) -> str:

@@ -25,6 +25,7 @@ from labctl.analysis.model import (
     Standing,
 )
 from labctl.analysis.view import View
+from labctl.analysis.wall_time import WallTime, wall_time
 from labctl.base.jsontext import without_controls
 from labctl.report.price_list import predicted_json
 from labctl.report.published_parts import published_json
@@ -103,6 +104,7 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
             "done": judgement.done,
             "invalid": judgement.invalid,
         },
+        "wall_time": _wall_time(wall_time(run)),
         "attempts": _attempts(judgement.attempts),
         "primaries": dict(judgement.primaries),
         "comparisons": map(comparison_json, judgement.comparisons),
@@ -252,3 +254,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return value
+
+
+def _wall_time(spent: WallTime | None) -> dict[str, Any] | None:
+    if spent is None:
+        return None
+    return {
+        **asdict(spent),
+        "between": spent.between,
+        "share": spent.share,
+        "share_without_warmups": spent.share_without_warmups,
+    }

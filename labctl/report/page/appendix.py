@@ -18,6 +18,7 @@ from labctl.analysis.view import mapping
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.wording import without_logs
+from labctl.report.sentences import time_taken
 from labctl.store.run_folder import LoadedRun
 from labctl.store.stored_xml import stored_xml
 from labctl.store.trial import TrialStatus
@@ -79,6 +80,7 @@ def versions(run: LoadedRun) -> list[tuple[str, str]]:
     named = (
         ("started", run.run.started_at),
         ("ended", run.run.ended_at),
+        ("time", time_taken(run) or None),
         ("labctl", run.run.labctl),
         ("QEMU", host.get("qemu")),
         ("libvirt", host.get("libvirt")),

@@ -87,6 +87,8 @@ def _head(view: View) -> Text:
         f"{judgement.done} of {counted(judgement.planned, 'trial')} done, "
         f"{judgement.invalid} invalid, {run.run.accelerator or 'unknown accelerator'}",
     ]
+    if taken := sentences.time_taken(run):
+        lines.append(taken)
     if judgement.ending:
         lines.append(judgement.ending)
     if judgement.spares and judgement.spares.sentence:

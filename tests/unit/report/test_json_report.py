@@ -32,6 +32,18 @@ class Trials(Shape):
     invalid: int
 
 
+class WallTime(Shape):
+    total: float
+    windows: float
+    warmups: float
+    around: float
+    invalid: float
+    waited: float
+    between: float
+    share: float
+    share_without_warmups: float
+
+
 class Comparison(Shape):
     tuning: str
     against: str
@@ -266,6 +278,7 @@ class Report(Shape):
     boots: int
     blocks: int
     trials: Trials
+    wall_time: WallTime | None
     attempts: Attempts
     primaries: dict[str, str]
     comparisons: list[Comparison]
