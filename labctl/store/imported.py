@@ -82,7 +82,7 @@ def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> PlanRecor
         ],
     }
     digest = hashlib.sha256(canonical(content).encode()).hexdigest()
-    return PlanRecord.model_validate({"digest": digest, **content})
+    return PlanRecord.made({"digest": digest, **content})
 
 
 def design_of(run: LoadedRun, trials: CsvTrials) -> PlanRecord:

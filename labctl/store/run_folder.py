@@ -330,7 +330,7 @@ class RunLog:
     @classmethod
     def begun(cls, folder: RunFolder, content: Mapping[str, Any]) -> RunLog:
         """Return the log of a new run. Raises ValueError for what no run.json holds."""
-        return cls(folder, RunRecord.model_validate(content))
+        return cls(folder, RunRecord.made(content))
 
     def put(self, **changes: Any) -> None:
         """Change the record. Raises ValueError for what no run.json holds."""

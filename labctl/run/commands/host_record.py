@@ -82,7 +82,7 @@ def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> RunRec
         "image": {"name": lab.image.name, "digest": lab.image.digest},
         "domain": own and own.to_json(),
     }
-    return RunRecord.model_validate(content)
+    return RunRecord.made(content)
 
 
 def put_qemu_user(log: RunLog, now: Mapping[str, Any] | None) -> None:

@@ -169,7 +169,9 @@ class PlanRecord(Record):
             return None
 
     def but(self, **changes: Any) -> PlanRecord:
-        """Return the plan with other values of some fields, which are of their types already."""
+        """Return the plan with other values of some fields, which are of their types already.
+        Raises ValueError for a key that isn't a field."""
+        self.check_keys(changes)
         return self.model_copy(update=changes)
 
 

@@ -230,5 +230,6 @@ class RunRecord(Record):
 
     def but(self, **changes: Any) -> RunRecord:
         """Return the record with other values, as JSON has them. Raises ValueError for one that
-        doesn't fit."""
+        doesn't fit, or whose key isn't a field."""
+        self.check_keys(changes)
         return RunRecord.model_validate({**self.to_json(), **changes})

@@ -7,8 +7,8 @@ need not ask again. Keys that this labctl doesn't know stay.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -92,6 +92,20 @@ class Record(BaseModel):
             or field.default is None
             or field.is_required()
         }
+
+    @classmethod
+    def made(cls, content: Mapping[str, Any]) -> Self:
+        """Return the record of what this labctl writes. Raises ValueError for a key that isn't a
+        field, or a value that doesn't fit."""
+        cls.check_keys(content)
+        return cls.model_validate(content)
+
+    @classmethod
+    def check_keys(cls, keys: Iterable[str]) -> None:
+        """Raise ValueError for a key that isn't a field: only another labctl may have written
+        it."""
+        if unknown := [key for key in keys if key not in cls.model_fields]:
+            raise ValueError(f"{cls.__name__} has no {', '.join(map(repr, unknown))}")
 
     def to_json(self) -> dict[str, Any]:
         """Return what a file holds: the keys that were read or given, and no defaults."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,31 @@ def test_what_no_run_json_holds_is_not_written(tmp_path: Path) -> None:
     assert log.record == RunRecord(status="running")
     log.write()
     assert json.loads((tmp_path / "run.json").read_text()) == {"schema": 1, "status": "running"}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder, record: record.but(stauts="done"),
+        lambda folder, record: RunLog(folder, record).put(stauts="done"),
+        lambda folder, record: RunLog.begun(folder, {"stauts": "running"}),
+        lambda folder, record: PlanRecord().but(stauts=()),
+    ],
+    ids=["but", "put", "begun", "plan"],
+)
+def test_a_key_that_no_record_has_is_not_written(
+    write: Callable[[RunFolder, RunRecord], Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="Record has no 'stauts'"):
+        write(RunFolder(tmp_path), RunRecord(status="running"))
+
+
+def test_what_another_labctl_wrote_stays_where_a_record_is_changed(tmp_path: Path) -> None:
+    record, unfit = as_far_as_whole(RunRecord, {"status": "running", "later": {"a": 1}})
+    assert record is not None
+    assert unfit == []
+    log = RunLog(RunFolder(tmp_path), record)
+    log.put(status="done")
+    log.write()
+    written = json.loads((tmp_path / "run.json").read_text())
+    assert written == {"schema": 1, "status": "done", "later": {"a": 1}}
