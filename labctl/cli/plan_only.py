@@ -63,7 +63,7 @@ def _earlier(results: Path, plan: PlanRecord) -> Mapping[Scenario, Spreading]:
             run = folder.read_run()
             if (run.study, run.status) != (plan.study, "done"):
                 continue
-            if folder.read_plan().get("host_digest") != plan.host_digest:
+            if folder.read_plan().host_digest != plan.host_digest:
                 continue
             found = spreads(folder.load(), plan)
         except (BrokenError, UsageError):

@@ -124,13 +124,8 @@ class RunFolder:
     def read_run(self) -> RunRecord:
         """Return run.json; raises BrokenError naming the first place where it isn't what was
         written."""
-        record, unfit = as_far_as_whole(RunRecord, self._read_record())
-        if unfit or record is None:
-            raise BrokenError(
-                f"{self.path / 'run.json'} is not whole: {unfit[0]}",
-                hint="Put it right, or start a new run.",
-            )
-        return record
+        hint = "Put it right, or start a new run."
+        return _whole(RunRecord, self._read_record(), self.path / "run.json", hint)
 
     def _read_record(self) -> dict[str, Any]:
         data = read_json(self.path / "run.json")
@@ -145,7 +140,11 @@ class RunFolder:
         data = {"schema": PLAN_SCHEMA, **plan.to_json()}
         write_json(self.path / "plan.json", data, below=self.path)
 
-    def read_plan(self) -> dict[str, Any]:
+    def read_plan(self) -> PlanRecord:
+        """Return plan.json; raises BrokenError where it isn't what was written."""
+        return _as_written(PlanRecord, self._read_plan(), self.path / "plan.json")
+
+    def _read_plan(self) -> dict[str, Any]:
         data = read_json(self.path / "plan.json")
         if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
             raise BrokenError(f"{self.path / 'plan.json'} is no plan")
@@ -157,9 +156,13 @@ class RunFolder:
         """Write an extension beside the plan and earlier extensions, none of which changes."""
         write_json(self._extensions()[-1], data, below=self.path)
 
-    def read_extensions(self) -> list[dict[str, Any]]:
-        """Return what was added to the plan, in order; [] for most runs. Raises BrokenError."""
-        return [self._read_extension(path) for path in self._extensions()[:-1]]
+    def read_extensions(self) -> list[ExtensionRecord]:
+        """Return what was added to the plan, in order; [] for most runs. Raises BrokenError where
+        one isn't what was written."""
+        return [
+            _as_written(ExtensionRecord, self._read_extension(path), path)
+            for path in self._extensions()[:-1]
+        ]
 
     def _extensions(self) -> list[Path]:
         """Return the file of each extension, then that of the one that is yet to be."""
@@ -213,7 +216,7 @@ class RunFolder:
         if rows is None:
             with _no_collecting():
                 rows = self._read_trials(problems)
-        plan = self._told(self.read_plan, "plan.json", PlanRecord, problems) or PlanRecord()
+        plan = self._told(self._read_plan, "plan.json", PlanRecord, problems) or PlanRecord()
         run = self._told(self._read_record, "run.json", RunRecord, problems) or RunRecord()
         extensions = [
             self._told(partial(self._read_extension, path), path.name, ExtensionRecord, problems)
@@ -365,6 +368,26 @@ def _accelerator(records: Iterable[TrialRecord]) -> str | None:
     says otherwise: emulation must not pass for virtualization."""
     found = {str(name) for r in records if (name := r.parsed_with.get("accelerator"))}
     return found.pop() if len(found) == 1 else None
+
+
+def _whole(kind: type[R], data: Mapping[str, Any], path: Path, hint: str) -> R:
+    """Return a file's record; raises BrokenError naming the first thing that doesn't fit."""
+    record, unfit = as_far_as_whole(kind, data)
+    if unfit or record is None:
+        raise BrokenError(f"{path} is not whole: {unfit[0]}", hint=hint)
+    return record
+
+
+def _as_written(kind: type[R], data: Mapping[str, Any], path: Path) -> R:
+    """Return the record of a plan or an extension, which holds all that its file says; raises
+    BrokenError where something of it would be passed over."""
+    hint = "A plan can't be edited. Start a new run."
+    record = _whole(kind, data, path, hint)
+    if record.to_json() != data:
+        raise BrokenError(
+            f"{path} was changed after it was made: it isn't what labctl wrote", hint=hint
+        )
+    return record
 
 
 def _is_as_made(plan: Mapping[str, Any]) -> bool:

@@ -8,14 +8,14 @@ an extension holds follows from the plan's seed, so it can be made again and com
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.stopping import MOST_BLOCKS
 from labctl.store.jsonfile import canonical
-from labctl.store.records.plan_record import PlannedTrial
+from labctl.store.records.plan_record import ExtensionRecord, PlannedTrial
 from labctl.study.plan import Plan, trials_of
 
 SCHEMA = 1
@@ -77,25 +77,27 @@ def extension(plan: Plan, blocks: int, *, extends: str) -> Extension:
     )
 
 
-def as_carried_out(plan: Plan, ended_after: int | None, files: Sequence[Mapping[str, Any]]) -> Plan:
+def as_carried_out(
+    plan: Plan, ended_after: int | None, extensions: Sequence[ExtensionRecord]
+) -> Plan:
     """Return what of a plan a run carries out: its trials as far as they go, then those of its
     extensions.
 
-    `ended_after`: the blocks after which the plan's rule ended the run, if it did; `files`: what
-    its extensions' files hold, in order. Raises BrokenError for one that was changed since.
+    `ended_after`: the blocks after which the plan's rule ended the run, if it did; its
+    `extensions` in order. Raises BrokenError for one that was changed since.
     """
     whole = plan if ended_after is None else _cut(plan, ended_after)
     digest = plan.digest
-    for number, data in enumerate(files, start=2):
+    for number, recorded in enumerate(extensions, start=2):
         try:
-            blocks = data["last_block"] - data["first_block"] + 1
+            blocks = recorded.last_block - recorded.first_block + 1
             made = extension(whole, blocks, extends=digest)
-        except (KeyError, TypeError, UsageError) as error:
+        except UsageError as error:
             raise BrokenError(f"plan.{number}.json can't be read: {error!r}") from error
-        if made.to_json() != data:
+        if made.to_json() != recorded.to_json():
             raise BrokenError(
                 f"plan.{number}.json is not the extension that was made: its digest is "
-                f"{made.digest[:12]}, it says {str(data.get('digest'))[:12]}",
+                f"{made.digest[:12]}, it says {str(recorded.digest)[:12]}",
                 hint="An extension can't be edited. Start a new run.",
             )
         whole, digest = extended(whole, made), made.digest

@@ -7,23 +7,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.levels import Level
-from labctl.base.stopping import Stopping, stopping_of
+from labctl.base.stopping import Stopping
 from labctl.base.tuning import Kind, Tuning
-from labctl.store.jsonfile import canonical, newer
+from labctl.store.jsonfile import canonical
 from labctl.store.records.plan_record import (
+    PlannedArm,
     PlannedTrial,
+    PlannedWorkload,
     PlanRecord,
-    PublishedResult,
     PublishedSource,
 )
 from labctl.store.run_folder import PLAN_SCHEMA
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.tuning_digest import does, listed, tuning_digest
 from labctl.study.williams import FACTORS, boot_of, cells_of
+
+T = TypeVar("T")
 
 MOST_TRIALS = 250_000
 """Limit on one plan: a week of trials of two seconds."""
@@ -155,66 +158,90 @@ class Plan:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """Return the plan that plan.json holds, for a run that is resumed.
+    def of(cls, record: PlanRecord) -> Plan:
+        """Return the plan that was recorded, for a run that is resumed.
 
-        Raises UsageError when a newer labctl wrote it, BrokenError when it is no plan or was
-        changed since (its digest tells).
+        Raises BrokenError when it is no plan or was changed since (its digest tells).
         """
-        if isinstance(schema := data.get("schema"), int) and schema > PLAN_SCHEMA:
-            raise newer("the plan", schema, PLAN_SCHEMA)
         try:
-            plan = cls._from_content(data)
-        except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
-            raise BrokenError(f"the plan can't be read: {error!r}") from error
-        if plan.to_json() != data:
+            plan = cls._of(record)
+        except (TypeError, ValueError) as error:
+            raise BrokenError(f"the plan can't be read: {error}") from error
+        if plan.record().to_json() != record.to_json():
             raise BrokenError(
                 f"the plan was changed after it was made: its digest is {plan.digest[:12]}, "
-                f"it says {str(data.get('digest'))[:12]}",
+                f"it says {str(record.digest)[:12]}",
                 hint="A plan can't be edited. Start a new run.",
             )
         return plan
 
     @classmethod
-    def _from_content(cls, data: Mapping[str, Any]) -> Plan:
+    def _of(cls, record: PlanRecord) -> Plan:
+        guest = record.guest
         return cls(
-            study=data["study"],
-            title=data["title"],
-            study_digest=data["study_digest"],
-            host_digest=data["host_digest"],
-            seed=data["seed"],
-            quick=data["quick"],
-            roles=Roles(**{role: data[role] for role in Roles.__slots__}),
-            tunings={
-                name: PlannedTuning(
-                    **{
-                        **tuning,
-                        "kind": Kind(tuning["kind"]),
-                        "exercised_by": tuple(tuning["exercised_by"]),
-                    }
-                )
-                for name, tuning in data["tunings"].items()
-            },
-            skipped=dict(data["skipped"]),
-            workloads={name: StudyWorkload(**item) for name, item in data["workloads"].items()},
-            conditions=tuple(data["conditions"]),
-            blocks=data["blocks"],
-            blocks_per_boot=data["blocks_per_boot"],
-            guest=GuestShape(**data["guest"]),
-            limits=Limits(**data["limits"]),
-            trials=tuple(PlannedTrial(**trial) for trial in data["trials"]),
-            stopping=stopping_of(data),
-            spares=tuple(PlannedTrial(**trial) for trial in data.get("spares", [])),
-            published=tuple(
-                PublishedSource(
-                    source=source["source"],
-                    results=tuple(PublishedResult(**result) for result in source["results"]),
-                )
-                for source in data.get("published", [])
+            study=_there(record.study, "study"),
+            title=_there(record.title, "title"),
+            study_digest=_there(record.study_digest, "study_digest"),
+            host_digest=_there(record.host_digest, "host_digest"),
+            seed=_there(record.seed, "seed"),
+            quick=_there(record.quick, "quick"),
+            roles=Roles(
+                baseline=_there(record.baseline, "baseline"),
+                control=record.control,
+                handicap=record.handicap,
+                native=record.native,
             ),
-            collect=Level(data.get("collect", Level.COUNTERS)),
-            skipped_workloads=data.get("skipped_workloads", {}),
+            tunings={name: _planned_tuning(arm) for name, arm in record.tunings.items()},
+            skipped=record.skipped,
+            workloads={name: _study_workload(item) for name, item in record.workloads.items()},
+            conditions=record.conditions,
+            blocks=_there(record.blocks, "blocks"),
+            blocks_per_boot=_there(record.blocks_per_boot, "blocks_per_boot"),
+            guest=GuestShape(
+                image=_there(guest.image, "guest.image"),
+                vcpus=guest.vcpus,
+                memory_mib=_there(guest.memory_mib, "guest.memory_mib"),
+            ),
+            limits=Limits(**record.limits),
+            trials=record.trials,
+            stopping=record.rule,
+            spares=record.spares,
+            published=record.published,
+            collect=Level(record.collect or Level.COUNTERS),
+            skipped_workloads=record.skipped_workloads,
         )
+
+
+def _planned_tuning(arm: PlannedArm) -> PlannedTuning:
+    return PlannedTuning(
+        kind=Kind(arm.kind),
+        twin=arm.twin,
+        restore=arm.restore,
+        description=arm.description,
+        exercised_by=_there(arm.exercised_by, "exercised_by"),
+        digest=_there(arm.digest, "digest"),
+        durability=arm.durability,
+        restored_as=arm.restored_as,
+    )
+
+
+def _study_workload(item: PlannedWorkload) -> StudyWorkload:
+    return StudyWorkload(
+        program=_there(item.program, "program"),
+        parameters=item.parameters,
+        duration_s=_there(item.duration_s, "duration_s"),
+        primary=_there(item.primary, "primary"),
+        margin=_there(item.margin, "margin"),
+        uses_data_disk=item.uses_data_disk,
+        no_worse_than=item.no_worse_than,
+    )
+
+
+def _there(value: T | None, key: str) -> T:
+    """Return a value that every plan has. Raises ValueError without it."""
+    if value is None:
+        raise ValueError(f"it has no '{key}'")
+    return value
 
 
 def make_plan(

@@ -86,7 +86,9 @@ def recorded(folder: RunFolder, request: SweepRequest, planned: Planned) -> Iter
 
 def _has_begun(folder: RunFolder, planned: Planned) -> bool:
     """Return whether there is anything new to record."""
-    return planned.added is None or planned.added.to_json() in folder.read_extensions()
+    return planned.added is None or any(
+        made.digest == planned.added.digest for made in folder.read_extensions()
+    )
 
 
 def finished(folder: RunFolder) -> None:

@@ -62,7 +62,7 @@ def plan_of(folder: RunFolder) -> Plan:
             hint="Go on with the run that it was made of.",
         )
     return as_carried_out(
-        Plan.from_json(folder.read_plan()),
+        Plan.of(folder.read_plan()),
         record.stopped.blocks if record.stopped else None,
         folder.read_extensions(),
     )
@@ -83,7 +83,7 @@ def extended_plan(folder: RunFolder, blocks: int) -> Planned:
             hint=f"First: labctl sweep --resume {folder.name}",
         )
     last = next(iter(reversed(folder.read_extensions())), folder.read_plan())
-    added = extension(planned.plan, blocks, extends=last["digest"])
+    added = extension(planned.plan, blocks, extends=str(last.digest))
     return replace(planned, plan=extended(planned.plan, added), added=added)
 
 

@@ -15,11 +15,11 @@ from labctl.base.paths import StatePaths
 from labctl.run.commands import sweep as module
 from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
-from labctl.study.plan import Plan
 from tests.unit.analysis.alter import with_plan
 from tests.unit.analysis.test_restored import both_ways
 from tests.unit.cli.conftest import Labctl
 from tests.unit.domain import hosts
+from tests.unit.records import plan_from_file
 from tests.unit.run.asked import plan_on
 from tests.unit.synthetic import synthetic_run, write_run
 
@@ -101,7 +101,7 @@ def test_the_plan_says_what_it_could_exclude_by_the_noise_of_an_earlier_run(
     assert by_workload["sysbench-cpu"]["earlier"]["run"] == "2024-01"
     assert by_workload["sysbench-cpu"]["earlier"]["excludes"] > 0.05
     assert by_workload["cyclictest"]["earlier"] is None
-    assert Plan.from_json(found).digest == plan["digest"], "the plan itself is as it was"
+    assert plan_from_file(found).digest == plan["digest"], "the plan itself is as it was"
 
 
 def test_the_plan_shows_its_spares_where_it_has_any(labctl: Labctl) -> None:

@@ -20,6 +20,7 @@ from labctl.study.plan import Plan, extend
 from labctl.study.study import Overrides, load_study
 from labctl.workloads.registry import checkers
 from tests.unit.domain import hosts
+from tests.unit.records import plan_from_file
 from tests.unit.run.asked import plan_on, request
 
 STUDY = """\
@@ -120,7 +121,7 @@ def test_a_kernel_of_which_nothing_is_known_is_left_to_the_trial(planned: Planni
 
 def test_a_plan_keeps_what_it_left_out_and_so_do_its_later_blocks(planned: Planning) -> None:
     plan = planned(native=False, guest=True)
-    again = Plan.from_json(json.loads(json.dumps(plan.to_json())))
+    again = plan_from_file(json.loads(json.dumps(plan.to_json())))
     assert again == plan
     assert cells(extend(again, 4)) == cells(plan)
 

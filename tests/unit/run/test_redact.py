@@ -165,7 +165,7 @@ def in_run_json(run: RunFolder, text: str) -> None:
 
 @writer
 def in_the_plan(run: RunFolder, text: str) -> None:
-    plan = {k: v for k, v in run.read_plan().items() if k not in ("schema", "digest")}
+    plan = {k: v for k, v in run.read_plan().to_json().items() if k not in ("schema", "digest")}
     plan["title"] = f"What does {text} do?"
     digest = hashlib.sha256(canonical(plan).encode()).hexdigest()
     write_plan(run, {"schema": 1, "digest": digest, **plan})
@@ -310,7 +310,7 @@ def test_what_was_edited_before_is_found_edited_in_the_copy(run: RunFolder) -> N
 
 
 def test_a_plan_that_was_edited_is_found_edited_in_the_copy(run: RunFolder) -> None:
-    write_plan(run, {**run.read_plan(), "title": "of bastion-db7"})
+    write_plan(run, {**run.read_plan().to_json(), "title": "of bastion-db7"})
     copy, _ = copied(run)
     assert any("was changed after it was made" in text for text in copy.load().problems)
 

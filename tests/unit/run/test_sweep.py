@@ -63,7 +63,7 @@ def test_the_plan_and_the_record_are_on_disk_before_anything_runs(
     seen: list[str] = []
 
     def look(folder: RunFolder, record: Any) -> None:
-        assert Plan.from_json(folder.read_plan()).seed == 7
+        assert Plan.of(folder.read_plan()).seed == 7
         seen.append(folder.read_run().to_json()["status"])
 
     carried_out(monkeypatch, look)
@@ -268,7 +268,7 @@ def test_a_resume_with_changed_tunings_is_refused_by_name(
 
 def test_an_edited_plan_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = resumable(tmp_path, monkeypatch)
-    plan = folder.read_plan()
+    plan = folder.read_plan().to_json()
     plan["trials"].pop()
     write_plan(folder, plan)
     with pytest.raises(BrokenError, match="the plan was changed"):
@@ -335,7 +335,7 @@ def test_a_finished_run_is_extended_beside_its_plan_and_says_so(
     again = sweep(more(tmp_path, folder, 3), lambda event: None)
     assert again == folder
     assert (folder.path / "plan.json").read_bytes() == plan
-    first = Plan.from_json(folder.read_plan())
+    first = Plan.of(folder.read_plan())
     assert seen[0].trials[: len(first.trials)] == first.trials
     assert {(t.block, t.boot) for t in seen[0].trials} == {(1, 1), (2, 1), (3, 2), (4, 3), (5, 4)}
     now = folder.read_run().to_json()
@@ -426,7 +426,7 @@ def test_a_run_that_a_rule_ended_is_over_and_its_extension_goes_on_from_there(
     folder = sweep(asked, lambda event: None)
     loaded = folder.load()
     assert len(loaded.plan.to_json()["trials"]) == len(loaded.trials)
-    assert folder.read_plan()["blocks"] == 20
+    assert folder.read_plan().blocks == 20
     told: list[Any] = []
     sweep(request(tmp_path, resume=folder.name), told.append)
     assert "nothing is left to do" in told[-1].text

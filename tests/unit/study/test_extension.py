@@ -12,9 +12,11 @@ import pytest
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.stopping import Looks, UntilWidth
 from labctl.base.tuning import Tuning
+from labctl.store.records.plan_record import ExtensionRecord
 from labctl.study.extension import Extension, as_carried_out, extended, extension
 from labctl.study.plan import Plan, make_plan
 from labctl.study.study import Study
+from tests.unit.records import extensions_from_files, plan_from_file
 
 MakeStudy = Callable[..., Study]
 
@@ -25,8 +27,8 @@ def plan(make_study: MakeStudy, tunings: dict[str, Tuning]) -> Plan:
     return make_plan(make_study(), tunings, seed=7, host_digest="host")
 
 
-def on_disk(*added: Extension) -> list[dict[str, Any]]:
-    return [json.loads(json.dumps(item.to_json())) for item in added]
+def on_disk(*added: Extension) -> list[ExtensionRecord]:
+    return extensions_from_files(*(item.to_json() for item in added))
 
 
 def test_added_blocks_have_the_order_that_a_longer_plan_would_have_had(
@@ -99,9 +101,17 @@ def test_what_a_rule_left_out_comes_first_when_its_run_is_extended(plan: Plan) -
     ],
 )
 def test_an_edited_extension_is_refused(plan: Plan, change: dict[str, Any]) -> None:
-    (data,) = on_disk(extension(plan, 2, extends=plan.digest))
+    data = extension(plan, 2, extends=plan.digest).to_json()
     with pytest.raises(BrokenError, match=r"plan\.2\.json"):
-        as_carried_out(plan, None, [{**data, **change}])
+        as_carried_out(plan, None, extensions_from_files({**data, **change}))
+
+
+def test_an_extension_with_a_key_that_no_trial_has_is_refused(plan: Plan) -> None:
+    """A record has no room for it there, so the digest alone would not show it."""
+    data = extension(plan, 2, extends=plan.digest).to_json()
+    data["trials"][0]["more"] = 1
+    with pytest.raises(BrokenError, match=r"plan\.2\.json was changed"):
+        extensions_from_files(data)
 
 
 def test_an_edited_extension_with_a_digest_to_match_is_refused(plan: Plan) -> None:
@@ -134,11 +144,11 @@ def test_a_plan_holds_its_rule_and_its_digest_covers_it(
     assert ruled.digest != replace(ruled, stopping=None).digest
     assert study.digest != replace(study, stopping=None).digest
     data = json.loads(json.dumps(ruled.to_json()))
-    assert Plan.from_json(data) == ruled
+    assert plan_from_file(data) == ruled
     with pytest.raises(BrokenError):
-        Plan.from_json({key: value for key, value in data.items() if key != "stopping"})
+        plan_from_file({key: value for key, value in data.items() if key != "stopping"})
     with pytest.raises(BrokenError):
-        Plan.from_json({**data, "stopping": {"width": 0.03, "most_blocks": 40}})
+        plan_from_file({**data, "stopping": {"width": 0.03, "most_blocks": 40}})
 
 
 def test_a_plan_without_a_rule_is_the_one_that_it_was_before_there_were_rules(plan: Plan) -> None:

@@ -17,6 +17,7 @@ from labctl.base.levels import Level
 from labctl.base.tuning import Pin, Tuning
 from labctl.study.plan import MOST_TRIALS, Plan, changed_tunings, extend, make_plan
 from labctl.study.study import Study
+from tests.unit.records import plan_from_file
 
 EXAMPLE = Path(__file__).parents[3] / "results/example"
 MakeStudy = Callable[..., Study]
@@ -108,7 +109,7 @@ def test_a_plan_says_what_is_collected_only_where_it_is_more_than_counters(
     other = make_plan(traced, tunings, seed=7, host_digest="host")
     assert "collect" not in plan.to_json()
     assert other.to_json()["collect"] == "trace"
-    assert Plan.from_json(json.loads(text(other))) == other
+    assert plan_from_file(json.loads(text(other))) == other
     assert traced.digest != study.digest
 
 
@@ -121,13 +122,13 @@ def test_a_plan_says_what_loss_must_be_excluded_only_where_its_study_does(
     assert "no_worse_than" not in text(plan)
     assert other.to_json()["workloads"]["cpu"]["no_worse_than"] == 0.5
     assert "no_worse_than" not in other.to_json()["workloads"]["read"]
-    assert Plan.from_json(json.loads(text(other))) == other
+    assert plan_from_file(json.loads(text(other))) == other
     assert declaring.digest != make_study().digest
 
 
 def test_a_recorded_plan_of_an_older_labctl_keeps_its_digest() -> None:
     recorded = json.loads((EXAMPLE / "plan.json").read_text())
-    assert Plan.from_json(recorded).digest == recorded["digest"]
+    assert plan_from_file(recorded).digest == recorded["digest"]
 
 
 def test_a_plan_cannot_be_cut(plan: Plan) -> None:
@@ -141,7 +142,7 @@ def test_a_plan_of_more_trials_than_the_limit_is_refused_by_its_number(plan: Pla
 
 
 def test_a_plan_survives_its_file(plan: Plan) -> None:
-    again = Plan.from_json(json.loads(text(plan)))
+    again = plan_from_file(json.loads(text(plan)))
     assert again == plan
     assert text(again) == text(plan)
     assert extend(again, 12) == extend(plan, 12)
@@ -291,28 +292,42 @@ def test_tunings_that_changed_since_the_plan_was_made_are_named(
 
 def test_a_plan_that_was_edited_is_refused(plan: Plan) -> None:
     with pytest.raises(BrokenError, match="the plan was changed"):
-        Plan.from_json(changed(plan, seed=8))
+        plan_from_file(changed(plan, seed=8))
 
 
 def test_a_plan_with_one_trial_less_is_refused(plan: Plan) -> None:
     data = changed(plan)
     del data["trials"][-1]
     with pytest.raises(BrokenError, match="the plan was changed"):
-        Plan.from_json(data)
+        plan_from_file(data)
+
+
+def test_a_plan_with_a_key_that_no_trial_has_is_refused(plan: Plan) -> None:
+    """A record has no room for it there, so the digest alone would not show it."""
+    data = changed(plan)
+    data["trials"][0]["more"] = 1
+    with pytest.raises(BrokenError, match="was changed after it was made"):
+        plan_from_file(data)
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [{"trials": None}, {"tunings": []}, {"tunings": {"a": {"kind": "other"}}}, {"guest": {}}],
+    ("broken", "said"),
+    [
+        ({"trials": None}, "is no plan"),
+        ({"tunings": []}, "is not whole: 'tunings' is"),
+        ({"tunings": {"a": {"kind": "other"}}}, "can't be read: 'other' is not a valid Kind"),
+        ({"guest": {}}, "can't be read: it has no 'guest.image'"),
+        ({"limits": {}}, "can't be read: "),
+    ],
 )
-def test_a_file_that_is_no_plan_is_refused(plan: Plan, broken: dict[str, Any]) -> None:
-    with pytest.raises(BrokenError, match="can't be read"):
-        Plan.from_json(changed(plan, **broken))
+def test_a_file_that_is_no_plan_is_refused(plan: Plan, broken: dict[str, Any], said: str) -> None:
+    with pytest.raises(BrokenError, match=said):
+        plan_from_file(changed(plan, **broken))
 
 
 def test_a_plan_of_a_newer_labctl_is_refused_with_a_remedy(plan: Plan) -> None:
     with pytest.raises(UsageError) as caught:
-        Plan.from_json(changed(plan, schema=2))
+        plan_from_file(changed(plan, schema=2))
     assert caught.value.hint == "Update labctl."
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Tuning
-from labctl.study.plan import Plan, make_plan
+from labctl.study.plan import make_plan
 from labctl.study.study import Overrides, Study
+from tests.unit.records import plan_from_file
 
 FILE = """\
 source: A study, 2025.
@@ -42,7 +43,7 @@ def test_the_plan_carries_them_and_comes_back_the_same(
     published: Path, make_study: MakeStudy, tunings: Tunings
 ) -> None:
     plan = make_plan(make_study(*NAMED), tunings, seed=1, host_digest="")
-    assert Plan.from_json(plan.to_json()) == plan
+    assert plan_from_file(plan.to_json()) == plan
     assert [r["metric"] for r in plan.to_json()["published"][0]["results"]] == [
         "ipc",
         "ctx_switches{of=vcpu}",

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from labctl.study.extension import as_carried_out, extended, extension
 from labctl.study.plan import Plan, extend, make_plan
 from labctl.study.spares import losses, spares_due, why_spare
 from labctl.study.study import Overrides, Study
+from tests.unit.records import extensions_from_files, plan_from_file
 
 MakeStudy = Callable[..., Study]
 Tunings = dict[str, Tuning]
@@ -88,20 +88,20 @@ def test_a_plan_without_spares_is_the_one_that_it_was_before_there_were_any(
 def test_a_recorded_plan_keeps_its_digest() -> None:
     example = Path(__file__).parents[3] / "results" / "example" / "plan.json"
     data = json.loads(example.read_text())
-    assert Plan.from_json(data).digest == data["digest"]
+    assert plan_from_file(data).digest == data["digest"]
 
 
 def test_the_digest_covers_the_spares(plan: Plan) -> None:
     data = json.loads(json.dumps(plan.to_json()))
     assert data["spare_blocks"] == 3
-    assert Plan.from_json(data) == plan
+    assert plan_from_file(data) == plan
     for changed in (
         {key: value for key, value in data.items() if key != "spares"},
         {**data, "spares": data["spares"][:-1]},
         {**data, "spare_blocks": 2},
     ):
         with pytest.raises(BrokenError, match="the plan was changed"):
-            Plan.from_json(changed)
+            plan_from_file(changed)
 
 
 def test_a_longer_plan_has_as_many_spares_after_its_last_block(plan: Plan) -> None:
@@ -162,8 +162,7 @@ def test_an_extension_is_numbered_after_the_spares_whether_they_ran_or_not(plan:
     assert (added.first_block, added.last_block) == (14, 16)
     assert {(t.block, t.boot) for t in added.trials} == {(14, 9), (15, 9), (16, 10)}
     assert added.trials[0].number == plan.spares[-1].number + 1
-    data: dict[str, Any] = json.loads(json.dumps(added.to_json()))
-    longer = as_carried_out(plan, None, [data])
+    longer = as_carried_out(plan, None, extensions_from_files(added.to_json()))
     assert longer == extended(plan, added)
     assert [t.number for t in longer.in_order] == list(range(1, len(longer.in_order) + 1))
     twice = extension(longer, 1, extends=added.digest)
