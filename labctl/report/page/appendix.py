@@ -1,4 +1,6 @@
-"""Show what a run says of itself, beside its numbers: facts, XML differences, invalid trials."""
+"""Show what a run says of itself, beside its numbers: facts, hashed files, XML
+differences, invalid trials.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from labctl.analysis.spares import spares_that_ran
 from labctl.analysis.view import mapping
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
-from labctl.base.wording import without_logs
+from labctl.base.wording import counted, without_logs
 from labctl.report.sentences import time_taken
 from labctl.store.run_folder import LoadedRun
 from labctl.store.stored_xml import stored_xml
@@ -34,11 +36,21 @@ _LARGEST_DIFFERENCES = 200_000
 _MOST_KINDS = 200
 _NUMBER = re.compile(r"[0-9]+")
 _MOST_ORDERED = 100
-
+_MOST_FILES = 1000
 
 NO_REASON = "no reason given"
 MOST_INVALID = 200
 """Invalid trials that are listed one by one; all are counted by arm and reason."""
+
+_SIDES = {"native": "natively", "guest": "in the guest"}
+_AS_RUN = (
+    "Programs and the libraries that their loader found for them, hashed as they were about to "
+    "run: {times}."
+)
+_AS_BUILT = (
+    "An older labctl hashed the guest's programs in its first boot, and the native ones when the "
+    "image was built; libraries it did not hash."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,23 @@ class Order:
     boot: str
     arms: tuple[str, ...]
     spare: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HashedFile:
+    """Show a file by its SHA-256. `where`: the sides on which it ran."""
+
+    name: str
+    where: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """Show all hashed files. `proof`: when they were hashed, in a sentence."""
+
+    proof: str
+    files: tuple[HashedFile, ...]
 
 
 def orders(run: LoadedRun) -> list[Order]:
@@ -267,17 +296,15 @@ def invalid_kinds(trials: Iterable[InvalidTrial]) -> list[InvalidKind]:
     """Return arms and reasons, the most frequent first: they show whether validity depends on the
     tuning.
     """
-    counted: Counter[tuple[str, str]] = Counter()
+    tally: Counter[tuple[str, str]] = Counter()
     left: dict[tuple[str, str], str] = {}
     for trial in trials:
         for reason in trial.reasons or (NO_REASON,):
             sentence, logs = without_logs(reason)
             kind = trial.arm, sentence
-            counted[kind] += 1
+            tally[kind] += 1
             left[kind] = left.get(kind) or logs
-    return [
-        InvalidKind(*kind, count, left[kind]) for kind, count in counted.most_common(_MOST_KINDS)
-    ]
+    return [InvalidKind(*kind, count, left[kind]) for kind, count in tally.most_common(_MOST_KINDS)]
 
 
 def invalid_trials(run: LoadedRun) -> list[InvalidTrial]:
@@ -295,3 +322,42 @@ def invalid_trials(run: LoadedRun) -> list[InvalidTrial]:
         )
         for record in records
     ]
+
+
+def hashed(run: LoadedRun) -> Hashed:
+    """Return what run.json says of the files that ran; of an older labctl's, its programs alone."""
+    found = run.run.hashed
+    if not found:
+        return Hashed(_AS_BUILT, _files(_of_programs(run.run.binaries)))
+    by_side = {_SIDES["native"]: found.native, _SIDES["guest"]: found.guest}
+    sides = {words: side for words, side in by_side.items() if side}
+    times = [f"{words} {counted(side.checks, 'time')}" for words, side in sides.items()]
+    proof = _AS_RUN.format(times=" and ".join(times))
+    return Hashed(
+        proof,
+        _files(
+            (name, words, digest)
+            for words, side in sides.items()
+            for name, digest in side.files.items()
+        ),
+    )
+
+
+def _of_programs(
+    binaries: Mapping[str, Mapping[str, str | None]],
+) -> Iterator[tuple[str, str, str]]:
+    for name, digests in binaries.items():
+        for side, digest in digests.items():
+            yield name, _SIDES.get(side, side), str(digest)
+
+
+def _files(found: Iterator[tuple[str, str, str]]) -> tuple[HashedFile, ...]:
+    where: dict[tuple[str, str], list[str]] = {}
+    for name, words, digest in found:
+        where.setdefault((name, digest), []).append(words)
+    return tuple(
+        HashedFile(
+            name[:_LONGEST_VALUE], " and ".join(sides)[:_LONGEST_VALUE], digest[:_LONGEST_VALUE]
+        )
+        for (name, digest), sides in sorted(where.items())[:_MOST_FILES]
+    )

@@ -12,7 +12,6 @@ from labctl.analysis.skipped import skipped
 from labctl.analysis.view import View
 from labctl.report import sentences
 from labctl.report.page import appendix, dots
-from labctl.report.page.hashed import hashed
 from labctl.report.page.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.page.pinmap import pin_maps
 from labctl.report.page.scenario_page import Section, ShownChange, change, room_for, section
@@ -91,7 +90,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         orders=appendix.orders(run),
         versions=appendix.versions(run),
         facts=appendix.facts(run),
-        hashed=hashed(run),
+        hashed=appendix.hashed(run),
         skipped=list(skipped(run.plan, run.run).items()),
         xml=appendix.xml_differences(run, folder, view.baseline),
         pins=pin_maps(run.run),
