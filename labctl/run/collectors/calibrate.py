@@ -7,20 +7,30 @@ tool: by how much the counts differ bounds the error of each.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from labctl.base.channel import Channel
-from labctl.base.events import Note
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.events import Listener, Note, Warned
 from labctl.base.tuning import Kind
-from labctl.collect.counters import calibrated
-from labctl.run.collectors.instruction_counts import PER_OPERATION, counted, second_method
+from labctl.collect.counters import calibrated, perf_stat
+from labctl.collect.counters.perf_attached import perf_attached
+from labctl.collect.counters.perf_stat import countable
+from labctl.collect.counters.perf_stat_text import counts, read_counters, totals
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.native_bench import tree_channel
 from labctl.store.jsonfile import canonical, read_json, write_json
 from labctl.study.study import StudyWorkload
 from labctl.workloads.registry import workload
+from labctl.workloads.workload import Setting
+
+_COUNTING_S = 180.0
+"""Timeout of one run under callgrind, some fifty times slower, in an emulated guest."""
+_PMU, _LACKEY = "perf", "lackey"
+_PER_OPERATION = "instructions_per_operation"
 
 
 class Calibrations:
@@ -65,10 +75,10 @@ class Calibrations:
                 {
                     "workload": name,
                     "program": declared.program,
-                    "native": native[PER_OPERATION],
-                    "guest": guest[PER_OPERATION],
-                    "difference": guest[PER_OPERATION] / native[PER_OPERATION] - 1,
-                    "second": native["second"][PER_OPERATION],
+                    "native": native[_PER_OPERATION],
+                    "guest": guest[_PER_OPERATION],
+                    "difference": guest[_PER_OPERATION] / native[_PER_OPERATION] - 1,
+                    "second": native["second"][_PER_OPERATION],
                     "second_method": native["second"]["method"],
                     "bound": self._bound(declared),
                 }
@@ -92,8 +102,8 @@ class Calibrations:
         there.
         """
         native, guest = (self._read(declared, kind) for kind in (Kind.NATIVE, Kind.GUEST))
-        others = (native["second"][PER_OPERATION], guest[PER_OPERATION])
-        return calibrated.error_bound(native[PER_OPERATION], *others)
+        others = (native["second"][_PER_OPERATION], guest[_PER_OPERATION])
+        return calibrated.error_bound(native[_PER_OPERATION], *others)
 
     def _all_counted(self, kind: Kind) -> bool:
         return all(self._path(declared, kind).is_file() for declared in self._declared.values())
@@ -102,7 +112,7 @@ class Calibrations:
         for declared in self._declared.values():
             path = self._path(declared, kind)
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, counted(channel, declared, self._lab.vcpus, kind, self._lab.listener))
+            write_json(path, _counted(channel, declared, self._lab.vcpus, kind, self._lab.listener))
 
     def _path(self, declared: StudyWorkload, kind: Kind) -> Path:
         """Return one file per image, side, accelerator and the workload with its parameters."""
@@ -115,7 +125,7 @@ class Calibrations:
             "operations": list(calibrated.COUNTED_OPERATIONS),
             # A libc picks its routines by CPU.
             "cpu": _cpu_model(),
-            "second": second_method() if kind is Kind.NATIVE else None,
+            "second": _second_method() if kind is Kind.NATIVE else None,
         }
         digest = hashlib.sha256(canonical(key).encode()).hexdigest()[:16]
         return self._lab.places.cache / f"calibration-{digest}.json"
@@ -131,3 +141,86 @@ def _text(path: Path) -> str | None:
         return path.read_text()
     except OSError:
         return None
+
+
+def _counted(
+    channel: Channel, declared: StudyWorkload, vcpus: int, kind: Kind, listener: Listener
+) -> dict[str, Any]:
+    """Return the instructions of one operation of a workload, counted on that machine; natively a
+    second time, in another way."""
+    exact = [_exact(declared, operations, vcpus) for operations in calibrated.COUNTED_OPERATIONS]
+    found = _count_of(
+        "callgrind",
+        [
+            calibrated.collected_instructions(
+                _stderr_of(channel, calibrated.callgrind_command(command))
+            )
+            for command in exact
+        ],
+    )
+    if kind is Kind.NATIVE:
+        found["second"] = _second(channel, exact, listener)
+    return {**found, "counted_on": str(kind)}
+
+
+def _second_method() -> str:
+    """Return what counts a second time natively: the CPU where it can, else another tool."""
+    return _LACKEY if countable(str(Kind.NATIVE)).problem else _PMU
+
+
+def _second(channel: Channel, exact: Sequence[Command], listener: Listener) -> dict[str, Any]:
+    if _second_method() == _PMU:
+        try:
+            return _count_of(_PMU, [_counted_by_pmu(channel, command) for command in exact])
+        except BrokenError as error:
+            # Somebody else's perf took the counters: a bound is no reason to end a run.
+            listener(Warned(text=f"{error.message} Lackey counts instead."))
+    return _count_of(
+        _LACKEY,
+        [
+            calibrated.lackey_instructions(_stderr_of(channel, calibrated.lackey_command(command)))
+            for command in exact
+        ],
+    )
+
+
+def _exact(declared: StudyWorkload, operations: int, vcpus: int) -> Command:
+    program = workload(declared.program)
+    setting = Setting(
+        parameters=program.check_parameters(declared.parameters),
+        vcpus=vcpus,
+        duration_s=declared.duration_s,
+    )
+    command = program.exact_command(setting, operations)
+    if command is None:
+        raise BrokenError(f"{declared.program} has no command for counting")
+    return command
+
+
+def _count_of(method: str, instructions: Sequence[int]) -> dict[str, Any]:
+    pairs = list(zip(calibrated.COUNTED_OPERATIONS, instructions, strict=True))
+    return {
+        _PER_OPERATION: calibrated.instructions_per_operation(pairs),
+        "method": method,
+        "counts": [list(pair) for pair in pairs],
+    }
+
+
+def _stderr_of(channel: Channel, command: Command) -> str:
+    return channel.run(command, seconds=_COUNTING_S).stderr.decode(errors="replace")
+
+
+def _counted_by_pmu(channel: Channel, command: Command) -> int:
+    """Return user instructions of a native command; raises BrokenError where perf can't tell."""
+    kind = str(Kind.NATIVE)
+    _, event = perf_stat.user_events(kind)
+    with channel.prepared(command, seconds=_COUNTING_S) as execution:
+        asked = perf_stat.command(kind, (execution.pid,), (event,), countable(kind).output)
+        with perf_attached(asked) as printed:
+            execution.go()
+            execution.wait_exited()
+        execution.result()
+    found = counts(totals(read_counters(printed.text, "perf stat")), (event,))
+    if isinstance(found, str):
+        raise BrokenError(f"counting instructions a second time: {found}")
+    return round(found[0])

@@ -20,7 +20,7 @@ from labctl.base.tuning import Kind
 from labctl.collect.counters import calibrated
 from labctl.collect.counters.perf_attached import Printed
 from labctl.collect.counters.perf_stat_probe import Countable
-from labctl.run.collectors import calibrate, instruction_counts
+from labctl.run.collectors import calibrate
 from labctl.run.collectors.calibrate import Calibrations
 from labctl.study.study import StudyWorkload
 from tests.unit.collect.targets import target
@@ -66,7 +66,7 @@ def _events(command: Command) -> int:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
-    monkeypatch.setattr(instruction_counts, "countable", lambda _: NO_PMU)
+    monkeypatch.setattr(calibrate, "countable", lambda _: NO_PMU)
     return []
 
 
@@ -137,8 +137,8 @@ def _perf(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
         assert command[command.index("--event") + 1] == "instructions:u"
         printed.text = line.replace("COUNT", str(START + 1010 * int(command[-1])))
 
-    monkeypatch.setattr(instruction_counts, "countable", lambda _: PMU)
-    monkeypatch.setattr(instruction_counts, "perf_attached", attached)
+    monkeypatch.setattr(calibrate, "countable", lambda _: PMU)
+    monkeypatch.setattr(calibrate, "perf_attached", attached)
 
 
 def test_a_pmu_counts_the_plain_command(
