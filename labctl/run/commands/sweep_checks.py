@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
 from labctl.base.paths import StatePaths
+from labctl.base.tuning import Kind, Tuning
 from labctl.collect.collector import Here
 from labctl.domain.session import Session
 from labctl.guest.images import find
@@ -23,7 +24,6 @@ from labctl.run.collectors.trace_room import (
 from labctl.run.collectors.trace_room import warning as little_room
 from labctl.run.collectors.works_here import lacking, without_clocks
 from labctl.run.guests.lab import DOMAIN_NAMES
-from labctl.run.planning.needs_root import why_root
 from labctl.run.planning.planned import Planned, SweepRequest, has_peers
 from labctl.run.planning.reached import done
 from labctl.run.resources.disks import disk_bytes_needed
@@ -31,6 +31,9 @@ from labctl.store.run_folder import RunFolder
 
 MIB = 1024 * 1024
 _SOCKET_PATH_BYTES = 107
+
+_MOST_NAMES = 3
+"""Names in a sentence."""
 
 
 def check_connection(connect: str | None) -> None:
@@ -68,7 +71,7 @@ def _host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
         memory_bytes=planned.plan.guest.memory_mib * MIB,
         vcpus=len(planned.pin_plan.vcpus),
         has_link=has_peers(planned.plan),
-        needs_root=why_root(planned),
+        needs_root=_why_root(planned),
     )
 
 
@@ -116,3 +119,45 @@ def shortcomings(planned: Planned, folder: RunFolder, at: Here) -> Iterator[str]
         little = little_room(_forecast(planned, folder.path))
         if little:
             yield little
+
+
+def _why_root(planned: Planned) -> tuple[str, ...]:
+    """Return a clause for each part of a plan that forces root: never none, as every guest does.
+
+    docs/decisions/needs-root.md says why root, and why a refusal names the parts.
+    """
+    return tuple(_root_clauses(planned))
+
+
+def _root_clauses(planned: Planned) -> Iterator[str]:
+    arms: tuple[tuple[Callable[[Tuning], object], str], ...] = (
+        (
+            lambda tuning: tuning.kind is Kind.NATIVE,
+            "run natively, in a mount namespace, a chroot and a cgroup with the guest's memory",
+        ),
+        (_is_realtime, "set real-time policies"),
+        (lambda tuning: tuning.host, "turn settings of the host"),
+        (lambda tuning: tuning.memory.hugepages, "set huge pages aside"),
+    )
+    for forces, what in arms:
+        if names := [name for name, tuning in planned.tunings.items() if forces(tuning)]:
+            yield f"{_some(names)} {what}"
+    plan = planned.plan
+    if "neighbour" in plan.conditions:
+        yield "the condition 'neighbour' runs programs in the image's tree"
+    if plan.collect is Level.TRACE:
+        yield "'collect: trace' records what all CPUs do"
+    if has_peers(plan):
+        yield "workloads with a peer get a tap device and a network namespace"
+    yield "every guest gets cgroups, and disks that belong to QEMU's own user"
+
+
+def _is_realtime(tuning: Tuning) -> bool:
+    scheds = (tuning.vcpu_sched, tuning.emulator_sched, tuning.iothread_sched)
+    return any(sched is not None and sched.policy.realtime for sched in scheds)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in sorted(names)[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
