@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from labctl.host.identity import read_identity
-from labctl.run.commands.bundle import Bundle, read_bundle
+from labctl.run.commands.selftest_bundle import Bundle, read_bundle
 from tests.guest.conftest import Sandbox
 
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
