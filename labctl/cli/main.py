@@ -142,11 +142,28 @@ def _tell_pending(context: click.Context) -> None:
             return
     except OSError:
         return
-    from labctl.run.commands.pending import pending_note
-
-    note = pending_note(places)
-    if note is not None:
+    if note := _pending_note(places.journal):
         _say(note, "'labctl host status' shows it, 'labctl host restore' puts it back.")
+
+
+def _pending_note(journal: Path) -> str:
+    """Return a sentence about what is changed on this host and by nobody who lives; "" when
+    nothing is."""
+    # Every command comes here when something is: it has to be cheap to load.
+    from labctl.host.settings.journal import Journal
+
+    try:
+        pending = Journal(journal).pending()
+    except LabctlError:
+        return ""  # who may not read it, or finds it broken, is told when it matters
+    asked = list(dict.fromkeys(entry.kept for entry in pending if entry.kept))
+    dead = sum(1 for entry in pending if entry.left_behind())
+    said = []
+    if asked:
+        said.append(f"'labctl host tune {' '.join(asked)}' is in force on this host")
+    if dead:
+        said.append(f"a labctl that was killed has left {dead} of its settings changed")
+    return "; ".join(said)
 
 
 def main() -> None:
