@@ -69,6 +69,7 @@ def _request(
     moods."""
     from labctl.cli.sweep import command as sweep_command
     from labctl.cli.sweep import request_of
+    from labctl.store.records.run_record import AdviceVerified
 
     recorded = recorded_sweep(run)
     if recorded is None:
@@ -82,7 +83,7 @@ def _request(
         seed=secrets.randbelow(2**31) if seed is None else seed,
         results=results,
     )
-    return replace(request_of(again), verifies={"run": run.name, "tuning": tuning})
+    return replace(request_of(again), verifies=AdviceVerified(run=run.name, tuning=tuning))
 
 
 def _check_lab(run: LoadedRun) -> None:

@@ -330,11 +330,6 @@ class RunLog:
     folder: RunFolder
     record: RunRecord
 
-    @classmethod
-    def begun(cls, folder: RunFolder, content: Mapping[str, Any]) -> RunLog:
-        """Return the log of a new run. Raises ValueError for what no run.json holds."""
-        return cls(folder, RunRecord.made(content))
-
     def put(self, **changes: Any) -> None:
         """Change the record. Raises ValueError for what no run.json holds."""
         self.record = self.record.but(**changes)

@@ -75,14 +75,13 @@ def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> RunRec
     """Return what run.json says of the host, of its libvirt and of what guests are made of."""
     facts = host_facts(lab.places)
     facts["libvirt_session"] = lab.session.versions()
-    content = {
-        "accelerator_reason": chosen.reason,
-        "connection": lab.session.uri,
-        "host": facts,
-        "image": {"name": lab.image.name, "digest": lab.image.digest},
-        "domain": own and own.to_json(),
-    }
-    return RunRecord.made(content)
+    return RunRecord(
+        accelerator_reason=chosen.reason,
+        connection=lab.session.uri,
+        host=facts,
+        image=ImageUsed(name=lab.image.name, digest=lab.image.digest),
+        domain=own and own.record,
+    )
 
 
 def put_qemu_user(log: RunLog, now: Mapping[str, Any] | None) -> None:

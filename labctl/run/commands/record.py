@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import labctl
 from labctl.base.errors import HostError
@@ -20,6 +19,15 @@ from labctl.run.planning.own_domain import XML
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.resources.disks import DATA_SIZE_BYTES
 from labctl.store.jsonfile import write_bytes
+from labctl.store.records.run_record import (
+    Extended,
+    KernelUsed,
+    PinData,
+    PinGroup,
+    RecordedPins,
+    RecordedTuning,
+    RunRecord,
+)
 from labctl.store.run_folder import RunFolder, RunLog
 from labctl.study.plan import Plan
 from labctl.study.tuning_digest import tuning_json
@@ -54,13 +62,9 @@ def recorded(folder: RunFolder, request: SweepRequest, planned: Planned) -> Iter
 
     A finished run that could not be extended is what it was before."""
     before = folder.read_run() if request.earlier else None
-    log = (
-        RunLog(folder, before.without("failure"))
-        if before
-        else RunLog.begun(folder, _first_record(request, planned))
-    )
+    log = RunLog(folder, before.without("failure") if before else _first_record(request, planned))
     if request.extend:
-        said = {"at": _now(), "command": shlex.join(command(request, planned.plan))}
+        said = Extended(at=_now(), command=shlex.join(command(request, planned.plan)))
         log.put(extended=[*log.record.extended, said])
     log.put(status="running", ended_at=None)
     log.write()
@@ -98,47 +102,51 @@ def finished(folder: RunFolder) -> None:
         folder.write_run(record.but(status="done"))
 
 
-def _first_record(request: SweepRequest, planned: Planned) -> dict[str, Any]:
-    plan = planned.plan
-    return {
-        "labctl": labctl.__version__,
-        "started_at": _now(),
-        "command": shlex.join(command(request, plan)),
-        "study": plan.study,
-        "title": plan.title,
-        "seed": plan.seed,
-        # Now, for a run that is interrupted before libvirt is opened.
-        **({"connection": request.connect} if request.connect else {}),
-        "quick": plan.quick,
-        "collect": str(plan.collect),
-        "vcpus": plan.guest.vcpus,
-        "memory_mib": plan.guest.memory_mib,
-        "data_disk_bytes": DATA_SIZE_BYTES,
-        "skipped": dict(plan.skipped),
-        "warnings": list(planned.warnings),
-        "notes": [],
+def _first_record(request: SweepRequest, planned: Planned) -> RunRecord:
+    plan, kernel = planned.plan, planned.recipe.kernel
+    first = RunRecord(
+        labctl=labctl.__version__,
+        started_at=_now(),
+        command=shlex.join(command(request, plan)),
+        study=plan.study,
+        title=plan.title,
+        seed=plan.seed,
+        quick=plan.quick,
+        collect=str(plan.collect),
+        vcpus=plan.guest.vcpus,
+        memory_mib=plan.guest.memory_mib,
+        data_disk_bytes=DATA_SIZE_BYTES,
+        skipped=dict(plan.skipped),
+        warnings=planned.warnings,
+        notes=(),
         # Here, and not when it is over: it must be known of an interrupted run as well.
-        "verifies": request.verifies,
-        "domain": planned.own and planned.own.to_json(),
-        "kernel": planned.recipe.kernel and planned.recipe.kernel.to_json(),
-        "tunings": {name: tuning_json(tuning) for name, tuning in planned.tunings.items()},
-        "pin_plan": _pin_plan(planned, Strategy.COMPACT),
-        "pin_plans": {
+        verifies=request.verifies,
+        domain=planned.own and planned.own.record,
+        kernel=kernel and KernelUsed.made(kernel.to_json()),
+        tunings={
+            # What it asks of libvirt's XML stands in keys that are no fields.
+            name: RecordedTuning.model_validate(tuning_json(tuning))
+            for name, tuning in planned.tunings.items()
+        },
+        pin_plan=_pin_plan(planned, Strategy.COMPACT),
+        pin_plans={
             str(strategy): _pin_plan(planned, strategy)
             for strategy in planned.pin_plans
             if strategy is not Strategy.COMPACT
         },
-    }
+    )
+    # Now, for a run that is interrupted before libvirt is opened.
+    return first.but(connection=request.connect) if request.connect else first
 
 
-def _pin_plan(planned: Planned, strategy: Strategy) -> dict[str, Any]:
+def _pin_plan(planned: Planned, strategy: Strategy) -> RecordedPins:
     pins = planned.pin_plans[strategy]
-    return {
-        "picture": picture(pins, planned.topology),
-        "reasons": [*pins.reasons, *pins.shares],
-        "data": pins.to_json(),
-        "layout": layout_json(pins, planned.topology),
-    }
+    return RecordedPins(
+        picture=picture(pins, planned.topology),
+        reasons=(*pins.reasons, *pins.shares),
+        data=PinData.model_validate(pins.to_json()),
+        layout=tuple(map(PinGroup.made, layout_json(pins, planned.topology))),
+    )
 
 
 def command(request: SweepRequest, plan: Plan) -> list[str]:

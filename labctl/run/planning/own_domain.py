@@ -7,7 +7,6 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from labctl.base import xmldiff
 from labctl.base.cpus import format_cpus
@@ -27,6 +26,7 @@ from labctl.host.topology import Topology
 from labctl.run.planning.own_files import check_files
 from labctl.run.planning.requirements import Unmet
 from labctl.store.jsonfile import canonical
+from labctl.store.records.run_record import DomainUsed
 from labctl.store.run_folder import RunFolder
 from labctl.study.changes import changes, dotted, word
 from labctl.study.study import Overrides, Study
@@ -72,15 +72,16 @@ class OwnGuest:
                     hint="Leave the files of the domain alone while labctl measures its copy.",
                 )
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def record(self) -> DomainUsed:
         """Return what run.json says of it."""
         content = {"xml": self.domain.xml, "disks": dict(self.disks_as_found)}
-        return {
-            "name": self.domain.name,
-            "asked": self.asked,
-            "keep_network": self.keep_network,
-            "digest": hashlib.sha256(canonical(content).encode()).hexdigest(),
-        }
+        return DomainUsed(
+            name=self.domain.name,
+            asked=self.asked,
+            keep_network=self.keep_network,
+            digest=hashlib.sha256(canonical(content).encode()).hexdigest(),
+        )
 
 
 def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:

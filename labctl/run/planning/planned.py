@@ -15,6 +15,7 @@ from labctl.host.topology import Topology
 from labctl.run.planning.own_domain import (
     OwnGuest,
 )
+from labctl.store.records.run_record import AdviceVerified
 from labctl.study.extension import Extension
 from labctl.study.plan import Plan
 from labctl.study.study import Overrides, Study
@@ -43,7 +44,7 @@ class SweepRequest:
     initrd: Path | None = None
     domain: str | None = None
     keep_network: bool = False
-    verifies: Mapping[str, str] | None = None
+    verifies: AdviceVerified | None = None
     resume: str | None = None
     extend: str | None = None
     wait_quiet_s: float = 600.0

@@ -134,6 +134,28 @@ class RecordedCost(Record):
     measured_at: Text | None = None
 
 
+class Extended(Record):
+    """Say when and by which command blocks were added."""
+
+    at: Text
+    command: Text
+
+
+class AdviceVerified(Record):
+    """Name the run whose advice is measured once more, and the tuning of the advice."""
+
+    run: Text
+    tuning: Text
+
+
+class TrialCounts(Record):
+    """Count the trials planned (as far as the run went) and done, and invalid attempts."""
+
+    planned: Whole
+    done: Whole
+    invalid: Whole
+
+
 class Stopped(Record):
     """Say after how many blocks the plan's rule ended the run."""
 
@@ -172,7 +194,7 @@ class RunRecord(Record):
     skipped: dict[str, Text] = {}
     warnings: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()
-    verifies: Any = None
+    verifies: AdviceVerified | None = None
     domain: DomainUsed | None = None
     kernel: KernelUsed | None = None
     tunings: dict[str, RecordedTuning] = {}
@@ -182,7 +204,7 @@ class RunRecord(Record):
     """Pin plans of other strategies."""
     status: Text | None = None
     ended_at: Text | None = None
-    extended: tuple[dict[str, Any], ...] = ()
+    extended: tuple[Extended, ...] = ()
     failure: Text | None = None
     accelerator: Text | None = None
     accelerator_reason: Text | None = None
@@ -205,7 +227,7 @@ class RunRecord(Record):
     exit_prices: PriceList | None = None
     waited_for_quiet_s: Number | None = None
     stopped: Stopped | None = None
-    trials: dict[str, Any] = {}
+    trials: TrialCounts | None = None
     boot_seconds: dict[str, Number] = {}
     redacted: RedactedCopy | None = None
     imported: ImportedFrom | None = None

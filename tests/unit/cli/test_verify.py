@@ -13,6 +13,7 @@ from labctl.base.paths import MARKER
 from labctl.cli import sweep as sweep_command
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.planner import plan_sweep
+from labctl.store.records.run_record import AdviceVerified
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan, with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
@@ -93,7 +94,7 @@ def test_the_advised_tuning_is_measured_anew_with_the_runs_own_options_and_anoth
     [pair] = found["pairs"]
     assert pair["advised"]["ratio"] == pytest.approx(1.6, rel=0.03)
     assert pair["fresh"]["ratio"] == pytest.approx(1.5, rel=0.03), "alone, never pooled"
-    assert request.verifies == {"run": "r1", "tuning": "pinned+fifo"}
+    assert request.verifies == AdviceVerified(run="r1", tuning="pinned+fifo")
 
 
 def test_what_does_not_improve_again_is_not_confirmed_and_exits_with_1(

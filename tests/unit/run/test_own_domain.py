@@ -249,22 +249,25 @@ def test_another_file_below_a_disk_ends_the_run(disk: Path) -> None:
 
 
 def test_a_run_records_the_domain_and_notes_when_it_changes(disk: Path) -> None:
-    before = read(written(disk)).to_json()
+    before = read(written(disk)).record.to_json()
     assert before["name"] == "web"
-    assert before == read(written(disk)).to_json()
-    assert before["digest"] != read(written(disk, more="<sound model='ich9'/>")).to_json()["digest"]
+    assert before == read(written(disk)).record.to_json()
+    assert (
+        before["digest"]
+        != read(written(disk, more="<sound model='ich9'/>")).record.to_json()["digest"]
+    )
 
 
 def test_a_resumed_run_takes_the_domain_as_it_began(tmp_path: Path, disk: Path) -> None:
     own = read(written(disk))
     folder = RunFolder.create(tmp_path / "results", "r1")
-    write_run_json(folder, {"domain": own.to_json()})
+    write_run_json(folder, {"domain": own.record.to_json()})
     (folder.path / module.XML).write_text(own.domain.xml)
     written(disk, vcpus=2)  # what becomes of the owner's file is nothing to the run
     resumed = own_of_run(folder)
     assert resumed is not None
     assert resumed.domain.vcpus == 1
-    assert resumed.to_json() == own.to_json()
+    assert resumed.record.to_json() == own.record.to_json()
     write_run_json(folder, {"domain": None})
     assert own_of_run(folder) is None
 

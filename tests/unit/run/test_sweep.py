@@ -23,7 +23,7 @@ from labctl.run.commands.sweep import sweep
 from labctl.run.planning import run_plan
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.planning.planner import plan_sweep
-from labctl.store.records.run_record import RunRecord
+from labctl.store.records.run_record import AdviceVerified, RunRecord
 from labctl.store.run_folder import RunFolder, RunLog
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
@@ -107,7 +107,7 @@ def test_a_run_that_ends_early_says_how_and_can_be_resumed(
 def test_a_resumed_verification_is_still_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark = {"run": "r1", "tuning": "pinned"}
+    mark = AdviceVerified(run="r1", tuning="pinned")
 
     def end(folder: RunFolder, record: Any) -> None:
         raise KeyboardInterrupt("SIGINT")
@@ -118,7 +118,7 @@ def test_a_resumed_verification_is_still_one(
     (folder,) = RunFolder.all(tmp_path / "results")
     carried_out(monkeypatch, lambda folder, record: None)
     sweep(request(tmp_path, resume=folder.name), lambda event: None)
-    assert folder.read_run().to_json()["verifies"] == mark
+    assert folder.read_run().to_json()["verifies"] == mark.to_json()
 
 
 def test_the_lock_names_the_run_folder_while_it_is_written_to(

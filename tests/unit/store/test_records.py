@@ -127,10 +127,10 @@ def test_what_no_run_json_holds_is_not_written(tmp_path: Path) -> None:
     [
         lambda folder, record: record.but(stauts="done"),
         lambda folder, record: RunLog(folder, record).put(stauts="done"),
-        lambda folder, record: RunLog.begun(folder, {"stauts": "running"}),
+        lambda folder, record: RunRecord.made({"stauts": "running"}),
         lambda folder, record: PlanRecord().but(stauts=()),
     ],
-    ids=["but", "put", "begun", "plan"],
+    ids=["but", "put", "made", "plan"],
 )
 def test_a_key_that_no_record_has_is_not_written(
     write: Callable[[RunFolder, RunRecord], Any], tmp_path: Path
