@@ -22,13 +22,13 @@ _PARTS = (
 )
 
 _HEAD = """\
-<!-- Written by 'make docs' from labctl/study/studyfile.py: change the texts there instead. -->
-
 # The keys of a study
 
 This page is for anyone who writes a study, in `benchmarks/` of a lab folder or of labctl. \
 Afterwards you know each key, what it takes and what it is when you leave it out; \
 `labctl sweep FILE --plan-only` then shows what the study would do here.
+
+<!-- Written by 'make docs' from labctl/study/studyfile.py: change the texts there instead. -->
 
 A key in **bold** must be there. A key that isn't here is refused, with the nearest that is. The \
 shortest way to a study is a copy of `benchmarks/pinning.yaml`. [How labctl judges](method.md) \

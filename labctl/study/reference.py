@@ -11,12 +11,12 @@ COMMAND = "labctl domain list --markdown > docs/tunings.md"
 """Command that writes the file again."""
 
 _HEAD = f"""\
-<!-- Written by '{COMMAND}': change the files in domains/ instead. -->
-
 # The tunings
 
 This page is for anyone who chooses a tuning or writes one. Afterwards you know what each changes, \
 what it needs and risks, and which workloads show it.
+
+<!-- Written by '{COMMAND}': change the files in domains/ instead. -->
 
 One file in `domains/` each: what it is, the keys that differ from the baseline, what it needs and \
 what it risks, and where that comes from. What can be checked of its needs is checked before a \

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 GUIDES = [page for page in PAGES if page.parent.name == "docs"]
+DECISIONS = [page for page in PAGES if page.parent.name == "decisions"]
 
 
 def without_code(text: str) -> str:
@@ -45,12 +46,22 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert broken(page) == []
 
 
+def first_lines(page: Path) -> tuple[str, str]:
+    title, first, *_ = [line for line in page.read_text().splitlines() if line]
+    return title, first
+
+
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_a_page_says_in_its_first_lines_for_whom_it_is(page: Path) -> None:
-    text = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.DOTALL).strip()
-    title, first, *_ = [line for line in text.splitlines() if line]
+    title, first = first_lines(page)
     assert title.startswith("# ")
     assert first.startswith("This page is for "), first
+
+
+def test_a_decision_says_for_whom_it_is_and_each_says_it_of_itself() -> None:
+    firsts = [first_lines(page)[1] for page in DECISIONS]
+    assert [first for first in firsts if not first.startswith(("For ", "This page is for "))] == []
+    assert len(set(firsts)) == len(firsts)
 
 
 def test_the_files_that_recipes_name_are_there() -> None:
