@@ -81,7 +81,6 @@ SYSFS_PATH = named(
 )
 SYSFS_VALUE = named(r"[A-Za-z0-9_+.,:-]{1,200}", "letters, digits and _+.,:-")
 DISK = named(r"[a-z][a-z0-9]{0,15}", "a disk's target, such as vda")
-CPU_LIST = named(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,999}", "CPUs, such as 0-3,6")
 
 
 def _is_between(value: str, low: int, high: int) -> bool:

@@ -40,11 +40,6 @@ class Turned:
     held: list[Held]
 
 
-def knob_names() -> list[str]:
-    """Return the knobs that a tuning's `host:` may name, in the order in which they are turned."""
-    return list(_KNOBS)
-
-
 def check_knobs(host: Mapping[str, str]) -> None:
     """Raise UsageError for a knob that doesn't exist, or a value that it doesn't take."""
     for name, value in host.items():

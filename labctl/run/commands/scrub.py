@@ -125,10 +125,6 @@ class Scrubber:
         found = {text: kind for kind, text in self._placeholders if kind not in _IN_PLACE}
         return {**found, **self._kinds, **dict.fromkeys(self._paths, PATH)}
 
-    @property
-    def placeholders(self) -> frozenset[bytes]:
-        return frozenset(self._made)
-
     def scrubbed(self, data: bytes, *, is_json: bool = False) -> bytes:
         """Return the same without what identifies the host. `is_json`: only within strings, with
         their escapes read, and numbers stay numbers."""

@@ -4,7 +4,6 @@ run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,8 +172,3 @@ class PlanRecord(Record):
         Raises ValueError for a key that isn't a field."""
         self.check_keys(changes)
         return self.model_copy(update=changes)
-
-
-def last_of(trials: Iterable[PlannedTrial]) -> int:
-    """Return the largest number of a block; 0 without trials."""
-    return max((trial.block for trial in trials), default=0)

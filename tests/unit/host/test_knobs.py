@@ -73,7 +73,7 @@ def tune(host: dict[str, str], place: KnobPlace, journal: Journal) -> list[str]:
 
 
 def test_every_knob_can_be_turned_and_turned_back(place: KnobPlace, journal: Journal) -> None:
-    assert list(EVERYTHING) == [name for name in knobs.knob_names() if name in EVERYTHING]
+    assert list(EVERYTHING) == [knob.name for knob in TABLE if knob.name in EVERYTHING]
     assert knobs.problems(EVERYTHING, place) == []
     assert tune(EVERYTHING, place, journal) == []
     found = fake_host.values(place.root)
@@ -216,7 +216,7 @@ def test_every_knob_says_what_it_is_now_and_what_it_takes(place: KnobPlace) -> N
 def test_a_host_without_any_of_it_is_no_fault(tmp_path: Path) -> None:
     bare = KnobPlace(root=tmp_path)
     assert all(state.problem for state in knobs.states(bare))
-    assert [state.name for state in knobs.states(bare)] == knobs.knob_names()
+    assert [state.name for state in knobs.states(bare)] == [knob.name for knob in TABLE]
 
 
 def test_all_cpus_isolated_leaves_interrupts_where_they_are(
