@@ -12,15 +12,15 @@ from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.side_costs import side_costs_of
 from labctl.analysis.view import Column, View
 from labctl.analysis.words import effect_text, interval_text
+from labctl.base.metrics.table import metric_of
 from labctl.base.units import Better
 from labctl.base.wording import metric_title
 from labctl.base.xmldiff import parse
 from labctl.rollout.domain_edits import domain_text
+from labctl.store.samples import base_name
 
 _NEIGHBOUR = Column("neighbour", ("neighbour_ops_per_s",))
-_BILLED = ("host CPU", "work per host CPU-second")
-_FELT = ("latency", "stall_time", "events_per_s", "iops", "bandwidth")
-"""Prefixes of metrics that a guest's user feels; others are causes, or side costs."""
+_SHOWN_HERE = ("host CPU", "work per host CPU-second")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _side_costs(view: View, tuning: str, place: Scenario) -> Iterator[SideCosts]
     if neighbour is not None:
         yield SideCosts(place.title, "neighbour", effect_text(neighbour), interval_text(neighbour))
     for price in side_costs_of(view, tuning, place):
-        if price.who in _BILLED:
+        if price.who in _SHOWN_HERE:
             yield SideCosts(place.title, price.who, price.text, "")
 
 
@@ -86,7 +86,7 @@ def _worse(view: View, tuning: str) -> Iterator[Comparison]:
         if (
             (item.tuning, item.against) == (tuning, view.baseline)
             and item.role is Role.EXPLORATORY
-            and item.metric.startswith(_FELT)
+            and _is_felt(item.metric)
             and item.low is not None
             and item.high is not None
         ):
@@ -95,6 +95,11 @@ def _worse(view: View, tuning: str) -> Iterator[Comparison]:
                 item.better is Better.LOWER and item.low > none
             ):
                 yield item
+
+
+def _is_felt(metric: str) -> bool:
+    row = metric_of(base_name(metric))
+    return row is not None and row.felt
 
 
 def side_cost_lines(cost: Cost) -> Iterator[str]:

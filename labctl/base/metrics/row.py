@@ -75,7 +75,8 @@ class Metric:
     `says`: where it is from, for docs/metrics.md; by key where it has labels. `elsewhere`: the
     same in tables other than the row's own. `title`: in words, where the name doesn't read well
     by itself; of a row of ANY with {} for the rest of the name. `facts`: by label, the values of
-    which neither direction is better.
+    which neither direction is better. `felt`: a guest's user feels it; others are causes, or side
+    costs. `samples`: how many latencies a program measured in a trial.
     """
 
     name: str
@@ -90,6 +91,8 @@ class Metric:
     compared: bool = field(default=True, kw_only=True)
     column: Column | None = field(default=None, kw_only=True)
     page: Page = field(default=Page.WHOLE, kw_only=True)
+    felt: bool = field(default=False, kw_only=True)
+    samples: bool = field(default=False, kw_only=True)
 
     @property
     def begins(self) -> str:

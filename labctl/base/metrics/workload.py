@@ -24,6 +24,7 @@ WORKLOAD = (
         "sysbench",
         counts=Counts.OPERATIONS,
         page=Page.LARGE,
+        felt=True,
     ),
     Metric(
         "iops",
@@ -33,12 +34,14 @@ WORKLOAD = (
         title="IOPS",
         counts=Counts.OPERATIONS,
         page=Page.LARGE,
+        felt=True,
     ),
     Metric(
         "bandwidth",
         Unit.BYTES_PER_SECOND,
         Better.HIGHER,
         {"bandwidth bandwidth{op}": "fio; iperf3 without `op`"},
+        felt=True,
     ),
     Metric("messages_per_s", Unit.PER_SECOND, Better.HIGHER, "hackbench", counts=Counts.OPERATIONS),
     Metric(
@@ -55,8 +58,16 @@ WORKLOAD = (
         "sysbench's events, fio's requests, iperf3's bytes, messages, turns, stress-ng's "
         "operations",
         counts=Counts.OPERATIONS,
+        samples=True,
     ),
-    Metric("wakeups", Unit.COUNT, Better.NEITHER, "cyclictest, timerlat", counts=Counts.OPERATIONS),
+    Metric(
+        "wakeups",
+        Unit.COUNT,
+        Better.NEITHER,
+        "cyclictest, timerlat",
+        counts=Counts.OPERATIONS,
+        samples=True,
+    ),
     Metric(
         "noise",
         Unit.CPUS,
@@ -71,7 +82,14 @@ WORKLOAD = (
         "oslat, osnoise: how often that was",
         counts=Counts.EVENTS,
     ),
-    Metric("round_trips", Unit.COUNT, Better.NEITHER, "sockperf", counts=Counts.OPERATIONS),
+    Metric(
+        "round_trips",
+        Unit.COUNT,
+        Better.NEITHER,
+        "sockperf",
+        counts=Counts.OPERATIONS,
+        samples=True,
+    ),
     Metric(
         "round_trips_per_s", Unit.PER_SECOND, Better.HIGHER, "sockperf", counts=Counts.OPERATIONS
     ),
@@ -132,6 +150,7 @@ WORKLOAD = (
         title="p95 latency",
         column=Column.P95,
         page=Page.LARGEST,
+        felt=True,
     ),
     Metric(
         f"{CLOSED}{ANY}",
@@ -140,6 +159,7 @@ WORKLOAD = (
         {f"{CLOSED}p50 {CLOSED}p99 {CLOSED}p999": _CLOSED_LOOP},
         title="{} latency",
         page=Page.LARGE,
+        felt=True,
     ),
     Metric(
         LARGEST,
@@ -148,6 +168,7 @@ WORKLOAD = (
         "the program; a maximum grows with the trial's length",
         title="largest latency of all blocks",
         page=Page.LARGE,
+        felt=True,
     ),
     Metric(
         "bin_width",
@@ -176,6 +197,7 @@ WORKLOAD = (
         Better.LOWER,
         "cyclictest: Σ max(0, latency − interval), all threads together",
         page=Page.LARGE,
+        felt=True,
     ),
     Metric(
         "duration",

@@ -17,7 +17,8 @@ from labctl.analysis.cells import Scenario
 from labctl.analysis.model import Level
 from labctl.analysis.view import View
 from labctl.analysis.words import capital
-from labctl.base.latencies import CLOSED, OPEN
+from labctl.base.latencies import CLOSED, LARGEST, OPEN
+from labctl.base.metrics.table import METRICS
 from labctl.base.units import Unit
 from labctl.base.wording import counted, quantity
 from labctl.report.page.axis import Axis, axis_of
@@ -29,8 +30,7 @@ _RIGHT = 78.0
 """The curve ends here, in percent: the maximum stands beyond it, unconnected."""
 MAXIMUM_X = 95.0
 _PERCENTILE = re.compile(rf"(?:{OPEN}|{CLOSED})p(\d+)")
-_MAXIMUM = "latency_max"
-_COUNTS = ("operations", "wakeups", "round_trips")
+_COUNTS = frozenset(row.name for row in METRICS if row.samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _kinds(view: View, place: Scenario, prefix: str) -> dict[str, dict[str, dict
     kinds: dict[str, dict[str, dict[str, Level]]] = {}
     for level in view.levels(place):
         base, _, labels = level.metric.partition("{")
-        if base.startswith(prefix) or base == _MAXIMUM:
+        if base.startswith(prefix) or base == LARGEST:
             arm = kinds.setdefault(labels.rstrip("}"), {}).setdefault(level.tuning, {})
             arm[base] = level
     return kinds
@@ -122,7 +122,7 @@ def _curves(
     arms = [arm for arm in view.tunings if arm in levels]
     points = {arm: _points(levels[arm]) for arm in arms}
     whole = {arm: _whole(points[arm]) for arm in arms}
-    maxima = {arm: levels[arm][_MAXIMUM] for arm in arms if _MAXIMUM in levels[arm]}
+    maxima = {arm: levels[arm][LARGEST] for arm in arms if LARGEST in levels[arm]}
     spread = [v for arm in arms for point in whole[arm] for v in (point.low, point.high)]
     axis = axis_of(value for value in [*spread, *(m.typical for m in maxima.values())] if value > 0)
     qs = sorted({point.q for found in whole.values() for point in found})

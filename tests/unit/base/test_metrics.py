@@ -80,6 +80,31 @@ def test_a_metric_from_elsewhere_is_read_by_its_name() -> None:
     assert metric_title("frames_per_s{of=game}") == "frames/s (game)"
 
 
+def listed_by_hand(path: Path) -> Iterator[str]:
+    """Yield each collection of names of metrics, and of nothing else, that a file spells out."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Tuple | ast.List | ast.Set) and len(node.elts) > 1:
+            names = [one.value for one in node.elts if isinstance(one, ast.Constant)]
+            if len(names) == len(node.elts) and all(
+                isinstance(name, str) and metric_of(name) for name in names
+            ):
+                yield f"{path.relative_to(LABCTL)}: {names}"
+
+
+def test_what_reads_runs_takes_groups_of_metrics_from_their_rows() -> None:
+    rooms = ("analysis", "report", "rollout")
+    files = [path for room in rooms for path in sorted((LABCTL / room).rglob("*.py"))]
+    assert [found for path in files for found in listed_by_hand(path)] == []
+
+
+def test_a_list_of_metrics_by_hand_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.unit.base.test_metrics.LABCTL", tmp_path)
+    (tmp_path / "cost.py").write_text('FELT = ("iops", "latency_p99")\nOTHER = ("iops", "guest")\n')
+    assert list(listed_by_hand(tmp_path / "cost.py")) == ["cost.py: ['iops', 'latency_p99']"]
+
+
 def test_every_column_has_a_metric() -> None:
     assert len(beside_primary()) == len(Column)
     assert all(beside_primary())
