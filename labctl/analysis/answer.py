@@ -155,7 +155,7 @@ def _unclear(c: Comparison) -> str:
     facts = []
     if c.smallest_visible is not None:
         facts.append(
-            f"an effect of {size_text(c.smallest_visible, c.kind, c.unit)} could have been seen"
+            f"minimum detectable effect: {size_text(c.smallest_visible, c.kind, c.unit)}"
         )
     if c.blocks_needed is not None:
         facts.append(f"{_margin(c)} would take {c.blocks_needed} blocks")

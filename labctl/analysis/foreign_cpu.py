@@ -36,7 +36,7 @@ def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
         total = counted(sum(blind.values()), "valid trial")
         arms = listed([f"'{arm}'" for arm in blind], 8)
         yield (
-            f"Nobody knows how much others disturbed {total} of {arms}: the labctl that measured "
+            f"How much others disturbed {total} of {arms} is unknown: the labctl that measured "
             "them took what neighbours and peers used anywhere from what was busy on the arm's own "
             f"CPUs. '{OTHER}' can't be trusted there: what makes trials of other arms invalid goes "
             "unseen in these, which may bias comparisons with them."

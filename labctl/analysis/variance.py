@@ -310,7 +310,7 @@ def _sentences(
     if boots_unknown:
         yield (
             f"The {what} spread by {spread(found.blocks)} from block to block; what boots add "
-            "can't be told from one."
+            "is unknown, since there was one."
         )
     elif found.boots is None:
         yield (
@@ -329,7 +329,7 @@ def _sentences(
             f"{spread(found.blocks)} between blocks of one boot."
         )
     if within.variance is None:
-        yield f"What longer trials would add can't be told: {within.why}."
+        yield f"What longer trials would add is unknown: {within.why}."
     else:
         yield (
             f"What happens within trials of {duration(costs.trial)} spreads them by "

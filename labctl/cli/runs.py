@@ -298,7 +298,7 @@ def verify_run(run_name: str, as_json: bool, results: Path | None) -> None:
         if found.without_digests:
             click.echo(
                 f"{counted(found.without_digests, 'trial')} without digests: an older labctl ran "
-                "them, and nobody knows whether their files were changed."
+                "them, so changes of their files can't be detected."
             )
         for text in found.notes:
             click.echo(printable(text))

@@ -33,7 +33,7 @@ def verify_advice(
     quiet: bool,
     as_json: bool,
 ) -> bool:
-    """Measure what is advised first, and print it beside the advice; whether it holds.
+    """Measure what is advised first, print it beside the advice, and return whether it holds.
 
     Raises UsageError when nothing is advised, or the run's study isn't what it was; whatever a
     sweep raises.

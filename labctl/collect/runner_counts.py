@@ -81,7 +81,7 @@ def _steal(counted: RunnerCounts, kind: str, accelerator: str) -> Reading:
     if kind == "native":
         return Unavailable(metric="steal", reason="natively there is no guest to steal from.")
     if accelerator == "tcg":
-        reason = "emulated: QEMU without KVM tells its guest no steal time, which then counts 0."
+        reason = "emulated: QEMU without KVM gives its guest no steal time, which then counts 0."
         return Unavailable(metric="steal", reason=reason)
     before = cpu_ticks(counted.stat_before, "cpu", counted.where)
     after = cpu_ticks(counted.stat_after, "cpu", counted.where)

@@ -83,7 +83,7 @@ class GuestAgent:
         self._ask = ask
 
     def wait(self, deadline: Deadline) -> None:
-        """Return once it answers; raises HostError with the remedy when it never does."""
+        """Wait until it answers. Raises HostError with the remedy when it never does."""
         while True:
             try:
                 self._ask("guest-ping")

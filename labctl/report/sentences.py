@@ -235,6 +235,6 @@ def _spread(deviation: float | None, judged: Comparison | None) -> str:
     """Return a standard deviation of effects as a size; one of logarithms as the factor that it
     is."""
     if deviation is None or not math.isfinite(deviation) or judged is None:
-        return "can't be told"
+        return "unknown"
     ratio = judged.kind is EffectKind.RATIO
     return size_text(math.expm1(deviation) if ratio else deviation, judged.kind, judged.unit)

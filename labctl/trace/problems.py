@@ -16,7 +16,7 @@ SIZE_LIMIT = "size limit"
 
 
 def note_problem(raw: TrialFolder, collector: str, sentence: str) -> None:
-    """Put it beside what the trial's other collectors said."""
+    """Store a collector's sentence on its problem beside those of the trial's others."""
     known = _all(raw) if raw.has(files.PROBLEMS) else {}
     raw.write_raw_json(files.PROBLEMS, {**known, collector: sentence})
 

@@ -46,7 +46,7 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
         for spot in scope(rule, run, design, cells)
     ]
     if run.plan.is_lost:
-        unplanned = "no plan tells the run's arms, so nothing tells its control"
+        unplanned = "the run has no plan, so its arms and its control are unknown"
         asked = [replace(test, values=None, why=test.why or unplanned) for test in asked]
     decidable = max(1, sum(test.values is not None for test in asked))
     by_rule: dict[int, list[Finding]] = {}

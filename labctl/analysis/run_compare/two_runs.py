@@ -121,7 +121,7 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     """
     ours, theirs = _Side.of(a), _Side.of(b)
     left_out = [
-        f"{run.name} has no plan: nothing tells its arms." for run in (a, b) if run.plan.is_lost
+        f"{run.name} has no plan: its arms are unknown." for run in (a, b) if run.plan.is_lost
     ]
     spots = [] if left_out else _spots(ours, theirs, left_out)
     measured = [spot for spot in spots if ours.has(spot) and theirs.has(spot)]

@@ -179,7 +179,7 @@ def _exit_readings(breakdown: Breakdown, total: Total | None, kernel: str) -> It
     if total is None:
         yield Unavailable(
             metric="exits_agreement",
-            reason="KVM of this host tells QEMU no total to check the reasons against.",
+            reason="This host's KVM gives QEMU no total to check the reasons against.",
         )
     elif problem := _disagreement(counted, total, breakdown):
         if counted < total.exits or not breakdown.is_vmx or not misses_fast_paths(kernel):
@@ -200,7 +200,7 @@ def _why_none(total: Total | None) -> str:
         return "not one VM exit was seen."
     return (
         f"KVM counted {total.exits} VM exits, but its tracepoint kvm:kvm_exit never fired: this "
-        "KVM runs guests in software, and tells no reasons."
+        "KVM runs guests in software, and reports no reasons."
     )
 
 

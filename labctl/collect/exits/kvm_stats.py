@@ -62,7 +62,7 @@ def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
     )
     if not _vcpus(before) or before.keys() != after.keys():
         yield from _unavailable(
-            "KVM of this host tells QEMU no statistics (Linux before 5.14), or its vCPUs changed."
+            "This host's KVM gives QEMU no statistics (Linux before 5.14), or its vCPUs changed."
         )
         return
     changes = {

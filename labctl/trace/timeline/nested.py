@@ -213,7 +213,7 @@ def _vcpu_lanes(
 
 
 def _helper_lanes(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> Lane | None:
-    """Return QEMU's other threads. Returns its main loop's lane, where that runs the guest's
+    """Draw the lanes of QEMU's other threads. Return the main loop's, where that runs the guest's
     timers.
 
     Under emulation it does (QEMU_CLOCK_VIRTUAL, in main_loop_wait() of util/main-loop.c); KVM's

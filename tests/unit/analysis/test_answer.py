@@ -59,7 +59,7 @@ def test_where_nothing_differs_baseline_stays() -> None:
 def test_what_is_too_noisy_says_what_it_would_take() -> None:
     answer = judge(synthetic_run(noise=0.2, effects={}, seed=1, accelerator="kvm")).answer
     assert answer.startswith("Nothing can be recommended:")
-    assert "could have been seen" in answer
+    assert "minimum detectable effect: " in answer
     assert "5 % would take" in answer
 
 

@@ -101,7 +101,7 @@ def test_judged_by_its_mean_it_finds_the_known_loss_that_its_p95_never_saw(
     assert "the minimum detectable effect there is 44 %" in seen.sentence
     for judgement, metric in ((by_p95, "latency_p95"), (by_mean, OPEN_MEAN)):
         assert of(judgement, "pinned+fifo", metric).verdict is Verdict.IMPROVES
-    # What could have been seen of 'pinned': an effect of x4.2 by the one, of x1.7 by the other.
+    # The minimum detectable effect of 'pinned' is x4.2 by the one, x1.7 by the other.
     p95 = of(by_p95, "pinned", "latency_p95").smallest_visible
     mean = of(by_mean, "pinned", OPEN_MEAN).smallest_visible
     assert p95 == pytest.approx(3.16, abs=0.01)

@@ -59,7 +59,7 @@ def test_pinned_arms_beside_neighbours_that_roamed_are_named() -> None:
     run = _run({"native+pinned": PINNED, "pinned": PINNED}, HOGS, OTHERS)
     (said,) = unseen_disturbance(run)
     assert _arms(run) == {"native+pinned", "pinned"}
-    assert "Nobody knows how much others disturbed 40 valid trials of" in said
+    assert "How much others disturbed 40 valid trials of" in said
     assert said in judge(run).warnings
 
 

@@ -185,7 +185,7 @@ def test_a_workload_that_ran_otherwise_is_left_out() -> None:
 def test_a_run_without_a_plan_is_named_and_not_blamed_for_each_arm(first: bool) -> None:
     whole, bare = synthetic_run(), replace(synthetic_run(), name="bare", plan=PlanRecord())
     found = compare_runs(bare, whole) if first else compare_runs(whole, bare)
-    assert found.left_out == ("bare has no plan: nothing tells its arms.",)
+    assert found.left_out == ("bare has no plan: its arms are unknown.",)
     assert found.levels == ()
 
 
