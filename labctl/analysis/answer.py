@@ -154,9 +154,7 @@ def _unclear(c: Comparison) -> str:
     """Return what an inconclusive comparison could have shown, and what it would take."""
     facts = []
     if c.smallest_visible is not None:
-        facts.append(
-            f"minimum detectable effect: {size_text(c.smallest_visible, c.kind, c.unit)}"
-        )
+        facts.append(f"minimum detectable effect: {size_text(c.smallest_visible, c.kind, c.unit)}")
     if c.blocks_needed is not None:
         facts.append(f"{_margin(c)} would take {c.blocks_needed} blocks")
     place = str(scenario_of(c))
