@@ -15,15 +15,17 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Hold the values that a knob takes. `text`: in words, for errors."""
+    """Hold the values that a knob takes. `text`: in words, for errors. `example`: one of them, ""
+    where none is asked for."""
 
     text: str
     accepts: Callable[[str], bool]
+    example: str = ""
 
 
 def one_of(*words: str) -> Values:
     listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-    return Values(listed, lambda value: value in words)
+    return Values(listed, lambda value: value in words, words[0])
 
 
 def number(low: int, high: int, *words: str) -> Values:
@@ -32,13 +34,14 @@ def number(low: int, high: int, *words: str) -> Values:
     return Values(
         f"{said}a number from {low} to {high}",
         lambda value: value in words or _is_between(value, low, high),
+        str(max(low, 0)),
     )
 
 
-def named(pattern: str, text: str) -> Values:
+def named(pattern: str, text: str, example: str = "") -> Values:
     """Return a name, all of which the pattern describes."""
     name = re.compile(pattern, re.ASCII)
-    return Values(text, lambda value: name.fullmatch(value) is not None)
+    return Values(text, lambda value: name.fullmatch(value) is not None, example)
 
 
 KNOB_VALUES: Mapping[str, Values] = {
@@ -48,6 +51,7 @@ KNOB_VALUES: Mapping[str, Values] = {
     "tuned": named(
         r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}( [A-Za-z0-9][A-Za-z0-9_.-]{0,99}){0,9}",
         "the name of a profile ('tuned-adm list')",
+        "virtual-host",
     ),
     "governor": one_of(
         *("performance", "powersave", "schedutil", "ondemand", "conservative", "userspace")

@@ -123,15 +123,10 @@ def _state(knob: Knob, place: KnobPlace) -> KnobState:
     problem = None
     try:
         # Whether it could be turned, asked for a value that changes nothing.
-        knob.changes(tried if tried and knob.values.accepts(tried) else _any(knob), place)
+        is_one = tried is not None and knob.values.accepts(tried)
+        knob.changes(tried if tried and is_one else knob.values.example, place)
     except Impossible as reason:
         problem = str(reason)
     return KnobState(
         name=knob.name, what=knob.what, values=knob.values.text, now=now, problem=problem
     )
-
-
-def _any(knob: Knob) -> str:
-    """Return a value that the knob takes, of a host that has it set to none of them."""
-    values = ("0", "on", "performance", "all", "never", "virtual-host")
-    return next(value for value in values if knob.values.accepts(value))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError, UsageError
+from labctl.base.knob_values import KNOB_VALUES, number
 from labctl.host.settings import knobs
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.knob import KnobPlace
@@ -211,6 +212,11 @@ def test_every_knob_says_what_it_is_now_and_what_it_takes(place: KnobPlace) -> N
         "hugepages-1G",
         "cpu-dma-latency",
     ]
+
+
+def test_the_example_of_every_knob_s_values_is_one_that_it_takes() -> None:
+    assert [name for name, of in KNOB_VALUES.items() if not of.accepts(of.example)] == []
+    assert number(1, 100).accepts(number(1, 100).example)
 
 
 def test_a_host_without_any_of_it_is_no_fault(tmp_path: Path) -> None:
