@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, Diagnostic, Judgement, Level, Role, RunCheck
@@ -60,17 +60,6 @@ def only_label(metric: str, base: str, name: str) -> str | None:
     if base_name(metric) != base or len(labels) != 1:
         return None
     return labels.get(name)
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    """Return `value` if it is a mapping, else an empty one: a run record may be old, cut or
-    edited.
-    """
-    return value if isinstance(value, Mapping) else {}
-
-
-def sequence(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
 
 
 class View:

@@ -176,7 +176,7 @@ def _reboot_steps(name: str, words: Sequence[str]) -> list[Step]:
     from labctl.rollout.host_settings import Cpus, host_steps
 
     no_cpus = Cpus(online=frozenset(), vcpus=frozenset())  # of no meaning to words alone
-    return list(host_steps(name.replace(" ", "+"), {}, {"command_line": words}, no_cpus))
+    return list(host_steps(name.replace(" ", "+"), {}, words, no_cpus))
 
 
 def _show_step(step: Step) -> None:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from labctl.analysis.view import mapping, sequence
 from labctl.base.errors import UsageError
 from labctl.base.knob_values import (
     DISK,
@@ -74,11 +73,14 @@ def _wrong_settings(settings: RecordedTuning) -> Iterator[tuple[str, Any, Values
         elif value is not None and name in KNOB_VALUES:
             yield from wrong(f"'host.{name}'", [value], KNOB_VALUES[name])
     line = "'requires.command_line'"
-    yield from wrong(line, sequence(settings.requires.get("command_line")), KERNEL_WORD)
-    for name, takes in (("tuned", KNOB_VALUES["tuned"]), ("elevator", ELEVATOR)):
-        if guest.get(name):
-            yield from wrong(f"'guest.{name}'", [guest[name]], takes)
-    for path, value in mapping(guest.get("sysfs")).items():
+    yield from wrong(line, settings.requires.command_line, KERNEL_WORD)
+    for name, value, takes in (
+        ("tuned", guest.tuned, KNOB_VALUES["tuned"]),
+        ("elevator", guest.elevator, ELEVATOR),
+    ):
+        if value:
+            yield from wrong(f"'guest.{name}'", [value], takes)
+    for path, value in guest.sysfs.items():
         yield from wrong("a path of 'guest.sysfs'", [path], SYSFS_PATH)
         yield from wrong(f"'guest.sysfs' {path}", [value], SYSFS_VALUE)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jinja2.exceptions import TemplateNotFound
 
-from labctl.analysis.view import mapping, sequence
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.kernel_line import in_full
 from labctl.base.templates import lab_template_environment
 from labctl.rollout.steps import Command, Done, InForce, Machine, Step, TextFile
+from labctl.store.records.run_record import RecordedGuest
 
 _PREFIX = "90-labctl-"
 """Prefix that sorts after a distribution's files, which mostly have lower numbers."""
@@ -64,15 +63,15 @@ class Cpus:
 
 
 def host_steps(
-    tuning: str, host: Mapping[str, str], requires: Mapping[str, Any], cpus: Cpus
+    tuning: str, host: Mapping[str, str], command_line: Sequence[str], cpus: Cpus
 ) -> Iterator[Step]:
-    """Yield what a tuning needs of the host: knobs to their values, words of its command line.
+    """Yield what a tuning needs of the host: knobs to their values, words of its kernel's
+    `command_line`.
 
     Knobs that `not_lasting` names are left out.
     """
     host = {name: value for name, value in host.items() if name not in not_lasting(host, cpus)}
-    asked = [str(word) for word in sequence(requires.get("command_line"))]
-    words = in_full(asked, cpus.vcpus) if cpus.vcpus else asked
+    words = in_full(command_line, cpus.vcpus) if cpus.vcpus else list(command_line)
     words += [f"{name}={host[name]}" for name in BOOT if name in host]
     words = list(dict.fromkeys(words))
     if "irq-affinity" in host:
@@ -120,31 +119,30 @@ def not_lasting(host: Mapping[str, str], cpus: Cpus) -> list[str]:
     return [name for name in host if name in unknown]
 
 
-def guest_steps(tuning: str, guest: Mapping[str, Any], words: Sequence[str]) -> Iterator[Step]:
+def guest_steps(tuning: str, guest: RecordedGuest, words: Sequence[str]) -> Iterator[Step]:
     """Yield what a tuning sets inside the guest; `words` are those of its kernel's command line."""
     if words:
         yield _command_line(tuning, words, Machine.GUEST)
-    if guest.get("tuned"):
-        yield _tuned(str(guest["tuned"]), Machine.GUEST)
-    if guest.get("elevator"):
+    if guest.tuned:
+        yield _tuned(guest.tuned, Machine.GUEST)
+    if guest.elevator:
         yield Step(
-            title=f"Schedule its disks' requests by '{guest['elevator']}'",
+            title=f"Schedule its disks' requests by '{guest.elevator}'",
             machine=Machine.GUEST,
             in_force=InForce.AT_ONCE,
             file=TextFile(
                 f"/etc/udev/rules.d/{_PREFIX}{tuning}.rules",
                 _HEAD.format(tuning=tuning)
                 + 'ACTION=="add|change", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", '
-                + f'ATTR{{queue/scheduler}}="{guest["elevator"]}"\n',
+                + f'ATTR{{queue/scheduler}}="{guest.elevator}"\n',
             ),
             commands=(
                 Command(argv=("udevadm", "control", "--reload")),
                 Command(argv=("udevadm", "trigger", "--subsystem-match=block")),
             ),
         )
-    files = {str(path): str(value) for path, value in mapping(guest.get("sysfs")).items()}
-    if files:
-        yield _written_at_boot(tuning, files, Machine.GUEST)
+    if guest.sysfs:
+        yield _written_at_boot(tuning, guest.sysfs, Machine.GUEST)
 
 
 def _command_line(tuning: str, words: Sequence[str], machine: Machine) -> Step:

@@ -59,7 +59,7 @@ def rollout_steps(view: View, tuning: str, folder: Path) -> RolloutSteps:
     check_settings(view.run.name, tuning, settings)
     host = _added(settings.host, former.host)
     cpus = _cpus(view, settings)
-    steps = list(host_steps(tuning, host, settings.requires, cpus))
+    steps = list(host_steps(tuning, host, settings.requires.command_line, cpus))
     notes = list(_not_recorded(before, after, is_recorded=tuning in recorded))
     notes += [
         f"How to make '{name}: {host[name]}' of the host last is not known here; 'labctl host tune "

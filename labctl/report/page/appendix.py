@@ -16,7 +16,6 @@ from labctl.analysis.collecting import costs_said, level_of
 from labctl.analysis.model import MissingMetric
 from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.spares import spares_that_ran
-from labctl.analysis.view import mapping
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.wording import counted, without_logs
@@ -209,11 +208,6 @@ def facts(run: LoadedRun) -> list[Fact]:
     guest = dict(_flat(run.run.guest))
     keys = list(dict.fromkeys([*host, *guest]))[:_MOST_FACTS]
     return [Fact(key, host.get(key, ""), guest.get(key, "")) for key in keys]
-
-
-def flat(value: Any) -> list[tuple[str, str]]:
-    """Return nested data as (dotted key, text) pairs."""
-    return list(_flat(mapping(value)))[:_MOST_FACTS]
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -17,18 +17,33 @@ class PinChoice(Record):
     iothreads: Any = None
 
 
+class RecordedNeeds(Record):
+    """Hold what a tuning needs of its host; what no advice is made of stands in the keys beside."""
+
+    command_line: tuple[Text, ...] = ()
+    """Words of the host kernel's command line."""
+
+
+class RecordedGuest(Record):
+    """Hold what a tuning sets up inside the guest. `sysfs`: path to value."""
+
+    tuned: Text | None = None
+    elevator: Text | None = None
+    sysfs: dict[str, Text] = {}
+
+
 class RecordedTuning(Record):
     """Hold a tuning as it was resolved; what it asks of libvirt's XML stands in the keys beside."""
 
     kind: Text | None = None
     risks: tuple[Text, ...] = ()
-    requires: dict[str, Any] = {}
+    requires: RecordedNeeds = RecordedNeeds()
     pin: PinChoice = PinChoice()
     iothreads: Any = None
     disk: dict[str, Any] = {}
     host: dict[str, Any] = {}
     """Setting of each knob on the host while the tuning is in force."""
-    guest: dict[str, Any] = {}
+    guest: RecordedGuest = RecordedGuest()
 
 
 class PinCore(Record):

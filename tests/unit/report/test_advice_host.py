@@ -13,6 +13,7 @@ from labctl.base.cpus import format_cpus
 from labctl.rollout.ansible import tasks
 from labctl.rollout.host_settings import KNOBS, Cpus, guest_steps, host_steps, not_lasting
 from labctl.rollout.steps import InForce, Machine, Step
+from labctl.store.records.run_record import RecordedGuest
 
 CPUS = Cpus(online=frozenset(range(40)), vcpus=frozenset({1, 2, 35}))
 HOST = {
@@ -26,11 +27,11 @@ HOST = {
     "workqueues": "housekeeping",
     "tuned": "labctl-virtual-host",
 }
-GUEST = {"tuned": "virtual-guest", "elevator": "none", "sysfs": {"/sys/a": "b"}}
+GUEST = RecordedGuest(tuned="virtual-guest", elevator="none", sysfs={"/sys/a": "b"})
 
 
 def host(**knobs: str) -> list[Step]:
-    return list(host_steps("t", {name.replace("_", "-"): v for name, v in knobs.items()}, {}, CPUS))
+    return list(host_steps("t", {name.replace("_", "-"): v for name, v in knobs.items()}, (), CPUS))
 
 
 def text(step: Step) -> str:
@@ -58,8 +59,8 @@ def test_files_of_sys_are_written_now_and_at_each_boot() -> None:
 
 
 def test_words_of_the_kernels_command_line_take_a_reboot() -> None:
-    requires = {"command_line": ["mitigations=off", "isolcpus=1-2"]}
-    [step] = host_steps("t", {"mitigations": "off"}, requires, CPUS)
+    words = ["mitigations=off", "isolcpus=1-2"]
+    [step] = host_steps("t", {"mitigations": "off"}, words, CPUS)
     assert text(step).endswith(
         'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT mitigations=off isolcpus=1-2"\n'
     ), "each word once"
@@ -68,7 +69,7 @@ def test_words_of_the_kernels_command_line_take_a_reboot() -> None:
 
 
 def test_words_that_want_cpus_get_those_of_the_vcpus() -> None:
-    [step] = host_steps("t", {}, {"command_line": ["isolcpus", "nohz_full"]}, CPUS)
+    [step] = host_steps("t", {}, ["isolcpus", "nohz_full"], CPUS)
     vcpus = format_cpus(CPUS.vcpus)
     line = f"isolcpus=managed_irq,domain,{vcpus} nohz_full={vcpus} rcu_nocbs={vcpus}"
     assert text(step).endswith(f'$GRUB_CMDLINE_LINUX_DEFAULT {line}"\n')
@@ -116,7 +117,7 @@ def test_halt_polling_is_set_now_and_when_the_module_is_loaded() -> None:
 def test_what_nobody_knows_to_make_last_is_named_not_guessed() -> None:
     knobs = {"frobnicate": "1", "c-states": "deep", "swappiness": "10"}
     assert not_lasting(knobs, CPUS) == ["frobnicate", "c-states"]
-    [step] = host_steps("t", knobs, {}, CPUS)
+    [step] = host_steps("t", knobs, (), CPUS)
     assert "swappiness" in text(step)
     unknown = Cpus(online=frozenset(), vcpus=frozenset())
     assert not_lasting({"irq-affinity": "housekeeping"}, unknown) == ["irq-affinity"]
@@ -144,7 +145,8 @@ def loaded(steps: list[Step]) -> Any:
 
 
 @pytest.mark.parametrize(
-    "steps", [list(host_steps("t", HOST, {}, CPUS)), list(guest_steps("t", GUEST, ["idle=poll"]))]
+    "steps",
+    [list(host_steps("t", HOST, (), CPUS)), list(guest_steps("t", GUEST, ["idle=poll"]))],
 )
 def test_ansibles_tasks_say_the_same_with_modules_that_ansible_brings(steps: list[Step]) -> None:
     block = loaded(steps)
@@ -162,7 +164,7 @@ def test_ansibles_tasks_say_the_same_with_modules_that_ansible_brings(steps: lis
 
 
 def test_all_commands_are_shell() -> None:
-    steps = [*host_steps("t", HOST, {}, CPUS), *guest_steps("t", GUEST, ["idle=poll"])]
+    steps = [*host_steps("t", HOST, (), CPUS), *guest_steps("t", GUEST, ["idle=poll"])]
     lines = "\n".join(line for step in steps for line in shell(step))
     subprocess.run(["sh", "-n"], input=lines, text=True, check=True)
 

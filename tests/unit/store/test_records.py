@@ -148,3 +148,19 @@ def test_what_another_labctl_wrote_stays_where_a_record_is_changed(tmp_path: Pat
     log.write()
     written = json.loads((tmp_path / "run.json").read_text())
     assert written == {"schema": 1, "status": "done", "later": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"trials": {"planned": 1, "done": "x", "invalid": 0}}, "'trials.done' is 'x' where"),
+        ({"extended": [{"at": 5, "command": "x"}]}, "'extended[0].at' is 5 where a text"),
+        ({"verifies": "r1"}, "'verifies' is 'r1' where an object"),
+        ({"tunings": {"x": {"guest": {"sysfs": {"/sys/a": 5}}}}}, "'tunings.x.guest.sysfs./sys/a'"),
+        ({"tunings": {"x": {"requires": {"command_line": "x"}}}}, "'tunings.x.requires.command"),
+    ],
+)
+def test_what_a_run_says_amiss_is_left_out_and_named(data: dict[str, Any], said: str) -> None:
+    record, unfit = as_far_as_whole(RunRecord, data)
+    assert record is not None
+    assert unfit[0].startswith(said)
