@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from labctl.base.errors import UsageError
 from labctl.cli.common import console, print_json, results_option, runs_folder
 
 _KEPT, _BROKEN, _OPEN = 0, 1, 2
@@ -49,16 +48,13 @@ def command(
     from labctl.analysis.gate.policy import load_policy
     from labctl.analysis.gate.rules import gate
     from labctl.report.terminal.gate import gate_json, gate_junit, gate_markdown, gate_table
-    from labctl.store.jsonfile import write_output
+    from labctl.store.jsonfile import check_folder, write_output
     from labctl.store.run_folder import RunFolder
 
     if as_json and markdown:
         raise click.UsageError("--json or --markdown, not both")
-    if junit_file is not None and not junit_file.absolute().parent.is_dir():
-        raise UsageError(
-            f"cannot write {junit_file}: there is no folder {junit_file.parent}",
-            hint="Make the folder first, or give another file.",
-        )
+    if junit_file is not None:
+        check_folder(junit_file)
     policy = load_policy(policy_file)
     folder = runs_folder(results)
     run = RunFolder.find(folder, run_name).load()

@@ -43,8 +43,8 @@ def command(
     from dataclasses import replace
 
     from labctl.analysis.run_compare.history import Choice, history
-    from labctl.report.page.files import check_folder
     from labctl.report.terminal.history import history_json, history_table, nothing
+    from labctl.store.jsonfile import check_folder
 
     if html_file is not None:
         check_folder(html_file)

@@ -59,9 +59,9 @@ def command(
         )
 
     from labctl.analysis.judge import judge
-    from labctl.report.page.files import PAGE, check_folder, write_page
+    from labctl.report.page.report_page import PAGE, write_page
     from labctl.report.terminal.tables import print_report
-    from labctl.store.jsonfile import output_file
+    from labctl.store.jsonfile import check_folder, output_file
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)
@@ -88,7 +88,7 @@ def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
     """Write a run's page into its folder, then print its table or JSON; returns what it says."""
     from labctl.analysis.judge import judge
     from labctl.report.export.json_report import report_pieces
-    from labctl.report.page.files import write_page
+    from labctl.report.page.report_page import write_page
     from labctl.report.terminal.tables import print_report
 
     run = folder.load()

@@ -54,7 +54,10 @@ def command(
     from labctl.base.events import silent
     from labctl.cli.progress import ProgressView
     from labctl.run.commands.selftest import selftest
+    from labctl.store.jsonfile import check_folder
 
+    if out is not None:
+        check_folder(out)
     places = state_paths(context)
     if quiet:
         result = selftest(places, out, silent, accel=accel, only=tunings)

@@ -58,8 +58,8 @@ def command(
         _list(folder, where, as_json=as_json)
         return
 
-    from labctl.report.page.files import check_folder
     from labctl.report.timeline.traced import find
+    from labctl.store.jsonfile import check_folder
 
     trial = find(folder, trial_name)
     for target in filter(None, (output, perfetto, trace_dat)):

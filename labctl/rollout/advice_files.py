@@ -20,7 +20,7 @@ from labctl.rollout.steps import (
     backup_path,
     quoted,
 )
-from labctl.store.jsonfile import refuse_foreign_link, write_bytes, write_output
+from labctl.store.jsonfile import check_folder, refuse_foreign_link, write_bytes, write_output
 
 UNNAMED = "NAME"
 """Placeholder for a domain without a name."""
@@ -107,7 +107,7 @@ def card_text(advice: Advice, names: Names) -> str:
 
 def write_card(target: Path, advice: Advice, names: Names) -> None:
     text = card_text(advice, names)
-    _check_folder(target.absolute().parent)
+    check_folder(target)
     write_output(target, text.encode())
 
 
@@ -146,13 +146,6 @@ def _written(folder: Path, advice: Advice, advised: Advised, names: Names) -> li
             write_bytes(own / name, text.encode(), mode=mode, below=folder)
             written.append(own / name)
     return written
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise UsageError(
-            f"there is no folder {folder}", hint="Make it first, or give another file."
-        )
 
 
 def _rendered(template: str, **values: object) -> str:

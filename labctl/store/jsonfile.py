@@ -78,6 +78,16 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
         raise HostError(f"cannot write {path}: {error.strerror}") from error
 
 
+def check_folder(target: Path) -> None:
+    """Raise UsageError when there is no folder to write a file to: before minutes of work whose
+    result could not be written."""
+    if not target.absolute().parent.is_dir():
+        raise UsageError(
+            f"cannot write {target}: there is no folder {target.parent}",
+            hint="Make the folder first, or give another file.",
+        )
+
+
 def refuse_foreign_link(path: Path) -> None:
     """Raise UsageError for a link of another user, which may lead anywhere."""
     with suppress(OSError):  # what keeps it from being written, is said then

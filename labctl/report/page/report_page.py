@@ -17,7 +17,11 @@ from labctl.report.page.pinmap import pin_maps
 from labctl.report.page.scenario_page import Section, ShownChange, change, room_for, section
 from labctl.report.published_parts import published_part
 from labctl.report.templating import template
+from labctl.store.jsonfile import check_folder, write_bytes, write_output
 from labctl.store.run_folder import LoadedRun
+
+PAGE = "report.html"
+"""Name of a run's own page in its folder."""
 
 # All that the template may ask for: a key that an old or broken run lacks is None there.
 
@@ -96,6 +100,22 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         pins=pin_maps(run.run),
         notes=run.run.notes,
     )
+
+
+def write_page(
+    run: LoadedRun, judgement: Judgement, folder: Path, target: Path | None = None
+) -> Path:
+    """Write the page to `target`, by default into the run's folder; returns where it lies.
+
+    Raises UsageError when there is no folder to write it to.
+    """
+    if target is None:
+        target = folder / PAGE
+        write_bytes(target, page(run, judgement, folder).encode(), below=folder)
+    else:
+        check_folder(target)
+        write_output(target, page(run, judgement, folder).encode())
+    return target
 
 
 def _lead(answer: str) -> tuple[str, str]:

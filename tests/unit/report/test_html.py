@@ -15,9 +15,8 @@ from labctl.analysis.verdict_table import VERDICTS, Verdict
 from labctl.analysis.view import View
 from labctl.analysis.words import interval_text
 from labctl.report.page.dots import invalid_attempts
-from labctl.report.page.files import write_page
 from labctl.report.page.pictures import PICTURES, Sight
-from labctl.report.page.report_page import page
+from labctl.report.page.report_page import page, write_page
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
