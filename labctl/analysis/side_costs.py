@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labctl.analysis.cells import Scenario
-from labctl.analysis.view import Column, View, primary_column
+from labctl.analysis.view import MetricColumn, View, primary_column
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import change
 from labctl.store.samples import base_name, labels_of
@@ -30,9 +30,9 @@ def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
     """
     prices = []
     primary = view.primary(place.workload)
-    parties = [Column("neighbour", ("neighbour_ops_per_s",))]
+    parties = [MetricColumn("neighbour", ("neighbour_ops_per_s",))]
     if primary is not None:
-        parties.insert(0, Column("guest", primary_column(primary).names))
+        parties.insert(0, MetricColumn("guest", primary_column(primary).names))
     for party in parties:
         found = view.comparison(tuning, view.baseline, place, party)
         if found is not None:
@@ -40,7 +40,7 @@ def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
     host = _host_cpu(view, tuning, place), _host_cpu(view, view.baseline, place)
     if host[0] and host[1]:
         prices.append(Price("host CPU", change(host[0] / host[1])))
-    per_cpu = Column("", ("ops_per_cpu_s",))
+    per_cpu = MetricColumn("", ("ops_per_cpu_s",))
     found = view.comparison(tuning, view.baseline, place, per_cpu)
     if found is not None:
         prices.append(Price("work per host CPU-second", effect_text(found), interval_text(found)))

@@ -27,7 +27,7 @@ class Verdict(StrEnum):
     DEMONSTRATION = "demonstration, no verdict"
 
     @property
-    def row(self) -> Row:
+    def row(self) -> VerdictRow:
         return VERDICTS[self]
 
     @property
@@ -59,7 +59,7 @@ class Tone(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class VerdictRow:
     """Describe a verdict. `symbol` distinguishes verdicts without colour, which is `tone` on a page
     and `style` in a terminal. `shown`: the words in tables, where they are not the verdict's own.
     `means`: its entry in the glossary.
@@ -87,8 +87,8 @@ class Row:
     """True if control and known loss bear on it."""
 
 
-VERDICTS: Mapping[Verdict, Row] = {
-    Verdict.IMPROVES: Row(
+VERDICTS: Mapping[Verdict, VerdictRow] = {
+    Verdict.IMPROVES: VerdictRow(
         symbol="▲",
         means="A verdict: the interval excludes no change, and the estimate is better by at least "
         "the margin.",
@@ -97,7 +97,7 @@ VERDICTS: Mapping[Verdict, Row] = {
         style="bold green",
         is_final=True,
     ),
-    Verdict.REGRESSES: Row(
+    Verdict.REGRESSES: VerdictRow(
         symbol="▼",
         means="A verdict: the interval excludes no change, and the estimate is worse by at least "
         "the margin.",
@@ -107,7 +107,7 @@ VERDICTS: Mapping[Verdict, Row] = {
         forbids=True,
         is_final=True,
     ),
-    Verdict.EQUIVALENT: Row(
+    Verdict.EQUIVALENT: VerdictRow(
         symbol="=",
         means="A verdict: the whole interval lies within the margin, and the run has shown that it "
         "can see a loss of about that size.",
@@ -116,7 +116,7 @@ VERDICTS: Mapping[Verdict, Row] = {
         advice="equals baseline within the threshold",
         is_final=True,
     ),
-    Verdict.SMALL: Row(
+    Verdict.SMALL: VerdictRow(
         symbol="~",
         means="A verdict: the interval excludes no change, and all of it lies within the margin.",
         says=Says.NO_EFFECT,
@@ -124,7 +124,7 @@ VERDICTS: Mapping[Verdict, Row] = {
         advice="changes less than matters",
         is_final=True,
     ),
-    Verdict.SUSPENDED: Row(
+    Verdict.SUSPENDED: VerdictRow(
         symbol="!",
         means="No verdict, since this run did not show that the baseline equals itself there: the "
         "control failed, is missing or leaves too much open.",
@@ -135,7 +135,7 @@ VERDICTS: Mapping[Verdict, Row] = {
         "much open",
         advice="no verdict: this run did not show that baseline equals itself",
     ),
-    Verdict.DEMONSTRATION: Row(
+    Verdict.DEMONSTRATION: VerdictRow(
         symbol="–",
         means="The run has fewer than ten blocks. It shows estimates and claims nothing.",
         says=Says.NOTHING,
@@ -146,7 +146,7 @@ VERDICTS: Mapping[Verdict, Row] = {
         unshown=f"it has fewer than {FEWEST_BLOCKS} blocks",
         rests_on_checks=False,
     ),
-    Verdict.INCONCLUSIVE: Row(
+    Verdict.INCONCLUSIVE: VerdictRow(
         symbol="?",
         means="A verdict: the interval allows both a change that matters and none. The report says "
         "which effect would have been seen, and how many blocks it would take.",
@@ -154,7 +154,7 @@ VERDICTS: Mapping[Verdict, Row] = {
         tone=Tone.UNSURE,
         advice="no clear answer: noise hides whatever it does",
     ),
-    Verdict.DIFFERENT_DURABILITY: Row(
+    Verdict.DIFFERENT_DURABILITY: VerdictRow(
         symbol="≠",
         means="No verdict, since a completed write to the tuning's disk is more or less durable "
         "than with the baseline's.",
@@ -168,7 +168,7 @@ VERDICTS: Mapping[Verdict, Row] = {
         is_final=True,
         rests_on_checks=False,
     ),
-    Verdict.BEFORE_LOOK: Row(
+    Verdict.BEFORE_LOOK: VerdictRow(
         symbol="…",
         means="No verdict yet, since the plan declares looks and none of them is reached.",
         says=Says.NOTHING,

@@ -36,7 +36,7 @@ _MOST_OTHERS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class MetricColumn:
     """Describe one metric of a table; `names`: the series that it shows, the preferred one
     first.
     """
@@ -153,7 +153,7 @@ class View:
             return "latency"
         return "open-loop latency" if prefix == OPEN else "closed-loop latency"
 
-    def columns(self, workload: str) -> list[Column]:
+    def columns(self, workload: str) -> list[MetricColumn]:
         """Return the primary metric first, then IPC, p95 latency (open-loop as well, where that is
         known) and VM exits, each once, then what only some workloads have."""
         primary = self.primary(workload)
@@ -171,18 +171,18 @@ class View:
             level.workload == workload and level.metric == _STALL_TIME != primary
             for level in self.judgement.levels
         ):
-            columns.append(Column(metric_title(_STALL_TIME), (_STALL_TIME,)))
+            columns.append(MetricColumn(metric_title(_STALL_TIME), (_STALL_TIME,)))
         return columns
 
-    def _others_measured(self, workload: str, primary: str | None) -> list[Column]:
+    def _others_measured(self, workload: str, primary: str | None) -> list[MetricColumn]:
         """Return the metrics of trials from elsewhere, whose metrics are not ours to choose
         among."""
         levels = (level for level in self.judgement.levels if level.workload == workload)
         names = dict.fromkeys(series_name(level.metric) for level in levels)
         others = [name for name in names if primary is None or name != series_name(primary)]
-        return [Column(metric_title(name), (name,)) for name in others[:_MOST_OTHERS]]
+        return [MetricColumn(metric_title(name), (name,)) for name in others[:_MOST_OTHERS]]
 
-    def _columns_of(self, workload: str, names: tuple[str, ...]) -> list[Column]:
+    def _columns_of(self, workload: str, names: tuple[str, ...]) -> list[MetricColumn]:
         """Return one column, or one per label set where the metric was recorded only by labels."""
         metrics = [level.metric for level in self.judgement.levels if level.workload == workload]
         for missing in self.judgement.unavailable:
@@ -190,15 +190,15 @@ class View:
                 metrics.append(missing.metric)
         there = {series_name(metric) for metric in metrics if base_name(metric) in names}
         if there.isdisjoint(names) and 0 < len(there) <= _MOST_VARIANTS:
-            return [Column(self.title(workload, name), (name,)) for name in sorted(there)]
+            return [MetricColumn(self.title(workload, name), (name,)) for name in sorted(there)]
         # The shortest title: the values have their units.
-        return [Column(self.title(workload, names[-1]), names)]
+        return [MetricColumn(self.title(workload, names[-1]), names)]
 
-    def level(self, tuning: str, place: Scenario, column: Column) -> Level | None:
+    def level(self, tuning: str, place: Scenario, column: MetricColumn) -> Level | None:
         return _first(self._levels, ((tuning, place, name) for name in column.names))
 
     def comparison(
-        self, tuning: str, against: str, place: Scenario, column: Column
+        self, tuning: str, against: str, place: Scenario, column: MetricColumn
     ) -> Comparison | None:
         keys = ((tuning, against, place, name) for name in column.names)
         return _first(self._comparisons, keys)
@@ -265,7 +265,7 @@ class View:
             found.append(self.comparison(arm, self.baseline, place, column))
         return [item for item in found if item is not None]
 
-    def column_titles(self, place: Scenario, columns: list[Column]) -> list[str]:
+    def column_titles(self, place: Scenario, columns: list[MetricColumn]) -> list[str]:
         """Return the titles, with the source where the numbers have one (METHOD 13)."""
         titles = []
         for column in columns:
@@ -279,7 +279,7 @@ class View:
             )
         return titles
 
-    def reason(self, tuning: str, place: Scenario, column: Column) -> str:
+    def reason(self, tuning: str, place: Scenario, column: MetricColumn) -> str:
         """Return why a number that the column would show isn't there."""
         if self.is_native(tuning) and "exits" in column.names:
             return "VM exits: a native run has none by definition"
@@ -293,7 +293,9 @@ class View:
             return f"{column.title}: {missing[0].reason}"
         return f"{column.title}: {_MEASURED}"
 
-    def why_not_compared(self, tuning: str, against: str, place: Scenario, column: Column) -> str:
+    def why_not_compared(
+        self, tuning: str, against: str, place: Scenario, column: MetricColumn
+    ) -> str:
         """Return why a comparison isn't there: either side has no number, or they aren't of one
         kind."""
         for arm in (tuning, against):
@@ -354,8 +356,8 @@ class View:
         return list(dict.fromkeys([place for place in planned if place in there] + found))
 
 
-def primary_column(metric: str) -> Column:
-    return Column(metric_title(metric), (series_name(metric),), primary=True)
+def primary_column(metric: str) -> MetricColumn:
+    return MetricColumn(metric_title(metric), (series_name(metric),), primary=True)
 
 
 def _first(found: Mapping[K, list[V]], keys: Iterable[K]) -> V | None:

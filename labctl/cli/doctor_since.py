@@ -24,7 +24,7 @@ from labctl.store.run_folder import LoadedRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class VerdictStanding:
     """Hold a verdict of the run; `voided_by`: the changes that void it, () if it stands."""
 
     tuning: str
@@ -55,10 +55,10 @@ class Since:
     changes: tuple[FactChange, ...]
     same: tuple[Fact, ...]
     not_recorded: tuple[Fact, ...]
-    verdicts: tuple[Standing, ...]
+    verdicts: tuple[VerdictStanding, ...]
 
     @property
-    def void(self) -> tuple[Standing, ...]:
+    def void(self) -> tuple[VerdictStanding, ...]:
         return tuple(verdict for verdict in self.verdicts if verdict.voided_by)
 
     def to_json(self) -> dict[str, Any]:
@@ -112,11 +112,11 @@ def since(run: LoadedRun, places: StatePaths) -> Since:
     )
 
 
-def _standing(item: Comparison, run: LoadedRun, changes: tuple[FactChange, ...]) -> Standing:
+def _standing(item: Comparison, run: LoadedRun, changes: tuple[FactChange, ...]) -> VerdictStanding:
     assert item.verdict is not None
     tunings = {name: tuning.to_json() for name, tuning in run.run.tunings.items()}
     rests = rests_on(tunings.get(item.tuning), tunings.get(run.plan.baseline or ""))
-    return Standing(
+    return VerdictStanding(
         tuning=item.tuning,
         workload=item.workload,
         condition=item.condition,

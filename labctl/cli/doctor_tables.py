@@ -15,7 +15,7 @@ from labctl.host.doctor.check import Finding, Status
 from labctl.host.doctor.since import difference
 
 if TYPE_CHECKING:
-    from labctl.cli.doctor_since import Since, Standing
+    from labctl.cli.doctor_since import Since, VerdictStanding
     from labctl.run.commands.checkup import Checkup
     from labctl.run.commands.study_checks import TuningState
 
@@ -115,7 +115,7 @@ def _kinds(kinds: frozenset[Rests]) -> str:
     return "everything" if kinds == EVERYTHING else f"tunings of {', '.join(sorted(kinds))}"
 
 
-def _verdict(console: Console, verdict: Standing) -> None:
+def _verdict(console: Console, verdict: VerdictStanding) -> None:
     where = f"{verdict.workload} under {verdict.condition}, {metric_title(verdict.metric)}"
     because = ", ".join(change.fact.name for change in verdict.voided_by)
     text = f"{verdict.verdict} ({where})"

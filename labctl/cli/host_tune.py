@@ -12,7 +12,7 @@ from labctl.cli.common import console, print_json, state_paths
 
 if TYPE_CHECKING:
     from labctl.base.events import Event
-    from labctl.host.settings.journal import Restored, Standing
+    from labctl.host.settings.journal import ChangeStanding, Restored
     from labctl.rollout.steps import Step
     from labctl.run.commands.host_tuning import Tuned
 
@@ -116,7 +116,7 @@ def restore(context: click.Context, force: bool, accept: bool, as_json: bool) ->
 
     Waits until no labctl measures here.
     """
-    from labctl.host.settings.journal import Journal, Outcome
+    from labctl.host.settings.journal import Journal, UndoOutcome
     from labctl.run.commands.host_tuning import restore as carry_out
 
     if force and accept:
@@ -138,7 +138,7 @@ def restore(context: click.Context, force: bool, accept: bool, as_json: bool) ->
             click.echo("nothing to restore")
         for pid in sorted({entry.pid for entry in pending if entry.owner_lives()}):
             click.echo(f"left alone: what labctl {pid} changed, as it still runs")
-    _fail_unless_settled(results, Outcome.FOREIGN)
+    _fail_unless_settled(results, UndoOutcome.FOREIGN)
 
 
 def _fail_unless_settled(results: Sequence[Restored], foreign: str) -> None:
@@ -194,7 +194,7 @@ def _changed(entry: Any) -> dict[str, str | None]:
     return {"name": entry.name, "before": entry.old, "now": entry.new}
 
 
-def _standing(item: Standing) -> dict[str, Any]:
+def _standing(item: ChangeStanding) -> dict[str, Any]:
     return {
         **item.entry.to_json(),
         "present": item.present,
@@ -203,7 +203,7 @@ def _standing(item: Standing) -> dict[str, Any]:
     }
 
 
-def _for(item: Standing) -> str:
+def _for(item: ChangeStanding) -> str:
     """Say for which command it was changed."""
     if item.entry.kept:
         return f"host tune {item.entry.kept}"

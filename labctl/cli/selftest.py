@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from labctl.host.accelerator import Requested
     from labctl.run.commands.selftest import SelfTest
-    from labctl.run.commands.selftest_result import Outcome
+    from labctl.run.commands.selftest_result import SelftestResult
 
 SCHEMA = 1
 
@@ -71,7 +71,7 @@ def command(
     return _exit_code(result.outcome)
 
 
-def _exit_code(outcome: Outcome) -> ExitCode:
+def _exit_code(outcome: SelftestResult) -> ExitCode:
     if outcome.failed:
         return ExitCode.FOUND
     return ExitCode.DONE if outcome.verifies_all else ExitCode.HOST

@@ -68,7 +68,7 @@ class CpuSharing:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Cgroup:
     """Hold a cgroup of ours in each hierarchy that it needs (its folders), for one competitor."""
 
     folders: Mapping[str, Path]
@@ -204,7 +204,7 @@ def controllers_enabled(layout: Layout, journal: Journal) -> Iterator[None]:
 @contextmanager
 def group(
     layout: Layout, journal: Journal, name: str, *, memory_bytes: int | None = None
-) -> Iterator[Group]:
+) -> Iterator[Cgroup]:
     """Make a group "labctl-NAME" at the top of each hierarchy, beside libvirt's /machine.
 
     Its cpu weight is the default, its memory at most `memory_bytes` (no swap on top). It is in
@@ -236,7 +236,7 @@ def group(
         if memory is not None and memory_bytes is not None:
             _limit_memory(folders["memory"], memory.version, memory_bytes)
         cpu_root = cpu.folder if cpu and cpu.version == 1 and not by_cgroup else None
-        yield Group(folders, memory, cpu_root)
+        yield Cgroup(folders, memory, cpu_root)
 
 
 def placement(pid: int, root: Path = Path("/")) -> dict[str, str]:

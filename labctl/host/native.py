@@ -15,7 +15,7 @@ from typing import IO
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.process import dies_with_labctl, running
-from labctl.host.cgroups import Group, Layout, group, placement
+from labctl.host.cgroups import Cgroup, Layout, group, placement
 from labctl.host.settings.journal import Journal
 
 DATA_FOLDER = "/labdata"
@@ -65,7 +65,7 @@ class NativeSession:
 
     connection: socket.socket
     process: subprocess.Popen[bytes]
-    group: Group
+    group: Cgroup
     _stderr: IO[bytes]
 
     @property

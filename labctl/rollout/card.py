@@ -28,7 +28,7 @@ _CONDITIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class CardFact:
     """Name a fact that must stay as it was; `value` "not recorded" can't be checked."""
 
     name: str
@@ -46,7 +46,7 @@ class Card:
     measured: str
     found: tuple[str, ...]
     costs: tuple[str, ...]
-    holds_while: tuple[Fact, ...]
+    holds_while: tuple[CardFact, ...]
     check: str
 
 
@@ -93,10 +93,10 @@ def _measured(view: View) -> str:
     )
 
 
-def holds_while(run: RunRecord, plan: PlanRecord) -> tuple[Fact, ...]:
+def holds_while(run: RunRecord, plan: PlanRecord) -> tuple[CardFact, ...]:
     """Return the facts of a run that its findings rest on, in words."""
-    facts = [Fact(FACT_NAMES[key], _words(run.host.get(key))) for key in HOST_FACTS]
-    facts += [Fact(name, text(run, plan)) for name, text in _OTHER_FACTS]
+    facts = [CardFact(FACT_NAMES[key], _words(run.host.get(key))) for key in HOST_FACTS]
+    facts += [CardFact(name, text(run, plan)) for name, text in _OTHER_FACTS]
     return tuple(facts)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.side_costs import side_costs_of
-from labctl.analysis.view import Column, View
+from labctl.analysis.view import MetricColumn, View
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.metrics.table import metric_of
 from labctl.base.units import Better
@@ -19,7 +19,7 @@ from labctl.base.xmldiff import parse
 from labctl.rollout.domain_edits import domain_text
 from labctl.store.samples import base_name
 
-_NEIGHBOUR = Column("neighbour", ("neighbour_ops_per_s",))
+_NEIGHBOUR = MetricColumn("neighbour", ("neighbour_ops_per_s",))
 _SHOWN_HERE = ("host CPU", "work per host CPU-second")
 
 

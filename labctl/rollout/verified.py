@@ -20,7 +20,7 @@ from labctl.analysis.view import View
 from labctl.analysis.words import effect_text, interval_text
 from labctl.base.wording import metric_title, printable
 from labctl.rollout.advice import Advised
-from labctl.rollout.card import NOT_RECORDED, Fact, holds_while
+from labctl.rollout.card import NOT_RECORDED, CardFact, holds_while
 from labctl.store.run_folder import LoadedRun
 
 
@@ -90,7 +90,7 @@ def verified(
     )
 
 
-def _both(first: LoadedRun, fresh: LoadedRun) -> Iterator[tuple[Fact, Fact]]:
+def _both(first: LoadedRun, fresh: LoadedRun) -> Iterator[tuple[CardFact, CardFact]]:
     yield from zip(
         holds_while(first.run, first.plan), holds_while(fresh.run, fresh.plan), strict=True
     )

@@ -86,7 +86,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AttemptRow:
     """Hold one attempt: its folder's name, its trial.json, and its readings."""
 
     folder: str
@@ -94,7 +94,7 @@ class Row:
     readings: Readings
 
 
-def read_index(run: Path, fingerprint: Fingerprint) -> list[Row] | None:
+def read_index(run: Path, fingerprint: Fingerprint) -> list[AttemptRow] | None:
     """Return the rows of a run's index; None without one that was made of these very files."""
     path = run / NAME
     if not path.is_file():
@@ -122,7 +122,7 @@ def read_index(run: Path, fingerprint: Fingerprint) -> list[Row] | None:
         return None  # whatever it is, it is no index of ours
 
 
-def write_index(run: Path, fingerprint: Fingerprint, rows: Sequence[Row]) -> None:
+def write_index(run: Path, fingerprint: Fingerprint, rows: Sequence[AttemptRow]) -> None:
     """Write the index, or leave it where the folder can't be written to."""
     import pyarrow.parquet as pq
 
@@ -146,7 +146,7 @@ def _made_of(fingerprint: Fingerprint) -> str:
     return f"{_FORMAT} {__version__} {fingerprint.digest}"
 
 
-def _table(rows: Sequence[Row]) -> tuple[Any, list[Any]]:
+def _table(rows: Sequence[AttemptRow]) -> tuple[Any, list[Any]]:
     """Return a row for each attempt, with its values as a list and a number for the kinds of
     them."""
     import numpy as np
@@ -174,7 +174,7 @@ def _kind_json(kind: Kind | Unavailable) -> list[Any]:
     return [kind.metric, kind.unit, kind.better, dict(kind.labels), kind.source]
 
 
-def _rows(table: Any, patterns: Sequence[Sequence[Any]]) -> list[Row]:
+def _rows(table: Any, patterns: Sequence[Sequence[Any]]) -> list[AttemptRow]:
     known = Kinds()
     alike = [known.alike(tuple(_kind(known, item) for item in kinds)) for kinds in patterns]
     column = table["values"].combine_chunks()
@@ -188,7 +188,7 @@ def _rows(table: Any, patterns: Sequence[Sequence[Any]]) -> list[Row]:
         for place, record in enumerate(parse_json(f"[{','.join(texts)}]"), start):
             own = array("d", values[ends[place] : ends[place + 1]].tobytes())
             readings = Readings(alike[numbers[place]], own)
-            rows.append(Row(folders[place], TrialRecord.from_json(record), readings))
+            rows.append(AttemptRow(folders[place], TrialRecord.from_json(record), readings))
     return rows
 
 

@@ -18,7 +18,7 @@ from labctl.base.held import held
 from labctl.base.yamlfile import nearest
 from labctl.store.extended import carried_out, unlike
 from labctl.store.fitting_plan import Fits, without_digests
-from labctl.store.index import Fingerprint, Row, read_index, write_index
+from labctl.store.index import AttemptRow, Fingerprint, read_index, write_index
 from labctl.store.jsonfile import canonical, newer, read_json, write_json
 from labctl.store.readings import Kinds
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
@@ -241,10 +241,10 @@ class RunFolder:
         plan = carried_out(plan, run, extensions, {row.record.block for row in rows})
         return LoadedRun(self.name, run, plan, tuple(trials), tuple(problems))
 
-    def _read_trials(self, problems: list[str]) -> list[Row]:
+    def _read_trials(self, problems: list[str]) -> list[AttemptRow]:
         kinds = Kinds()
         nothing = kinds.pack(())
-        rows: list[Row] = []
+        rows: list[AttemptRow] = []
         if (self.path / "trials").is_symlink():
             problems.append(f"{self.path / 'trials'} is a link; its trials are left out")
             return rows
@@ -265,10 +265,12 @@ class RunFolder:
                     f"trial {folder.path.name} was parsed anew from raw files that were changed "
                     f"after it ended: {', '.join(changed)}"
                 )
-            rows.append(Row(folder.path.name, record, readings))
+            rows.append(AttemptRow(folder.path.name, record, readings))
         return rows
 
-    def _fitting(self, rows: Iterable[Row], fits: Fits, problems: list[str]) -> list[Row]:
+    def _fitting(
+        self, rows: Iterable[AttemptRow], fits: Fits, problems: list[str]
+    ) -> list[AttemptRow]:
         """Return the trials that are the plan's; what is left out is named."""
         kept = []
         for row in rows:

@@ -11,7 +11,7 @@ from labctl.base.jsontext import parse_json
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads.histogram import Bin, histogram, latency_readings
-from labctl.workloads.windows import WANTED, Window, batch_errors
+from labctl.workloads.windows import WANTED, RateWindow, batch_errors
 from labctl.workloads.workload import Setting
 
 BINARY = "/usr/bin/fio"
@@ -102,7 +102,7 @@ def errors(raw: TrialFolder) -> Iterator[Reading]:
     windows, begun_ms = [], 0
     for end_ms, rate in _logged(raw.read_text(source)).items():
         seconds = (end_ms - begun_ms) / 1000
-        windows.append(Window(seconds, rate * seconds))
+        windows.append(RateWindow(seconds, rate * seconds))
         begun_ms = end_ms
     yield from batch_errors(windows, "iops", source)
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from labctl.workloads.repeated import SHELL, Repeated
-from labctl.workloads.windows import Window
+from labctl.workloads.windows import RateWindow
 from labctl.workloads.workload import ChoiceParameter, IntegerParameter, Setting
 
 BINARY = "/usr/bin/hackbench"
@@ -35,13 +35,13 @@ class Hackbench(Repeated):
             str(parameters["loops"]),
         )
 
-    def window(self, run: re.Match[str]) -> Window:
+    def window(self, run: re.Match[str]) -> RateWindow:
         # Of its file descriptors half are a sender's each, who writes to all of the other half
         # (hackbench.c, group() and sender()).
         pairs = (int(run["fds"]) // 2) ** 2
         # Cut to milliseconds, not rounded.
         seconds = float(run["seconds"]) + 0.0005
-        return Window(seconds, int(run["groups"]) * pairs * int(run["loops"]))
+        return RateWindow(seconds, int(run["groups"]) * pairs * int(run["loops"]))
 
 
 HACKBENCH = Hackbench(

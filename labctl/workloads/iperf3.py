@@ -11,7 +11,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.jsontext import parse_json
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.windows import WANTED, Window, batch_errors
+from labctl.workloads.windows import WANTED, RateWindow, batch_errors
 from labctl.workloads.workload import (
     ChoiceParameter,
     IntegerParameter,
@@ -130,9 +130,9 @@ def _report(text: str, where: str) -> Mapping[str, Any]:
     return report
 
 
-def _windows(report: Mapping[str, Any], where: str) -> list[Window]:
+def _windows(report: Mapping[str, Any], where: str) -> list[RateWindow]:
     return [
-        Window(_number(one, where, "sum", "seconds"), _number(one, where, "sum", "bytes"))
+        RateWindow(_number(one, where, "sum", "seconds"), _number(one, where, "sum", "bytes"))
         for one in _intervals(report, where)
     ]
 

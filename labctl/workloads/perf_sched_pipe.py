@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from labctl.workloads.repeated import SHELL, Repeated
-from labctl.workloads.windows import Window
+from labctl.workloads.windows import RateWindow
 from labctl.workloads.workload import ChoiceParameter, IntegerParameter, Setting
 
 BINARY = "/usr/bin/perf"
@@ -29,10 +29,10 @@ class PerfSchedPipe(Repeated):
         threads = ("--threaded",) if setting.parameters["tasks"] == "threads" else ()
         return (BINARY, "bench", "sched", "pipe", f"--loop={setting.parameters['loops']}", *threads)
 
-    def window(self, run: re.Match[str]) -> Window:
+    def window(self, run: re.Match[str]) -> RateWindow:
         count = int(run["loops"])
         # Of what perf prints this has the most digits.
-        return Window(count * float(run["usecs"]) / 1e6, count)
+        return RateWindow(count * float(run["usecs"]) / 1e6, count)
 
 
 PERF_SCHED_PIPE = PerfSchedPipe(

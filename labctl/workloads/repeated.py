@@ -10,7 +10,7 @@ from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.windows import Window, batch_errors
+from labctl.workloads.windows import RateWindow, batch_errors
 from labctl.workloads.workload import Setting, WorkloadBase
 
 SHELL = "/usr/bin/dash"
@@ -51,11 +51,11 @@ class Repeated(WorkloadBase):
         """Return the command of one run."""
         raise NotImplementedError
 
-    def window(self, run: re.Match[str]) -> Window:
+    def window(self, run: re.Match[str]) -> RateWindow:
         """Return how long one run took, and what it did."""
         raise NotImplementedError
 
-    def runs(self, text: str, where: str) -> list[Window]:
+    def runs(self, text: str, where: str) -> list[RateWindow]:
         """Return what they printed, one after the other; raises BrokenError when that isn't all of
         it."""
         windows, end = [], 0

@@ -43,7 +43,7 @@ _NONE = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class CpuHistogram:
     """Hold one CPU's histogram: `by_length_us[n]` of n to n + 1 microseconds, `beyond` those longer
     than its last bucket."""
 
@@ -62,7 +62,7 @@ class Report:
     """Hold rtla's report. `columns`: of CPUs that counted anything."""
 
     seconds: int
-    columns: tuple[Column, ...]
+    columns: tuple[CpuHistogram, ...]
 
 
 def command(tool: str, setting: Setting, seconds: int, option: str) -> Command:
@@ -127,8 +127,8 @@ def read(text: str, tool: str, where: str) -> Report:
 
 def _column(
     name: str, by_length: Mapping[int, int], at: int, summary: Mapping[str, list[int]]
-) -> Column:
-    column = Column(
+) -> CpuHistogram:
+    column = CpuHistogram(
         name=name,
         by_length_us={length: count for length, count in by_length.items() if count},
         beyond=summary["over:"][at],
@@ -146,7 +146,7 @@ def _column(
 
 
 def together(
-    columns: Iterable[Column], source: str, labels: Mapping[str, str] | None = None
+    columns: Iterable[CpuHistogram], source: str, labels: Mapping[str, str] | None = None
 ) -> Histogram:
     """Return the histogram of several CPUs. rtla cuts to whole microseconds: 7 is 7 to 8."""
     columns = list(columns)

@@ -10,7 +10,7 @@ from labctl.base.errors import BrokenError
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.histogram import Bin, histogram, latency_readings
-from labctl.workloads.windows import Window, batch_errors
+from labctl.workloads.windows import RateWindow, batch_errors
 
 BINARY = "/usr/bin/sysbench"
 STDOUT = "stdout.txt"
@@ -51,7 +51,7 @@ def readings(raw: TrialFolder, rate: float) -> Iterator[Reading]:
         )
     maximum_ms = number(_MAXIMUM_MS, text, where, "a line 'max:' under 'Latency (ms):'")
     yield from latency_readings(latencies, maximum_ms / 1000)
-    windows = [Window(WINDOW_S, float(found[1])) for found in _WINDOW.finditer(text)]
+    windows = [RateWindow(WINDOW_S, float(found[1])) for found in _WINDOW.finditer(text)]
     yield from batch_errors(windows, "events_per_s", STDOUT)
 
 

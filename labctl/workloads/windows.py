@@ -19,12 +19,12 @@ WANTED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RateWindow:
     seconds: float
     operations: float
 
 
-def batch_errors(windows: Sequence[Window], metric: str, source: str) -> Iterator[Reading]:
+def batch_errors(windows: Sequence[RateWindow], metric: str, source: str) -> Iterator[Reading]:
     """Return `batch_error{of=METRIC,batches=N}` for N of 8 and 4: the standard error of the trial's
     rate over that rate, by the method of batch means (R. W. Conway, Management Science 10, 1963; B.
     W. Schmeiser, Operations Research 30, 1982). Nothing of fewer than 8 windows.
@@ -54,8 +54,8 @@ def batch_errors(windows: Sequence[Window], metric: str, source: str) -> Iterato
         )
 
 
-def _joined(windows: Sequence[Window], count: int) -> list[Window]:
+def _joined(windows: Sequence[RateWindow], count: int) -> list[RateWindow]:
     """Join neighbours into `count` batches of as equal size as possible."""
     ends = [len(windows) * number // count for number in range(count + 1)]
     groups = [windows[start:end] for start, end in pairwise(ends)]
-    return [Window(sum(w.seconds for w in g), sum(w.operations for w in g)) for g in groups]
+    return [RateWindow(sum(w.seconds for w in g), sum(w.operations for w in g)) for g in groups]

@@ -212,7 +212,7 @@ def _by_key(data: Mapping[str, Any]) -> dict[tuple[int, int, int], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AttachedBpftrace:
     """Hold what a bpftrace that is attached counts: from the first mark to the second."""
 
     process: subprocess.Popen[bytes]
@@ -227,7 +227,7 @@ class Window:
 @contextmanager
 def bpf_counting(
     qemu: int, output: Path, *, cpus: CpuSet, keys_max: int = KEYS_MAX
-) -> Iterator[Window]:
+) -> Iterator[AttachedBpftrace]:
     """Attach bpftrace, running on `cpus`, to the process `qemu`; its counts are in `output` when
     the block is over. `keys_max`: of each of its maps. Raises BrokenError, or DeadlineError,
     where it doesn't start or end.
@@ -248,7 +248,7 @@ def bpf_counting(
         _wait_for(STARTED, process, output, errors, deadline)
         process.send_signal(SHOW)
         _wait_for(ATTACHED, process, output, errors, deadline)
-        yield Window(process)
+        yield AttachedBpftrace(process)
         _end(process)
         if process.returncode != 0:
             raise _failed(process, errors)

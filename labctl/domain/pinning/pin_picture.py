@@ -12,7 +12,7 @@ from labctl.host.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CoreGroup:
     """Draw cores of one package, node, cache and kind. `cores`: of each that has a role, its number
     and what runs on each of its CPUs; `free`: CPUs of the others."""
 
@@ -21,7 +21,7 @@ class Group:
     free: CpuSet
 
 
-def layout(plan: PinPlan, topology: Topology) -> list[Group]:
+def layout(plan: PinPlan, topology: Topology) -> list[CoreGroup]:
     """Return the host's cores with what runs on each, those without anything together."""
     named = plan.roles()
     sharing: dict[int | None, list[int]] = {}
@@ -37,7 +37,7 @@ def layout(plan: PinPlan, topology: Topology) -> list[Group]:
         memory = "" if node in topology.memory_nodes else " (no memory)"
         kinds = f", {kind} cores" if kind else ""
         found.append(
-            Group(
+            CoreGroup(
                 title=f"package {package}, node {node}{memory}{cache}{kinds}",
                 cores=tuple(
                     (

@@ -20,8 +20,8 @@ from labctl.host.processes import boot_id, start_time
 from labctl.host.settings.journal_file import (
     Entry,
     JournalFile,
-    Outcome,
     Restored,
+    UndoOutcome,
     change_record,
     changed_record,
     kept_record,
@@ -30,7 +30,7 @@ from labctl.host.settings.journal_file import (
 from labctl.host.settings.kinds import rebuild
 from labctl.host.settings.tunables import Tunable
 from labctl.host.settings.undo import (
-    Standing,
+    ChangeStanding,
     State,
     outlives_boot,
     read_until,
@@ -39,7 +39,16 @@ from labctl.host.settings.undo import (
     undone,
 )
 
-__all__ = ["Changes", "Entry", "Journal", "KnobChange", "Outcome", "Restored", "Standing", "State"]
+__all__ = [
+    "ChangeStanding",
+    "Changes",
+    "Entry",
+    "Journal",
+    "KnobChange",
+    "Restored",
+    "State",
+    "UndoOutcome",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +107,7 @@ class Journal:
         except FileNotFoundError:
             return []
 
-    def standing(self) -> list[Standing]:
+    def standing(self) -> list[ChangeStanding]:
         """Return how each pending change stands now, oldest first. Only reads."""
         return standings(self.pending())
 
@@ -230,7 +239,7 @@ class Changes:
             except OSError:
                 continue  # it is not done, and restoring says what is wrong with it
             if found == entry.old and not change.follows:
-                nothing.append((entry, settled(entry, Outcome.RESTORED, "was never changed")))
+                nothing.append((entry, settled(entry, UndoOutcome.RESTORED, "was never changed")))
             elif change.value in (None, found):
                 done.append(replace(entry, done=True, new=found))
         if done:
@@ -285,12 +294,12 @@ def _refusal(change: KnobChange, why: str | None) -> str:
 
 def _raise_unless_settled(results: Sequence[tuple[Entry, Restored]]) -> None:
     for entry, result in results:
-        if result.outcome is Outcome.FAILED:
+        if result.outcome is UndoOutcome.FAILED:
             raise BrokenError(
                 f"cannot put {entry.name} back to '{entry.old}': {result.note}",
                 hint="Run 'labctl host restore' once the cause is gone.",
             )
-        if result.outcome is Outcome.FOREIGN:
+        if result.outcome is UndoOutcome.FOREIGN:
             raise BrokenError(
                 f"{entry.name} was '{entry.old}' and labctl set it to '{entry.new}', but "
                 f"{result.note}",

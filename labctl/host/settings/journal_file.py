@@ -29,7 +29,7 @@ _LARGE_BYTES = 64 * 1024
 """Past this the lines that are settled are taken out: what `host tune` keeps may stay for weeks."""
 
 
-class Outcome(StrEnum):
+class UndoOutcome(StrEnum):
     RESTORED = "restored"
     DROPPED = "dropped"
     FAILED = "failed"
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
 
     @property
     def settles(self) -> bool:
-        return self in (Outcome.RESTORED, Outcome.DROPPED)
+        return self in (UndoOutcome.RESTORED, UndoOutcome.DROPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class Restored:
 
     name: str
     old: str
-    outcome: Outcome
+    outcome: UndoOutcome
     note: str
 
     def to_json(self) -> dict[str, str]:
@@ -268,7 +268,7 @@ def _follow(entries: dict[str, Entry], record: Mapping[str, Any]) -> None:
             for id_ in record["ids"]:
                 if id_ in entries:
                     entries[id_] = replace(entries[id_], kept=_perhaps(record["asked"]) or "")
-        case Outcome.RESTORED | Outcome.DROPPED:
+        case UndoOutcome.RESTORED | UndoOutcome.DROPPED:
             entries.pop(record["id"], None)
 
 

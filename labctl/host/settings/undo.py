@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from labctl.host.settings.journal_file import Entry, Outcome, Restored
+from labctl.host.settings.journal_file import Entry, Restored, UndoOutcome
 from labctl.host.settings.kinds import rebuild
 from labctl.host.settings.tunables import CgroupControllers, StillUsedError, Tunable
 
@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ChangeStanding:
     """Hold a pending change with the knob's present value; None where it has none."""
 
     entry: Entry
@@ -62,30 +62,30 @@ def undone(
         if found is None or force:
             results.append((entry, _restored(entry, tunable)))
         elif accept:
-            results.append((entry, settled(entry, Outcome.DROPPED, note)))
+            results.append((entry, settled(entry, UndoOutcome.DROPPED, note)))
         else:
-            results.append((entry, settled(entry, Outcome.FOREIGN, note)))
+            results.append((entry, settled(entry, UndoOutcome.FOREIGN, note)))
     return results
 
 
 def _restored(entry: Entry, tunable: Tunable) -> Restored:
     if not entry.of_this_boot() and not tunable.survives_reboot:
-        return settled(entry, Outcome.DROPPED, "gone with the host's last boot")
+        return settled(entry, UndoOutcome.DROPPED, "gone with the host's last boot")
     try:
         found = tunable.read()
         if found == entry.old:
-            return settled(entry, Outcome.RESTORED, "had its old value already")
+            return settled(entry, UndoOutcome.RESTORED, "had its old value already")
         tunable.write(entry.old)
         now = read_until(tunable, entry.old)
     except FileNotFoundError:
-        return settled(entry, Outcome.DROPPED, "it is no longer there")
+        return settled(entry, UndoOutcome.DROPPED, "it is no longer there")
     except StillUsedError as error:
-        return settled(entry, Outcome.DROPPED, f"left at '{entry.new}': {error}")
+        return settled(entry, UndoOutcome.DROPPED, f"left at '{entry.new}': {error}")
     except OSError as error:
-        return settled(entry, Outcome.FAILED, error.strerror or str(error))
+        return settled(entry, UndoOutcome.FAILED, error.strerror or str(error))
     if now != entry.old:
-        return settled(entry, Outcome.FAILED, f"it still reads '{now}'")
-    return settled(entry, Outcome.RESTORED, f"was '{found}'")
+        return settled(entry, UndoOutcome.FAILED, f"it still reads '{now}'")
+    return settled(entry, UndoOutcome.RESTORED, f"was '{found}'")
 
 
 def _foreign_value(entry: Entry, tunable: Tunable, pending: _ByKnob) -> str | None:
@@ -105,17 +105,17 @@ def _foreign_value(entry: Entry, tunable: Tunable, pending: _ByKnob) -> str | No
     return None if found in {value for e in ours for value in (e.old, e.new)} else found
 
 
-def standings(pending: Sequence[Entry]) -> list[Standing]:
+def standings(pending: Sequence[Entry]) -> list[ChangeStanding]:
     """Return how each pending change stands now. Only reads."""
     ours = _by_knob(pending)
     return [_standing(entry, ours) for entry in pending]
 
 
-def _standing(entry: Entry, pending: _ByKnob) -> Standing:
+def _standing(entry: Entry, pending: _ByKnob) -> ChangeStanding:
     tunable = rebuild(entry.kind, entry.arguments)
     present: str | None = None
     if not entry.of_this_boot() and not tunable.survives_reboot:
-        return Standing(entry=entry, present=None, state=State.REBOOTED)
+        return ChangeStanding(entry=entry, present=None, state=State.REBOOTED)
     try:
         present = tunable.read()
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def _standing(entry: Entry, pending: _ByKnob) -> Standing:
             state = State.FOREIGN
         else:
             state = State.IN_FORCE if entry.done else State.HALF
-    return Standing(entry=entry, present=present, state=state)
+    return ChangeStanding(entry=entry, present=present, state=state)
 
 
 def _by_knob(pending: Sequence[Entry]) -> _ByKnob:
@@ -148,7 +148,7 @@ def outlives_boot(entry: Entry) -> bool:
     return entry.of_this_boot() or rebuild(entry.kind, entry.arguments).survives_reboot
 
 
-def settled(entry: Entry, outcome: Outcome, note: str) -> Restored:
+def settled(entry: Entry, outcome: UndoOutcome, note: str) -> Restored:
     return Restored(name=entry.name, old=entry.old, outcome=outcome, note=note)
 
 

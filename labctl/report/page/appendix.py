@@ -53,7 +53,7 @@ _AS_BUILT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class SettingRow:
     key: str
     host: str
     guest: str
@@ -202,12 +202,12 @@ class InvalidTrial:
         return tuple(without_logs(reason)[0] for reason in self.reasons)
 
 
-def facts(run: LoadedRun) -> list[Fact]:
+def facts(run: LoadedRun) -> list[SettingRow]:
     """Return facts of host and guest side by side; nested ones as `cpu.model`."""
     host = dict(_flat(run.run.host))
     guest = dict(_flat(run.run.guest))
     keys = list(dict.fromkeys([*host, *guest]))[:_MOST_FACTS]
-    return [Fact(key, host.get(key, ""), guest.get(key, "")) for key in keys]
+    return [SettingRow(key, host.get(key, ""), guest.get(key, "")) for key in keys]
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -48,7 +48,7 @@ class Core:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DrawnGroup:
     title: str
     cores: tuple[Core, ...]
     free: str
@@ -59,7 +59,7 @@ class PinMap:
     """Show the pin plan. `rows` are the table behind the picture: CPU, core, threads."""
 
     strategy: str
-    groups: tuple[Group, ...]
+    groups: tuple[DrawnGroup, ...]
     rows: tuple[tuple[str, str, str], ...]
     picture: str
     reasons: tuple[str, ...]
@@ -88,16 +88,16 @@ def _pin_map(strategy: str, plan: RecordedPins) -> PinMap:
     )
 
 
-def _group(group: PinGroup) -> Group:
+def _group(group: PinGroup) -> DrawnGroup:
     cores = group.cores[:_MOST_CORES]
-    return Group(
+    return DrawnGroup(
         title=group.title,
         cores=tuple(_core(f"core {core.core}", core.cpus) for core in cores),
         free=group.free,
     )
 
 
-def _flat(data: PinData) -> Iterator[Group]:
+def _flat(data: PinData) -> Iterator[DrawnGroup]:
     """Yield CPUs alone, of a plan whose cores were not recorded."""
     roles: dict[int, list[str]] = {}
     for number, cpu in data.vcpus.items():
@@ -110,7 +110,7 @@ def _flat(data: PinData) -> Iterator[Group]:
     if roles:
         cores = [_core("", {str(cpu): roles[cpu]}) for cpu in sorted(roles)[:_MOST_CORES]]
         free = _cpus(data.online) - roles.keys()
-        yield Group("", tuple(cores), format_cpus(free))
+        yield DrawnGroup("", tuple(cores), format_cpus(free))
 
 
 def _cpus(text: str | None) -> frozenset[int]:

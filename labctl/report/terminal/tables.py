@@ -15,7 +15,7 @@ from labctl.analysis.collecting import level_of
 from labctl.analysis.model import Added, Attempts, Comparison, Judgement
 from labctl.analysis.side_costs import side_costs_of
 from labctl.analysis.skipped import skipped
-from labctl.analysis.view import Column, View
+from labctl.analysis.view import MetricColumn, View
 from labctl.analysis.words import effect_text, few, interval_text
 from labctl.base.levels import Level
 from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
@@ -154,7 +154,7 @@ def _place(view: View, place: Scenario, notes: _Footnotes) -> list[RenderableTyp
     return parts
 
 
-def _levels(view: View, place: Scenario, columns: list[Column], notes: _Footnotes) -> Table:
+def _levels(view: View, place: Scenario, columns: list[MetricColumn], notes: _Footnotes) -> Table:
     table = _table("Typical values", view.column_titles(place, columns))
     for tuning in view.tunings:
         levels = [view.level(tuning, place, column) for column in columns]
@@ -173,7 +173,7 @@ def _levels(view: View, place: Scenario, columns: list[Column], notes: _Footnote
 def _changes(
     view: View,
     place: Scenario,
-    columns: list[Column],
+    columns: list[MetricColumn],
     pairs: list[tuple[str, str]],
     notes: _Footnotes,
     title: str,
@@ -209,7 +209,7 @@ def _changes(
 
 
 def _gap(
-    view: View, tuning: str, against: str, place: Scenario, column: Column, notes: _Footnotes
+    view: View, tuning: str, against: str, place: Scenario, column: MetricColumn, notes: _Footnotes
 ) -> str:
     """Return what stands where no comparison is: the control is only checked by the primary
     metric."""

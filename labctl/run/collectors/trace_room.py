@@ -102,7 +102,7 @@ def _most_on_host_mib(window_s: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class TracedWindow:
     """Describe the window of a trial that is to be traced."""
 
     side: Kind
@@ -159,7 +159,7 @@ class Forecast:
 
 def forecast(
     folder: Path,
-    windows: Sequence[Window],
+    windows: Sequence[TracedWindow],
     recorded: Collection[int] = (),
     besides_bytes: int = 0,
 ) -> Forecast:

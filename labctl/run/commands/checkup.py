@@ -12,7 +12,7 @@ from labctl.host import doctor
 from labctl.host.doctor.activity import observe
 from labctl.host.doctor.check import MIB, Finding, Status
 from labctl.host.doctor.reader import Reader
-from labctl.run.commands.study_checks import Asked, TuningState, check_study
+from labctl.run.commands.study_checks import StudyScope, TuningState, check_study
 from labctl.run.commands.tuning_states import fit_here, tunings_of
 from labctl.run.planning.guest_image import IMAGE, accelerator_or_error
 from labctl.run.planning.needed_tracers import Kernels
@@ -69,7 +69,7 @@ def checkup(
     pins, states = fit_here(tunings, guest, name)
     kernels = Kernels.here(guest.image, places)
     memory_bytes = guest.memory_mib * MIB
-    asked = Asked(
+    asked = StudyScope(
         accelerator=answer,
         activity=activity,
         state_folder=places.root,

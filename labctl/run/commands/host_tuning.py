@@ -19,7 +19,7 @@ from labctl.run.guests.leftovers import (
     leftover_guests,
     remove_work,
 )
-from labctl.run.planning.host_request import Asked
+from labctl.run.planning.host_request import HostRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Tuned:
     refused: Sequence[str]
 
 
-def tune(asked: Asked, places: StatePaths, listener: Listener) -> Tuned:
+def tune(asked: HostRequest, places: StatePaths, listener: Listener) -> Tuned:
     """Turn the knobs, and have them stay so until `restore`: all of them, or none.
 
     Raises BusyError while a labctl measures here, HostError when a knob can't be turned.

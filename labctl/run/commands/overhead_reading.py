@@ -15,7 +15,7 @@ from labctl.workloads.workload import Workload
 _LABCTL_CPU = "host_cpu{thread=labctl}"
 
 
-class Window(NamedTuple):
+class OverheadWindow(NamedTuple):
     """Hold operations per second, labctl's CPU seconds per second, and why collectors failed."""
 
     rate: float
@@ -23,7 +23,7 @@ class Window(NamedTuple):
     problems: Collection[str]
 
 
-def read_window(folder: TrialFolder, program: Workload, *, is_bare: bool) -> Window:
+def read_window(folder: TrialFolder, program: Workload, *, is_bare: bool) -> OverheadWindow:
     """Return what the window in `folder` shows. `is_bare`: whether nothing was collected around it.
     Raises BrokenError where the program told no rate."""
     noted = folder.read_json(files.PROBLEMS) if folder.has(files.PROBLEMS) else {}
@@ -32,7 +32,7 @@ def read_window(folder: TrialFolder, program: Workload, *, is_bare: bool) -> Win
     rate = _value(program.parse(folder), wanted)
     if rate is None or rate <= 0:
         raise BrokenError(f"{program.name} reported no {wanted} above 0")
-    return Window(rate, labctl_cpu, list(noted.values()))
+    return OverheadWindow(rate, labctl_cpu, list(noted.values()))
 
 
 def _value(readings: Iterable[Reading], key: str | None) -> float | None:

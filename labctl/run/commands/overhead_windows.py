@@ -13,7 +13,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.events import Progress, Warned
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.run.commands.overhead_reading import Window, read_window
+from labctl.run.commands.overhead_reading import OverheadWindow, read_window
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.benches import fresh_bench
 from labctl.run.guests.lab import Lab
@@ -105,7 +105,7 @@ class Windows:
         if not warmed["settled"]:
             self._lab.listener(Warned(text=f"The warm-up of {self._name} did not settle."))
 
-    def _window(self, bench: Bench, arm: str) -> Window:
+    def _window(self, bench: Bench, arm: str) -> OverheadWindow:
         request = self._request(Level.COUNTERS if arm == NOTHING else Level(arm))
         setting = setting_of(self._lab, bench, request)
         new_data(self._lab, bench, self._program, setting)

@@ -18,7 +18,7 @@ from labctl.host.accelerator import Requested
 from labctl.run.commands.host_output import tool_outputs
 from labctl.run.commands.live_output import live_outputs
 from labctl.run.commands.selftest_bundle import pack
-from labctl.run.commands.selftest_result import Outcome, outcome
+from labctl.run.commands.selftest_result import SelftestResult, outcome
 from labctl.run.commands.sweep import sweep
 from labctl.run.planning.guest_image import accelerator_of, recipe_asked_for
 from labctl.run.planning.planned import SweepRequest
@@ -36,7 +36,7 @@ SEED = 1
 class SelfTest:
     """Report on a self-test. `taken_out`: how many identifying texts of each kind were removed."""
 
-    outcome: Outcome
+    outcome: SelftestResult
     bundle: Path
     files: int
     taken_out: Mapping[str, int]

@@ -24,7 +24,7 @@ from labctl.host.facts import host_facts
 from labctl.host.identity import read_identity
 from labctl.run.commands.host_output import ToolOutput, kernel_files
 from labctl.run.commands.scrub import Scrubber, is_json
-from labctl.run.commands.selftest_result import Outcome, unavailable
+from labctl.run.commands.selftest_result import SelftestResult, unavailable
 from labctl.store.jsonfile import write_output
 from labctl.store.run_folder import LoadedRun, RunFolder
 
@@ -51,7 +51,7 @@ class Bundle:
 
 def pack(
     target: Path,
-    shown: Outcome,
+    shown: SelftestResult,
     folder: RunFolder,
     outputs: Mapping[str, ToolOutput],
     places: StatePaths,
@@ -90,7 +90,7 @@ def _paths(places: StatePaths, results: Path) -> dict[str, str]:
 
 
 def _manifest(
-    shown: Outcome, run: LoadedRun, facts: Mapping[str, Any], tools: Mapping[str, Any]
+    shown: SelftestResult, run: LoadedRun, facts: Mapping[str, Any], tools: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Write the manifest, without `boot_id`, which belongs to this boot alone."""
     return {

@@ -50,8 +50,8 @@ class TuningResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Hold the outcome. `failure`: what ended the trials early, "" if nothing."""
+class SelftestResult:
+    """Hold what a self-test has shown. `failure`: what ended the trials early, "" if nothing."""
 
     accelerator: Accelerator
     claims: tuple[Claim, ...]
@@ -112,10 +112,10 @@ def outcome(
     lacking: Mapping[str, str],
     run: LoadedRun,
     failure: str,
-) -> Outcome:
+) -> SelftestResult:
     """Return what the run of these tunings shows; `lacking`: those that the host can't have, and
     why."""
-    return Outcome(
+    return SelftestResult(
         accelerator=accelerator,
         claims=tuple(_claims(accelerator, run)),
         tunings=tuple(_result(name, lacking, run) for name in names),

@@ -25,7 +25,7 @@ from labctl.host.doctor.check import (
     warn,
 )
 from labctl.host.doctor.reader import Reader
-from labctl.run.collectors.trace_room import Window, forecast
+from labctl.run.collectors.trace_room import TracedWindow, forecast
 from labctl.run.planning.needed_tracers import Kernels, lacking, tracers_of
 from labctl.study.study import Study
 
@@ -54,7 +54,7 @@ class TuningState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Scope):
+class StudyScope(Scope):
     """Describe what is asked of the host. `study`: None for the whole catalogue; `results`: where
     its run would be stored; `pins`: the plan, or why there is no room for one; `states`: of each
     tuning, () without a plan; `broken`: why tunings of the catalogue can't be loaded."""
@@ -67,7 +67,7 @@ class Asked(Scope):
     broken: Mapping[str, str]
 
 
-def pin_plan(_: Reader, asked: Asked) -> Result:
+def pin_plan(_: Reader, asked: StudyScope) -> Result:
     plan = asked.pins
     if isinstance(plan, UsageError):
         return block(plan.message, plan.hint or "labctl pin plan")
@@ -81,7 +81,7 @@ def pin_plan(_: Reader, asked: Asked) -> Result:
     return warn(shown, "labctl pin plan  # draws it and says why", plan.to_json())
 
 
-def guest_image(_: Reader, asked: Asked) -> Result:
+def guest_image(_: Reader, asked: StudyScope) -> Result:
     name, built = asked.kernels.recipe.name, asked.kernels.image is not None
     value = {"image": name, "built": built}
     if built:
@@ -89,7 +89,7 @@ def guest_image(_: Reader, asked: Asked) -> Result:
     return warn(f"'{name}' is not built yet", f"labctl image build {name}", value)
 
 
-def workloads(_: Reader, asked: Asked) -> Result:
+def workloads(_: Reader, asked: StudyScope) -> Result:
     """Find out whether the kernels have the tracers that a study's workloads need."""
     study = _study(asked)
     lacks = lacking(study, {tuning.kind for tuning in asked.tunings.values()}, asked.kernels)
@@ -105,10 +105,10 @@ def workloads(_: Reader, asked: Asked) -> Result:
     return warn("; ".join(shown), " ".join(remedies), value)
 
 
-def trace_room(_: Reader, asked: Asked) -> Result:
+def trace_room(_: Reader, asked: StudyScope) -> Result:
     study = _study(asked)
     windows = [
-        Window(side=tuning.kind, seconds=workload.duration_s)
+        TracedWindow(side=tuning.kind, seconds=workload.duration_s)
         for tuning in asked.tunings.values()
         for workload in study.workloads.values()
     ]
@@ -126,7 +126,7 @@ def trace_room(_: Reader, asked: Asked) -> Result:
     return (block if found.is_refused else warn)(found.words(), remedy, value)
 
 
-def choice(_: Reader, asked: Asked) -> Result:
+def choice(_: Reader, asked: StudyScope) -> Result:
     """Find out what is left to measure: a study needs its roles and one guest tuning beside
     them."""
     study, broken = asked.study, asked.broken
@@ -159,7 +159,7 @@ def choice(_: Reader, asked: Asked) -> Result:
     return Result(status, shown, remedy, value)
 
 
-def _study(asked: Asked) -> Study:
+def _study(asked: StudyScope) -> Study:
     assert asked.study is not None, "asked of a study alone"
     return asked.study
 
@@ -204,6 +204,6 @@ CHECKS = (
 )
 
 
-def check_study(reader: Reader, asked: Asked) -> list[Finding]:
+def check_study(reader: Reader, asked: StudyScope) -> list[Finding]:
     """Return the finding of every check that the study, or the catalogue, gives a reason for."""
     return [one.finding(reader, asked) for one in CHECKS if one.applies(asked)]

@@ -15,7 +15,7 @@ from labctl.guest.images import find
 from labctl.host import preflight
 from labctl.run.collectors.trace_room import (
     Forecast,
-    Window,
+    TracedWindow,
     forecast,
     on_one_disk,
     refusal,
@@ -86,7 +86,7 @@ def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
     folder, plan = RunFolder(path), planned.plan
     finished = done(folder, plan)
     windows = [
-        Window(
+        TracedWindow(
             side=planned.tunings[trial.cell["tuning"]].kind,
             seconds=plan.workloads[trial.cell["workload"]].duration_s,
         )

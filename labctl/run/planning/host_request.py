@@ -18,7 +18,7 @@ from labctl.study.tunings import load_tuning, tuning_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class HostRequest:
     """Hold what was asked of the host. `words`: those of its kernel's command line that the running
     kernel was not booted with. `place`: where, with the CPUs of the guest that it is for."""
 
@@ -29,7 +29,7 @@ class Asked:
     place: KnobPlace
 
 
-def asked_for(names: Sequence[str], vcpus: int | None = None) -> Asked:
+def asked_for(names: Sequence[str], vcpus: int | None = None) -> HostRequest:
     """Return what tunings ask of the host; a name that is none is a profile of tuned.
 
     `vcpus` of the guest that CPUs are kept free for; None takes what a sweep would. Only reads.
@@ -71,7 +71,7 @@ def asked_for(names: Sequence[str], vcpus: int | None = None) -> Asked:
         words += tuned.kernel_words(host[tuned.TUNED], place)
     line = booted_with()
     lacking = [word for word in dict.fromkeys(words) if not is_booted_with(word, line)]
-    return Asked(
+    return HostRequest(
         names=tuple(names),
         host=host,
         words=tuple(in_full(lacking, place.isolated)),

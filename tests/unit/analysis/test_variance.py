@@ -20,7 +20,7 @@ from labctl.analysis.variance import (
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample
-from labctl.workloads.windows import Window, batch_errors
+from labctl.workloads.windows import RateWindow, batch_errors
 from tests.unit.analysis.alter import with_readings, with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
@@ -195,7 +195,7 @@ def with_windows(
                 rates.append(reading.value * (1 + at))
                 at = phi * at + math.sqrt(1 - phi**2) * rng.gauss(0, sd)
             readings.append(replace(reading, value=sum(rates) / windows))
-            told = [Window(1.0, rate) for rate in rates]
+            told = [RateWindow(1.0, rate) for rate in rates]
             readings += batch_errors(told, "events_per_s", reading.source)
         return replace(trial, readings=tuple(readings))
 
@@ -244,7 +244,7 @@ def test_windows_that_differ_alike_in_all_trials_tell_no_error() -> None:
     alone says how many blocks it takes."""
     plain = synthetic_run(workloads=ONE, primary_only=True, blocks=20, boots=20, noise=0.01)
     rng = random.Random(7)
-    told = [Window(1.0, 1 + rng.gauss(0, 0.4)) for _ in range(16)]
+    told = [RateWindow(1.0, 1 + rng.gauss(0, 0.4)) for _ in range(16)]
     alike = tuple(batch_errors(told, "events_per_s", "stdout.txt"))
     trials = tuple(replace(t, readings=(*t.readings, *alike)) for t in plain.trials)
     (found,) = judge(replace(plain, trials=trials)).precision

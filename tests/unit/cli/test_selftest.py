@@ -11,11 +11,18 @@ import pytest
 
 from labctl.host.accelerator import Accelerator
 from labctl.run.commands import selftest
-from labctl.run.commands.selftest_result import FAILED, NOT_HERE, RAN, Claim, Outcome, TuningResult
+from labctl.run.commands.selftest_result import (
+    FAILED,
+    NOT_HERE,
+    RAN,
+    Claim,
+    SelftestResult,
+    TuningResult,
+)
 
 from .conftest import Labctl
 
-KVM = Outcome(
+KVM = SelftestResult(
     accelerator=Accelerator(name="kvm", reason="Guests run under KVM: a kernel boots with it."),
     claims=(Claim(name="kvm", what="guests under KVM", shown=True, why="a kernel boots"),),
     tunings=(
@@ -33,9 +40,9 @@ FAILING = replace(KVM, tunings=(TuningResult(name="pinned", state=FAILED, why="i
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+def found(monkeypatch: pytest.MonkeyPatch) -> list[SelftestResult]:
     """What the self-test finds is put in here; nothing runs."""
-    outcomes: list[Outcome] = []
+    outcomes: list[SelftestResult] = []
 
     def run(_: Any, target: Path | None, __: Any, **___: Any) -> selftest.SelfTest:
         bundle = target or Path("b.tar.xz")
@@ -53,13 +60,13 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
     ids=["all shown", "a tuning failed", "it broke off", "emulated"],
 )
 def test_the_exit_code_tells_what_was_shown(
-    labctl: Labctl, found: list[Outcome], outcome: Outcome, code: int
+    labctl: Labctl, found: list[SelftestResult], outcome: SelftestResult, code: int
 ) -> None:
     found.append(outcome)
     assert labctl("selftest", "--quiet").code == code
 
 
-def test_emulation_is_said_in_the_first_line(labctl: Labctl, found: list[Outcome]) -> None:
+def test_emulation_is_said_in_the_first_line(labctl: Labctl, found: list[SelftestResult]) -> None:
     found.append(TCG)
     said = labctl("selftest", "--quiet", "--out", "x.tar.xz")
     assert said.out.startswith("Guests were emulated (accelerator tcg): this can't show guests")
@@ -69,7 +76,7 @@ def test_emulation_is_said_in_the_first_line(labctl: Labctl, found: list[Outcome
 
 
 def test_what_failed_and_what_is_not_here_have_their_reasons(
-    labctl: Labctl, found: list[Outcome]
+    labctl: Labctl, found: list[SelftestResult]
 ) -> None:
     found.append(replace(FAILING, tunings=FAILING.tunings + KVM.tunings[1:]))
     said = labctl("selftest", "--quiet")
@@ -78,7 +85,7 @@ def test_what_failed_and_what_is_not_here_have_their_reasons(
     assert "vcpupin-node not here: it needs 2 NUMA nodes" in said.out
 
 
-def test_json_is_all_that_is_printed(labctl: Labctl, found: list[Outcome]) -> None:
+def test_json_is_all_that_is_printed(labctl: Labctl, found: list[SelftestResult]) -> None:
     found.append(TCG)
     data = json.loads(labctl("selftest", "--quiet", "--json").out)
     assert (data["schema"], data["accelerator"], data["verifies_kvm"]) == (1, "tcg", False)

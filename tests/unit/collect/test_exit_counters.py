@@ -54,7 +54,7 @@ def _bpftrace(folder: Path, body: str) -> None:
         (folder / f"bpftrace.{what}").write_text(f"{said}\n")
 
 
-def _end_within(window: bpf_exits.Window) -> None:
+def _end_within(window: bpf_exits.AttachedBpftrace) -> None:
     window.mark()
     window.process.wait(5)
     window.mark()

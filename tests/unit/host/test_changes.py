@@ -15,7 +15,7 @@ import pytest
 from labctl.base.errors import BrokenError, HostError
 from labctl.host.processes import boot_id
 from labctl.host.settings import journal_file
-from labctl.host.settings.journal import Journal, KnobChange, Outcome, State
+from labctl.host.settings.journal import Journal, KnobChange, State, UndoOutcome
 from labctl.host.settings.journal_lines import decoded, encoded
 from labctl.host.settings.tunables import FileValue
 
@@ -180,7 +180,7 @@ def test_what_is_kept_stays_until_it_is_asked_back(journal: Journal, knobs: Path
     assert all_values(knobs) == AFTER
     assert {entry.kept for entry in journal.pending()} == {"several"}
     assert [standing.state for standing in journal.standing()] == [State.IN_FORCE] * 3
-    assert {r.outcome for r in journal.restore_all(kept=True)} == {Outcome.RESTORED}
+    assert {r.outcome for r in journal.restore_all(kept=True)} == {UndoOutcome.RESTORED}
     assert all_values(knobs) == BEFORE
     assert journal.path.read_text() == ""
 
@@ -215,7 +215,7 @@ def test_a_death_at_any_system_call_of_restoring_is_made_up_for(
     while True:
         assert in_a_child(lambda: tune(journal, knobs)) == 0
         killed = killed_at_call(number, lambda: journal.restore_all(kept=True))
-        assert {r.outcome for r in journal.restore_all(kept=True)} <= {Outcome.RESTORED}
+        assert {r.outcome for r in journal.restore_all(kept=True)} <= {UndoOutcome.RESTORED}
         assert all_values(knobs) == BEFORE
         assert journal.pending() == []
         if not killed:
@@ -273,7 +273,7 @@ def test_a_knob_that_vanished_does_not_keep_the_others_from_being_put_back(
     (knobs / "b").unlink()
     assert [s.state for s in journal.standing()] == [State.IN_FORCE, State.GONE, State.IN_FORCE]
     outcomes = [result.outcome for result in journal.restore_all(kept=True)]
-    assert outcomes == [Outcome.RESTORED, Outcome.DROPPED, Outcome.RESTORED]
+    assert outcomes == [UndoOutcome.RESTORED, UndoOutcome.DROPPED, UndoOutcome.RESTORED]
     assert all_values(knobs) == {"a": "01", "c": "03"}
     assert journal.pending() == []
 
@@ -293,7 +293,7 @@ def test_after_a_reboot_what_was_kept_of_the_kernels_settings_is_forgotten_by_it
         State.IN_FORCE,
         State.IN_FORCE,
     ]
-    assert [result.outcome for result in journal.restore_all()] == [Outcome.DROPPED]
+    assert [result.outcome for result in journal.restore_all()] == [UndoOutcome.DROPPED]
     assert len(journal.pending()) == 2
     assert boot_id() != "earlier"
 

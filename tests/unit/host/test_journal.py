@@ -14,7 +14,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.host.processes import boot_id, is_alive, start_time
-from labctl.host.settings.journal import Journal, Outcome, State
+from labctl.host.settings.journal import Journal, State, UndoOutcome
 from labctl.host.settings.journal_lines import DamagedError, decoded, encoded
 from labctl.host.settings.tunables import PRESENT, CgroupFolder, FileAccess, FileValue
 
@@ -144,7 +144,7 @@ with (
 
     results = journal.restore_all()
 
-    assert [result.outcome for result in results] == [Outcome.RESTORED] * 3
+    assert [result.outcome for result in results] == [UndoOutcome.RESTORED] * 3
     assert [result.old for result in results][1:] == ["10", "60"]
     assert setting.read_text() == "60"
     assert setting.stat().st_mode & 0o777 == 0o644
@@ -185,7 +185,7 @@ def test_a_value_that_someone_else_set_since_is_shown_and_left(
     assert (standing.state, standing.present) == (State.FOREIGN, "33")
     [result] = journal.restore_all()
     assert (result.outcome, result.note) == (
-        Outcome.FOREIGN,
+        UndoOutcome.FOREIGN,
         "someone else has set it to '33' since",
     )
     assert setting.read_text() == "33"
@@ -222,7 +222,7 @@ def test_a_value_that_an_earlier_change_of_ours_made_is_not_someone_elses(
     done = ({"op": "changed", "id": id_} for id_ in "ab")
     write_journal(journal, first, second, *done)
     setting.write_text("10")
-    assert {result.outcome for result in journal.restore_all()} == {Outcome.RESTORED}
+    assert {result.outcome for result in journal.restore_all()} == {UndoOutcome.RESTORED}
     assert setting.read_text() == "60"
 
 
@@ -241,8 +241,8 @@ def test_after_a_reboot_kernel_settings_are_dropped_and_files_on_disk_restored(
     setting.write_text("10")
     outcomes = {result.name: result.outcome for result in journal.restore_all()}
     assert outcomes == {
-        "/proc/sys/labctl/none": Outcome.DROPPED,
-        str(setting): Outcome.RESTORED,
+        "/proc/sys/labctl/none": UndoOutcome.DROPPED,
+        str(setting): UndoOutcome.RESTORED,
     }
     assert setting.read_text() == "60"
 
@@ -250,14 +250,14 @@ def test_after_a_reboot_kernel_settings_are_dropped_and_files_on_disk_restored(
 def test_a_thing_that_is_gone_is_dropped(journal: Journal, tmp_path: Path) -> None:
     write_journal(journal, entry_of_a_dead_owner(tmp_path / "gone"))
     result = journal.restore_all()[0]
-    assert (result.outcome, result.note) == (Outcome.DROPPED, "it is no longer there")
+    assert (result.outcome, result.note) == (UndoOutcome.DROPPED, "it is no longer there")
 
 
 def test_a_value_that_cannot_be_put_back_stays_in_the_journal(
     journal: Journal, tmp_path: Path
 ) -> None:
     write_journal(journal, entry_of_a_dead_owner(tmp_path))  # a folder can't be read as a file
-    assert journal.restore_all()[0].outcome is Outcome.FAILED
+    assert journal.restore_all()[0].outcome is UndoOutcome.FAILED
     assert [entry.id for entry in journal.pending()] == ["a"]
 
 

@@ -119,7 +119,7 @@ def test_a_runner_that_ended_is_reported_with_its_last_words(tmp_path: Path) -> 
     stderr.write_text("mount: permission denied\n")
     ours, theirs = socket.socketpair()
     with ours, theirs, stderr.open("rb") as file:
-        group = cgroups.Group({}, None, None)
+        group = cgroups.Cgroup({}, None, None)
         ended: Any = Ended()
         with pytest.raises(BrokenError, match="status 1: mount: permission denied"):
             NativeSession(ours, ended, group, file).check_alive()
@@ -161,4 +161,4 @@ def test_the_tree_is_entered_with_a_mount_for_each_folder_and_a_copy_for_all_lin
 
 def test_a_group_without_a_limit_counts_no_kills() -> None:
     with pytest.raises(BrokenError, match="without a memory limit"):
-        cgroups.Group({}, None, None).oom_kills()
+        cgroups.Cgroup({}, None, None).oom_kills()

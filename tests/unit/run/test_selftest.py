@@ -10,7 +10,14 @@ import pytest
 from labctl.base.errors import UsageError
 from labctl.base.units import Better, Unit
 from labctl.host.accelerator import Accelerator
-from labctl.run.commands.selftest_result import FAILED, NOT_HERE, RAN, Outcome, outcome, unavailable
+from labctl.run.commands.selftest_result import (
+    FAILED,
+    NOT_HERE,
+    RAN,
+    SelftestResult,
+    outcome,
+    unavailable,
+)
 from labctl.run.planning.restorable import restorable
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample, Unavailable
@@ -46,7 +53,9 @@ def run(accelerator: str, more: Sequence[Reading] = (), **shape: object) -> Load
     return replace(made, trials=tuple(map(with_more, made.trials)))
 
 
-def told(accelerator: Accelerator, of: LoadedRun, failure: str = "", **lacking: str) -> Outcome:
+def told(
+    accelerator: Accelerator, of: LoadedRun, failure: str = "", **lacking: str
+) -> SelftestResult:
     return outcome(accelerator, NAMES, lacking, of, failure)
 
 

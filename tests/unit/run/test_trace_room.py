@@ -15,7 +15,7 @@ from labctl.run.collectors.trace_room import (
     GUEST_MIB,
     HOST_MIB,
     KEPT_MIB,
-    Window,
+    TracedWindow,
     forecast,
     holds_block,
     limit_mib,
@@ -34,8 +34,8 @@ SHORT_MOST = 3 * 2 * 64 + GUEST_MIB
 """Of a trial of a second on a host with two CPUs."""
 
 
-def windows(*sides: Kind, seconds: float = 60) -> list[Window]:
-    return [Window(side=side, seconds=seconds) for side in sides]
+def windows(*sides: Kind, seconds: float = 60) -> list[TracedWindow]:
+    return [TracedWindow(side=side, seconds=seconds) for side in sides]
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
     real = RunFolder._read_trials
 
-    def seen(self: RunFolder, problems: list[str]) -> list[index.Row]:
+    def seen(self: RunFolder, problems: list[str]) -> list[index.AttemptRow]:
         found.append(self.path)
         return real(self, problems)
 

@@ -14,12 +14,12 @@ from labctl.workloads.perf_sched_pipe import PERF_SCHED_PIPE
 from labctl.workloads.random_access import RANDOM_ACCESS
 from labctl.workloads.sysbench_cpu import SYSBENCH_CPU
 from labctl.workloads.sysbench_memory import SYSBENCH_MEMORY
-from labctl.workloads.windows import Window, batch_errors
+from labctl.workloads.windows import RateWindow, batch_errors
 from labctl.workloads.workload import Setting, Workload
 from tests.unit.workloads.trials import recorded, trial, values
 
 
-def errors(windows: list[Window]) -> dict[int, float]:
+def errors(windows: list[RateWindow]) -> dict[int, float]:
     found = values(list(batch_errors(windows, "iops", "log")))
     return {
         batches: found[f"batch_error{{batches={batches},of=iops}}"]
@@ -30,31 +30,31 @@ def errors(windows: list[Window]) -> dict[int, float]:
 
 def test_of_equal_windows_it_is_the_standard_error_of_the_batches_mean() -> None:
     rates = [90.0, 110.0, 95.0, 120.0, 101.0, 99.0, 108.0, 84.0]
-    found = errors([Window(0.5, rate * 0.5) for rate in rates])
+    found = errors([RateWindow(0.5, rate * 0.5) for rate in rates])
     assert found[8] == pytest.approx(stdev(rates) / math.sqrt(8) / fmean(rates))
     pairs = [fmean(rates[at : at + 2]) for at in range(0, 8, 2)]
     assert found[4] == pytest.approx(stdev(pairs) / 2 / fmean(rates))
 
 
 def test_windows_of_other_lengths_at_one_rate_leave_no_error() -> None:
-    found = errors([Window(seconds, 7 * seconds) for seconds in (1, 2, 3, 1, 5, 2, 2, 9, 1)])
+    found = errors([RateWindow(seconds, 7 * seconds) for seconds in (1, 2, 3, 1, 5, 2, 2, 9, 1)])
     assert found == {8: pytest.approx(0, abs=1e-12), 4: pytest.approx(0, abs=1e-12)}
 
 
 def test_it_is_what_trials_scatter_by_whatever_their_windows_length() -> None:
     """2,000 trials of runs that take random time for the same work."""
     rng = random.Random(5)
-    trials = [[Window(rng.gammavariate(4, 0.25), 1.0) for _ in range(64)] for _ in range(2000)]
+    trials = [[RateWindow(rng.gammavariate(4, 0.25), 1.0) for _ in range(64)] for _ in range(2000)]
     rates = [64 / sum(w.seconds for w in trial) for trial in trials]
     told = math.sqrt(fmean(errors(trial)[4] ** 2 for trial in trials))
     assert told == pytest.approx(stdev(rates) / fmean(rates), rel=0.06)
 
 
-def _correlated(rng: random.Random, phi: float, count: int) -> list[Window]:
+def _correlated(rng: random.Random, phi: float, count: int) -> list[RateWindow]:
     """Rates that forget their past by `phi` per window, around 1."""
     at, found = rng.gauss(0, 0.1), []
     for _ in range(count):
-        found.append(Window(1.0, 1.0 + at))
+        found.append(RateWindow(1.0, 1.0 + at))
         at = phi * at + math.sqrt(1 - phi**2) * rng.gauss(0, 0.1)
     return found
 
@@ -76,16 +76,16 @@ def test_windows_that_resemble_their_neighbours_hide_less_error_from_long_batche
     "windows",
     [
         [],
-        [Window(1.0, 5.0)] * 7,
-        [Window(1.0, 0.0)] * 9,
-        [Window(0.0, 5.0), *[Window(1.0, 5.0)] * 9],
-        [Window(-1.0, 5.0), *[Window(1.0, 5.0)] * 9],
-        [Window(math.nan, 5.0), *[Window(1.0, 5.0)] * 9],
-        [Window(1.0, math.inf), *[Window(1.0, 5.0)] * 9],
-        [Window(1.0, 1e300), *[Window(1.0, 5.0)] * 9],
+        [RateWindow(1.0, 5.0)] * 7,
+        [RateWindow(1.0, 0.0)] * 9,
+        [RateWindow(0.0, 5.0), *[RateWindow(1.0, 5.0)] * 9],
+        [RateWindow(-1.0, 5.0), *[RateWindow(1.0, 5.0)] * 9],
+        [RateWindow(math.nan, 5.0), *[RateWindow(1.0, 5.0)] * 9],
+        [RateWindow(1.0, math.inf), *[RateWindow(1.0, 5.0)] * 9],
+        [RateWindow(1.0, 1e300), *[RateWindow(1.0, 5.0)] * 9],
     ],
 )
-def test_what_tells_no_error_gives_none(windows: list[Window]) -> None:
+def test_what_tells_no_error_gives_none(windows: list[RateWindow]) -> None:
     assert errors(windows) == {}
 
 
@@ -106,7 +106,7 @@ def test_sysbench_tells_each_second_of_a_trial(
     printed = re.findall(r"^\[ \d+s \] (?:thds: 1 [et]ps: )?([\d.]+)", text, re.M)
     assert len(printed) == 10
     found = values(list(program.parse(trial(tmp_path, stdout_txt=text))))
-    windows = [Window(1.0, float(rate)) for rate in printed]
+    windows = [RateWindow(1.0, float(rate)) for rate in printed]
     expected = values(list(batch_errors(windows, "events_per_s", "stdout.txt")))
     assert {k: v for k, v in found.items() if k.startswith("batch_error")} == expected
     assert len(expected) == 2
@@ -129,7 +129,7 @@ def test_fio_logs_its_windows_by_their_own_lengths(tmp_path: Path) -> None:
     ends = [0, *(int(line.split(",")[0]) for line in log.splitlines())]
     rates = [int(line.split(",")[1]) for line in log.splitlines()]
     seconds = [(after - before) / 1000 for before, after in pairwise(ends)]
-    windows = [Window(s, rate * s) for s, rate in zip(seconds, rates, strict=True)]
+    windows = [RateWindow(s, rate * s) for s, rate in zip(seconds, rates, strict=True)]
     raw = trial(
         tmp_path, files__fio_json=recorded("fio-3.33-randread.json"), files__windows_iops_log=log
     )
