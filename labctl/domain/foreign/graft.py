@@ -13,7 +13,7 @@ from pathlib import Path
 from lxml import etree
 
 from labctl.base.tuning import Disk, Tuning
-from labctl.base.xmldiff import children, parse, text_of
+from labctl.base.xmldiff import changes, children, parse, text_of
 from labctl.domain.foreign.foreign_domain import OwnDomain, is_written
 from labctl.domain.pinning.pin_plan import PinPlan
 from labctl.domain.render import DomainRequest, render
@@ -63,6 +63,14 @@ def tuned(own: OwnDomain, tuning: Tuning, plan: PinPlan, baseline: Tuning, accel
     """Return the owner's own XML with the tuning and nothing else of labctl's."""
     plain, rendered = (render(_request(own, t, plan, accelerator)) for t in (baseline, tuning))
     return grafted(own.xml, tuning, plain, rendered)
+
+
+def is_changed(
+    own: OwnDomain, tuning: Tuning, plan: PinPlan, baseline: Tuning, accelerator: str
+) -> bool:
+    """Return whether the owner's domain is another one with the tuning than with baseline."""
+    plain, changed = (tuned(own, t, plan, baseline, accelerator) for t in (baseline, tuning))
+    return bool(changes(plain, changed))
 
 
 def _request(own: OwnDomain, tuning: Tuning, plan: PinPlan, accelerator: str) -> DomainRequest:

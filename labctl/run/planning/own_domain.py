@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from labctl.base import xmldiff
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import HostError, UsageError
 from labctl.base.tuning import Kind, Strategy, Tuning
@@ -19,7 +18,7 @@ from labctl.domain.foreign.foreign_domain import (
     named_places,
     own_domain,
 )
-from labctl.domain.foreign.graft import durability, tuned
+from labctl.domain.foreign.graft import durability, is_changed, tuned
 from labctl.domain.pinning.pin_plan import PinPlan
 from labctl.domain.session import Session
 from labctl.host.topology import Topology
@@ -231,8 +230,7 @@ def _misfit(
     heads = {key[0] for key in changes(tuning, baseline)}
     if plan is None or not heads or heads - _OF_XML:
         return  # what it does to host or guest, or by being booted, needs nothing of the XML
-    plain, changed = (tuned(domain, t, plan, baseline, accelerator) for t in (baseline, tuning))
-    if not xmldiff.changes(plain, changed):
+    if not is_changed(domain, tuning, plan, baseline, accelerator):
         yield Unmet(
             text=f"'{domain.name}' has all of it already, or nothing that it would change",
             remedy=f"'labctl domain diff {baseline.name} {tuning.name}' shows what it is about.",
