@@ -165,9 +165,10 @@ class Plan:
         """
         try:
             plan = cls._of(record)
-        except (TypeError, ValueError) as error:
+            as_planned = plan.record().to_json()
+        except (TypeError, ValueError, ZeroDivisionError) as error:
             raise BrokenError(f"the plan can't be read: {error}") from error
-        if plan.record().to_json() != record.to_json():
+        if as_planned != record.to_json():
             raise BrokenError(
                 f"the plan was changed after it was made: its digest is {plan.digest[:12]}, "
                 f"it says {str(record.digest)[:12]}",

@@ -24,7 +24,7 @@ from labctl.host.settings.journal import Journal
 from labctl.host.settings.journal_lines import encoded
 from labctl.run.commands.export import export
 from labctl.run.commands.verify import verify
-from labctl.run.planning.run_plan import extended_plan, plan_of
+from labctl.run.planning.run_plan import Begun, extended_plan, plan_of
 from labctl.run.trials.parse import reparse
 from labctl.store import collecting_costs, exit_prices, restores
 from labctl.store.run_folder import RunFolder
@@ -176,8 +176,8 @@ def test_what_goes_on_with_a_run_parses_checks_or_copies_it(
     names = alter_run(run, chance)
     folder = RunFolder(run)
     for what, act in (
-        ("plan", lambda: folder.records(plan_of(folder).record())),
-        ("extend", lambda: extended_plan(folder, 2)),
+        ("plan", lambda: folder.records(plan_of(Begun.read(folder)).record())),
+        ("extend", lambda: extended_plan(Begun.read(folder), 2)),
         ("verify", lambda: verify(folder)),
         (
             "export",

@@ -17,7 +17,7 @@ from labctl.run.commands.sweep_checks import check_connection, check_host
 from labctl.run.guests.leftovers import clean_up
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.reached import reached
-from labctl.run.planning.run_plan import on_its_connection, planned_for, with_image
+from labctl.run.planning.run_plan import Begun, on_its_connection, planned_for, with_image
 from labctl.run.trials.engine import never
 from labctl.store.run_folder import RunFolder
 
@@ -39,8 +39,9 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
     with ExitStack() as stack:
         stack.enter_context(ending_signals_interrupt())
         folder = RunFolder.find(request.results, request.earlier) if request.earlier else None
-        request = on_its_connection(request, folder)
-        planned = planned_for(request, folder)
+        begun = Begun.read(folder) if folder else None
+        request = on_its_connection(request, begun)
+        planned = planned_for(request, begun)
         what = shlex.join(command(request, planned.plan))
         path = folder.path if folder else folder_path(request, planned.plan)
         stack.enter_context(host_locked(host_lock(), what=what, run_folder=path))

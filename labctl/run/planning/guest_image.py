@@ -12,7 +12,7 @@ from labctl.guest.images import Image, find, list_images
 from labctl.guest.kernels import read_kernel
 from labctl.guest.recipe import Recipe, load_recipe
 from labctl.host.accelerator import Accelerator, Requested, accelerator
-from labctl.store.run_folder import RunFolder
+from labctl.store.records.run_record import KernelUsed
 
 IMAGE = "debian-12"
 """Image that guests boot where the study names no other."""
@@ -31,10 +31,9 @@ def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Rec
     return recipe
 
 
-def recipe_of_run(name: str, folder: RunFolder) -> Recipe:
-    """Return the recipe of a run that is resumed: with the kernel that it began with, or a
+def recipe_of_run(name: str, run: str, recorded: KernelUsed | None) -> Recipe:
+    """Return the recipe of the run `run` that is resumed: with the kernel that it began with, or a
     UsageError."""
-    recorded = folder.read_run().kernel
     if recorded is None:
         return load_recipe(name)
     kernel = Path(recorded.file)
@@ -42,14 +41,14 @@ def recipe_of_run(name: str, folder: RunFolder) -> Recipe:
         found = read_kernel(kernel, Path(recorded.initrd) if recorded.initrd else None)
     except UsageError as error:
         raise UsageError(
-            f"run '{folder.name}' was begun with the kernel {kernel}: {error.message}",
+            f"run '{run}' was begun with the kernel {kernel}: {error.message}",
             hint="Put it back, or start a new run.",
         ) from error
     before, now = recorded.sha256, dict(found.digests)
     if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
         what = {"file": "the kernel itself", "initrd": "its initrd"}
         raise UsageError(
-            f"run '{folder.name}' was begun with the kernel {kernel}, of which "
+            f"run '{run}' was begun with the kernel {kernel}, of which "
             f"{', '.join(what.get(name, f'its {name}') for name in changed)} changed since",
             hint="Put it back as it was, or start a new run.",
         )

@@ -132,9 +132,8 @@ def read_own(asked: str, *, connect: str | None, keep_network: bool) -> OwnGuest
     return _own_guest(asked, domain, keep_network)
 
 
-def own_of_run(folder: RunFolder) -> OwnGuest | None:
+def own_of_run(folder: RunFolder, recorded: DomainUsed | None) -> OwnGuest | None:
     """Return the domain that a run began with; None where it measures an image."""
-    recorded = folder.read_run().domain
     if recorded is None:
         return None
     domain = own_domain(_content(folder.path / XML), f"domain '{recorded.asked}'")

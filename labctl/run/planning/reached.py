@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from labctl.store.run_folder import RunFolder
@@ -25,7 +26,7 @@ class Reached:
 def reached(plan: Plan, folder: RunFolder) -> Reached:
     """Return how far the run in `folder` has come with `plan`."""
     records = _records(folder, plan)
-    finished = done(folder, plan)
+    finished = _done(records)
     # Which other spares run is only known when the planned blocks are over.
     unused = set(plan.spare_blocks) - {record.block for record in records}
     left = [t.boot for t in plan.in_order if t.number not in finished and t.block not in unused]
@@ -35,7 +36,11 @@ def reached(plan: Plan, folder: RunFolder) -> Reached:
 
 def done(folder: RunFolder, plan: Plan) -> set[int]:
     """Return the numbers of the trials that have a valid result."""
-    return {r.number for r in _records(folder, plan) if r.status is TrialStatus.DONE}
+    return _done(_records(folder, plan))
+
+
+def _done(records: Iterable[TrialRecord]) -> set[int]:
+    return {record.number for record in records if record.status is TrialStatus.DONE}
 
 
 def _records(folder: RunFolder, plan: Plan) -> list[TrialRecord]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.events import Listener
@@ -10,33 +11,62 @@ from labctl.domain.session import EMBEDDED, is_embedded
 from labctl.host.topology import read_topology
 from labctl.run.planning.fitting import pin_plans_of, pins_digest
 from labctl.run.planning.guest_image import accelerator_of, recipe_of_run
-from labctl.run.planning.own_domain import (
-    own_of_run,
-)
+from labctl.run.planning.own_domain import own_of_run
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.planning.planner import plan_sweep
+from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
+from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import RunFolder
 from labctl.study.extension import as_carried_out, extended, extension
 from labctl.study.plan import Plan, changed_tunings
 from labctl.study.tunings import load_tunings
 
 
-def on_its_connection(request: SweepRequest, folder: RunFolder | None) -> SweepRequest:
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Hold what the folder of a run that goes on says of how it began, and of how far its rule and
+    its extensions took it."""
+
+    folder: RunFolder
+    record: RunRecord
+    plan: PlanRecord
+    extensions: Sequence[ExtensionRecord]
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Begun:
+        """Return what is there. Raises UsageError for a run that labctl can't go on with,
+        BrokenError for one that isn't whole."""
+        record = folder.read_run()
+        if record.imported:
+            raise UsageError(
+                f"run '{folder.name}' was imported: labctl did not measure it and can't go on with "
+                "it"
+            )
+        if record.redacted:
+            raise UsageError(
+                f"run '{folder.name}' is a redacted copy: its trials and new ones would name two "
+                "hosts",
+                hint="Go on with the run that it was made of.",
+            )
+        return cls(folder, record, folder.read_plan(), folder.read_extensions())
+
+
+def on_its_connection(request: SweepRequest, begun: Begun | None) -> SweepRequest:
     """Return the request over the connection that its run was begun with: another one has another
     QEMU user and other cgroups."""
-    if folder is None or request.connect is not None:
+    if begun is None or request.connect is not None:
         return request
-    began = folder.read_run().connection or EMBEDDED
+    began = begun.record.connection or EMBEDDED
     return request if is_embedded(began) else replace(request, connect=began)
 
 
-def planned_for(request: SweepRequest, folder: RunFolder | None) -> Planned:
-    """Return the plan of a request: of a new run, or of the one in `folder`."""
-    if folder is None:
+def planned_for(request: SweepRequest, begun: Begun | None) -> Planned:
+    """Return the plan of a request: of a new run, or of one that was begun."""
+    if begun is None:
         return plan_sweep(request)
     if request.extend:
-        return extended_plan(folder, request.overrides.blocks or 0)
-    return resumed_plan(folder)
+        return extended_plan(begun, request.overrides.blocks or 0)
+    return resumed_plan(begun)
 
 
 def with_image(request: SweepRequest, planned: Planned, listener: Listener) -> Planned:
@@ -48,49 +78,37 @@ def with_image(request: SweepRequest, planned: Planned, listener: Listener) -> P
     return plan_sweep(replace(request, seed=planned.plan.seed), chosen.name)
 
 
-def plan_of(folder: RunFolder) -> Plan:
+def plan_of(begun: Begun) -> Plan:
     """Return what a run carries out: its plan until its rule ended it, and what extends it
     since."""
-    record = folder.read_run()
-    if record.imported:
-        raise UsageError(
-            f"run '{folder.name}' was imported: labctl did not measure it and can't go on with it"
-        )
-    if record.redacted:
-        raise UsageError(
-            f"run '{folder.name}' is a redacted copy: its trials and new ones would name two hosts",
-            hint="Go on with the run that it was made of.",
-        )
-    return as_carried_out(
-        Plan.of(folder.read_plan()),
-        record.stopped.blocks if record.stopped else None,
-        folder.read_extensions(),
-    )
+    stopped = begun.record.stopped
+    ended_after = stopped.blocks if stopped else None
+    return as_carried_out(Plan.of(begun.plan), ended_after, begun.extensions)
 
 
-def extended_plan(folder: RunFolder, blocks: int) -> Planned:
+def extended_plan(begun: Begun, blocks: int) -> Planned:
     """Return `resumed_plan` of a finished run with so many more blocks.
 
     Raises UsageError where the run is not finished.
     """
-    planned = resumed_plan(folder)
-    status = folder.read_run().status
-    begun = {record.block for record in folder.records(planned.plan.record())[0]}
-    if status != "done" or planned.plan.blocks not in begun:
+    planned = resumed_plan(begun)
+    folder, status = begun.folder, begun.record.status
+    tried = {record.block for record in folder.records(planned.plan.record())[0]}
+    if status != "done" or planned.plan.blocks not in tried:
         said = f"status: {status}" if status != "done" else "its last extension has not begun"
         raise UsageError(
             f"run '{folder.name}' is not finished ({said}), so there is nothing to extend",
             hint=f"First: labctl sweep --resume {folder.name}",
         )
-    last = next(iter(reversed(folder.read_extensions())), folder.read_plan())
-    added = extension(planned.plan, blocks, extends=str(last.digest))
+    last = begun.extensions[-1].digest if begun.extensions else begun.plan.digest
+    added = extension(planned.plan, blocks, extends=str(last))
     return replace(planned, plan=extended(planned.plan, added), added=added)
 
 
-def resumed_plan(folder: RunFolder) -> Planned:
+def resumed_plan(begun: Begun) -> Planned:
     """Return the plan of a run and of its extensions, for a host that is still the one it was made
     for."""
-    plan = plan_of(folder)
+    plan, folder = plan_of(begun), begun.folder
     topology = read_topology()
     tunings = load_tunings(tuple(plan.tunings))
     if plan.guest.vcpus is None:
@@ -108,10 +126,10 @@ def resumed_plan(folder: RunFolder) -> Planned:
         )
     return Planned(
         plan=plan,
-        recipe=recipe_of_run(plan.guest.image, folder),
+        recipe=recipe_of_run(plan.guest.image, folder.name, begun.record.kernel),
         tunings=tunings,
         topology=topology,
         pin_plans=pin_plans,
         warnings=(),
-        own=own_of_run(folder),
+        own=own_of_run(folder, begun.record.domain),
     )

@@ -264,12 +264,12 @@ def test_a_resumed_run_takes_the_domain_as_it_began(tmp_path: Path, disk: Path) 
     write_run_json(folder, {"domain": own.record.to_json()})
     (folder.path / module.XML).write_text(own.domain.xml)
     written(disk, vcpus=2)  # what becomes of the owner's file is nothing to the run
-    resumed = own_of_run(folder)
+    resumed = own_of_run(folder, folder.read_run().domain)
     assert resumed is not None
     assert resumed.domain.vcpus == 1
     assert resumed.record.to_json() == own.record.to_json()
     write_run_json(folder, {"domain": None})
-    assert own_of_run(folder) is None
+    assert own_of_run(folder, folder.read_run().domain) is None
 
 
 class FakeSession:

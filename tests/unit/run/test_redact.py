@@ -28,7 +28,7 @@ from labctl.run.commands.export import export
 from labctl.run.commands.redact import Identity, Redacted, redact
 from labctl.run.commands.scrub import Scrubber
 from labctl.run.commands.verify import verify
-from labctl.run.planning.run_plan import plan_of
+from labctl.run.planning.run_plan import Begun
 from labctl.run.trials.parse import reparse
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
@@ -459,7 +459,7 @@ def test_the_samples_that_a_copy_parses_are_those_of_the_run(tmp_path: Path) -> 
 def test_nobody_goes_on_with_a_redacted_copy(tmp_path: Path) -> None:
     copy, _ = copied(small_example(tmp_path))
     with pytest.raises(UsageError, match="is a redacted copy"):
-        plan_of(copy)
+        Begun.read(copy)
 
 
 def test_the_name_of_ones_own_vm_is_taken_out(run: RunFolder) -> None:

@@ -266,6 +266,16 @@ def test_a_resume_with_changed_tunings_is_refused_by_name(
         sweep(request(tmp_path, resume=folder.name), lambda event: None)
 
 
+def test_a_run_that_goes_on_is_planned_by_what_was_read_of_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = resumable(tmp_path, monkeypatch)
+    begun = run_plan.Begun.read(folder)
+    for name in ("run.json", "plan.json"):
+        (folder.path / name).unlink()
+    assert run_plan.resumed_plan(begun).plan.seed == begun.record.seed
+
+
 def test_an_edited_plan_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = resumable(tmp_path, monkeypatch)
     plan = folder.read_plan().to_json()
@@ -282,7 +292,7 @@ def test_a_run_that_is_not_there_cannot_be_resumed(tmp_path: Path) -> None:
 
 def tried(folder: RunFolder, blocks: int) -> None:
     """A valid attempt at each trial up to that block."""
-    for trial in run_plan.plan_of(folder).trials:
+    for trial in run_plan.plan_of(run_plan.Begun.read(folder)).trials:
         if trial.block <= blocks and not folder.trial(trial.number).path.exists():
             folder.new_trial(trial.number, 1).write_record(
                 TrialRecord(

@@ -318,6 +318,7 @@ def test_a_plan_with_a_key_that_no_trial_has_is_refused(plan: Plan) -> None:
         ({"tunings": {"a": {"kind": "other"}}}, "can't be read: 'other' is not a valid Kind"),
         ({"guest": {}}, "can't be read: it has no 'guest.image'"),
         ({"limits": {}}, "can't be read: "),
+        ({"blocks_per_boot": 0}, "can't be read: "),
     ],
 )
 def test_a_file_that_is_no_plan_is_refused(plan: Plan, broken: dict[str, Any], said: str) -> None:
