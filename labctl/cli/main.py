@@ -30,7 +30,7 @@ _COMMANDS = {
     "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
     "exits": ("labctl.cli.exits", "Measure what VM exits cost on this host."),
-    "doctor": ("labctl.cli.doctor", "Check this host; tell whether a run's verdicts still hold."),
+    "doctor": ("labctl.cli.doctor", "Check this host; show whether a run's verdicts still hold."),
     "collectors": ("labctl.cli.collectors", "List what trials collect, and what that costs here."),
     "selftest": ("labctl.cli.selftest", "Try all of labctl on this host; bundle what it prints."),
     "host": ("labctl.cli.host", "Facts and settings of this host; put back what was changed."),

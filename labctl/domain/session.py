@@ -176,7 +176,7 @@ class Session:
         """Raise HostError when a foreign domain isn't shut off: what its disks hold is only whole
         then."""
         domain = self._somebodys(name)
-        with self._calls.explained(f"libvirt does not tell the state of '{name}'"):
+        with self._calls.explained(f"libvirt does not report the state of '{name}'"):
             if domain.isActive():
                 raise HostError(
                     f"the domain '{name}' is running, and its disks change",

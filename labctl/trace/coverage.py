@@ -77,7 +77,7 @@ class Coverage:
         """Return why nothing is said of all late ones, as a clause; "" where something is."""
         if self.is_enough:
             return ""
-        return f"the trace tells of {self.text}, and the slowest may be among the others"
+        return f"the trace shows {self.text}, and the slowest may be among the others"
 
 
 def is_narrow(bounds: Bounds) -> bool:

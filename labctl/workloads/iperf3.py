@@ -81,7 +81,7 @@ class Iperf3(WorkloadBase):
             for interval in _intervals(report, STDOUT)
         ]
         if not rates:
-            raise BrokenError(f"{STDOUT}: iperf3 tells of no interval")
+            raise BrokenError(f"{STDOUT}: iperf3 reports no interval")
         return rates
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:

@@ -158,14 +158,14 @@ def answer(timeline: Timeline) -> tuple[str, ...]:
     many of all wake-ups that is."""
     coverage = timeline.coverage
     if not timeline.late and not is_native(timeline) and not shows_guest(timeline):
-        told = "Late wake-ups can't be told without the guest's side of the trace."
+        told = "Late wake-ups are unknown without the guest's side of the trace."
         return (f"{told}{_waited(timeline)}",)
     said: tuple[str, ...]
     if not timeline.late and (coverage is None or coverage.is_enough):
         said = (f"This trace names no late wake-up.{_waited(timeline)}",)
     elif is_blind(timeline):
         said = (
-            "What late wake-ups waited for can't be told without the host's side of the trace.",
+            "What late wake-ups waited for is unknown without the host's side of the trace.",
             *_of_the_worst(timeline),
         )
     elif coverage is not None and not coverage.is_enough:
@@ -183,8 +183,8 @@ def _lead(timeline: Timeline) -> str:
         return f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late."
     if not late_shares(timeline):
         return (
-            "What the slowest 5 % of wake-ups waited for is unknown: of more than a tenth of that "
-            "time the trace does not tell what it went to."
+            "What the slowest 5 % of wake-ups waited for is unknown: the trace does not show where "
+            "more than a tenth of that time went."
         )
     told = _share_words(_late_bounds(timeline), part_words(timeline), _behind(timeline.late))
     return f"Of the time that the slowest 5 % of wake-ups waited, {told}."
@@ -215,7 +215,7 @@ def _coverage_words(timeline: Timeline) -> tuple[str, ...]:
     coverage = timeline.coverage
     if coverage is None or not coverage.total:
         return ()
-    said = f"The trace tells of {coverage.text}."
+    said = f"The trace shows {coverage.text}."
     own = coverage.own
     if own is not None and coverage.lacks_worst:
         said += (

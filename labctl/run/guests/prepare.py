@@ -71,7 +71,7 @@ class ImageSource:
     def hint(self, lab: Lab) -> str:
         given = self.image.given_kernel
         if given is None:
-            return "'labctl image verify' tells whether its image is whole."
+            return "'labctl image verify' shows whether its image is whole."
         initrd = "an initrd" if self.image.initrd is not None else "no initrd"
         modules = given["modules"] or "nowhere but the image"
         return (

@@ -161,7 +161,7 @@ class Columns:
             first = int(np.argmax((tids < 0) | (tids > MAX_TID)))
             broken(
                 self.where,
-                f"{self.layout.name} tells of a thread {tids[first]}",
+                f"{self.layout.name} names a thread {tids[first]}",
                 chunk.byte(starts[first]),
             )
 

@@ -51,8 +51,8 @@ def lateness(
         return Lateness(problems=tuple(problems))
     if coverage.inferred:
         problems.append(
-            f"Inferred wake-ups: {coverage.inferred:,} of {coverage.seen:,}. No event tells of "
-            "them; the timers that the tasks slept on tell when they were due."
+            f"Inferred wake-ups: {coverage.inferred:,} of {coverage.seen:,}. No event shows "
+            "them; the timers that the tasks slept on show when they were due."
         )
     figures: dict[str, float] = {"wakeups": len(found), "wakeups_unseen": coverage.unseen}
     if not len(found):

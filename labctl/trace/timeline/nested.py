@@ -136,7 +136,7 @@ def timeline_of(
         _say_covered(draft, guest, workload)
         if not hosts:
             draft.problems.append(
-                "Without the host's side it can't be told what late wake-ups waited for."
+                "Without the host's side it is unknown what late wake-ups waited for."
             )
         # What a guest wrote may be anything: only CPUs that it has are looked for.
         own = [cpu for cpu in switching_cpus(guest) if cpu in tids or not tids][:MOST_CPUS]
@@ -205,7 +205,7 @@ def _vcpu_lanes(
     draft.lanes += lanes.values()
     if vcpus and not side.has_exits:
         draft.problems.append(
-            "KVM told of no entries and exits (under emulation there are none): 'running the "
+            "KVM reported no entries and exits (under emulation there are none): 'running the "
             "guest' is all the time a vCPU's thread had a CPU, the guest's code and QEMU's own, "
             "and 'halted' all its sleep."
         )

@@ -59,7 +59,7 @@ def test_without_the_hosts_side_no_share_is_told(raw: TrialFolder) -> None:
     found = reasons(raw, "guest", "tcg")
     assert found.keys() == set(SHARES)
     assert found["late_exit_share"] == "emulated: no VM exits."
-    assert "it can't be told what late wake-ups waited for" in found["late_host_share"]
+    assert "it is unknown what late wake-ups waited for" in found["late_host_share"]
 
 
 def test_a_trial_without_a_trace_has_none_of_it(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_natively_without_timers_the_wake_ups_that_are_left_say_nothing_of_all(
     assert isinstance(share, Unavailable)
     assert seen.value == pytest.approx(446 / 600)
     assert share.reason == (
-        "the trace tells of 446 of 600 wake-ups (74.3 %), and the slowest may be among the others."
+        "the trace shows 446 of 600 wake-ups (74.3 %), and the slowest may be among the others."
     )
 
 
@@ -124,7 +124,7 @@ def test_natively_without_timers_the_wake_ups_that_are_left_say_nothing_of_all(
     [
         (600, 0.000451, None),
         (600, 0.00721, "all that is known is that it is from 42% to 94%."),
-        (1200, 0.000451, "the trace tells of 600 of 1,200 wake-ups (50.0 %)"),
+        (1200, 0.000451, "the trace shows 600 of 1,200 wake-ups (50.0 %)"),
     ],
 )
 def test_what_the_program_counts_itself_is_held_against_the_trace(

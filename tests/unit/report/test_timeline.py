@@ -220,13 +220,13 @@ def test_of_too_few_wake_ups_nothing_is_said_but_of_how_many_that_is() -> None:
     partly = natively(seen=2453, unseen=3534, own_us=7210)
     lead, worst, coverage = words.answer(partly)
     assert lead == (
-        "What the slowest 5 % of wake-ups waited for is unknown: the trace tells of 2,453 of 5,987 "
+        "What the slowest 5 % of wake-ups waited for is unknown: the trace shows 2,453 of 5,987 "
         "wake-ups (40.9 %), and the slowest may be among the others."
     )
     assert "1 of 2,453 wake-ups that were seen." in worst
     assert "The worst that was seen came 2.06 ms late" in worst
     assert coverage == (
-        "The trace tells of 2,453 of 5,987 wake-ups (40.9 %). cyclictest itself had a latency of "
+        "The trace shows 2,453 of 5,987 wake-ups (40.9 %). cyclictest itself had a latency of "
         "7.21 ms, and no wake-up that was seen can have given it."
     )
     html = page(partly, ABOUT)
@@ -259,7 +259,7 @@ def test_of_all_wake_ups_the_worst_is_the_worst() -> None:
     assert lead.endswith("wake-ups waited, 100 % was behind other tasks.")
     assert "1 of 5,987 wake-ups." in worst
     assert "The worst came 2.06 ms late" in worst
-    assert coverage == "The trace tells of 5,987 of 5,987 wake-ups."
+    assert coverage == "The trace shows 5,987 of 5,987 wake-ups."
     html = page(whole, ABOUT)
     assert "<dt>The worst</dt>" in html
     assert "others may have been slower" not in html
@@ -279,7 +279,7 @@ def test_a_share_that_is_known_between_bounds_is_told_with_both() -> None:
     lead, worst, coverage = words.answer(nearly)
     assert lead.endswith("85 to 91 % was behind other tasks, 9 to 15 % for other reasons.")
     assert "The worst that was seen came" in worst
-    assert coverage == "The trace tells of 5,980 of 5,987 wake-ups (99.8 %)."
+    assert coverage == "The trace shows 5,980 of 5,987 wake-ups (99.8 %)."
     found = timeline_json(nearly, ABOUT)
     assert found["late_share_bounds"] == {"queue": [0.85, 0.91], "other": [0.09, 0.15]}
     assert found["late_shares"]["queue"] == 0.9
@@ -290,15 +290,15 @@ def test_shares_between_bounds_that_are_far_apart_are_unknown(unseen: int) -> No
     vague = natively(seen=5987 - unseen, unseen=unseen, unseen_ns=unseen * 3 * MS)
     vague = replace(vague, late_bounds={"queue": (0.2, 0.9), "other": (0.1, 0.8)})
     lead, *_ = words.answer(vague)
-    assert "is unknown: of more than a tenth of that time the trace does not tell what" in lead
+    assert "the trace does not show where more than a tenth of that time went" in lead
     assert timeline_json(vague, ABOUT)["late_shares"] == {}
 
 
 def test_a_trace_that_tells_of_no_wake_up_of_many_does_not_say_that_none_was_late() -> None:
     none = replace(natively(seen=0, unseen=600), late=(), figures={})
     lead, coverage = words.answer(none)
-    assert "is unknown: the trace tells of 0 of 600 wake-ups (0.0 %)" in lead
-    assert coverage == "The trace tells of 0 of 600 wake-ups (0.0 %)."
+    assert "is unknown: the trace shows 0 of 600 wake-ups (0.0 %)" in lead
+    assert coverage == "The trace shows 0 of 600 wake-ups (0.0 %)."
     assert "0 of 600" in page(none, ABOUT)
 
 
@@ -306,7 +306,7 @@ def test_the_guests_side_alone_gives_no_share_of_any_cause() -> None:
     guests = tuple(one for one in small().lanes if one.side == "guest")
     blind = replace(small(), lanes=guests)
     lead, worst = words.answer(blind)
-    assert lead.startswith("What late wake-ups waited for can't be told without the host's side")
+    assert lead.startswith("What late wake-ups waited for is unknown without the host's side")
     assert "%" not in lead + worst
     assert "5.00 ms late, 4.000 ms into" in worst
     assert words.late_shares(blind) == {}
@@ -334,7 +334,7 @@ def test_without_the_guests_side_nothing_is_said_of_late_wake_ups() -> None:
     lanes = tuple(lane for lane in small().lanes if lane.side == "host")
     blind = replace(small(), lanes=lanes, late=(), figures={})
     (said,) = words.answer(blind)
-    assert said == "Late wake-ups can't be told without the guest's side of the trace."
+    assert said == "Late wake-ups are unknown without the guest's side of the trace."
 
 
 def test_without_late_wake_ups_the_lead_says_how_long_vcpus_waited() -> None:

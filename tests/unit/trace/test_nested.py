@@ -92,7 +92,7 @@ def test_what_cannot_be_told_has_no_figure() -> None:
     told_of = {"wakeups", "wakeups_unseen", "late_wakeups", "late_threshold_s"}
     assert set(alone.figures) == told_of
     assert [late.queue_ns for late in alone.late] == [0]
-    assert any("can't be told what late wake-ups waited for" in text for text in alone.problems)
+    assert any("is unknown what late wake-ups waited for" in text for text in alone.problems)
     native = timeline_of(inside.trace(), [], None, "natively", WORKLOAD).figures
     assert {name for name in native if "share" in name} == {"late_queue_share", "late_other_share"}
 
