@@ -15,7 +15,7 @@ from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import open_loop
 from labctl.workloads.histogram import Bin, histogram, latency_readings
-from labctl.workloads.open_loop import MICROSECOND_S, Thread
+from labctl.workloads.open_loop import MICROSECOND_S, MeasuredThread
 from labctl.workloads.workload import (
     IntegerParameter,
     Parameter,
@@ -130,7 +130,7 @@ def _command(setting: Setting, length: str, histogram_us: int) -> Command:
     )
 
 
-def read(text: str, where: str) -> tuple[list[Thread], int | None]:
+def read(text: str, where: str) -> tuple[list[MeasuredThread], int | None]:
     """Return the threads of a report, and the interval that its command line names."""
     try:
         report = parse_json(text)
@@ -150,7 +150,7 @@ def read(text: str, where: str) -> tuple[list[Thread], int | None]:
     return threads, interval_us
 
 
-def _thread(entry: Mapping[str, Any]) -> Thread:
+def _thread(entry: Mapping[str, Any]) -> MeasuredThread:
     by_latency = {int(latency): int(count) for latency, count in entry["histogram"].items()}
     beyond = int(entry["cycles"]) - sum(by_latency.values())
     if beyond < 0 or min(by_latency.values(), default=1) < 1 or min(by_latency, default=0) < 0:
@@ -158,7 +158,7 @@ def _thread(entry: Mapping[str, Any]) -> Thread:
     max_us = int(entry["max"])
     if max_us < max(by_latency, default=0):
         raise ValueError(f"a maximum of {max_us} us, but a bin of {max(by_latency)} us")
-    return Thread(by_latency, beyond, max_us)
+    return MeasuredThread(by_latency, beyond, max_us)
 
 
 def _interval_us(command_line: str) -> int | None:
@@ -166,7 +166,7 @@ def _interval_us(command_line: str) -> int | None:
     return (int(found[1]) or None) if found else None
 
 
-def _stall_time(threads: list[Thread], interval_us: int | None, source: str) -> Reading:
+def _stall_time(threads: list[MeasuredThread], interval_us: int | None, source: str) -> Reading:
     """Sum over all wake-ups of max(0, latency - interval), all threads together (METHOD rule 9):
     cyclictest skips the periods that it missed, so a stall of 50 ms is one wake-up to it."""
     if interval_us is None:

@@ -31,7 +31,7 @@ OVERFLOW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class MeasuredThread:
     """Count one thread's wake-ups by latency in whole microseconds, rounded down: 7 is 7 to 8.
     `beyond`: those too late for the tool's histogram."""
 
@@ -56,7 +56,7 @@ def unavailable(reason: str) -> Iterator[Reading]:
         yield Unavailable(metric=metric, reason=reason)
 
 
-def readings(threads: Sequence[Thread], interval_us: int, source: str) -> Iterator[Reading]:
+def readings(threads: Sequence[MeasuredThread], interval_us: int, source: str) -> Iterator[Reading]:
     """Return METRICS of threads that share an interval, or why they are unavailable.
 
     A percentile takes as many real wake-ups as any other (METHOD 16): the periods of one stall are

@@ -27,7 +27,7 @@ BUCKETS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class BusyThread:
     """Count rounds by length: `by_length_us[n]` took n - 1 to n microseconds. `beyond_us`: what
     those in the last bucket took beyond it."""
 
@@ -78,11 +78,11 @@ class Oslat(Watcher):
         yield sample("latency_max", _longest_us(threads) * MICROSECOND_S, source=source)
 
 
-def _longest_us(threads: list[Thread]) -> int:
+def _longest_us(threads: list[BusyThread]) -> int:
     return max(thread.max_us for thread in threads)
 
 
-def _threads(text: str, where: str) -> list[Thread]:
+def _threads(text: str, where: str) -> list[BusyThread]:
     try:
         report = parse_json(text)
         if report["return_code"] != 0:
@@ -98,7 +98,7 @@ def _threads(text: str, where: str) -> list[Thread]:
     return threads
 
 
-def _thread(entry: Mapping[str, Any]) -> Thread:
+def _thread(entry: Mapping[str, Any]) -> BusyThread:
     by_length = {int(length): int(count) for length, count in entry["histogram"].items()}
     rounds = sum(by_length.values())
     duration_s = float(entry["duration"])
@@ -107,7 +107,7 @@ def _thread(entry: Mapping[str, Any]) -> Thread:
     # Its average holds what the last bucket does not (oslat.c, calculate()).
     told = sum(length * count for length, count in by_length.items())
     beyond_us = float(entry["avg"]) * rounds - told
-    return Thread(
+    return BusyThread(
         by_length_us=by_length,
         beyond_us=max(0.0, beyond_us) if max(by_length) == BUCKETS else 0.0,
         max_us=int(entry["max"]),

@@ -42,7 +42,7 @@ class Timerlat(Watcher):
             return open_loop.unavailable("the record of the trial names no interval.")
         report = rtla.read(raw.read_text(rtla.STDOUT), self.name, str(raw.path / rtla.STDOUT))
         threads = [
-            open_loop.Thread(column.by_length_us, column.beyond, column.maximum_us)
+            open_loop.MeasuredThread(column.by_length_us, column.beyond, column.maximum_us)
             for column in report.columns
             if column.name.startswith("Thr-")
         ]

@@ -31,7 +31,7 @@ class Chip:
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu:
+class DrawnCpu:
     y: int
     name: str
     chips: tuple[Chip, ...]
@@ -42,7 +42,7 @@ class Core:
     """Show a core's tile; `name` is "" where only CPUs are known."""
 
     name: str
-    cpus: tuple[Cpu, ...]
+    cpus: tuple[DrawnCpu, ...]
     height: int
     description: str
 
@@ -133,7 +133,7 @@ def _core(name: str, cpus: Mapping[str, Sequence[str]]) -> Core:
         for role in roles:
             chips.append(Chip(y, role[:_LONGEST], _kind(role)))
             y += _CHIP
-        drawn.append(Cpu(top, f"CPU {number}"[:_LONGEST], tuple(chips)))
+        drawn.append(DrawnCpu(top, f"CPU {number}"[:_LONGEST], tuple(chips)))
         y += _PADDING if chips else 2
     said = "; ".join(
         f"{cpu.name}: {', '.join(chip.text for chip in cpu.chips) or 'free'}" for cpu in drawn

@@ -16,7 +16,7 @@ from labctl.base.latencies import OPEN_MEAN, SKIP_PERIODS
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Unavailable
 from labctl.workloads.cyclictest import CYCLICTEST
-from labctl.workloads.open_loop import METRICS, Thread, every_period, readings
+from labctl.workloads.open_loop import METRICS, MeasuredThread, every_period, readings
 from labctl.workloads.registry import checkers, workload
 from labctl.workloads.timerlat import TIMERLAT
 from tests.unit.workloads.trials import reasons, recorded, trial, values
@@ -25,12 +25,14 @@ EXAMPLE = Path(__file__).parents[3] / "results/example"
 INTERVAL_US = 1000
 
 
-def _of(*threads: Thread, interval_us: int = INTERVAL_US) -> list[Reading]:
+def _of(*threads: MeasuredThread, interval_us: int = INTERVAL_US) -> list[Reading]:
     return list(readings(threads, interval_us, "x"))
 
 
-def _thread(by_latency_us: dict[int, int], beyond: int = 0, max_us: int | None = None) -> Thread:
-    return Thread(by_latency_us, beyond, max(by_latency_us) if max_us is None else max_us)
+def _thread(
+    by_latency_us: dict[int, int], beyond: int = 0, max_us: int | None = None
+) -> MeasuredThread:
+    return MeasuredThread(by_latency_us, beyond, max(by_latency_us) if max_us is None else max_us)
 
 
 @pytest.mark.parametrize(
