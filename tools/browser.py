@@ -20,7 +20,7 @@ from labctl.base import process
 
 CHROMIUM = "chromium"
 _ANSWER_S = 300.0
-"""For a browser that hangs: a busy machine takes a minute to print a page of 2 MB."""
+"""Limit for a browser that hangs: a busy machine takes a minute to print a page of 2 MB."""
 
 _TROUBLE = (
     "Runtime.exceptionThrown",

@@ -66,7 +66,7 @@ def places(draw: Draw, blocks: int, rng: Rng, runs: int) -> Iterator[Values]:
 
 
 SD = 1.5**0.5
-"""Of an effect, where that of a trial is 1: d = T - (B + C) / 2."""
+"""Standard deviation of an effect, where a trial's is 1: d = T - (B + C) / 2."""
 
 Plant = Callable[[Values, float, Rng], None]
 

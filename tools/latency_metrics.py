@@ -28,9 +28,9 @@ NEAR = 0.005
 """A percentile is held against those half a percent above and below it."""
 
 Latencies = Mapping[int, int]
-"""How many by microseconds."""
+"""Counts by microseconds."""
 Trial = tuple[Latencies, Latencies]
-"""As the tool tells it, and every period."""
+"""Latencies as the tool reports them, and those of every period."""
 CLOSED, OPEN = 0, 1
 Number = Callable[[Trial], float]
 
@@ -46,7 +46,7 @@ def read_trial(path: Path) -> Trial:
 
 
 def quantile(q: float, loop: int, trial: Trial) -> float:
-    """By nearest rank, in microseconds."""
+    """Return the quantile by nearest rank, in microseconds."""
     latencies = trial[loop]
     rank, seen = max(1, math.ceil(q * sum(latencies.values()) - 1e-9)), 0
     for latency_us, count in sorted(latencies.items()):

@@ -8,7 +8,7 @@ from functools import cache
 import grimp
 
 MOST_IMPORTS = 15
-"""How many modules of labctl one of them may import: who reads it has to know them all."""
+"""Most modules of labctl that one of them may import: who reads it has to know them all."""
 
 
 TABLES = ("labctl.collect.table", "labctl.host.doctor", "labctl.workloads.registry")

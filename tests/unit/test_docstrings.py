@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).parents[2] / "labctl"
+ROOT = Path(__file__).parents[2]
+SOURCES = (ROOT / "labctl", ROOT / "tools")
 
 QUESTIONS = frozenset({"what", "who", "whom", "whose", "which", "where", "when", "why", "how"})
 PREPOSITIONS = frozenset(
@@ -55,10 +56,11 @@ def documented(
 
 
 def notes(tree: ast.AST, place: str) -> Iterator[tuple[str, str]]:
-    """Yield place and text of each string below a constant or a field."""
+    """Yield place and text of each string below a constant or a field, those that a function sets
+    included."""
+    with_bodies = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(tree):
-        body = node.body if isinstance(node, ast.Module | ast.ClassDef) else []
-        for above, below in pairwise(body):
+        for above, below in pairwise(node.body if isinstance(node, with_bodies) else []):
             match above, below:
                 case (
                     ast.Assign() | ast.AnnAssign(),
@@ -68,9 +70,9 @@ def notes(tree: ast.AST, place: str) -> Iterator[tuple[str, str]]:
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Yield the name and the syntax tree of each module of labctl."""
-    for path in sorted(SOURCES.rglob("*.py")):
-        yield str(path.relative_to(SOURCES.parent)), ast.parse(path.read_text())
+    """Yield the name and the syntax tree of each module of labctl and of its tools."""
+    for path in sorted(path for folder in SOURCES for path in folder.rglob("*.py")):
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
 
 
 def test_what_is_public_begins_its_docstring_with_a_verb() -> None:
@@ -78,7 +80,7 @@ def test_what_is_public_begins_its_docstring_with_a_verb() -> None:
         f"{where}: {text.splitlines()[0]}"
         for name, tree in modules()
         for where, public, text in documented(tree, name)
-        if public and not begins_with_verb(text)
+        if public and name.startswith("labctl") and not begins_with_verb(text)
     ] == []
 
 

@@ -41,7 +41,7 @@ class Benchmark:
     listener: Listener
     trace_events: int = TRACE_EVENTS
     command: str = "make bench"
-    """What holds the host's lock, as another labctl is told."""
+    """Holder of the host's lock, as another labctl is told."""
 
     @contextmanager
     def open_lab(self, planned: Planned) -> Iterator[Lab]:

@@ -38,7 +38,7 @@ from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure
 
 SCRATCH = "/var/tmp"
-"""Where a run folder would be: on a disk."""
+"""Folder for runs: on a disk, as theirs is."""
 
 KIND = next(kind for kind in KINDS if kind.name == "io-qemu")
 """An exit that passes every probe: out of the guest, on to QEMU, and back."""

@@ -26,7 +26,7 @@ class Figure:
     limit: float
     note: str = ""
     values: tuple[float, ...] = field(default_factory=tuple)
-    """What the value was made of, in its unit."""
+    """Numbers that the value was made of, in its unit."""
 
     @property
     def met(self) -> bool | None:

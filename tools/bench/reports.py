@@ -22,7 +22,7 @@ TRIALS = (1_000, 10_000, 100_000)
 """Linear cost shows in steps of ten: the time of each is at most about ten times the last."""
 
 SETTLING_S = 2.5
-"""After which the files that were just written may have an index (labctl/store/index.py)."""
+"""Seconds until files just written may have an index (labctl/store/index.py)."""
 
 REPORT_S = 900.0
 

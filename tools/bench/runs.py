@@ -47,7 +47,7 @@ def write_run(folder: Path, trials: int, *, seed: int = 1) -> None:
 
 
 def _write(path: Path, value: Any) -> None:
-    """As labctl writes it, but without waiting for the disk."""
+    """Write it as labctl does, but without waiting for the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -143,7 +143,7 @@ def _period(
 
 
 def _culprit(waits: int, queue: int, hog: str, vcpu: int) -> str:
-    """As the time lines of real traces name it."""
+    """Return the culprit as the time lines of real traces name it."""
     if queue > waits:
         return f"kworker/{vcpu}:1 (guest)"
     return f"{hog} (host)" if waits else "MSR_WRITE (exit)"

@@ -21,7 +21,7 @@ SHAPES: Mapping[str, tuple[int, int, int]] = {
 }
 """Workloads, conditions and tunings."""
 SIZES = (0, 1, 2, 3, 4, 5)
-"""Of the bias, in standard errors of the control's effect."""
+"""Sizes of the bias, in standard errors of the control's effect."""
 _BLOCKS, _SD = 10, 0.08
 
 

@@ -11,7 +11,7 @@ from tools.calibrate.rates import Rate
 from tools.calibrate.sweeps import INSTRUMENTS, Sweep, verdicts
 
 MOST = 0.97
-"""What holds more often than that where the assumptions hold is wider than it says."""
+"""Most coverage: an interval that holds more often, assumptions met, is wider than it says."""
 
 # One test in its family, so that the interval that decides has 95 % too; the known loss's, against
 # the same blocks, is exploratory.

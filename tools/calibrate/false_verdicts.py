@@ -15,7 +15,7 @@ from tools.calibrate.rates import Rate
 from tools.calibrate.sweeps import Sweep, verdicts
 
 LIMIT = 0.06
-"""Of the upper 95 % limit of the rate."""
+"""Most for the upper 95 % limit of the rate."""
 
 CLAIMS = frozenset({Verdict.IMPROVES, Verdict.REGRESSES, Verdict.SMALL})
 
@@ -106,7 +106,7 @@ class FalseVerdicts:
     failed: Rate
     suspended: Rate
     blocks: float
-    """On average."""
+    """Mean over all sweeps."""
 
 
 def false_verdicts(scenario: Scenario, *, runs: int, seed: int) -> FalseVerdicts:

@@ -19,7 +19,7 @@ from tools.calibrate.rates import Rate
 from tools.calibrate.sweeps import INSTRUMENTS, Latency, Sweep, verdicts
 
 LIMIT = 0.05
-"""Of the upper 95 % limit of the rate of harmful recommendations."""
+"""Most for the upper 95 % limit of the rate of harmful recommendations."""
 
 NOISES = (0.03, 0.1, 0.3, 0.6, 1.2)
 """Standard deviations of a trial's latency, on the log scale."""
@@ -32,7 +32,7 @@ TRUE_LOSSES = (0.7, 1.0, 1.2, 1.5)
 """True factors on the latency of a tuning that might be recommended; the last is harmful."""
 
 STEADY = 0.3
-"""How much of a skewed tuning's standard deviation the other arms have."""
+"""Share of a skewed tuning's standard deviation the other arms have."""
 
 _GAIN = 1.62
 _BARELY_HARMFUL = 1 - 1e-9

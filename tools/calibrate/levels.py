@@ -17,9 +17,9 @@ RUNS = (10, 20, 30, 60)
 RECALLED = (0.0, 0.3, 0.5, 0.7)
 """Correlations of each run with the one before."""
 NOISES = ("normal", "skewed", "heavy-tailed")
-"""Of the innovations."""
+"""Distributions of the innovations."""
 SIZES = (2, 3, 4, 6)
-"""Of a change, in standard deviations of the runs around their level."""
+"""Sizes of a change, in standard deviations of the runs around their level."""
 _USUAL, _LIMIT, _LIMIT_BEYOND = 0.5, 0.05, 0.08
 """Up to the usual correlation, and beyond: the limit of the share of series without a change that
 get a mark. Few runs don't tell a strong autocorrelation well enough to hold 5 %."""

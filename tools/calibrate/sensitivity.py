@@ -22,15 +22,15 @@ from tools.calibrate.sweeps import Sweep, paired, verdicts
 from tools.calibrate.table import Simulations, Table, percent, shown
 
 LOSSES = {"5 %": 0.95, "×3.3": 0.3}
-"""What is left of the metric in the known-loss arm."""
+"""Rest of the metric in the known-loss arm."""
 EFFECTS = (0.0, 0.05)
-"""Of tunings that may be called equivalent; the last is the margin."""
+"""Effects of tunings that may be called equivalent; the last is the margin."""
 NOISES = (0.01, 0.02, 0.03, 0.04, 0.05, 0.1)
 """Standard deviations of a block's effect, on the log scale."""
 SCATTER = ("normal", "skewed", "bimodal", "heavy-tailed", "drifting", "arms recalling 0.3")
 LIMIT = 0.025
-"""Of the upper 95 % limit of tunings that are off by the margin and called equivalent: in a family
-of four each test may err in 1.25 %."""
+"""Most for the upper 95 % limit of tunings that are off by the margin and called equivalent: in a
+family of four each test may err in 1.25 %."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from labctl.host.facts import QEMU
 INSIDE = "tools/kvm_host/inside.sh"
 
 BOOT_S = 300.0
-"""Until its task begins; 30 s are usual."""
+"""Seconds until its task begins; 30 are usual."""
 TASK_S = 1800.0
 
 CPUS = 2
@@ -32,7 +32,7 @@ tsc=reliable: the kernel takes an emulated AMD CPU's time-stamp counter for unst
 that KVM runs on it then have clocks of half the pace."""
 
 _LAST_LINES = 40
-"""Of the console, where the machine doesn't come to its task or its end."""
+"""Lines of the console that are shown where the machine doesn't come to its task or its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ class Changes:
         self.entries: list[Entry] = []
         """Those made so far that there is something to undo of, oldest first."""
         self.tunables: dict[str, Tunable] = {}
-        """By the entry's id."""
+        """Tunables by the entry's id."""
         self.kept = False
 
     def make(

@@ -116,7 +116,7 @@ class Scrubber:
         self._placeholders: dict[tuple[str, bytes], bytes] = {}
         self._made: set[bytes] = set()
         self.taken_out: Counter[str] = Counter()
-        """How often each kind was found."""
+        """Number of finds by kind."""
 
     @property
     def originals(self) -> dict[bytes, str]:

@@ -81,7 +81,7 @@ class Switches:
         self._event = np.full(MAX_CPUS, _NONE, dtype=np.int64)
         self._is_told = np.zeros(MAX_CPUS, dtype=bool)
         self.are_told = False
-        """Whether there are any."""
+        """True once a switch of these records was taken."""
 
     def take(self, chunk: Chunk, told: Told | None) -> None:
         """Take the chunk's records, and its events; None where these don't tell who left and came.
