@@ -57,6 +57,7 @@ def wall_time(run: LoadedRun) -> WallTime | None:
         warmups=warmups,
         around=sum(record.wall_s for record in done) - windows - warmups,
         invalid=sum(record.wall_s for record in invalid),
+        # An older labctl says nothing of it, and never waited.
         waited=run.run.waited_for_quiet_s or 0.0,
     )
     # A file may say anything, and a clock may have been set meanwhile.
