@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,10 @@ from labctl.cli.common import Group, print_json
 if TYPE_CHECKING:
     from labctl.domain.pinning.pin_plan import PinPlan
     from labctl.host.topology import Topology
+
+
+_MOST_GUESTS = 1024
+"""Guests on a host, and vCPUs of one: more than any host has."""
 
 
 @click.group("pin", cls=Group)
@@ -30,6 +35,11 @@ def command() -> None:
 )
 @click.option("--vcpus", type=click.IntRange(1), help="vCPUs. Default: from the topology.")
 @click.option(
+    "--guests",
+    metavar="N|N,N,...",
+    help="Plan for several guests: how many, or the vCPUs of each ('4,4,2').",
+)
+@click.option(
     "--iothreads", type=click.IntRange(0), default=1, show_default=True, help="iothreads."
 )
 @click.option(
@@ -44,23 +54,63 @@ def command() -> None:
 def plan(
     strategy: str,
     vcpus: int | None,
+    guests: str | None,
     iothreads: int,
     sysfs: Path | None,
     cpus: str | None,
     as_json: bool,
 ) -> None:
-    """Print the pin plan for a guest on this host as a small picture, and the reasons for it."""
+    """Print the pin plan for a guest on this host, or for several, as a small picture, and the
+    reasons for it."""
     from labctl.domain.pinning.pin_picture import picture
-    from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
+    from labctl.domain.pinning.pin_plan import default_sizes, pin_plans, shares
 
     topology = _topology(sysfs, cpus)
-    planned = pin_plan(topology, vcpus or default_vcpus(topology), iothreads, Strategy(strategy))
-    drawn = picture(planned, topology)
-    if as_json:
-        print_json({"picture": drawn, **planned.to_json()})
+    sizes = _sizes(guests, vcpus) or default_sizes(topology, _count(guests))
+    plans = pin_plans(topology, sizes, iothreads, Strategy(strategy))
+    drawn = picture(plans, topology)
+    if as_json and guests is None:
+        print_json({"picture": drawn, **plans[0].to_json()})
+    elif as_json:
+        print_json(
+            {
+                "picture": drawn,
+                "guests": [planned.to_json() for planned in plans],
+                "shares": list(shares(plans, topology)),
+            }
+        )
     else:
         click.echo(f"{drawn}\n")
-        _explain(planned)
+        _explain(plans, topology)
+
+
+def _sizes(guests: str | None, vcpus: int | None) -> list[int] | None:
+    """Return the vCPUs of each guest where the options say them."""
+    from labctl.base.errors import UsageError
+
+    if guests is None or "," not in guests:
+        return None if vcpus is None else [vcpus] * _count(guests)
+    if vcpus is not None:
+        raise UsageError(
+            "--guests names the vCPUs of each guest, and --vcpus those of every one",
+            hint="Leave one of the two out.",
+        )
+    return [_whole(word, guests) for word in guests.split(",")]
+
+
+def _count(guests: str | None) -> int:
+    return 1 if guests is None else _whole(guests, guests)
+
+
+def _whole(word: str, given: str) -> int:
+    from labctl.base.errors import UsageError
+
+    if word.strip().isdecimal() and 1 <= (number := int(word)) <= _MOST_GUESTS:
+        return number
+    raise UsageError(
+        f"--guests '{given}': '{word}' is not a whole number from 1 to {_MOST_GUESTS}",
+        hint="'--guests 4' plans for four alike, '--guests 4,4,2' for the vCPUs of each.",
+    )
 
 
 def _topology(sysfs: Path | None, cpus: str | None) -> Topology:
@@ -82,18 +132,37 @@ def _topology(sysfs: Path | None, cpus: str | None) -> Topology:
     return read_topology(sysfs or SYS, allowed=allowed)
 
 
-def _explain(planned: PinPlan) -> None:
+def _explain(plans: Sequence[PinPlan], topology: Topology) -> None:
+    """Print what the guests see and why they run where they do; what is said of all once."""
+    from labctl.base.cpus import format_cpus
+    from labctl.domain.pinning.pin_plan import shares
+
+    for guest, planned in enumerate(plans, 1):
+        sockets, cores, threads = planned.guest_topology
+        who = f"Guest {guest}: strategy" if len(plans) > 1 else "Strategy"
+        click.echo(
+            f"{who} '{planned.strategy}': vCPUs on NUMA node {format_cpus(planned.vcpu_nodes)}. "
+            f"To the guest: sockets {sockets}, cores {cores}, threads {threads}."
+        )
+    common = [
+        sentence
+        for sentence in plans[0].reasons
+        if all(sentence in planned.reasons for planned in plans)
+    ]
+    _paragraph("Why", common)
+    if len(plans) > 1:
+        for guest, planned in enumerate(plans, 1):
+            _paragraph(
+                f"Why guest {guest} runs there",
+                [sentence for sentence in planned.reasons if sentence not in common],
+            )
+    _paragraph("What shares", shares(plans, topology))
+
+
+def _paragraph(title: str, sentences: Sequence[str]) -> None:
     from textwrap import fill
 
-    from labctl.base.cpus import format_cpus
-
-    sockets, cores, threads = planned.guest_topology
-    click.echo(
-        f"Strategy '{planned.strategy}': vCPUs on NUMA node {format_cpus(planned.vcpu_nodes)}. "
-        f"To the guest: sockets {sockets}, cores {cores}, threads {threads}."
-    )
-    for title, sentences in (("Why", planned.reasons), ("What shares", planned.shares)):
-        if sentences:
-            click.echo(f"\n{title}:")
-            for sentence in sentences:
-                click.echo(fill(sentence, initial_indent="  ", subsequent_indent="    ", width=79))
+    if sentences:
+        click.echo(f"\n{title}:")
+        for sentence in sentences:
+            click.echo(fill(sentence, initial_indent="  ", subsequent_indent="    ", width=79))

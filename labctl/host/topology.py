@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -87,6 +87,12 @@ class Topology:
     def cpu(self, number: int) -> Cpu:
         """Raise KeyError when the host has no such CPU."""
         return self._by_number[number]
+
+    def without(self, cpus: CpuSet) -> Topology:
+        """Return the same host with `cpus` kept from labctl's use."""
+        if not cpus:
+            return self
+        return replace(self, allowed=self.allowed - cpus, isolated=self.isolated - cpus)
 
     def cores(self, cpus: CpuSet) -> tuple[CpuSet, ...]:
         """Group `cpus` by core, ordered by the lowest CPU of each.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.domain.pinning.pin_plan import PinPlan
+from labctl.domain.pinning.pin_plan import PinPlan, roles
 from labctl.host.topology import Topology
 
 
@@ -21,9 +21,9 @@ class CoreGroup:
     free: CpuSet
 
 
-def layout(plan: PinPlan, topology: Topology) -> list[CoreGroup]:
+def layout(plans: Sequence[PinPlan], topology: Topology) -> list[CoreGroup]:
     """Return the host's cores with what runs on each, those without anything together."""
-    named = plan.roles()
+    named = roles(plans)
     sharing: dict[int | None, list[int]] = {}
     for cpu in topology.cpus:
         sharing.setdefault(cpu.l3, []).append(cpu.number)
@@ -64,11 +64,11 @@ def layout_json(plan: PinPlan, topology: Topology) -> list[dict[str, Any]]:
             ],
             "free": format_cpus(group.free),
         }
-        for group in layout(plan, topology)
+        for group in layout([plan], topology)
     ]
 
 
-def picture(plan: PinPlan, topology: Topology) -> str:
+def picture(plans: Sequence[PinPlan], topology: Topology) -> str:
     """Return the host's cores with what runs on each; cores without anything are one line per
     group.
 
@@ -77,7 +77,7 @@ def picture(plan: PinPlan, topology: Topology) -> str:
     >       core 1   [1: vCPU 0]
     """
     lines: list[str] = []
-    for group in layout(plan, topology):
+    for group in layout(plans, topology):
         lines.append(group.title)
         for core, cpus in group.cores:
             threads = "  ".join(

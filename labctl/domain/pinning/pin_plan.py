@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import UsageError
 from labctl.base.tuning import PLAN, Strategy, Tuning
+from labctl.domain.pinning.helpers import helper_cpus
 from labctl.domain.pinning.vcpus import guest_topology, vcpu_cpus
 from labctl.host.topology import Topology
 
 DEFAULT_VCPUS_AT_MOST = 4
 """Enough to see lock holders preempted; few enough that trials don't take the host over."""
+
+
+HOUSEKEEPING = "housekeeping"
+"""What runs on housekeeping CPUs, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +58,7 @@ class PinPlan:
         for cpus, what in (
             (self.emulator, "emulator"),
             *((cpus, f"iothread {number}") for number, cpus in enumerate(self.iothreads, 1)),
-            (self.housekeeping, "housekeeping"),
+            (self.housekeeping, HOUSEKEEPING),
         ):
             for cpu in sorted(cpus):
                 named.setdefault(cpu, []).append(what)
@@ -127,6 +133,16 @@ def default_vcpus(topology: Topology) -> int:
     return max(1, min(DEFAULT_VCPUS_AT_MOST, room))
 
 
+def default_sizes(topology: Topology, guests: int) -> list[int]:
+    """Return vCPUs for each of so many guests: as many as leave the host its housekeeping core and
+    each guest a CPU for its helper threads, one at least."""
+    if guests == 1:
+        return [default_vcpus(topology)]
+    cores = topology.cores(topology.pinnable)
+    room = len(topology.pinnable) - (len(cores[0]) if len(cores) > 1 else 1)
+    return [max(1, min(DEFAULT_VCPUS_AT_MOST, (room - guests) // guests))] * guests
+
+
 def pin_plan(
     topology: Topology, vcpus: int, iothreads: int, strategy: Strategy = Strategy.COMPACT
 ) -> PinPlan:
@@ -137,52 +153,105 @@ def pin_plan(
     where some are left. Raises UsageError when there are more vCPUs than CPUs, or none, and where
     the strategy can't be had.
     """
-    if vcpus < 1 or iothreads < 0:
-        raise UsageError(f"a guest cannot have {vcpus} vCPUs and {iothreads} iothreads")
-    if vcpus > len(topology.pinnable):
+    return pin_plans(topology, [vcpus], iothreads, strategy)[0]
+
+
+def pin_plans(
+    topology: Topology,
+    sizes: Sequence[int],
+    iothreads: int,
+    strategy: Strategy = Strategy.COMPACT,
+) -> tuple[PinPlan, ...]:
+    """Return a pin plan for each of several guests of `sizes` vCPUs, with `iothreads` each.
+
+    No two vCPUs share a CPU. The largest guest chooses first, so that small ones fill what it
+    leaves, and each goes to one NUMA node with a CPU for its helper threads where one has room.
+    Helper threads get what the vCPUs leave on that node: an emulator CPU for each guest before a
+    CPU for any iothread. Housekeeping is the same for all. Raises UsageError when there are more
+    vCPUs than CPUs, or none, and where the strategy can't be had.
+    """
+    if not sizes or min(sizes) < 1 or iothreads < 0:
+        raise UsageError(f"a guest cannot have {_listed(sizes)} vCPUs and {iothreads} iothreads")
+    _check_room(topology, sizes)
+    housekeeping, why_housekeeping = _housekeeping(topology, sum(sizes))
+    chosen: dict[int, tuple[list[int], tuple[str, ...]]] = {}
+    taken: CpuSet = frozenset()
+    settled: Counter[int] = Counter()
+    for guest in sorted(range(len(sizes)), key=lambda guest: (-sizes[guest], guest)):
+        left = topology.without(taken)
+        if len(sizes) > 1 and strategy is not Strategy.SPREAD:
+            left = _home(left, sizes[guest], housekeeping, settled)
+        cpus, why = vcpu_cpus(left, sizes[guest], housekeeping, strategy)
+        settled.update({topology.cpu(cpu).node for cpu in cpus})
+        chosen[guest] = cpus, (*why, *_same(left, cpus, housekeeping, strategy))
+        taken |= frozenset(cpus)
+    helpers = helper_cpus(
+        topology, [chosen[guest][0] for guest in range(len(sizes))], housekeeping, iothreads
+    )
+    plans = []
+    for guest in range(len(sizes)):
+        cpus, why = chosen[guest]
+        emulator, placed, why_helpers = helpers[guest]
+        plans.append(
+            PinPlan(
+                strategy=strategy,
+                vcpus=tuple(cpus),
+                vcpu_nodes=tuple(topology.cpu(cpu).node for cpu in cpus),
+                guest_topology=guest_topology(topology, cpus),
+                emulator=emulator,
+                iothreads=placed,
+                housekeeping=housekeeping,
+                usable=topology.usable,
+                online=topology.online,
+                reasons=(why_housekeeping, *why, why_helpers, *_limits(topology)),
+                shares=(),
+            )
+        )
+    return tuple(replace(plan, shares=shares([plan], topology)) for plan in plans)
+
+
+def _home(left: Topology, vcpus: int, housekeeping: CpuSet, settled: Mapping[int, int]) -> Topology:
+    """Return the first NUMA node that has room for the guest and a CPU for its helper threads,
+    beside one for each guest that has `settled` there; all that is `left` where no node has."""
+    for node in sorted(left.memory_nodes):
+        here = frozenset(cpu for cpu in left.pinnable if left.cpu(cpu).node == node)
+        if len(here - housekeeping) - settled.get(node, 0) > vcpus:
+            return left.without(left.pinnable - here)
+    return left
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ",".join(map(str, sizes)) or "no"
+
+
+def _check_room(topology: Topology, sizes: Sequence[int]) -> None:
+    """Raise UsageError when the guests have more vCPUs than labctl may pin to."""
+    room = len(topology.pinnable)
+    if sum(sizes) <= room:
+        return
+    if len(sizes) == 1:
         raise UsageError(
-            f"cannot place {vcpus} vCPUs: {_cpus_for_us(topology)}",
-            hint=f"Give the guest {len(topology.pinnable)} at most "
-            f"('--vcpus {len(topology.pinnable)}'), or leave the number out for "
+            f"cannot place {sizes[0]} vCPUs: {_cpus_for_us(topology)}",
+            hint=f"Give the guest {room} at most ('--vcpus {room}'), or leave the number out for "
             f"{default_vcpus(topology)}.",
         )
-    housekeeping, why_housekeeping = _housekeeping(topology, vcpus)
-    chosen, why_vcpus = vcpu_cpus(topology, vcpus, housekeeping, strategy)
-    why_same: tuple[str, ...] = ()
-    if strategy is not Strategy.COMPACT:
-        # Helpers' CPUs follow from the vCPUs'.
-        compact, _ = vcpu_cpus(topology, vcpus, housekeeping, Strategy.COMPACT)
-        if chosen == compact:
-            why_same = (f"On this host '{strategy}' places these threads just as 'compact' does.",)
-    helpers = _helper_cpus(topology, frozenset(chosen), housekeeping)
-    if helpers:
-        emulator = frozenset({helpers[0]})
-        own = [frozenset({cpu}) for cpu in helpers[1 : iothreads + 1]]
-        placed = tuple(own[n] if n < len(own) else emulator for n in range(iothreads))
-        why_helpers = (
-            f"The emulator threads have CPU {helpers[0]}, so that neither the vCPUs nor the host's "
-            "housekeeping wait for them."
-        )
-    else:
-        emulator, placed = housekeeping, (housekeeping,) * iothreads
-        why_helpers = (
-            "No CPU is left for the emulator threads and iothreads: they run with the host's "
-            f"housekeeping on CPU {format_cpus(housekeeping)}."
-        )
-    plan = PinPlan(
-        strategy=strategy,
-        vcpus=tuple(chosen),
-        vcpu_nodes=tuple(topology.cpu(cpu).node for cpu in chosen),
-        guest_topology=guest_topology(topology, chosen),
-        emulator=emulator,
-        iothreads=placed,
-        housekeeping=housekeeping,
-        usable=topology.usable,
-        online=topology.online,
-        reasons=(why_housekeeping, *why_vcpus, *why_same, why_helpers, *_limits(topology)),
-        shares=(),
+    raise UsageError(
+        f"cannot place {len(sizes)} guests with {sum(sizes)} vCPUs in all, each on a CPU of its "
+        f"own: {_cpus_for_us(topology)}",
+        hint=f"Plan for {room} vCPUs at most: fewer guests, or smaller ones.",
     )
-    return replace(plan, shares=_shares(plan, topology))
+
+
+def _same(
+    topology: Topology, chosen: Sequence[int], housekeeping: CpuSet, strategy: Strategy
+) -> tuple[str, ...]:
+    if strategy is Strategy.COMPACT:
+        return ()
+    # Helpers' CPUs follow from the vCPUs'.
+    compact, _ = vcpu_cpus(topology, len(chosen), housekeeping, Strategy.COMPACT)
+    if chosen != compact:
+        return ()
+    return (f"On this host '{strategy}' places these threads just as 'compact' does.",)
 
 
 def same_placement(a: PinPlan, b: PinPlan) -> bool:
@@ -230,27 +299,6 @@ def _housekeeping(topology: Topology, vcpus: int) -> tuple[CpuSet, str]:
     )
 
 
-def _helper_cpus(topology: Topology, vcpus: CpuSet, housekeeping: CpuSet) -> list[int]:
-    """Return CPUs left for the emulator threads and iothreads, the best first: cores without a vCPU
-    near the vCPUs, then the siblings of vCPUs; one thread of each core before a second."""
-    home = topology.cpu(min(vcpus))
-    busy = frozenset().union(*(topology.cpu(number).siblings for number in vcpus))
-    firsts = frozenset(min(core) for core in topology.cores(topology.pinnable))
-
-    def order(number: int) -> tuple[bool, bool, bool, bool, bool, int]:
-        cpu = topology.cpu(number)
-        return (
-            number in topology.isolated,
-            number in busy,
-            (cpu.package, cpu.l3) != (home.package, home.l3),
-            cpu.node != home.node,
-            number not in firsts,
-            number,
-        )
-
-    return sorted(topology.pinnable - vcpus - housekeeping, key=order)
-
-
 def _limits(topology: Topology) -> tuple[str, ...]:
     limits = []
     if offline := topology.present - topology.online:
@@ -263,19 +311,44 @@ def _limits(topology: Topology) -> tuple[str, ...]:
     return tuple(limits)
 
 
-def _shares(plan: PinPlan, topology: Topology) -> tuple[str, ...]:
-    named = plan.roles()
-    shares = [
+def roles(plans: Sequence[PinPlan]) -> dict[int, list[str]]:
+    """Return CPU to what runs there, in words, for every CPU on which a guest or housekeeping has
+    something; with several guests each word names its own."""
+    if len(plans) == 1:
+        return plans[0].roles()
+    named: dict[int, list[str]] = {}
+    for guest, plan in enumerate(plans, 1):
+        for cpu, words in plan.roles().items():
+            here = named.setdefault(cpu, [])
+            here += [f"guest {guest} {word}" for word in words if word != HOUSEKEEPING]
+    for cpu in plans[0].housekeeping:
+        named.setdefault(cpu, []).append(HOUSEKEEPING)
+    return dict(sorted(named.items()))
+
+
+def shares(plans: Sequence[PinPlan], topology: Topology) -> tuple[str, ...]:
+    """Return a sentence for each CPU that several threads share, and for each vCPU that shares its
+    core with anything but vCPUs of its own guest."""
+    named = roles(plans)
+    found = [
         f"CPU {cpu} is shared by {_and(what)}." for cpu, what in sorted(named.items()) if what[1:]
     ]
-    for number, cpu in enumerate(plan.vcpus):
-        for sibling in sorted((topology.cpu(cpu).siblings & topology.pinnable) - {cpu}):
-            others = [what for what in named.get(sibling, []) if not what.startswith("vCPU")]
-            if others:
-                shares.append(
-                    f"vCPU {number} (CPU {cpu}) shares a core with {_and(others)} (CPU {sibling})."
-                )
-    return tuple(shares)
+    for guest, plan in enumerate(plans, 1):
+        who = f"guest {guest} " if len(plans) > 1 else ""
+        for number, cpu in enumerate(plan.vcpus):
+            for sibling in sorted((topology.cpu(cpu).siblings & topology.pinnable) - {cpu}):
+                others = [
+                    what for what in named.get(sibling, []) if not what.startswith(f"{who}vCPU")
+                ]
+                if others:
+                    found.append(
+                        f"{who}vCPU {number} (CPU {cpu}) shares a core with {_and(others)} "
+                        f"(CPU {sibling})."
+                    )
+    return tuple(
+        sentence[0].upper() + sentence[1:] if sentence.startswith("guest") else sentence
+        for sentence in found
+    )
 
 
 def _and(words: list[str]) -> str:

@@ -142,7 +142,7 @@ def _first_record(request: SweepRequest, planned: Planned) -> RunRecord:
 def _pin_plan(planned: Planned, strategy: Strategy) -> RecordedPins:
     pins = planned.pin_plans[strategy]
     return RecordedPins(
-        picture=picture(pins, planned.topology),
+        picture=picture([pins], planned.topology),
         reasons=(*pins.reasons, *pins.shares),
         data=PinData.model_validate(pins.to_json()),
         layout=tuple(map(PinGroup.made, layout_json(pins, planned.topology))),

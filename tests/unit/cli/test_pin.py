@@ -77,3 +77,32 @@ def test_an_unknown_strategy_names_the_known_ones() -> None:
     result = plan("--strategy", "dense")
     assert result.exit_code == 2
     assert "'compact', 'spread', 'node', 'siblings'" in result.output
+
+
+def test_several_guests_are_planned_together(epyc: Path) -> None:
+    data = json.loads(plan("--sysfs", epyc, "--guests", "4,2", "--json").output)
+    first, second = (set(guest["vcpus"].values()) for guest in data["guests"])
+    assert (len(first), len(second)) == (4, 2)
+    assert not first & second
+    assert "guest 2 emulator" in data["picture"]
+
+
+def test_what_is_said_of_all_guests_is_said_once(epyc: Path) -> None:
+    output = words(plan("--sysfs", epyc, "--guests", 3, "--vcpus", 2))
+    assert output.count("the first core, is for housekeeping") == 1
+    assert output.count("Why guest") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--guests", "0"], "'0' is not a whole number from 1 to 1024"),
+        (["--guests", "4,x"], "'x' is not a whole number"),
+        (["--guests", "2,,2"], "'' is not a whole number"),
+        (["--guests", "4,2", "--vcpus", "2"], "Leave one of the two out"),
+    ],
+)
+def test_guests_that_cannot_be_read_are_refused(arguments: list[str], says: str) -> None:
+    refused = plan(*arguments).exception
+    assert isinstance(refused, UsageError)
+    assert says in f"{refused.message} {refused.hint}"

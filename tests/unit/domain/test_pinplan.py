@@ -166,7 +166,7 @@ def test_a_guest_without_vcpus_is_refused(vcpus: int, iothreads: int) -> None:
 
 
 def test_the_picture_shows_every_thread_and_folds_free_cores() -> None:
-    assert picture(pin_plan(hosts.FOUR_CORES_SMT, 2, 1), hosts.FOUR_CORES_SMT) == (
+    assert picture([pin_plan(hosts.FOUR_CORES_SMT, 2, 1)], hosts.FOUR_CORES_SMT) == (
         "package 0, node 0, L3 of CPUs 0-7\n"
         "  core 0   [0: housekeeping]  [4: housekeeping]\n"
         "  core 1   [1: vCPU 0]  [5: vCPU 1]\n"
@@ -177,7 +177,7 @@ def test_the_picture_shows_every_thread_and_folds_free_cores() -> None:
 
 def test_the_picture_of_a_large_host_stays_small() -> None:
     host = hosts.topology([[n] for n in range(128)], offline=[127], allowed=list(range(100)))
-    lines = picture(pin_plan(host, 2, 0), host).splitlines()
+    lines = picture([pin_plan(host, 2, 0)], host).splitlines()
     assert lines[-3:] == [
         "  free     CPUs 4-99",
         "offline    CPUs 127",

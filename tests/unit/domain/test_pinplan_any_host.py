@@ -94,7 +94,7 @@ def test_any_plan_keeps_the_rules(
     sockets, cores, threads = plan.guest_topology
     assert sockets * cores * threads == vcpus
     assert pin_plan(host, vcpus, iothreads, strategy) == plan
-    assert picture(plan, host)
+    assert picture([plan], host)
 
 
 def _says_what_shares(plan: PinPlan) -> None:

@@ -163,7 +163,7 @@ def test_the_picture_of_a_hybrid_host_tells_kinds_and_caches(
     machine: Callable[[str], Topology],
 ) -> None:
     host = machine("core-ultra-9-185h")
-    assert picture(pin_plan(host, 2, 1), host).splitlines() == [
+    assert picture([pin_plan(host, 2, 1)], host).splitlines() == [
         "package 0, node 0, L3 of CPUs 0-19, performance cores",
         "  core 16  [0: housekeeping]  [5: housekeeping]",
         "  core 8   [1: vCPU 0]  [2: vCPU 1]",
@@ -181,6 +181,6 @@ def test_the_picture_tells_nodes_without_memory_and_cpus_out_of_reach(
     machine: Callable[[str], Topology],
 ) -> None:
     host = machine("power-cpus-without-memory")
-    assert picture(pin_plan(host, 2, 0), host).startswith("package 2, node 2 (no memory), L3 of")
+    assert picture([pin_plan(host, 2, 0)], host).startswith("package 2, node 2 (no memory), L3 of")
     host = machine("container-in-epyc")
-    assert picture(pin_plan(host, 2, 0), host).endswith("forbidden  CPUs 0-5,12-133,140-255")
+    assert picture([pin_plan(host, 2, 0)], host).endswith("forbidden  CPUs 0-5,12-133,140-255")
