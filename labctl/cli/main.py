@@ -20,6 +20,7 @@ _COMMANDS = {
     "init": ("labctl.cli.init", "Make a lab folder for tunings and studies of your own."),
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
     "report": ("labctl.cli.report", "Show what a run found."),
+    "explain": ("labctl.cli.explain", "Explain a word of a report, a metric or a tuning."),
     "timeline": ("labctl.cli.timeline", "Draw what host and guest of a traced trial did when."),
     "compare": ("labctl.cli.compare", "Compare two runs: hosts, kernels or days."),
     "history": ("labctl.cli.history", "Draw a metric over runs; mark where it changed."),
@@ -39,7 +40,17 @@ _COMMANDS = {
 lxml and libvirt together take longer than --help may."""
 
 
-_READ_THE_LAB = ("sweep", "domain", "pin", "image", "doctor", "selftest", "collectors", "exits")
+_READ_THE_LAB = (
+    "sweep",
+    "domain",
+    "pin",
+    "image",
+    "doctor",
+    "selftest",
+    "collectors",
+    "exits",
+    "explain",
+)
 """Commands that use files which a lab folder may shadow."""
 
 _MOST_SAID = 5000

@@ -77,6 +77,14 @@ def test_the_wheel_names_its_licence_and_carries_its_text(installed: Path) -> No
     assert carried.read_bytes() == (CHECKOUT / "LICENSE").read_bytes()
 
 
+def test_an_installed_labctl_explains_the_words_of_its_reports(
+    installed: Path, tmp_path: Path
+) -> None:
+    script = "from labctl.cli.main import main; main()"
+    done = run_elsewhere(installed, tmp_path, "-c", script, "explain", "noise", "floor")
+    assert "The control's interval" in done.stdout, done.stderr
+
+
 def test_an_installed_labctl_uses_the_data_inside(installed: Path, tmp_path: Path) -> None:
     script = "from labctl.base.paths import shipped_data; print(shipped_data())"
     done = run_elsewhere(installed, tmp_path, "-c", script)
