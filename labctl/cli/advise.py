@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 @click.command("advise")
 @click.argument("run_name", metavar="RUN")
-@click.option("--domain", metavar="NAME", help="The domain that the commands are for.")
+@click.option(
+    "--domain", metavar="NAME|FILE", help="The domain that the commands are for, and its size."
+)
+@click.option("--connect", metavar="URI", help="Where it is defined (default: qemu:///system).")
+@click.option(
+    "--vcpus", type=click.IntRange(1), help="vCPUs to fit the pins to (default: the domain's)."
+)
 @click.option("--disk", metavar="TARGET", help="Its disk (vda, …), where a tuning is about disks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/advice.md).")
 @click.option(
@@ -43,6 +49,8 @@ def command(
     context: click.Context,
     run_name: str,
     domain: str | None,
+    connect: str | None,
+    vcpus: int | None,
     disk: str | None,
     as_json: bool,
     out: Path | None,
@@ -59,16 +67,18 @@ def command(
     and exits with 1 if that is not shown again.
     """
     from labctl.analysis.judge import judge
+    from labctl.cli.rollout_target import rollout_target
     from labctl.rollout.advice import advise
     from labctl.rollout.advice_files import Names
     from labctl.store.run_folder import RunFolder
 
-    names = Names(domain, disk)
-    names.check()
     place = runs_folder(results)
     folder = RunFolder.find(place, run_name)
     run = folder.load()
-    advice = advise(run, judge(run), folder.path)
+    machine, domain = rollout_target(run, domain, connect, vcpus)
+    names = Names(domain, disk)
+    names.check()
+    advice = advise(run, judge(run), folder.path, machine)
     if verify:
         from labctl.cli.verify import verify_advice
 

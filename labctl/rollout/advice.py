@@ -17,9 +17,10 @@ from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View
 from labctl.analysis.words import effect_text
 from labctl.base.errors import UsageError
-from labctl.base.wording import metric_title, size
+from labctl.base.wording import counted, metric_title, size
 from labctl.rollout.card import Card, card
 from labctl.rollout.cost import Cost, cost
+from labctl.rollout.fitted import VirtualMachine
 from labctl.rollout.rollout_steps import RolloutSteps, rollout_steps
 from labctl.store.run_folder import LoadedRun
 
@@ -80,15 +81,18 @@ class Advice:
     card: Card | None
 
 
-def advise(run: LoadedRun, judgement: Judgement, folder: Path) -> Advice:
+def advise(
+    run: LoadedRun, judgement: Judgement, folder: Path, machine: VirtualMachine | None = None
+) -> Advice:
     """Return what a run's verdicts say to do. `folder` is the run's: domain XML is read from there.
+    Where `machine` is given, the steps fit it.
 
     Raises UsageError for a tuning whose name can't be one.
     """
     view = View(run, judgement)
     ranked = judgement.standings
     advised = tuple(
-        _advised(view, of, folder) for of in ranked if of.code is AnswerCode.RECOMMENDED
+        _advised(view, of, folder, machine) for of in ranked if of.code is AnswerCode.RECOMMENDED
     )
     left = tuple(
         Left(tuning=of.tuning, code=of.code, why=_why_not(of), judged=of.judged, unshown=of.unshown)
@@ -98,7 +102,7 @@ def advise(run: LoadedRun, judgement: Judgement, folder: Path) -> Advice:
     return Advice(
         run=run.name,
         headline=_headline(view, advised),
-        cautions=tuple(_cautions(view, advised)),
+        cautions=tuple(_cautions(view, advised, machine)),
         warnings=(*judgement.warnings, *view.other_problems),
         advised=advised,
         left=left,
@@ -106,7 +110,7 @@ def advise(run: LoadedRun, judgement: Judgement, folder: Path) -> Advice:
     )
 
 
-def _advised(view: View, of: Standing, folder: Path) -> Advised:
+def _advised(view: View, of: Standing, folder: Path, machine: VirtualMachine | None) -> Advised:
     tuning = of.tuning
     if not _NAME.fullmatch(tuning):
         # It becomes a part of file names and scripts; a run folder may come from anywhere.
@@ -118,7 +122,7 @@ def _advised(view: View, of: Standing, folder: Path) -> Advised:
         judged=of.judged,
         unjudged=tuple(place.title for place in view.places if place not in there),
         cost=cost(view, tuning, folder),
-        rollout=rollout_steps(view, tuning, folder),
+        rollout=rollout_steps(view, tuning, folder, machine),
     )
 
 
@@ -139,11 +143,40 @@ def _headline(view: View, advised: Sequence[Advised]) -> str:
     return f"Roll out '{first.tuning}'{where}: {'; '.join(gains)}{paid}."
 
 
-def _cautions(view: View, advised: Sequence[Advised]) -> Iterator[str]:
+def _cautions(
+    view: View, advised: Sequence[Advised], machine: VirtualMachine | None
+) -> Iterator[str]:
+    if advised and view.run.run.vcpus is not None:
+        yield _sizes(view, machine)
     if _emulated(view) and advised:
         yield _EMULATED
     if len(advised) > 1:
         yield _NOT_TOGETHER
+
+
+def _sizes(view: View, machine: VirtualMachine | None) -> str:
+    """Return for which sizes of virtual machines the measurement speaks."""
+    run = view.run.run
+    measured = _size(run.vcpus or 1, run.memory_mib)
+    said = f"The effect was measured with a guest of {measured}"
+    if machine is None:
+        return (
+            f"{said}. For a virtual machine of another size give --vcpus or --domain: the pins "
+            "then fit it."
+        )
+    where = f" on another host than this one ({machine.here})" if machine.here else ""
+    if machine.vcpus == run.vcpus and machine.memory_mib in (None, run.memory_mib):
+        return f"{said}{where}, the size of yours."
+    return (
+        f"{said}{where}. Yours has {_size(machine.vcpus, machine.memory_mib)}: the pins fit it, "
+        "the effect at that size was not measured. 'labctl sweep --domain NAME' measures a copy "
+        "of it."
+    )
+
+
+def _size(vcpus: int, memory_mib: int | None) -> str:
+    memory = "" if memory_mib is None else f" and {memory_mib:,} MiB"
+    return f"{counted(vcpus, 'vCPU')}{memory}"
 
 
 def _emulated(view: View) -> bool:

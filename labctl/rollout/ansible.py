@@ -107,7 +107,7 @@ def _as_many_vcpus(vcpus: int) -> Iterator[Task]:
         "check_mode": False,
     }
     yield {
-        "name": f"Refuse a domain without the {vcpus} vCPU(s) that were measured",
+        "name": f"Refuse a domain without the {vcpus} vCPU(s) that this was made for",
         "ansible.builtin.assert": {
             "that": [f"labctl_vcpus.stdout | trim == '{vcpus}'"],
             "fail_msg": f"CPU numbers are planned for {vcpus} vCPU(s).",

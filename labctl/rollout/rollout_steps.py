@@ -9,6 +9,7 @@ from typing import Any
 
 from labctl.analysis.view import View
 from labctl.base.cpus import parse_cpus
+from labctl.base.wording import counted
 from labctl.base.xmldiff import XmlChange
 from labctl.rollout.checked import check_domains, check_settings
 from labctl.rollout.domain_edits import (
@@ -21,6 +22,7 @@ from labctl.rollout.domain_edits import (
     live_pins,
     new_format,
 )
+from labctl.rollout.fitted import UnfitError, VirtualMachine, fitted, iothreads_of
 from labctl.rollout.host_settings import Cpus, guest_steps, host_steps, not_lasting
 from labctl.rollout.steps import Command, Machine, Step
 from labctl.store.records.run_record import RecordedTuning
@@ -47,9 +49,12 @@ class RolloutSteps:
         return [step for step in self.steps if step.machine is machine]
 
 
-def rollout_steps(view: View, tuning: str, folder: Path) -> RolloutSteps:
+def rollout_steps(
+    view: View, tuning: str, folder: Path, machine: VirtualMachine | None = None
+) -> RolloutSteps:
     """Return how to apply `tuning`, as far as the run in `folder` has recorded what it is.
 
+    Where `machine` is given, pins and numbers of vCPUs fit that one, else the measured guest.
     Raises UsageError where the run says of it what no tuning can be.
     """
     before, after = (domain_text(view.run, name, folder) for name in (view.baseline, tuning))
@@ -57,8 +62,16 @@ def rollout_steps(view: View, tuning: str, folder: Path) -> RolloutSteps:
     settings = recorded.get(tuning) or RecordedTuning()
     former = recorded.get(view.baseline) or RecordedTuning()
     check_settings(view.run.name, tuning, settings)
+    unfit = ""
+    if before is not None and after is not None:
+        check_domains(view.run.name, tuning, before, after)
+        if machine is not None:
+            try:
+                before, after = _fitted(view, machine, (before, former), (after, settings))
+            except UnfitError as why:
+                machine, unfit = None, str(why)
     host = _added(settings.host, former.host)
-    cpus = _cpus(view, settings)
+    cpus = _cpus(view, settings, machine)
     steps = list(host_steps(tuning, host, settings.requires.command_line, cpus))
     notes = list(_not_recorded(before, after, is_recorded=tuning in recorded))
     notes += [
@@ -69,13 +82,14 @@ def rollout_steps(view: View, tuning: str, folder: Path) -> RolloutSteps:
     changed: list[XmlChange] = []
     disk = DEFAULT_DISK
     if before is not None and after is not None:
-        check_domains(view.run.name, tuning, before, after)
         steps += edits(before, after)
         changed = domain_changes(before, after)
         devices = changed_devices(before, after)
         disks = [device.target for device in devices if device.tag == "disk"]
         disk = disks[-1] if disks else DEFAULT_DISK
-        notes += _notes(view, changed, disks, any(d.tag == "interface" for d in devices))
+        notes += _notes(view, changed, disks, any(d.tag == "interface" for d in devices), machine)
+        if unfit:
+            notes.append(f"It is not fitted to your virtual machine: {unfit}.")
         if image := new_format(before, after):
             notes.append(
                 f"Its disk's image is in the format {image}, which no command here makes: "
@@ -92,7 +106,7 @@ def rollout_steps(view: View, tuning: str, folder: Path) -> RolloutSteps:
         live=tuple(live_pins(before, after)) if before and after else (),
         fragment=fragment(before, after) if before and after else "",
         changes=tuple(changed),
-        vcpus=view.run.run.vcpus if any(_by_vcpu(change.path) for change in changed) else None,
+        vcpus=_vcpus(view, machine) if any(_by_vcpu(change.path) for change in changed) else None,
         disk=disk,
         notes=tuple(notes),
     )
@@ -107,8 +121,34 @@ def _added(host: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, str]
     }
 
 
-def _cpus(view: View, settings: RecordedTuning) -> Cpus:
-    """Return the CPUs of the pin plan that the tuning used, or of the run's only one."""
+def _vcpus(view: View, machine: VirtualMachine | None) -> int | None:
+    return view.run.run.vcpus if machine is None else machine.vcpus
+
+
+def _fitted(
+    view: View, machine: VirtualMachine, *domains: tuple[str, RecordedTuning]
+) -> tuple[str, ...]:
+    """Return the domains with as many vCPUs as the machine has. Raises UnfitError."""
+    measured = view.run.run.vcpus
+    if measured is None:
+        raise UnfitError("the run doesn't say how many vCPUs it measured")
+    return tuple(
+        fitted(
+            xml,
+            measured,
+            settings.pin,
+            machine.pins(settings.pin.strategy, max(1, iothreads_of(xml))),
+        )
+        for xml, settings in domains
+    )
+
+
+def _cpus(view: View, settings: RecordedTuning, machine: VirtualMachine | None) -> Cpus:
+    """Return the CPUs of the pin plan for the machine; without one, of the plan that the tuning
+    used, or of the run's only one."""
+    if machine is not None:
+        pins = machine.pins(settings.pin.strategy, 1)
+        return Cpus(pins.online, frozenset(pins.vcpus))
     plan = view.run.run.pins_of(settings.pin.strategy).data
     try:
         online = parse_cpus(plan.online or "")
@@ -134,17 +174,29 @@ def _not_recorded(before: str | None, after: str | None, *, is_recorded: bool) -
         )
 
 
-def _notes(view: View, changed: list[XmlChange], disks: list[str], network: bool) -> Iterator[str]:
+def _notes(
+    view: View,
+    changed: list[XmlChange],
+    disks: list[str],
+    network: bool,
+    machine: VirtualMachine | None,
+) -> Iterator[str]:
     host = view.run.run.host
     vcpus, mib = view.run.run.vcpus, view.run.run.memory_mib
-    if any("cpuset" in change.path or "nodeset" in change.path for change in changed):
+    pinned = any("cpuset" in change.path or "nodeset" in change.path for change in changed)
+    if pinned and machine is not None:
+        yield (
+            "CPU and node numbers come from a pin plan made now, for this host and "
+            f"{counted(machine.vcpus, 'vCPU')}. For several guests: 'labctl pin plan --guests'."
+        )
+    elif pinned:
         yield (
             "CPU and node numbers come from the run's pin plan and hold for its host "
             f"({host.get('cpu_model', 'CPU not recorded')}, CPUs "
             f"{host.get('cpus_online', 'not recorded')}). For another host or another guest: "
             "'labctl pin plan', and measure there."
         )
-    if any(_by_vcpu(change.path) for change in changed):
+    if machine is None and any(_by_vcpu(change.path) for change in changed):
         yield f"It fits a domain of {vcpus} vCPU(s), as was measured."
     if any(change.path.startswith("cpu/numa") for change in changed):
         yield f"The cells have the measured guest's {mib} MiB together: give them your domain's."

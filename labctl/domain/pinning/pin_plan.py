@@ -20,7 +20,7 @@ DEFAULT_VCPUS_AT_MOST = 4
 
 
 HOUSEKEEPING = "housekeeping"
-"""What runs on housekeeping CPUs, in words."""
+"""Name of the role of housekeeping CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,11 +221,11 @@ def test_a_script_refuses_a_domain_with_other_vcpus_before_it_changes_anything(
         ["sh", str(script)], env={"PATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stderr == "web1 does not have the 2 vCPU(s) that were measured\n"
+    assert done.stderr == "web1 does not have the 2 vCPU(s) that this was made for\n"
     assert not (tmp_path / "changed").exists()
 
 
-@pytest.mark.parametrize("name", ["", "-x", "a/b", "x;y'", 'x"y', "$(reboot)", "a\nb", "{{ x }}"])
+@pytest.mark.parametrize("name", ["", "-x", "a{b", "x;y'", 'x"y', "$(reboot)", "a\nb", "{{ x }}"])
 def test_a_name_that_no_script_should_hold_is_refused(
     labctl: Labctl, results: Path, name: str
 ) -> None:
