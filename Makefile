@@ -23,12 +23,11 @@ sweep: image
 # On every CPU; more processes than that many would wait for the slowest of the tests.
 unit_tests = $(bin)/pytest tests/unit --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
-# The guests' tests come last, so that the output ends with pytest's closing line, and alone: their
-# trials are of the whole host.
+# The unit tests run beside those with guests, which take half of what two CPUs have and judge no
+# times that others could spoil (docs/developing.md has what runs where).
 test: setup
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint image
-	$(unit_tests)
-	$(bin)/pytest tests/guest
+	@tools/test.sh $(unit_tests)
 
 # The tests that need KVM, in an emulated host of it, where this one has none;
 # `make test-kvm ARGS=tests/guest/test_exits_kvm.py` runs others there.

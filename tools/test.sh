@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Run the tests with real guests, and beside them the unit tests at the lowest priority: a sweep
+# waits, or uses one CPU, for half of its time. What is printed is the unit tests' output and then
+# the guests', which ends with pytest's closing line. Usage: tools/test.sh UNIT-TEST-COMMAND...
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+log=$(mktemp)
+guests='' units=''
+
+# Neither is in the terminal's foreground, so that an interrupt reaches them from here alone.
+# shellcheck disable=SC2317
+end() {
+  trap '' INT TERM
+  for pid in $guests $units; do kill -INT -- "-$pid" 2>/dev/null || true; done
+  wait
+  rm -f "$log"
+}
+trap end EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+setsid .venv/bin/pytest tests/guest >"$log" 2>&1 &
+guests=$!
+# A session's processes are one group to the scheduler, whose own niceness weighs it against the
+# others (sched(7), "The autogroup feature"): QEMU and the workloads are in sessions of their own.
+# shellcheck disable=SC2016
+setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 "$@"' sh "$@" &
+units=$!
+
+status=0
+wait "$units" || status=$?
+units=''
+tail --lines=+1 --follow --pid="$guests" "$log" &
+wait $!
+wait "$guests" || status=$?
+guests=''
+exit "$status"
