@@ -1,4 +1,4 @@
-"""Say where a run's time went, from its start to its end."""
+"""Say where a run's time went, from its start to its end, and how long a plan will take."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import astuple, dataclass
 from datetime import datetime
 
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -38,6 +39,37 @@ class WallTime:
     def share_without_warmups(self) -> float:
         """Return the measured windows' share of the time that was not warm-up."""
         return self.windows / (self.total - self.warmups)
+
+
+OVERHEAD_S = 1.6
+"""Seconds that each trial of the recorded quick sweep (`labctl report example`) took beside its
+measured window: warm-up, restore, its part of the boots. A host of two CPUs, guests emulated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedTime:
+    """Hold seconds that a plan will take, spare blocks and repeats left out: its `windows`, and the
+    `total` at the overhead per trial of the run `paced_by`; None: of the recorded quick sweep."""
+
+    windows: float
+    total: float
+    paced_by: str | None
+
+
+def expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
+    """Expect each trial to take its window and the overhead that a trial of `earlier` had; None, or
+    a run that doesn't say: the recorded quick sweep's."""
+    windows = sum(plan.workloads[trial.cell["workload"]].duration_s or 0 for trial in plan.trials)
+    spent = None if earlier is None else wall_time(earlier)
+    if earlier is None or spent is None:
+        return ExpectedTime(
+            windows=windows, total=windows + OVERHEAD_S * len(plan.trials), paced_by=None
+        )
+    done = sum(trial.record.status is TrialStatus.DONE for trial in earlier.trials)
+    overhead = (spent.total - spent.windows - spent.waited - spent.invalid) / done
+    return ExpectedTime(
+        windows=windows, total=windows + overhead * len(plan.trials), paced_by=earlier.name
+    )
 
 
 def wall_time(run: LoadedRun) -> WallTime | None:

@@ -125,10 +125,13 @@ def duration(seconds: float) -> str:
 
 
 def roughly(seconds: float) -> str:
-    """Return an estimate of a time, in its largest unit: "40 s", "20 min", "3.5 h"."""
+    """Return an estimate of a time in units that people plan by: "40 s", "20 min", "3 h 40 min"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    hours, minutes = divmod(10 * round(seconds / 600), 60)
+    return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
 
 
 def share(fraction: float) -> str:

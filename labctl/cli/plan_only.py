@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from labctl.analysis.foresight import Spreading
     from labctl.run.planning.planned import SweepRequest
     from labctl.store.records.plan_record import PlanRecord
+    from labctl.store.run_folder import LoadedRun
 
 
 def show_plan(request: SweepRequest, *, as_json: bool) -> None:
@@ -24,19 +26,25 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
     Raises whatever planning raises.
     """
     from labctl.analysis.foresight import foresee
+    from labctl.analysis.wall_time import expected_time
     from labctl.report.terminal.plan import foreseen_json, plan_table
     from labctl.run.planning.planner import plan_sweep
 
     planned = plan_sweep(request)
     plan = planned.plan.record()
-    foreseen = foresee(plan, _earlier(request.results, plan))
+    earlier, spreading = _earlier(request.results, plan)
+    foreseen, expected = foresee(plan, spreading), expected_time(plan, earlier)
     if as_json:
         # Beside what plan.json will hold, and not under its digest.
         print_json(
-            {**planned.plan.to_json(), "foreseen": [foreseen_json(item) for item in foreseen]}
+            {
+                **planned.plan.to_json(),
+                "foreseen": [foreseen_json(item) for item in foreseen],
+                "expected_time": asdict(expected),
+            }
         )
     else:
-        console().print(plan_table(plan, foreseen))
+        console().print(plan_table(plan, foreseen, expected))
     if waiting := planned.hangs_on_accelerator:
         click.echo(
             f"labctl: {', '.join(waiting)}: in the plan only if guests run under what it needs "
@@ -52,22 +60,25 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
         )
 
 
-def _earlier(results: Path, plan: PlanRecord) -> Mapping[Scenario, Spreading]:
-    """Return how effects spread in the last whole run of the same study on this host; {} without
-    one that has anything in common with the plan."""
+def _earlier(
+    results: Path, plan: PlanRecord
+) -> tuple[LoadedRun | None, Mapping[Scenario, Spreading]]:
+    """Return the last whole run of the same study on this host that has anything in common with
+    the plan, and how its effects spread; None and {} without one."""
     from labctl.analysis.foresight import spreads
     from labctl.store.run_folder import RunFolder
 
     for folder in reversed(RunFolder.all(results)):
         try:
-            run = folder.read_run()
-            if (run.study, run.status) != (plan.study, "done"):
+            record = folder.read_run()
+            if (record.study, record.status) != (plan.study, "done"):
                 continue
             if folder.read_plan().host_digest != plan.host_digest:
                 continue
-            found = spreads(folder.load(), plan)
+            run = folder.load()
+            found = spreads(run, plan)
         except (BrokenError, UsageError):
             continue  # the run's own report says what of it is broken
         if found:
-            return found
-    return {}
+            return run, found
+    return None, {}

@@ -13,13 +13,16 @@ from rich.text import Text
 
 from labctl.analysis.foresight import Foreseen
 from labctl.analysis.skipped import skipped
-from labctl.base.wording import counted, duration, metric_title, size
+from labctl.analysis.wall_time import ExpectedTime
+from labctl.base.wording import counted, duration, metric_title, roughly, size
 from labctl.report.parts import bare_table, skipped_table, text
 from labctl.store.records.plan_record import PlanRecord
 
 
-def plan_table(plan: PlanRecord, foreseen: Sequence[Foreseen]) -> RenderableType:
-    """Return a plan, and what it will be able to exclude, in 80 columns."""
+def plan_table(
+    plan: PlanRecord, foreseen: Sequence[Foreseen], expected: ExpectedTime
+) -> RenderableType:
+    """Return a plan, how long it takes and what it will be able to exclude, in 80 columns."""
     quick = ", quick" if plan.quick else ""
     most = "at most " if plan.stopping else ""
     head = [
@@ -34,17 +37,23 @@ def plan_table(plan: PlanRecord, foreseen: Sequence[Foreseen]) -> RenderableType
         *([f"collects: {plan.collect}"] if plan.collect else []),
         f"seed {plan.seed}, plan {str(plan.digest)[:12]}",
     ]
-    measured = sum(plan.workloads[trial.cell["workload"]].duration_s or 0 for trial in plan.trials)
-    tail = (
-        f"Measuring takes {most}{duration(measured)}. Warm-ups, restores, boots and repeats come "
-        "on top: with trials of a few seconds they take as long again. "
-        "--json prints the whole plan."
-    )
+    tail = f"{_takes(plan, expected)} --json prints the whole plan."
     parts: list[RenderableType] = [text("\n".join(head)), Text(), _arms(plan), Text()]
     parts += [_workloads(plan), Text(), *_foreseen(plan, foreseen)]
     if left_out := skipped(plan):
         parts += [Text(), skipped_table(left_out)]
     return Group(*parts, text(f"\n{tail}"))
+
+
+def _takes(plan: PlanRecord, expected: ExpectedTime) -> str:
+    """Return how long the run takes, in sentences."""
+    most = "at most " if plan.stopping else ""
+    whose = "run " + expected.paced_by if expected.paced_by else "the recorded example, elsewhere"
+    extra = "spare blocks and repeats come" if plan.spare_blocks else "repeats come"
+    return (
+        f"It takes {most}about {roughly(expected.total)}, {duration(expected.windows)} of it "
+        f"measured. Warm-ups, restores and boots are taken from {whose}; {extra} on top."
+    )
 
 
 def _spares(plan: PlanRecord) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.wall_time import wall_time
+from labctl.analysis.wall_time import OVERHEAD_S, expected_time, wall_time
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 from tests.unit.analysis.alter import with_run
@@ -67,3 +67,22 @@ def test_a_run_whose_times_cannot_be_says_none(run: dict[str, Any]) -> None:
 def test_trials_whose_times_cannot_be_say_none(wrong: float) -> None:
     assert wall_time(timed((DONE, wrong, 0.0, 13.0))) is None
     assert wall_time(timed((DONE, 20.0, 0.0, wrong), (DONE, 0.0, -wrong, 0.0))) is None
+
+
+def test_a_plan_takes_its_windows_and_what_the_trials_of_an_earlier_run_took_beside() -> None:
+    earlier = timed(*TRIALS, waited_for_quiet_s=4.0)
+    plan = synthetic_run(blocks=10, primary_only=True).plan
+    windows = sum(plan.workloads[trial.cell["workload"]].duration_s or 0 for trial in plan.trials)
+    expected = expected_time(plan, earlier)
+    assert expected.windows == windows
+    # 40 s, of them 20 measured, 4 waited and 5 lost, and two trials that count.
+    assert expected.total == pytest.approx(windows + 11 / 2 * len(plan.trials))
+    assert expected.paced_by == earlier.name
+
+
+def test_a_plan_without_an_earlier_run_is_paced_by_the_recorded_one() -> None:
+    plan = synthetic_run(blocks=10, primary_only=True).plan
+    for earlier in (None, timed(*TRIALS, status="interrupted")):
+        expected = expected_time(plan, earlier)
+        assert expected.total == pytest.approx(expected.windows + OVERHEAD_S * len(plan.trials))
+        assert expected.paced_by is None

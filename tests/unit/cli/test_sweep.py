@@ -15,7 +15,7 @@ from labctl.base.paths import StatePaths
 from labctl.run.commands import sweep as module
 from labctl.store.restores import shown
 from labctl.store.run_folder import RunFolder
-from tests.unit.analysis.alter import with_plan
+from tests.unit.analysis.alter import with_plan, with_run
 from tests.unit.analysis.test_restored import both_ways
 from tests.unit.cli.conftest import Labctl
 from tests.unit.domain import hosts
@@ -66,7 +66,7 @@ def test_the_plan_is_shown_in_80_columns_with_what_it_takes_and_leaves_out(labct
     lines = said.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("everything, quick: ")
-    assert any(line.startswith("Measuring takes ") for line in lines)
+    assert any(line.startswith("It takes about ") for line in lines)
     assert "threshold" in said
 
 
@@ -89,14 +89,17 @@ def test_the_plan_says_what_it_could_exclude_by_the_noise_of_an_earlier_run(
     asked += ("--results", str(tmp_path))
     plan = json.loads(labctl(*asked, "--json").out)
     run = synthetic_run(workloads={"sysbench-cpu": plan["workloads"]["sysbench-cpu"]}, noise=0.2)
+    run = with_run(run, started_at="2024-01-01T10:00:00", ended_at="2024-01-01T11:00:00")
     broken = write_run(tmp_path / "2024-02", run)
     (broken.path / "plan.json").write_text("{")
     write_run(tmp_path / "2024-01", with_plan(run, host_digest=plan["host_digest"]))
     write_run(tmp_path / "2024-03", with_plan(run, host_digest="another host's"))
     said = " ".join(labctl(*asked).out.split())
     assert "spread in 2024-01" in said
+    assert "Warm-ups, restores and boots are taken from run 2024-01" in said
     assert re.search(r"sysbench-cpu 5 % [0-9.]+ % \d+ % \(neighbour\) \d+ %", said)
     found = json.loads(labctl(*asked, "--json").out)
+    assert found.pop("expected_time")["paced_by"] == "2024-01"
     by_workload = {item["workload"]: item for item in found.pop("foreseen")}
     assert by_workload["sysbench-cpu"]["earlier"]["run"] == "2024-01"
     assert by_workload["sysbench-cpu"]["earlier"]["excludes"] > 0.05
