@@ -22,8 +22,8 @@ _PER_OPERATION = {
     "exit_time": "exit_time_per_op",
     "userspace_exits": "userspace_exits_per_op",
 }
-"""Metrics counted in `exits_window`, except KVM's own totals, `exits` and those of each vCPU:
-theirs is `host_window`."""
+"""Metrics that are counted in `exits_window`. Only where no reasons are known, `exits` are KVM's
+own, of the snapshots' window."""
 
 
 def per_operation_readings(trial: RawTrial) -> Iterator[Reading]:
@@ -44,12 +44,18 @@ def per_operation_readings(trial: RawTrial) -> Iterator[Reading]:
         lambda: operations() / known.all_cpu_s(trial.kind),
         stored(trial.folder, RUNNER) if trial.kind == "native" else snapshots.RAW,
     )
+    # Those of a trial are all of one window.
+    sources = (
+        one.source for one in trial.readings if isinstance(one, Sample) and one.metric == "exits"
+    )
+    exits_from = next(sources, snapshots.RAW)
+    window = "host_window" if exits_from == snapshots.RAW else "exits_window"
     yield _reading(
         "exits_per_op",
-        lambda: known.value("exits") * known.value("host_window") / operations(),
-        snapshots.RAW,
+        lambda: known.value("exits") * known.value(window) / operations(),
+        exits_from,
     )
-    yield from _breakdown(trial.readings, known, operations)
+    yield from _breakdown(trial.readings, known, window, operations)
     # Stands beside IPC, which spinning raises (METHOD rule 12).
     yield _reading(
         "cycles_per_op",
@@ -85,20 +91,19 @@ def net_readings(trial: RawTrial) -> Iterator[Reading]:
 
 
 def _breakdown(
-    readings: Iterable[Reading], known: Known, operations: Callable[[], float]
+    readings: Iterable[Reading], known: Known, window: str, operations: Callable[[], float]
 ) -> Iterator[Reading]:
-    """Exits by reason, their time and returns to QEMU, per operation; nothing of what isn't
-    there."""
+    """Exits by vCPU and reason, their time and returns to QEMU, per operation; nothing of what
+    isn't there. `window`: that of the exits."""
     for one in readings:
         if not isinstance(one, Sample) or one.metric not in _PER_OPERATION:
             continue
         if one.metric == "exits" and not one.labels:
             continue  # exits_per_op itself
         metric = _PER_OPERATION[one.metric]
-        own_total = one.metric == "exits" and "reason" not in one.labels
+        counted_in = window if one.metric == "exits" else "exits_window"
         try:
-            window = known.value("host_window" if own_total else "exits_window")
-            value = one.value * window / operations()
+            value = one.value * known.value(counted_in) / operations()
         except MissingReadingError:
             continue  # exits_per_op says why
         yield sample(metric, value, source=one.source, labels=one.labels)

@@ -11,8 +11,9 @@ EXITS = (
         Unit.PER_SECOND,
         Better.LOWER,
         {
-            "exits exits{vcpu}": "KVM's `exits` of all vCPUs and of each, through QMP "
-            "`query-stats`. Native: 0 by definition"
+            "exits exits{vcpu}": "of all vCPUs and of each. Counted by reason: the reasons' "
+            "sum, over `exits_window`. Else KVM's `exits`, through QMP `query-stats`, over "
+            "`host_window`. Native: 0 by definition"
         },
         elsewhere={
             Table.REASONS: {
@@ -109,6 +110,6 @@ REASONS = (
         "exits_agreement",
         Unit.FRACTION,
         Better.NEITHER,
-        "sum of the reasons ÷ KVM's own total of that window",
+        "sum of the reasons ÷ KVM's own total, read just outside of that window",
     ),
 )

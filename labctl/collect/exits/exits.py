@@ -37,10 +37,11 @@ _K = TypeVar("_K", bound=Hashable)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
     """Hold the exits of a window of `seconds`. By the vCPU's number and the reason: exits, and
-    their time in ns; by the reason: returns to QEMU. `is_vmx`: whether they are Intel's. `source`:
-    the file that says so."""
+    their time in ns; by the reason: returns to QEMU. `vcpus`: the numbers of all vCPUs, those
+    without an exit too. `is_vmx`: whether they are Intel's. `source`: the file that says so."""
 
     seconds: float
+    vcpus: Sequence[int]
     exits: Mapping[tuple[int, str], int]
     ns: Mapping[tuple[int, str], int]
     userspace: Mapping[str, int]
@@ -59,7 +60,9 @@ class Total:
 def parse(raw: TrialFolder) -> Iterator[Reading]:
     """Return exits{reason=...}, exit_time, exit_time{reason=...}, exit_time{vcpu=...},
     userspace_exits, userspace_exits{reason=...}, exits_window and exits_agreement, or why not; of
-    several vCPUs exits{reason=...,vcpu=...} and exit_time{reason=...,vcpu=...} as well.
+    several vCPUs exits{reason=...,vcpu=...} and exit_time{reason=...,vcpu=...} as well. With the
+    reasons come their sums, exits and exits{vcpu=...}: of the same window, which KVM's own total of
+    the trial is not.
 
     Nothing for a trial that wasn't to tell them. Raises BrokenError when a file isn't whole.
     """
@@ -138,6 +141,7 @@ def _breakdown(counted: Counted, told: Mapping[str, Any], source: str) -> Breakd
         raise MissingReadingError(f"a vCPU came during the trial (thread {which}).")
     return Breakdown(
         seconds=counted.seconds,
+        vcpus=sorted(vcpus.values()),
         exits=_added(
             ((vcpus[tid], _name(isa, code)), count)
             for (tid, isa, code), count in counted.exits.items()
@@ -219,6 +223,11 @@ def _disagreement(counted: int, total: Total, breakdown: Breakdown) -> str | Non
 
 def _by_reason_and_vcpu(breakdown: Breakdown) -> Iterator[Sample]:
     seconds, source = breakdown.seconds, breakdown.source
+    yield sample("exits", sum(breakdown.exits.values()) / seconds, source=source)
+    by_vcpu = dict(_sums(breakdown.exits, 0))
+    for vcpu in breakdown.vcpus:
+        count = by_vcpu.get(vcpu, 0)
+        yield sample("exits", count / seconds, source=source, labels={"vcpu": str(vcpu)})
     for reason, count in _sums(breakdown.exits, 1):
         yield sample("exits", count / seconds, source=source, labels={"reason": reason})
     # An exit that was counted may have ended after the window, or without an entry: no time yet.

@@ -9,16 +9,24 @@ from typing import Any
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.collect.collector import Collector, Here, reads
+from labctl.collect.collector import Collector, Here, RawTrial, reads
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
-from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
+from labctl.store.samples import (
+    Reading,
+    Sample,
+    Unavailable,
+    base_name,
+    sample,
+    sample_key,
+)
 from labctl.store.trial import TrialFolder
 
 EMULATED = "emulated: no VM exits."
 _UNKNOWN = "it is unknown whether KVM works here: 'labctl host accel' finds out."
 
 KEY = "query_stats"
-METRICS = ("exits", "halt_poll", "halt_poll_time", "kvm_stat")
+TOTAL = "exits"
+METRICS = (TOTAL, "halt_poll", "halt_poll_time", "kvm_stat")
 
 # KVM counts polls that were attempted and those that succeeded (virt/kvm/kvm_main.c,
 # kvm_vcpu_halt); the rest failed.
@@ -185,13 +193,21 @@ def _per_second(metric: str, count: int, snapshots: Snapshots, labels: Mapping[s
     return sample(metric, count / snapshots.seconds, source=RAW, labels=labels)
 
 
+def _parsed(trial: RawTrial) -> Iterator[Reading]:
+    """Leave the exits to their reasons' sum, where a trial has it: its window is another one."""
+    has_reasons = any(isinstance(one, Sample) and one.metric == TOTAL for one in trial.readings)
+    for reading in parse(trial.folder, accelerator=trial.accelerator):
+        if not has_reasons or base_name(reading.metric) != TOTAL:
+            yield reading
+
+
 KVM_STATS = Collector(
     name="kvm-stats",
-    order=60,
+    order=105,
     level=Level.COUNTERS,
     gives="all VM exits, halt polling",
     sides=(Kind.GUEST,),
     why_unavailable=why_no_exits,
     attached=reads(lambda target: target.counters()),
-    parse=lambda trial: parse(trial.folder, accelerator=trial.accelerator),
+    parse=_parsed,
 )

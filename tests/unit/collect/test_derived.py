@@ -1,9 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from labctl.collect.derived import net_readings, per_operation_readings
-from labctl.store.samples import Reading, Unavailable
+from labctl.collect.exits import bpf_exits
+from labctl.store.samples import Reading, Sample, Unavailable
 from tests.unit.collect.targets import raw_trial
 from tests.unit.collect.trials import reasons, sample, values
 
@@ -32,6 +34,11 @@ def _derive(
     return list(
         per_operation_readings(raw_trial(NOWHERE, readings=readings, rate_metric=rate, kind=kind))
     )
+
+
+def counted(key: str, value: float) -> Sample:
+    """Exits that were counted by reason, not by KVM."""
+    return replace(sample(key, value), source=bpf_exits.RAW)
 
 
 def _without(key: str) -> list[Reading]:
@@ -111,27 +118,41 @@ def test_no_cpu_time_is_no_divisor() -> None:
     assert "ops_per_cpu_s" in reasons(_derive([sample(key, 0.0), *_without(key)]))
 
 
-def test_the_bill_of_exits_is_split_by_reason() -> None:
-    more: list[Reading] = [
+def test_the_bill_of_exits_is_split_by_reason_and_adds_up() -> None:
+    by_reason: list[Reading] = [
         sample("exits_window", 8.0),
-        sample("exits{reason=HLT}", 1000.0),
-        sample("exits{vcpu=0}", 4000.0),
+        counted("exits", 1500.0),
+        counted("exits{vcpu=0}", 1500.0),
+        counted("exits{reason=HLT}", 1000.0),
+        counted("exits{reason=IO}", 500.0),
+        counted("exits{reason=HLT,vcpu=0}", 500.0),
         sample("exit_time", 0.5),
         sample("exit_time{reason=IO}", 0.25),
-        sample("exits{reason=HLT,vcpu=0}", 500.0),
         sample("exit_time{vcpu=0}", 0.25),
         sample("userspace_exits{reason=IO}", 500.0),
     ]
-    found = values(_derive([*GUEST, *more]))
-    assert found["exits_per_op"] == 10
+    found = values(_derive([*_without("exits"), *by_reason]))
+    # The window of all of them is twice as long as the host's.
+    assert found["exits_per_op"] == found["exits_per_op{vcpu=0}"] == 6
     assert found["exits_per_op{reason=HLT}"] == 4
+    assert found["exits_per_op{reason=IO}"] == 2
+    assert found["exits_per_op{reason=HLT,vcpu=0}"] == 2
     assert found["exit_time_per_op"] == pytest.approx(2e-3)
     assert found["exit_time_per_op{reason=IO}"] == pytest.approx(1e-3)
-    assert found["userspace_exits_per_op{reason=IO}"] == 2
-    # KVM's own count is of the host's window, which is half as long.
-    assert found["exits_per_op{vcpu=0}"] == 8
-    assert found["exits_per_op{reason=HLT,vcpu=0}"] == 2
     assert found["exit_time_per_op{vcpu=0}"] == pytest.approx(1e-3)
+    assert found["userspace_exits_per_op{reason=IO}"] == 2
+
+
+def test_without_reasons_the_bill_is_kvms_own_count_over_the_hosts_window() -> None:
+    more: list[Reading] = [
+        sample("exits_window", 8.0),
+        sample("userspace_exits", 500.0),
+        sample("exits{vcpu=0}", 4000.0),
+    ]
+    found = values(_derive([*GUEST, *more]))
+    assert found["exits_per_op"] == 10
+    assert found["exits_per_op{vcpu=0}"] == 8
+    assert found["userspace_exits_per_op"] == 2
 
 
 def test_halt_polling_is_taken_from_the_time_of_the_vcpus() -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,23 @@ def test_exits_count_per_second_by_reason_over_all_vcpus(tmp_path: Path) -> None
     assert found["exits{reason=MSR_WRITE}"] == 1000
     assert found["exits_window"] == 2
     assert found["exits_agreement"] == 1
+
+
+def test_the_total_is_the_reasons_sum_and_not_kvms_which_is_of_a_longer_window(
+    tmp_path: Path,
+) -> None:
+    found = values(_parse(_trial(tmp_path, total=10_050)))
+    by_reason = [key for key in found if re.fullmatch(r"exits\{reason=[^,]*\}", key)]
+    assert found["exits"] == sum(found[key] for key in by_reason) == 5000
+    assert found["exits{vcpu=0}"] + found["exits{vcpu=1}"] == 5000
+    assert found["exits_agreement"] == pytest.approx(10_000 / 10_050)
+
+
+def test_a_vcpu_without_an_exit_has_none(tmp_path: Path) -> None:
+    mine = {key: count for key, count in EXITS.items() if key[0] == VCPU0}
+    found = values(_parse(_trial(tmp_path, total=7000, counts=_bpf_output(exits=_maps(mine)))))
+    assert found["exits"] == found["exits{vcpu=0}"] == 3500
+    assert found["exits{vcpu=1}"] == 0
 
 
 def test_the_time_of_exits_leaves_out_that_of_halts(tmp_path: Path) -> None:

@@ -7,7 +7,18 @@ import pytest
 from labctl.base.errors import BrokenError
 from labctl.collect.exits import kvm_stats
 from labctl.store.samples import Reading
-from tests.unit.collect.trials import KVM, Change, altered, reasons, recorded, same, trial, values
+from tests.unit.collect.targets import raw_trial
+from tests.unit.collect.trials import (
+    KVM,
+    Change,
+    altered,
+    reasons,
+    recorded,
+    same,
+    sample,
+    trial,
+    values,
+)
 
 
 def _parse(folder: Path, change: Change = same, accelerator: str = "kvm") -> list[Reading]:
@@ -28,6 +39,17 @@ def test_exits_are_those_of_all_vcpus_per_second(tmp_path: Path) -> None:
     seconds = (data["after"]["monotonic_ns"] - data["before"]["monotonic_ns"]) / 1e9
     assert exits > 100
     assert values(_parse(tmp_path))["exits"] == pytest.approx(exits / seconds)
+
+
+def test_what_the_reasons_add_up_to_is_not_told_twice(tmp_path: Path) -> None:
+    raw = trial(tmp_path, host=altered(KVM, same))
+    by_reason = [sample("exits", 1000.0), sample("exits{vcpu=0}", 1000.0)]
+    for known, is_told in (([], True), (by_reason, False)):
+        made = raw_trial(raw, accelerator="kvm", readings=known)
+        found = values(list(kvm_stats.KVM_STATS.parse(made)))
+        told = {key for key in found if key.startswith("exits")}
+        assert told == ({"exits", "exits{vcpu=0}", "exits{vcpu=1}"} if is_told else set())
+        assert "halt_poll{result=success}" in found
 
 
 def test_polls_that_did_not_succeed_failed(tmp_path: Path) -> None:
