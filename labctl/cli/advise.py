@@ -78,7 +78,8 @@ def command(
     machine, domain = rollout_target(run, domain, connect, vcpus)
     names = Names(domain, disk)
     names.check()
-    advice = advise(run, judge(run), folder.path, machine)
+    with folder.unpacked("xml") as unpacked:
+        advice = advise(run, judge(run), unpacked.path, machine)
     if verify:
         from labctl.cli.verify import verify_advice
 

@@ -69,7 +69,8 @@ def command(
         check_folder(target)
     run = folder.load()
     if html_file is not None:
-        write_page(run, judge(run), folder.path, html_file)
+        with folder.unpacked("xml") as unpacked:
+            write_page(run, judge(run), unpacked.path, html_file)
     if not chosen and html_file is None:
         page = folder.path / PAGE
         print_report(console(), run, judge(run), html=page if page.is_file() else None)

@@ -1,4 +1,4 @@
-"""Run `labctl run import`: judge trials that labctl did not measure as its own."""
+"""Run `labctl run import`: take in a run's archive, or trials that labctl did not measure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ _BOOTS = "The file says nothing of boots: each block counts as one of its own."
 
 @click.command("import")
 @click.argument(
-    "file", metavar="FILE.csv", type=click.Path(path_type=Path, exists=True, dir_okay=False)
+    "file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False)
 )
-@click.option("--name", help="The run's name (default: the present time and the file's name).")
+@click.option(
+    "--name", help="The run's name (default: an archive's own, else time and file's name)."
+)
 @click.option("--baseline", help="What the tunings are compared with (default: 'baseline').")
 @click.option("--control", help="The baseline a second time (default: 'control', if there).")
 @click.option(
@@ -70,9 +72,13 @@ def command(
     as_json: bool,
     results: Path | None,
 ) -> None:
-    """Make a run of the trials in FILE.csv (docs/import.md): labctl's export, or any that has the
-    columns tuning, workload, block, metric, value, unit and better."""
+    """Make a run of FILE: an archive by 'labctl run export', or trials as CSV.
+
+    CSV is labctl's own, or any with the columns tuning, workload, block, metric, value, unit and
+    better (docs/import.md). The options but --name are for it alone.
+    """
     import labctl
+    from labctl.store.archive import is_archive
     from labctl.store.imported import Declared, declared_plan, design_of, write_imported
     from labctl.store.records.run_record import RunRecord
     from labctl.store.run_folder import RunFolder
@@ -80,17 +86,22 @@ def command(
 
     declaring = ("baseline", "control", "handicap", "primaries", "margin", "interleaved")
     explicit = click.core.ParameterSource.COMMANDLINE
-    if design and any(context.get_parameter_source(option) is explicit for option in declaring):
+    declares = any(context.get_parameter_source(option) is explicit for option in declaring)
+    if design and declares:
         raise UsageError("--design has all that the other options declare", hint="Leave them out.")
     place = runs_folder(results)
+    if is_archive(file):
+        if design or declares:
+            raise UsageError(
+                f"{file} is an archive of a run, whose plan declares what is compared",
+                hint="Only --name goes with it.",
+            )
+        _take_in(place, file, name, as_json=as_json)
+        return
     moment = datetime.now(UTC)
     stem = re.sub(r"[^A-Za-z0-9+._-]", "-", file.stem).strip("-.") or "imported"
     name = name or f"{moment:%Y%m%dT%H%M%SZ}-{stem[:60]}"
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"--name: '{name}' can't be a folder's name everywhere",
-            hint="Use letters, digits and + . _ -, at most 100, beginning with a letter or digit.",
-        )
+    _check_name(name)
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -138,3 +149,38 @@ def command(
     if trials.unread:
         click.echo(f"Not read: {', '.join(trials.unread)}.", err=True)
     click.echo(f"{len(trials.trials)} trials in {folder.path}; 'labctl report {name}' judges them.")
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"--name: '{name}' can't be a folder's name everywhere",
+            hint="Use letters, digits and + . _ -, at most 100, beginning with a letter or digit.",
+        )
+
+
+def _take_in(results: Path, file: Path, name: str | None, *, as_json: bool) -> None:
+    """Make a run of an archive, and say which of its files aren't those that its trials left."""
+    from labctl.base.wording import counted, printable
+    from labctl.run.commands.verify import verify
+    from labctl.store.archive import RunArchive
+    from labctl.store.imported import write_unpacked
+
+    archive = RunArchive(file)
+    name = name or archive.name
+    _check_name(name)
+    folder = write_unpacked(results, name, archive)
+    found = verify(folder)
+    if as_json:
+        print_json({"schema": 1, "run": name, "path": str(folder.path), **found.to_json()})
+        return
+    for text in found.notes:
+        click.echo(printable(text))
+    if found.differences:
+        files = counted(len(found.differences), "file")
+        click.echo(
+            f"{files} not as the run left them: 'labctl run verify {name}' names them.", err=True
+        )
+    click.echo(
+        f"{counted(found.trials, 'trial')} in {folder.path}; 'labctl report {name}' shows it."
+    )

@@ -146,9 +146,9 @@ def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path |
 @click.option(
     "--out",
     "target",
-    metavar="FILE.tar.gz|FOLDER",
+    metavar="FILE.tar.xz|FOLDER",
     type=click.Path(path_type=Path),
-    help="Where to write it (default: RUN.tar.gz or redacted.tar.gz in the present folder).",
+    help="Where to write it (default: RUN.tar.xz or redacted.tar.xz in the present folder).",
 )
 @_json
 @results_option
@@ -162,7 +162,7 @@ def export_run(
     as_json: bool,
     results: Path | None,
 ) -> None:
-    """Copy RUN to pass it on: a packed file or a folder, which labctl reads as the run."""
+    """Copy RUN to pass it on: an archive or a folder, which labctl reads as the run."""
     from labctl.base.wording import counted, printable
     from labctl.run.commands.export import export
     from labctl.store.run_folder import RunFolder
@@ -177,7 +177,7 @@ def export_run(
             )
     folder = RunFolder.find(runs_folder(results), run_name)
     _refuse_if_running(folder)
-    target = target or Path("redacted.tar.gz" if redacting else f"{folder.name}.tar.gz")
+    target = target or Path("redacted.tar.xz" if redacting else f"{folder.name}.tar.xz")
     done = export(folder, target, state_paths(context), redacting=redacting, hidden=hidden)
     if as_json:
         print_json(
@@ -287,7 +287,8 @@ def verify_run(run_name: str, as_json: bool, results: Path | None) -> None:
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)
-    found = verify(folder)
+    with folder.unpacked() as unpacked:
+        found = verify(unpacked)
     if as_json:
         print_json({"schema": 1, "run": folder.name, "path": str(folder.path), **found.to_json()})
     else:
@@ -315,7 +316,7 @@ def reparse_run(run_name: str, results: Path | None) -> None:
     from labctl.run.trials.parse import reparse
     from labctl.store.run_folder import RunFolder
 
-    folder = RunFolder.find(runs_folder(results), run_name)
+    folder = RunFolder.find_to_change(runs_folder(results), run_name, "parsed again")
     if folder.load().run.imported:
         raise UsageError(
             f"run '{folder.name}' was imported: its trials have no raw files",

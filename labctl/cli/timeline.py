@@ -44,27 +44,30 @@ def command(
 ) -> None:
     """Show where the time of a traced trial went, on its host and in its guest.
 
-    RUN is a run's name or its folder, TRIAL the number of a trial (12, or 12.2 for its second
-    attempt); without TRIAL, the trials that have a trace. The page goes into the run's folder
-    unless another form is asked for.
+    RUN is a run's name, folder or archive, TRIAL the number of a trial (12, or 12.2 for its second
+    attempt); without TRIAL, the trials that have a trace. The page goes into the run's folder,
+    that of an archive's trial into the present folder, unless another form is asked for.
     """
     from labctl.store.run_folder import RunFolder
 
-    folder = RunFolder.find(runs_folder(results), run_name)
-    if trial_name is None:
-        if any((output, perfetto, trace_dat)):
-            raise click.UsageError("which TRIAL? Without one, the traced trials are listed")
-        where = shlex.join((run_name, *(("--results", str(results)) if results else ())))
-        _list(folder, where, as_json=as_json)
-        return
+    found = RunFolder.find(runs_folder(results), run_name)
+    if trial_name is None and any((output, perfetto, trace_dat)):
+        raise click.UsageError("which TRIAL? Without one, the traced trials are listed")
+    with found.unpacked() as folder:
+        if trial_name is None:
+            where = shlex.join((run_name, *(("--results", str(results)) if results else ())))
+            _list(folder, found.path.parent, where, as_json=as_json)
+            return
 
-    from labctl.report.timeline.traced import find
-    from labctl.store.jsonfile import check_folder
+        from labctl.report.timeline.traced import find
+        from labctl.store.jsonfile import check_folder
 
-    trial = find(folder, trial_name)
-    for target in filter(None, (output, perfetto, trace_dat)):
-        check_folder(target)
-    _show(folder, trial, output, perfetto, trace_dat, as_json=as_json)
+        trial = find(folder, trial_name)
+        for target in filter(None, (output, perfetto, trace_dat)):
+            check_folder(target)
+        if found.archive is not None and not any((output, perfetto, trace_dat, as_json)):
+            output = Path(f"timeline-{folder.name}-{trial.path.name}.html")
+        _show(folder, trial, output, perfetto, trace_dat, as_json=as_json)
 
 
 def _show(
@@ -122,9 +125,9 @@ def _show(
             click.echo(printable(text), err=as_json)
 
 
-def _list(folder: RunFolder, where: str, *, as_json: bool) -> None:
-    """List the traced trials, the one with the largest latency first. `where`: the run, as asked
-    for.
+def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None:
+    """List the traced trials, the one with the largest latency first. `beside`: where the run lies;
+    `where`: the run, as asked for.
     """
     from rich.table import Table
     from rich.text import Text
@@ -141,7 +144,7 @@ def _list(folder: RunFolder, where: str, *, as_json: bool) -> None:
         return
     if not found:
         click.echo(printable(why_untraced(run)))
-        others = [name for name in with_traces(folder.path.parent) if name != folder.name]
+        others = [name for name in with_traces(beside) if name != folder.name]
         if others:
             click.echo(f"Runs beside it that have traces: {listed(others)}.")
         else:

@@ -1,17 +1,21 @@
-"""Make runs of trials that labctl did not measure: a plan from what their importer declares."""
+"""Make runs of what comes from elsewhere: of archives, and of trials that labctl did not measure,
+with a plan of what their importer declares."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.yamlfile import nearest
+from labctl.store.archive import RunArchive
 from labctl.store.jsonfile import canonical, write_bytes
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
@@ -116,14 +120,9 @@ def write_imported(
     try:
         folder = RunFolder.create(results, name)
     except FileExistsError as error:
-        raise UsageError(
-            f"there is a run '{name}' in {results} already", hint="Name another with --name."
-        ) from error
+        raise _there_already(results, name) from error
     except OSError as error:
-        raise HostError(
-            f"cannot make the run's folder {results / name}: {error.strerror}",
-            hint="Name a folder that can be written with --results.",
-        ) from error
+        raise _unwritable(results, name, error) from error
     try:
         write_bytes(folder.path / COPY, data, below=folder.path)
         folder.write_plan(plan)
@@ -204,3 +203,33 @@ def _primaries(trials: CsvTrials, given: Sequence[str]) -> dict[str, str]:
             )
         chosen.setdefault(workload, next(iter(keys)))
     return chosen
+
+
+def write_unpacked(results: Path, name: str, archive: RunArchive) -> RunFolder:
+    """Return a new run of what an archive holds; raises as `write_imported`, and BrokenError for
+    what is no archive. Nothing is left of one that can't be unpacked."""
+    if os.path.lexists(results / name):
+        raise _there_already(results, name)
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".labctl-import-", dir=results) as made:
+            run = Path(made, name)
+            run.mkdir(mode=0o700)
+            archive.unpack(run)
+            os.rename(run, results / name)
+    except OSError as error:
+        raise _unwritable(results, name, error) from error
+    return RunFolder(results / name)
+
+
+def _there_already(results: Path, name: str) -> UsageError:
+    return UsageError(
+        f"there is a run '{name}' in {results} already", hint="Name another with --name."
+    )
+
+
+def _unwritable(results: Path, name: str, error: OSError) -> HostError:
+    return HostError(
+        f"cannot make the run's folder {results / name}: {error.strerror}",
+        hint="Name a folder that can be written with --results.",
+    )

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-import gc
-import hashlib
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.held import held
 from labctl.base.yamlfile import nearest
+from labctl.store.archive import SUFFIX, RunArchive
 from labctl.store.extended import carried_out, unlike
 from labctl.store.fitting_plan import Fits, without_digests
 from labctl.store.index import AttemptRow, Fingerprint, read_index, write_index
-from labctl.store.jsonfile import canonical, newer, read_json, write_json
+from labctl.store.jsonfile import read_json, reading_many, write_json
 from labctl.store.readings import Kinds
+from labctl.store.records.as_made import (
+    PLAN_SCHEMA,
+    SCHEMA,
+    R,
+    as_written,
+    is_as_made,
+    plan_data,
+    run_data,
+    whole,
+)
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
 from labctl.store.records.run_record import RunRecord
-from labctl.store.records.tolerant import Record, as_far_as_whole
+from labctl.store.records.tolerant import as_far_as_whole
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
-
-SCHEMA = 1
-"""Version of the run folder. A reader refuses a newer one."""
-PLAN_SCHEMA = 1
-"""Version of plan.json, which `labctl.study.plan` writes."""
-
-R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,15 @@ class DamagedTrial:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
+    """Read and write a run; one in an archive is only read."""
+
     path: Path
+    archive: RunArchive | None = field(default=None, compare=False)
+    """The archive at `path`, where the run is in one: it is read, and never written to."""
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.path.name if self.archive is None else self.archive.name
 
     @classmethod
     def create(cls, results: Path, name: str) -> RunFolder:
@@ -98,6 +106,9 @@ class RunFolder:
         for candidate in candidates:
             if (candidate / "run.json").is_file():
                 return cls(candidate.resolve())
+            for packed in (candidate, candidate.with_name(candidate.name + SUFFIX)):
+                if packed.name.endswith(SUFFIX) and packed.is_file():
+                    return cls._packed(packed.resolve())
         for candidate in candidates:
             if (candidate / "trials").is_dir():
                 raise UsageError(
@@ -106,15 +117,64 @@ class RunFolder:
                 )
         names = [folder.name for folder in cls.all(results)]
         hint = nearest(name, names)
-        if "/" not in name and (Path(name) / "run.json").is_file():
+        if "/" not in name and (
+            (Path(name) / "run.json").is_file() or (name.endswith(SUFFIX) and Path(name).is_file())
+        ):
             hint = f"The run in the present folder is './{name}'."
+        elif Path(name).is_file():
+            hint = f"A run is a folder, or an archive whose name ends in {SUFFIX}."
         raise UsageError(f"no run '{name}' in {results}", hint=hint)
 
     @classmethod
+    def find_to_change(cls, results: Path, name: str, doing: str) -> RunFolder:
+        """Return `find`; raises UsageError for an archive, in which nothing is changed. `doing`:
+        what is to be done to it, as a participle."""
+        folder = cls.find(results, name)
+        if folder.archive is not None:
+            raise UsageError(
+                f"{folder.path} is an archive, which can't be {doing}",
+                hint=f"'labctl run import {shlex.quote(str(folder.path))}' makes a run of it.",
+            )
+        return folder
+
+    @classmethod
     def all(cls, results: Path) -> list[RunFolder]:
-        """Return every run in `results`, sorted by name (names begin with the time of the
-        start)."""
-        return [cls(path.parent) for path in sorted(results.glob("*/run.json"))]
+        """Return every run in `results`, sorted by name (names begin with the time of the start).
+        An archive that lies beside the folder of its run is not listed."""
+        found = {path.parent.name: cls(path.parent) for path in results.glob("*/run.json")}
+        for path in results.glob(f"*{SUFFIX}"):
+            if path.is_file():
+                packed = cls._packed(path)
+                found.setdefault(packed.name, packed)
+        return [found[name] for name in sorted(found)]
+
+    @classmethod
+    def _packed(cls, path: Path) -> RunFolder:
+        return cls(path, RunArchive(path))
+
+    @contextmanager
+    def unpacked(self, under: str = "") -> Iterator[RunFolder]:
+        """Yield the run as a folder: itself, or a copy of what its archive holds below `under`,
+        which only this user reaches, and which is removed at the end. Raises BrokenError."""
+        if self.archive is None:
+            yield self
+            return
+        with TemporaryDirectory(prefix="labctl-") as made:
+            folder = Path(made, self.name)
+            folder.mkdir()
+            self.archive.unpack(folder, under)
+            yield RunFolder(folder)
+
+    def _has(self, name: str) -> bool:
+        """Return whether the run has a file of that name beside its trials."""
+        if self.archive is not None:
+            return self.archive.has(name)
+        return (self.path / name).exists()
+
+    def _json(self, name: str) -> Any:
+        if self.archive is not None:
+            return self.archive.json_and_digest(name)[0]
+        return read_json(self.path / name)
 
     def write_run(self, run: RunRecord) -> None:
         """Write run.json, with the keys in the order of the record's fields."""
@@ -125,15 +185,10 @@ class RunFolder:
         """Return run.json; raises BrokenError naming the first place where it isn't what was
         written."""
         hint = "Put it right, or start a new run."
-        return _whole(RunRecord, self._read_record(), self.path / "run.json", hint)
+        return whole(RunRecord, self._read_record(), self.path / "run.json", hint)
 
     def _read_record(self) -> dict[str, Any]:
-        data = read_json(self.path / "run.json")
-        if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
-            raise BrokenError(f"{self.path / 'run.json'} is not a run record")
-        if data["schema"] > SCHEMA:
-            raise newer(self.path / "run.json", data["schema"], SCHEMA)
-        return data
+        return run_data(self._json("run.json"), self.path / "run.json")
 
     def write_plan(self, plan: PlanRecord) -> None:
         """Write plan.json, with the keys in the order of the record's fields."""
@@ -142,15 +197,10 @@ class RunFolder:
 
     def read_plan(self) -> PlanRecord:
         """Return plan.json; raises BrokenError where it isn't what was written."""
-        return _as_written(PlanRecord, self._read_plan(), self.path / "plan.json")
+        return as_written(PlanRecord, self._read_plan(), self.path / "plan.json")
 
     def _read_plan(self) -> dict[str, Any]:
-        data = read_json(self.path / "plan.json")
-        if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
-            raise BrokenError(f"{self.path / 'plan.json'} is no plan")
-        if isinstance(data.get("schema"), int) and data["schema"] > PLAN_SCHEMA:
-            raise newer(self.path / "plan.json", data["schema"], PLAN_SCHEMA)
-        return data
+        return plan_data(self._json("plan.json"), self.path / "plan.json", "no plan")
 
     def write_extension(self, data: Mapping[str, Any]) -> None:
         """Write an extension beside the plan and earlier extensions, none of which changes."""
@@ -160,28 +210,26 @@ class RunFolder:
         """Return what was added to the plan, in order; [] for most runs. Raises BrokenError where
         one isn't what was written."""
         return [
-            _as_written(ExtensionRecord, self._read_extension(path), path)
+            as_written(ExtensionRecord, self._read_extension(path), path)
             for path in self._extensions()[:-1]
         ]
 
     def _extensions(self) -> list[Path]:
         """Return the file of each extension, then that of the one that is yet to be."""
         paths = [self.path / "plan.2.json"]
-        while paths[-1].exists():
+        while self._has(paths[-1].name):
             paths.append(self.path / f"plan.{len(paths) + 2}.json")
         return paths
 
     def _read_extension(self, path: Path) -> dict[str, Any]:
-        data = read_json(path)
-        if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
-            raise BrokenError(f"{path} is not an extension of a plan")
-        if isinstance(data.get("schema"), int) and data["schema"] > PLAN_SCHEMA:
-            raise newer(path, data["schema"], PLAN_SCHEMA)
-        return data
+        return plan_data(self._json(path.name), path, "not an extension of a plan")
 
     def trial(self, number: int, attempt: int = 1) -> TrialFolder:
         suffix = "" if attempt == 1 else f".{attempt}"
-        return TrialFolder(self.path / "trials" / f"{number:04d}{suffix}")
+        return self._trial(f"{number:04d}{suffix}")
+
+    def _trial(self, name: str) -> TrialFolder:
+        return TrialFolder(self.path / "trials" / name, self.archive)
 
     def new_trial(self, number: int, attempt: int) -> TrialFolder:
         """Return an empty folder for an attempt; what an interrupted one left there is removed."""
@@ -197,12 +245,21 @@ class RunFolder:
     def trial_folders(self) -> Iterator[TrialFolder]:
         """Yield every attempt, by the trial's number: past 9999 names no longer sort as numbers
         do."""
-        folders = (
-            path
-            for path in (self.path / "trials").glob("[0-9]*")
-            if path.is_dir() and not path.is_symlink()
-        )
-        yield from map(TrialFolder, sorted(folders, key=_number_and_attempt))
+        yield from map(self._trial, sorted(self._trial_names(), key=_number_and_attempt))
+
+    def _trial_names(self) -> Iterable[str]:
+        if self.archive is not None:
+            # Trials that were cut off have raw files alone, and only a run that isn't done has any.
+            names = self.archive.read_by_reports if self._is_done() else self.archive.names
+            return {name.split("/")[1] for name in names if name.startswith("trials/")}
+        folders = (self.path / "trials").glob("[0-9]*")
+        return (path.name for path in folders if path.is_dir() and not path.is_symlink())
+
+    def _is_done(self) -> bool:
+        try:
+            return bool(self._read_record().get("status") == "done")
+        except BrokenError:
+            return False
 
     def load(self) -> LoadedRun:
         """Return the run as far as it is whole; what can't be read becomes `problems`.
@@ -210,11 +267,11 @@ class RunFolder:
         Raises UsageError when a newer labctl wrote it.
         """
         problems: list[str] = []
-        fingerprint = Fingerprint.of(self.path / "trials")
-        rows = read_index(self.path, fingerprint)
+        fingerprint = None if self.archive else Fingerprint.of(self.path / "trials")
+        rows = read_index(self.path, fingerprint) if fingerprint else None
         indexed = rows is not None
         if rows is None:
-            with _no_collecting():
+            with reading_many():
                 rows = self._read_trials(problems)
         plan = self._told(self._read_plan, "plan.json", PlanRecord, problems) or PlanRecord()
         run = self._told(self._read_record, "run.json", RunRecord, problems) or RunRecord()
@@ -232,12 +289,12 @@ class RunFolder:
                 f"that it was {known}: that is believed"
             )
         # A run that goes on has other files soon, and one that isn't whole is to be seen to.
-        if not (indexed or problems or run.status == "running") and fingerprint.is_lasting:
+        settled = not (indexed or problems or run.status == "running")
+        if settled and fingerprint and fingerprint.is_lasting:
             write_index(self.path, fingerprint, rows)
-        folder = self.path / "trials"
         if known and known != run.accelerator:
             run = run.model_copy(update={"accelerator": known})
-        trials = (LoadedTrial(r.record, r.readings, TrialFolder(folder / r.folder)) for r in rows)
+        trials = (LoadedTrial(r.record, r.readings, self._trial(r.folder)) for r in rows)
         plan = carried_out(plan, run, extensions, {row.record.block for row in rows})
         return LoadedRun(self.name, run, plan, tuple(trials), tuple(problems))
 
@@ -300,7 +357,7 @@ class RunFolder:
             if why is None:
                 whole.append(record)
             else:
-                number, attempt, _ = _number_and_attempt(folder.path)
+                number, attempt, _ = _number_and_attempt(folder.path.name)
                 damaged.append(DamagedTrial(folder.path.name, number, attempt, why))
         return whole, damaged
 
@@ -314,7 +371,7 @@ class RunFolder:
             return None
         record, unfit = as_far_as_whole(kind, data)
         problems += [f"{self.path / name}: {text}; it is left out" for text in unfit]
-        if not (isinstance(record, RunRecord) or unfit or _is_as_made(data)):
+        if not (isinstance(record, RunRecord) or unfit or is_as_made(data)):
             problems.append(
                 f"{self.path / name} was changed after it was made (its digest is another): what "
                 "is judged here need not be what was planned"
@@ -322,7 +379,10 @@ class RunFolder:
         return record
 
     def remove(self) -> None:
-        shutil.rmtree(self.path)
+        if self.archive is not None:
+            self.path.unlink()
+        else:
+            shutil.rmtree(self.path)
 
 
 @dataclass(slots=True)
@@ -340,24 +400,10 @@ class RunLog:
         self.folder.write_run(self.record)
 
 
-@contextmanager
-def _no_collecting() -> Iterator[None]:
-    """Pause garbage collection: JSON makes no cycles, and looking for some takes a third of the
-    time to read a large run.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _number_and_attempt(path: Path) -> tuple[int, int, str]:
-    number, _, attempt = path.name.partition(".")
+def _number_and_attempt(name: str) -> tuple[int, int, str]:
+    number, _, attempt = name.partition(".")
     whole = number.isdecimal() and (attempt.isdecimal() or not attempt)
-    return (int(number), int(attempt or 1), "") if whole else (0, 0, path.name)
+    return (int(number), int(attempt or 1), "") if whole else (0, 0, name)
 
 
 def _accelerator(records: Iterable[TrialRecord]) -> str | None:
@@ -365,30 +411,3 @@ def _accelerator(records: Iterable[TrialRecord]) -> str | None:
     says otherwise: emulation must not pass for virtualization."""
     found = {str(name) for r in records if (name := r.parsed_with.get("accelerator"))}
     return found.pop() if len(found) == 1 else None
-
-
-def _whole(kind: type[R], data: Mapping[str, Any], path: Path, hint: str) -> R:
-    """Return a file's record; raises BrokenError naming the first thing that doesn't fit."""
-    record, unfit = as_far_as_whole(kind, data)
-    if unfit or record is None:
-        raise BrokenError(f"{path} is not whole: {unfit[0]}", hint=hint)
-    return record
-
-
-def _as_written(kind: type[R], data: Mapping[str, Any], path: Path) -> R:
-    """Return the record of a plan or an extension, which holds all that its file says; raises
-    BrokenError where something of it would be passed over."""
-    hint = "A plan can't be edited. Start a new run."
-    record = _whole(kind, data, path, hint)
-    if record.to_json() != data:
-        raise BrokenError(
-            f"{path} was changed after it was made: it isn't what labctl wrote", hint=hint
-        )
-    return record
-
-
-def _is_as_made(plan: Mapping[str, Any]) -> bool:
-    """Return whether a plan's digest is that of all else in it; an old plan may have none."""
-    content = {key: value for key, value in plan.items() if key not in ("schema", "digest")}
-    digest = plan.get("digest")
-    return digest is None or digest == hashlib.sha256(canonical(content).encode()).hexdigest()

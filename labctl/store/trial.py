@@ -15,8 +15,9 @@ from pydantic import ConfigDict, with_config
 
 from labctl.base.errors import BrokenError
 from labctl.base.held import open_regular
+from labctl.store.archive import RunArchive
 from labctl.store.digests import Digests, digests_of
-from labctl.store.jsonfile import newer, read_json, read_json_and_digest, write_bytes, write_json
+from labctl.store.jsonfile import newer, read_json_and_digest, write_bytes, write_json
 from labctl.store.readings import Kinds, Readings
 from labctl.store.records.tolerant import Flag, Number, Text, Whole, adapter, as_far_as_whole
 from labctl.store.samples import Reading, Sample, SamplesRecord, Unavailable
@@ -120,6 +121,8 @@ class TrialFolder:
     """
 
     path: Path
+    archive: RunArchive | None = field(default=None, compare=False)
+    """The run's archive, where the folder is in one: then only what reports read can be read."""
 
     @property
     def _run(self) -> Path:
@@ -135,7 +138,18 @@ class TrialFolder:
         write_json(self.path / name, value, below=self._run)
 
     def has(self, name: str) -> bool:
+        if self.archive is not None:
+            return self.archive.has(self._member(name))
         return (self.path / name).is_file()
+
+    def _member(self, name: str) -> str:
+        """Return a file's name in the run's folder."""
+        return f"trials/{self.path.name}/{name}"
+
+    def _json_and_digest(self, name: str) -> tuple[Any, str]:
+        if self.archive is not None:
+            return self.archive.json_and_digest(self._member(name))
+        return read_json_and_digest(self.path / name)
 
     def read_text(self, name: str) -> str:
         """Raise BrokenError naming the file when it isn't there or isn't text."""
@@ -146,7 +160,7 @@ class TrialFolder:
             raise BrokenError(f"{self.path / name} cannot be read: {error}") from error
 
     def read_json(self, name: str) -> Any:
-        return read_json(self.path / name)
+        return self._json_and_digest(name)[0]
 
     @property
     def has_record(self) -> bool:
@@ -179,13 +193,15 @@ class TrialFolder:
     def read_record(self) -> TrialRecord:
         """Raise BrokenError naming the place where trial.json isn't what was written."""
         path = self.path / "trial.json"
-        if not path.exists():
+        if not (self.has_record or path.exists()):
             raise BrokenError(
                 f"{self.path} belongs to an interrupted trial: it has no trial.json",
                 hint="A resumed run does the trial again.",
             )
         hint = f"Remove the folder {self.path}: a resumed run does the trial again."
-        record, unfit = TrialRecord.read(_current(path))
+        data = self.read_json("trial.json")
+        _refuse_newer(path, data)
+        record, unfit = TrialRecord.read(data)
         if unfit or record is None:
             raise BrokenError(f"{path} is not whole: {unfit[0]}", hint=hint)
         return record
@@ -212,7 +228,7 @@ class TrialFolder:
         """
         path = self.path / "samples.json"
         kinds = Kinds() if kinds is None else kinds
-        data, digest = read_json_and_digest(path)
+        data, digest = self._json_and_digest("samples.json")
         _refuse_newer(path, data)
         if digests is not None:
             _check_digest(path, digest, digests)
@@ -230,13 +246,6 @@ def _check_digest(path: Path, digest: str, digests: Digests) -> None:
         raise BrokenError(
             f"{path} was changed after its trial ended (its digest is another)", hint=_ANEW
         )
-
-
-def _current(path: Path) -> Any:
-    """Return the file's content; raises UsageError when a newer labctl wrote it."""
-    data = read_json(path)
-    _refuse_newer(path, data)
-    return data
 
 
 def _refuse_newer(path: Path, data: Any) -> None:

@@ -14,6 +14,7 @@ from labctl.base.levels import Level
 from labctl.base.stopping import Stopping
 from labctl.base.tuning import Kind, Tuning
 from labctl.store.jsonfile import canonical
+from labctl.store.records.as_made import PLAN_SCHEMA
 from labctl.store.records.plan_record import (
     PlannedArm,
     PlannedTrial,
@@ -21,7 +22,6 @@ from labctl.store.records.plan_record import (
     PlanRecord,
     PublishedSource,
 )
-from labctl.store.run_folder import PLAN_SCHEMA
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.tuning_digest import does, listed, tuning_digest
 from labctl.study.williams import FACTORS, boot_of, cells_of

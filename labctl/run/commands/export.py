@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import tarfile
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +13,17 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.held import open_regular
 from labctl.base.paths import StatePaths, lab, shipped_data
 from labctl.host.identity import read_groups, read_identity, read_users
-from labctl.run.commands.redact import Identity, Redacted, redact, run_files
+from labctl.run.commands.redact import (
+    DERIVED,
+    Identity,
+    Redacted,
+    is_derived,
+    redact,
+    run_files,
+)
+from labctl.store.archive import SUFFIX, pack
 from labctl.store.jsonfile import output_file
 from labctl.store.run_folder import RunFolder
-
-PACKED = (".tar.gz", ".tgz")
 
 
 def export(
@@ -29,27 +34,35 @@ def export(
     redacting: bool,
     hidden: Collection[str] = (),
 ) -> Redacted:
-    """Write a copy of the run: a packed file where the name of `target` ends so, else a folder,
-    which must not be there yet. Nothing is left behind where it fails. `hidden`: texts that are
+    """Write a copy of the run: an archive where the name of `target` ends so, else a folder, which
+    must not be there yet. Nothing is left behind where it fails. `hidden`: texts that are
     taken out of a redacted copy as well.
 
     Raises UsageError, HostError, and BrokenError where a redacted copy would not be one.
     """
-    is_packed = target.name.endswith(PACKED)
+    is_packed = target.name.endswith(SUFFIX)
     if not is_packed and os.path.lexists(target):
         raise UsageError(f"{target} is there already", hint="Give another --out.")
     beside = target.absolute().parent
     if not beside.is_dir():
         raise UsageError(f"{beside} is not a folder", hint="Make it, or give another --out.")
     try:
-        with tempfile.TemporaryDirectory(prefix=".labctl-export-", dir=beside) as made:
+        with (
+            folder.unpacked() as source,
+            tempfile.TemporaryDirectory(prefix=".labctl-export-", dir=beside) as made,
+        ):
             copy = Path(made, "run")
             if redacting:
-                done = redact(folder, copy, _with(hidden, host_identity(folder, places)))
+                done = redact(source, copy, _with(hidden, host_identity(folder, places)))
             else:
-                done = _copied(folder, copy)
+                done = Redacted(name=folder.name)
+                files = _regular(source.path, done)
+                if is_packed:
+                    _pack(files, target, done.name)
+                    return done
+                _copy(files, copy)
             if is_packed:
-                _pack(copy, target, done.name)
+                _pack(run_files(copy), target, done.name)
             else:
                 os.rename(copy, target)
     except OSError as error:
@@ -77,30 +90,29 @@ def host_identity(folder: RunFolder, places: StatePaths) -> Identity:
     return Identity({**read_groups(), **users, **read_identity()}, paths)
 
 
-def _copied(folder: RunFolder, target: Path) -> Redacted:
-    """Regular files alone: a link would lead elsewhere on another host."""
-    done = Redacted(name=folder.name)
-    target.mkdir(mode=0o700)
-    for name, path in run_files(folder.path).items():
-        if path.is_symlink() or not path.is_file():
+def _regular(folder: Path, done: Redacted) -> dict[str, Path]:
+    """Return the files of a run that are passed on: regular ones, as a link would lead elsewhere on
+    another host, and none that labctl makes of the others."""
+    found = {}
+    for name, path in run_files(folder).items():
+        if "/" not in name and is_derived(name):
+            done.left_out[name] = DERIVED
+        elif path.is_symlink() or not path.is_file():
             done.left_out[name] = "it is a link or no regular file"
-            continue
+        else:
+            found[name] = path
+    done.files = len(found)
+    return found
+
+
+def _copy(files: Mapping[str, Path], target: Path) -> None:
+    target.mkdir(mode=0o700)
+    for name, path in files.items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         with open(open_regular(path), "rb") as source, open(target / name, "xb") as copy:
             shutil.copyfileobj(source, copy)
-        done.files += 1
-    return done
 
 
-def _pack(copy: Path, target: Path, name: str) -> None:
-    """Pack without owners and times, which would identify the user."""
-    with output_file(target) as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
-        for path in sorted(copy.rglob("*")):
-            entry = tarfile.TarInfo(f"{name}/{path.relative_to(copy)}")
-            if path.is_dir():
-                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-                tar.addfile(entry)
-                continue
-            entry.size, entry.mode = path.stat().st_size, 0o644
-            with path.open("rb") as data:
-                tar.addfile(entry, data)
+def _pack(files: Mapping[str, Path], target: Path, root: str) -> None:
+    with output_file(target) as file:
+        pack(files, file, root)

@@ -22,7 +22,6 @@ from labctl.base.held import open_regular
 from labctl.base.jsontext import parse_json
 from labctl.run.commands.run_names import names_in
 from labctl.run.commands.scrub import Scrubber, is_json
-from labctl.store import index
 from labctl.store.digests import RECORD, SAMPLES, Digests
 from labctl.store.jsonfile import canonical, write_bytes, write_json
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
@@ -34,6 +33,8 @@ from labctl.store.trial import RedactedTrial, TrialFolder, TrialRecord
 
 _DERIVED = re.compile(r".*\.(?:parquet|html?)")
 """Made of the rest at any time; a page has all of it within."""
+DERIVED = "it is made of the rest"
+"""Reason why such a file isn't copied."""
 
 _MOST_BYTES = 256 << 20
 """Limit on one file, which is held in memory as a whole."""
@@ -107,6 +108,11 @@ def run_files(folder: Path) -> dict[str, Path]:
     return found
 
 
+def is_derived(name: str) -> bool:
+    """Return whether labctl makes a file of that name of the others."""
+    return _DERIVED.fullmatch(name) is not None
+
+
 def _read(path: Path) -> bytes | None:
     """Return the file's bytes; None of what is not a regular file or is too large. Raises
     HostError."""
@@ -121,8 +127,8 @@ def _read(path: Path) -> bytes | None:
 
 def _text(path: Path) -> bytes | str:
     """Return the file's text, or why it isn't copied."""
-    if path.name == index.NAME or _DERIVED.fullmatch(path.name):
-        return "it is made of the rest"
+    if is_derived(path.name):
+        return DERIVED
     data = _read(path)
     if data is None:
         return "it is a link, no regular file, or larger than 256 MiB"
@@ -275,7 +281,7 @@ class _Copy:
                 "at": self.at,
                 "labctl": __version__,
                 "taken_out": dict(sorted(self.scrubber.taken_out.items())),
-                "left_out": len([n for n in self.done.left_out if not _DERIVED.fullmatch(n)]),
+                "left_out": len([n for n in self.done.left_out if not is_derived(n)]),
             }
             write_json(path, data, below=self.target)
 

@@ -38,7 +38,11 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
     """
     with ExitStack() as stack:
         stack.enter_context(ending_signals_interrupt())
-        folder = RunFolder.find(request.results, request.earlier) if request.earlier else None
+        folder = (
+            RunFolder.find_to_change(request.results, request.earlier, "resumed or extended")
+            if request.earlier
+            else None
+        )
         begun = Begun.read(folder) if folder else None
         request = on_its_connection(request, begun)
         planned = planned_for(request, begun)

@@ -558,7 +558,7 @@ def test_the_command_packs_a_run_that_is_read_where_it_is_unpacked(
 ) -> None:
     run.trial(1).write_raw("trace/perf.data", b"PERFILE2\0")
     redigested(run.trial(1))
-    target = tmp_path / "run.tar.gz"
+    target = tmp_path / "run.tar.xz"
     words = ["run", "export", f"{run.path}", "--out", f"{target}", "--json", *more]
     done = CliRunner().invoke(cli, words, catch_exceptions=False)
     said = json.loads(done.output)

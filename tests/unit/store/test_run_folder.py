@@ -11,7 +11,8 @@ import pytest
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.units import Better, Unit
 from labctl.store.jsonfile import canonical
-from labctl.store.run_folder import SCHEMA, RunFolder
+from labctl.store.records.as_made import SCHEMA
+from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 from tests.unit.records import write_plan, write_run_json

@@ -1,0 +1,278 @@
+"""Pack a run into one file, and read such a file from anybody.
+
+An archive is NAME.tar.xz: two xz streams that tar reads as one. The first has what reports read,
+the second the trials' raw files, so that a report need not decode those. Both have a SHA-256
+digest of their content. Packing the same files gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, Final
+
+from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.held import open_regular
+from labctl.base.wording import printable
+from labctl.store.digests import RECORD, SAMPLES
+from labctl.store.jsonfile import json_and_digest
+
+SUFFIX: Final = ".tar.xz"
+MAGIC: Final = b"\xfd7zXZ\0"
+"""First bytes of every xz file."""
+
+MOST_FILES: Final = 1_000_000
+MOST_READ_BYTES: Final = 1 << 30
+"""Limit on all of the files that reports read, which are held in memory."""
+MOST_BYTES: Final = 64 << 30
+_FREE_BYTES: Final = 64 << 20
+_MOST_RATIO: Final = 500
+"""Limit on what a file unpacks to, as a multiple of its size and beyond `_FREE_BYTES`: a run grows
+some 30 times, and 1 MB of xz could stand for 7 GB."""
+_DECODER_BYTES: Final = 128 << 20
+"""Memory that decoding may take: what `xz -9` needs, and twice as much."""
+
+_BLOCK: Final = tarfile.BLOCKSIZE
+_CHUNK: Final = 1 << 20
+
+
+def is_archive(path: Path) -> bool:
+    """Return whether a file begins as archives do. Raises UsageError when it can't be read."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def is_read_by_reports(name: str) -> bool:
+    """Return whether reports read the file of that name in a run's folder."""
+    parts = name.split("/")
+    return parts[0] != "trials" or (len(parts) == 3 and parts[2] in (RECORD, SAMPLES))
+
+
+def pack(files: Mapping[str, Path], target: IO[bytes], root: str) -> None:
+    """Write an archive of `files`, by their names in the run's folder, below a folder `root`,
+    without owners, times and rights, which would identify the user.
+
+    Raises UsageError for a name that no archive can have, HostError for a file that can't be read.
+    """
+    for is_first in (True, False):
+        packer = lzma.LZMACompressor(check=lzma.CHECK_SHA256, preset=6)
+        for name in sorted(files):
+            if is_read_by_reports(name) is is_first:
+                for piece in _packed(f"{root}/{name}", files[name]):
+                    target.write(packer.compress(piece))
+        if not is_first:
+            target.write(packer.compress(bytes(2 * _BLOCK)))
+        target.write(packer.flush())
+
+
+def _packed(name: str, path: Path) -> Iterator[bytes]:
+    entry = tarfile.TarInfo(name)
+    try:
+        with open(open_regular(path), "rb") as file:
+            entry.size = os.fstat(file.fileno()).st_size
+            yield entry.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
+            left = entry.size
+            while left and (piece := file.read(min(left, _CHUNK))):
+                left -= len(piece)
+                yield piece
+    except ValueError as error:  # too long, too large, or not of UTF-8
+        raise UsageError(
+            f"{path} can't be packed: {error}",
+            hint="Rename it, or take it out of the run's folder.",
+        ) from error
+    except OSError as error:
+        raise HostError(f"{path} cannot be read: {error.strerror}") from error
+    if left:
+        raise HostError(f"{path} became shorter while it was read", hint="Try again.")
+    yield bytes(-entry.size % _BLOCK)
+
+
+@dataclass(frozen=True)
+class RunArchive:
+    """Read a run's archive, which may come from anywhere: only what `pack` writes is read."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Return the run's name: the file's, without its ending."""
+        return self.path.name.removesuffix(SUFFIX)
+
+    @cached_property
+    def read_by_reports(self) -> Mapping[str, bytes]:
+        """Return the files that reports read, by their names in the run's folder. Raises
+        BrokenError naming what is wrong."""
+        found = {}
+        with self._reader() as reader:
+            for name, content in reader.files(first=True):
+                if reader.total_bytes > MOST_READ_BYTES:
+                    most = f"{MOST_READ_BYTES >> 20:,} MiB"
+                    raise self._refused(f"what reports read of it is larger than {most}")
+                found[name] = b"".join(content)
+        if "run.json" not in found:
+            raise self._refused("it holds no run.json")
+        return found
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of that name; raises BrokenError."""
+        return name in (self.read_by_reports if is_read_by_reports(name) else self.names)
+
+    def json_and_digest(self, name: str) -> tuple[Any, str]:
+        """Return one of the files that reports read, and the SHA-256 of its bytes; raises
+        BrokenError."""
+        data = self.read_by_reports.get(name)
+        if data is None:
+            raise BrokenError(f"{self.path}/{name} is missing")
+        return json_and_digest(data, f"{self.path}/{name}")
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Return the names of all files in the run's folder; raises BrokenError."""
+        return frozenset(name for name, _ in self._files())
+
+    def unpack(self, target: Path, under: str = "") -> None:
+        """Write the files below the folder `under` into the folder `target`, which nobody else may
+        change. Raises BrokenError, and HostError when it can't be written."""
+        made = {target}
+        try:
+            for name, content in self._files():
+                if under and not name.startswith(f"{under}/"):
+                    continue
+                path = target / name
+                if path.parent not in made:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    made.add(path.parent)
+                with open(path, "xb") as file:
+                    file.writelines(content)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise self._refused(f"'{name}' is in the place of another file") from error
+        except OSError as error:
+            raise HostError(f"cannot unpack {self.path}: {error.strerror}") from error
+
+    def _files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        with self._reader() as reader:
+            for first in (True, False):
+                yield from reader.files(first=first)
+
+    @contextmanager
+    def _reader(self) -> Iterator[_Reader]:
+        try:
+            descriptor = open_regular(self.path)
+        except OSError as error:
+            raise BrokenError(f"{self.path} cannot be read: {error.strerror}") from error
+        with open(descriptor, "rb") as file:
+            yield _Reader(file, self.path)
+
+    def _refused(self, why: str) -> BrokenError:
+        return _refused(self.path, why)
+
+
+def _refused(path: Path, why: str) -> BrokenError:
+    return BrokenError(
+        printable(f"{path} is no archive of a run as 'labctl run export' writes it: {why}"),
+        hint="Get it anew. What somebody packed otherwise, unpack with tar, and name the folder.",
+    )
+
+
+class _Reader:
+    """Read the two streams of an archive, one file after the other.
+
+    Only regular files are taken, below one folder, in the order of their names: so none comes
+    twice, and there is no link, no device and no name that leads elsewhere.
+    """
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self._file, self._path = file, path
+        packed = os.fstat(file.fileno()).st_size
+        self._most_bytes = min(_FREE_BYTES + _MOST_RATIO * packed, MOST_BYTES)
+        self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_DECODER_BYTES)
+        self._root = ""
+        self._files = 0
+        self.total_bytes = 0
+        """Size of the files so far, headers and the present file included."""
+
+    def files(self, *, first: bool) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Yield name and content of each file of a part; what isn't read of one is passed over."""
+        before = ""
+        while (header := self._exactly(_BLOCK, may_end=first)).count(0) < len(header):
+            name, size = self._member(header)
+            if name <= before or is_read_by_reports(name) is not first:
+                raise self._refused(f"'{name}' is out of order")
+            before = name
+            content = self._content(size)
+            yield name, content
+            for _ in content:
+                pass
+        if first:  # another stream follows
+            self._file.seek(-len(self._decoder.unused_data), os.SEEK_CUR)
+            self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_DECODER_BYTES)
+            return
+        is_end = self._exactly(_BLOCK).count(0) == _BLOCK and not self._some(1)
+        if not is_end or self._decoder.unused_data or self._file.read(1):
+            raise self._refused("something follows its last file")
+
+    def _member(self, header: bytes) -> tuple[str, int]:
+        """Return a file's name in the run's folder, and its size."""
+        try:
+            entry = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
+        except (tarfile.HeaderError, ValueError) as error:
+            raise self._refused(f"after {self._files} files comes no other ({error})") from error
+        root, _, name = entry.name.partition("/")
+        if entry.type != tarfile.REGTYPE:
+            raise self._refused(f"'{entry.name}' is no regular file")
+        if {"", ".", ".."} & {root, *name.split("/")} or not entry.name.isprintable():
+            raise self._refused(f"'{entry.name}' is no name of a file in a folder")
+        if root != (self._root or root):
+            raise self._refused(f"'{entry.name}' is not below '{self._root}'")
+        self._root = root
+        self._files += 1
+        self.total_bytes += _BLOCK + entry.size
+        if entry.size < 0 or self.total_bytes > self._most_bytes or self._files > MOST_FILES:
+            most = f"{MOST_FILES:,} files or {self._most_bytes >> 20:,} MiB"
+            raise self._refused(f"with '{entry.name}' it would unpack to more than {most}")
+        return name, entry.size
+
+    def _content(self, size: int) -> Iterator[bytes]:
+        padding = -size % _BLOCK
+        while size:
+            piece = self._exactly(min(size, _CHUNK))
+            size -= len(piece)
+            yield piece
+        if padding:
+            self._exactly(padding)
+
+    def _exactly(self, size: int, *, may_end: bool = False) -> bytes:
+        """Return the next bytes of a part; b"" at its end, where it may end here."""
+        found = self._some(size)
+        while len(found) < size and not (may_end and not found):
+            piece = self._some(size - len(found))
+            if not piece:
+                raise self._refused("it is cut off")
+            found += piece
+        return found
+
+    def _some(self, most: int) -> bytes:
+        """Return up to `most` bytes of a part; b"" at its end."""
+        while not self._decoder.eof:
+            packed = self._file.read(_CHUNK) if self._decoder.needs_input else b""
+            if self._decoder.needs_input and not packed:
+                raise self._refused("it is cut off")
+            try:
+                piece = self._decoder.decompress(packed, most)
+            except lzma.LZMAError as error:
+                raise self._refused(f"it is damaged, or no xz file ({error})") from error
+            if piece:
+                return piece
+        return b""
+
+    def _refused(self, why: str) -> BrokenError:
+        return _refused(self._path, why)

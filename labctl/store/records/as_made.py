@@ -1,0 +1,65 @@
+"""Hold what run.json, plan.json and its extensions say against what labctl wrote."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from labctl.base.errors import BrokenError
+from labctl.store.jsonfile import canonical, newer
+from labctl.store.records.tolerant import Record, as_far_as_whole
+
+SCHEMA = 1
+"""Version of the run folder. A reader refuses a newer one."""
+PLAN_SCHEMA = 1
+"""Version of plan.json, which `labctl.study.plan` writes."""
+
+R = TypeVar("R", bound=Record)
+
+
+def run_data(data: Any, path: Path) -> dict[str, Any]:
+    """Return what run.json holds; raises BrokenError where it is no run's, UsageError where a newer
+    labctl wrote it."""
+    if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
+        raise BrokenError(f"{path} is not a run record")
+    if data["schema"] > SCHEMA:
+        raise newer(path, data["schema"], SCHEMA)
+    return data
+
+
+def plan_data(data: Any, path: Path, what: str) -> dict[str, Any]:
+    """Return what plan.json or an extension holds (`what` it should be); raises as `run_data`."""
+    if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
+        raise BrokenError(f"{path} is {what}")
+    if isinstance(data.get("schema"), int) and data["schema"] > PLAN_SCHEMA:
+        raise newer(path, data["schema"], PLAN_SCHEMA)
+    return data
+
+
+def whole(kind: type[R], data: Mapping[str, Any], path: Path, hint: str) -> R:
+    """Return a file's record; raises BrokenError naming the first thing that doesn't fit."""
+    record, unfit = as_far_as_whole(kind, data)
+    if unfit or record is None:
+        raise BrokenError(f"{path} is not whole: {unfit[0]}", hint=hint)
+    return record
+
+
+def as_written(kind: type[R], data: Mapping[str, Any], path: Path) -> R:
+    """Return the record of a plan or an extension, which holds all that its file says; raises
+    BrokenError where something of it would be passed over."""
+    hint = "A plan can't be edited. Start a new run."
+    record = whole(kind, data, path, hint)
+    if record.to_json() != data:
+        raise BrokenError(
+            f"{path} was changed after it was made: it isn't what labctl wrote", hint=hint
+        )
+    return record
+
+
+def is_as_made(plan: Mapping[str, Any]) -> bool:
+    """Return whether a plan's digest is that of all else in it; an old plan may have none."""
+    content = {key: value for key, value in plan.items() if key not in ("schema", "digest")}
+    digest = plan.get("digest")
+    return digest is None or digest == hashlib.sha256(canonical(content).encode()).hexdigest()
