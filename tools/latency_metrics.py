@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 
 import click
 
-from labctl.base.wording import MINUS
+from labctl.base.notation import MINUS
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialStatus
 from labctl.workloads import cyclictest

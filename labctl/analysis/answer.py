@@ -9,7 +9,8 @@ from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Role, Stan
 from labctl.analysis.verdict_table import Says, Verdict, says
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import capital, effect, few, listed, size_text
-from labctl.base.wording import counted, metric_title, size
+from labctl.base.notation import size
+from labctl.base.wording import counted, metric_title
 
 NEIGHBOUR_METRIC = "neighbour_ops_per_s"
 

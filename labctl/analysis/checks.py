@@ -20,7 +20,7 @@ from labctl.analysis.effects import Effects, effects_of, on_scale, towards_bette
 from labctl.analysis.intervals import Interval, smallest_visible, t_interval
 from labctl.analysis.model import RunCheck
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility, sees_from
-from labctl.analysis.words import change_text, ends_text, size_text
+from labctl.analysis.words import effect_shown, size_text
 from labctl.base.units import Better, Unit
 from labctl.base.wording import metric_title
 
@@ -165,10 +165,10 @@ class _Arm:
         )
 
     def quoted(self, effects: Effects, interval: Interval) -> str:
-        estimate = change_text(effects.shown(effects.spread.mean), effects.kind, self.unit)
+        estimate = effects.shown(effects.spread.mean)
         low, high = effects.shown(interval.low), effects.shown(interval.high)
-        ends = ends_text(low, high, effects.kind, self.unit)
-        return f"{metric_title(self.metric)} {estimate} ({ends})"
+        found = effect_shown(estimate, low, high, effects.kind, self.unit)
+        return f"{metric_title(self.metric)} {found}"
 
     def size(self, value: float | None) -> str:
         """Return a size on the scale of effects as text."""

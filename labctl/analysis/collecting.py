@@ -10,7 +10,7 @@ from typing import NamedTuple
 from labctl.analysis.design import ALPHA
 from labctl.analysis.intervals import spread, t_interval
 from labctl.analysis.words import listed
-from labctl.base.wording import MINUS, TO
+from labctl.base.notation import shares, significant
 from labctl.store.run_folder import LoadedRun
 
 LEAST = "counters"
@@ -26,6 +26,10 @@ class Cost(NamedTuple):
     estimate: float
     low: float | None
     high: float | None
+
+    def __str__(self) -> str:
+        """Return "3.1 % (2.0…4.2 %)"."""
+        return shares(*self)
 
 
 def cost(collected: Sequence[float], bare: Sequence[float]) -> Cost:
@@ -44,30 +48,14 @@ def _lost(effect: float) -> float:
     return -math.expm1(effect)
 
 
-def cost_words(estimate: float, low: float | None, high: float | None) -> str:
-    """Return "3.1 % (2.0…4.2 %)" of an estimate with its interval."""
-    text = f"{_percent(estimate)} %"
-    if low is None or high is None:
-        return text
-    return f"{text} ({_percent(low)}{TO}{_percent(high)} %)"
-
-
 def busy_words(labctl_cpu: float) -> str:
     """Return "0.05 % of a CPU" of CPU seconds per second."""
-    return f"{_percent(labctl_cpu)} % of a CPU"
+    return f"{significant(100 * labctl_cpu, 2)} % of a CPU"
 
 
 def _own(busy: float | None) -> str:
     # Of older measurements it isn't known
     return "" if busy is None else f" and {busy_words(busy)} for labctl itself"
-
-
-def _percent(share: float) -> str:
-    if share < -1:
-        return f"<{MINUS}100"  # of a few pairs of a noisy host: nothing is known
-    digits = 1 if abs(share) >= 0.01 else 2
-    text = f"{100 * share:.{digits}f}"
-    return text.replace("-", MINUS) if float(text) else text.lstrip("-")
 
 
 def level_of(run: LoadedRun) -> str:
@@ -85,7 +73,7 @@ def costs_said(run: LoadedRun) -> str:
             f"'labctl collectors --overhead --level {level}' does."
         )
     named = [
-        f"{cost_words(cost.estimate, cost.low, cost.high)} of {cost.workload}'s throughput "
+        f"{Cost(cost.estimate, cost.low, cost.high)} of {cost.workload}'s throughput "
         f"{'natively' if cost.side == 'native' else 'in the guest'}"
         f"{_own(cost.labctl_cpu)} (measured {str(cost.measured_at)[:10]})"
         for cost in costs

@@ -20,7 +20,8 @@ from labctl.analysis.intervals import Interval, t_interval
 from labctl.analysis.model import EffectKind, RunCheck
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility
 from labctl.analysis.words import capital, few, listed
-from labctl.base.wording import change, change_interval, metric_title, size
+from labctl.base.notation import changes, size
+from labctl.base.wording import metric_title
 
 _RESOLUTION = 1e-9
 """Effects closer together than this count as tied."""
@@ -124,8 +125,8 @@ def _check(
     passed = interval.within(half)
     low, high = restored.shown(interval.low), restored.shown(interval.high)
     found = (
-        f"{metric_title(test.primary.metric)} {change(restored.shown(of.mean))} "
-        f"({change_interval(low, high)}) against booted guests, where "
+        f"{metric_title(test.primary.metric)} {changes(restored.shown(of.mean), low, high)} "
+        "against booted guests, where "
         f"{size(restored.as_size(half))} is allowed"
     )
     estimate, shown = restored.shown(of.mean), Interval(low, high)

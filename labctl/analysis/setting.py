@@ -10,8 +10,9 @@ from labctl.analysis.design import Design
 from labctl.analysis.words import sentence
 from labctl.base import verified
 from labctl.base.latencies import CLOSED, OPEN, SKIP_PERIODS
+from labctl.base.notation import quantity
 from labctl.base.units import Unit
-from labctl.base.wording import counted, metric_title, quantity
+from labctl.base.wording import counted, metric_title
 from labctl.store.run_folder import LoadedRun
 from labctl.trace.problems import SIZE_LIMIT
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from labctl.analysis.cells import Scenario
 from labctl.analysis.view import MetricColumn, View, primary_column
-from labctl.analysis.words import effect_text, interval_text
-from labctl.base.wording import change
+from labctl.analysis.words import shown
+from labctl.base.notation import change
 from labctl.store.samples import base_name, labels_of
 from labctl.trace.threads import HELPERS, VCPU
 
@@ -36,14 +36,14 @@ def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
     for party in parties:
         found = view.comparison(tuning, view.baseline, place, party)
         if found is not None:
-            prices.append(Price(party.title, effect_text(found), interval_text(found)))
+            prices.append(Price(party.title, *shown(found)))
     host = _host_cpu(view, tuning, place), _host_cpu(view, view.baseline, place)
     if host[0] and host[1]:
         prices.append(Price("host CPU", change(host[0] / host[1])))
     per_cpu = MetricColumn("", ("ops_per_cpu_s",))
     found = view.comparison(tuning, view.baseline, place, per_cpu)
     if found is not None:
-        prices.append(Price("work per host CPU-second", effect_text(found), interval_text(found)))
+        prices.append(Price("work per host CPU-second", *shown(found)))
     return prices if len(prices) > 1 else []
 
 

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.verdict_table import Verdict
+from labctl.base.notation import size
 from labctl.base.stopping import (
     FEWEST_BLOCKS,
     Looks,
@@ -30,7 +31,6 @@ from labctl.base.stopping import (
     UntilWidth,
     percent,
 )
-from labctl.base.wording import size
 from labctl.store.run_folder import LoadedRun
 
 

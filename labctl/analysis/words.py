@@ -5,34 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labctl.analysis.model import Comparison, EffectKind
+from labctl.base.notation import Shown, changes, difference, differences, size
 from labctl.base.units import Unit
-from labctl.base.wording import change, change_interval, difference, difference_interval, size
+
+
+def effect_shown(
+    estimate: float, low: float | None, high: float | None, kind: EffectKind, unit: Unit
+) -> Shown:
+    """Return an effect and its interval in one form: "+12 %", "×2.73", "−1.20 ms"."""
+    if kind is EffectKind.RATIO:
+        return changes(estimate, low, high)
+    return differences(estimate, low, high, unit)
 
 
 def change_text(value: float, kind: EffectKind, unit: Unit) -> str:
-    """Return a ratio as a change, a difference with its unit: "+12 %", "×2.73", "−1.20 ms"."""
-    return change(value) if kind is EffectKind.RATIO else difference(value, unit)
+    """Return an effect that has no interval."""
+    return effect_shown(value, None, None, kind, unit).estimate
 
 
-def ends_text(low: float | None, high: float | None, kind: EffectKind, unit: Unit) -> str:
-    """Return an interval's ends: "−31…−14 %"; "" where there is none."""
-    if kind is EffectKind.RATIO:
-        return change_interval(low, high)
-    return difference_interval(low, high, unit)
+def shown(of: Comparison) -> Shown:
+    """Return a comparison's estimate and interval in one form."""
+    return effect_shown(of.estimate, of.low, of.high, of.kind, of.unit)
 
 
 def effect_text(of: Comparison) -> str:
-    return change_text(of.estimate, of.kind, of.unit)
-
-
-def interval_text(of: Comparison) -> str:
-    return ends_text(of.low, of.high, of.kind, of.unit)
+    return shown(of).estimate
 
 
 def effect(of: Comparison) -> str:
     """Estimate and interval of a comparison: "×2.73, interval ×2.21…3.38"."""
-    interval = interval_text(of)
-    return f"{effect_text(of)}, interval {interval}" if interval else effect_text(of)
+    estimate, interval = shown(of)
+    return f"{estimate}, interval {interval}" if interval else estimate
 
 
 def size_text(value: float, kind: EffectKind, unit: Unit) -> str:

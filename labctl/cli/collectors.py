@@ -229,7 +229,7 @@ def _print_collectors(collectors: list[dict[str, Any]]) -> None:
 def _print_costs(overhead: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from labctl.analysis.collecting import busy_words, cost_words
+    from labctl.analysis.collecting import Cost, busy_words
     from labctl.base.wording import counted, printable
 
     out = console()
@@ -239,7 +239,7 @@ def _print_costs(overhead: dict[str, Any]) -> None:
     for found in overhead["costs"]:
         of = f"{found['workload']}, {found['seconds']:g} s"
         busy = "?" if found["labctl_cpu"] is None else busy_words(found["labctl_cpu"])
-        cost = cost_words(found["estimate"], found["low"], found["high"])
+        cost = str(Cost(found["estimate"], found["low"], found["high"]))
         row = (
             found["level"],
             found["side"],

@@ -13,8 +13,9 @@ from labctl.analysis.exit_cost import ExitCost, exit_cost
 from labctl.analysis.model import EffectKind
 from labctl.analysis.view import View, only_label, primary_column
 from labctl.analysis.words import listed
+from labctl.base.notation import NOT_AVAILABLE, TO, quantity, shares, significant
 from labctl.base.units import Better, Unit
-from labctl.base.wording import NOT_AVAILABLE, TO, metric_title, quantity, significant
+from labctl.base.wording import metric_title
 from labctl.report.parts import bare_table, small, text
 from labctl.store.exit_prices import Price, usable
 
@@ -43,7 +44,7 @@ def _ns(price: Price) -> str:
 def _interval(price: Price) -> str:
     if price.low_ns is None or price.high_ns is None:
         return ""
-    return f"{significant(price.low_ns)} to {significant(price.high_ns)}"
+    return f"{significant(price.low_ns)}{TO}{significant(price.high_ns)}"
 
 
 class Loss(NamedTuple):
@@ -54,10 +55,7 @@ class Loss(NamedTuple):
     high: float | None
 
     def __str__(self) -> str:
-        text = quantity(self.estimate, Unit.FRACTION)
-        if self.low is None or self.high is None:
-            return text
-        return f"{text} ({significant(100 * self.low)}{TO}{quantity(self.high, Unit.FRACTION)})"
+        return shares(self.estimate, self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

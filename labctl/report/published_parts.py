@@ -11,7 +11,8 @@ from rich.text import Text
 
 from labctl.analysis.published import Agreement, Published, Repeated, published
 from labctl.analysis.words import capital
-from labctl.base.wording import change, change_interval, metric_title
+from labctl.base.notation import change, changes
+from labctl.base.wording import metric_title
 from labctl.report.parts import bare_table, small, text
 from labctl.store.run_folder import LoadedRun
 
@@ -106,14 +107,14 @@ def published_json(run: LoadedRun) -> dict[str, Any] | None:
 
 
 def _row(item: Repeated) -> PublishedRow:
-    measured = item.ratio is not None
     arrow = "rises" if item.direction == "higher" else "falls"
+    ours = changes(item.ratio, item.low, item.high)
     return PublishedRow(
         arms=f"{item.tuning} : {item.against}",
         where=f"{item.workload} under {item.condition}",
         metric=metric_title(item.metric),
-        ours=change(item.ratio) if measured else "n/a",
-        interval=change_interval(item.low, item.high),
+        ours=ours.estimate,
+        interval=ours.interval,
         published=change(item.published) if item.published is not None else arrow,
         agreement=str(item.agreement),
         why=item.why,

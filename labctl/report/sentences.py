@@ -11,7 +11,8 @@ from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View
 from labctl.analysis.wall_time import wall_time
 from labctl.analysis.words import capital, listed, size_text
-from labctl.base.wording import counted, duration, share, size
+from labctl.base.notation import share, size
+from labctl.base.wording import counted, duration
 from labctl.store.run_folder import LoadedRun
 
 _CHECK_WORDS = {

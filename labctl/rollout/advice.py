@@ -17,7 +17,8 @@ from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View
 from labctl.analysis.words import effect_text
 from labctl.base.errors import UsageError
-from labctl.base.wording import counted, metric_title, size
+from labctl.base.notation import size
+from labctl.base.wording import counted, metric_title
 from labctl.rollout.card import Card, card
 from labctl.rollout.cost import Cost, cost
 from labctl.rollout.fitted import VirtualMachine

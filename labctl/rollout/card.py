@@ -12,9 +12,10 @@ from labctl.analysis.model import Comparison
 from labctl.analysis.run_compare.run_facts import fact_words
 from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View
-from labctl.analysis.words import effect_text, interval_text, size_text
+from labctl.analysis.words import shown, size_text
 from labctl.base.hostfacts import FACT_NAMES
-from labctl.base.wording import metric_title, share
+from labctl.base.notation import share
+from labctl.base.wording import metric_title
 from labctl.rollout.cost import Cost, side_cost_lines, worse_text
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
@@ -72,12 +73,12 @@ def card(view: View, tuning: str, judged: tuple[Comparison, ...], cost: Cost) ->
 def found_text(item: Comparison) -> str:
     """Return a finding in a sentence: what, where, by how much, how sure."""
     verdict = str(item.verdict or "no verdict")
-    interval = interval_text(item)
+    estimate, interval = shown(item)
     sure = f", {share(item.confidence)} interval {interval}" if interval else ""
     if item.no_worse and item.verdict is not Verdict.IMPROVES and item.no_worse_than is not None:
         verdict += f", a loss of {size_text(item.no_worse_than, item.kind, item.unit)} is excluded"
     return (
-        f"{metric_title(item.metric)} of {scenario_of(item).title}: {effect_text(item)} against "
+        f"{metric_title(item.metric)} of {scenario_of(item).title}: {estimate} against "
         f"{item.against}{sure}, {len(item.blocks)} blocks: {verdict}."
     )
 

@@ -11,7 +11,7 @@ from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.side_costs import side_costs_of
 from labctl.analysis.view import MetricColumn, View
-from labctl.analysis.words import effect_text, interval_text
+from labctl.analysis.words import shown
 from labctl.base.metrics.table import metric_of
 from labctl.base.units import Better
 from labctl.base.wording import metric_title
@@ -74,7 +74,7 @@ def _neighbours(view: View, tuning: str) -> Iterator[Comparison]:
 def _side_costs(view: View, tuning: str, place: Scenario) -> Iterator[SideCosts]:
     neighbour = view.comparison(tuning, view.baseline, place, _NEIGHBOUR)
     if neighbour is not None:
-        yield SideCosts(place.title, "neighbour", effect_text(neighbour), interval_text(neighbour))
+        yield SideCosts(place.title, "neighbour", *shown(neighbour))
     for price in side_costs_of(view, tuning, place):
         if price.who in _SHOWN_HERE:
             yield SideCosts(place.title, price.who, price.text, "")
@@ -116,8 +116,7 @@ def side_cost_lines(cost: Cost) -> Iterator[str]:
 
 def worse_text(item: Comparison) -> str:
     """Return 'p99 latency +12 % (+3…+20 %) in fio-randread under quiet'."""
-    change = f"{metric_title(item.metric)} {effect_text(item)} ({interval_text(item)})"
-    return f"{change} in {scenario_of(item).title}"
+    return f"{metric_title(item.metric)} {shown(item)} in {scenario_of(item).title}"
 
 
 def _takes(view: View, xml: str | None) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from labctl.analysis.cells import scenario_of
 from labctl.analysis.model import Comparison
 from labctl.analysis.verdict_table import verdict_text
-from labctl.analysis.words import effect_text, interval_text
+from labctl.analysis.words import shown
 from labctl.base.wording import counted, metric_title, printable
 from labctl.rollout.advice import RULE, Advice, Advised
 from labctl.rollout.advice_files import UNNAMED, Names
@@ -137,8 +137,7 @@ def _findings(judged: Sequence[Comparison]) -> Padding:
         table.add_row(
             _text(scenario_of(item).title),
             _text(metric_title(item.metric)),
-            _text(effect_text(item)),
-            _text(interval_text(item)),
+            *map(_text, shown(item)),
             _text(verdict_text(item.verdict)),
         )
     return Padding(table, (0, 0, 0, 2), expand=False)

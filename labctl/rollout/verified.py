@@ -17,7 +17,7 @@ from labctl.analysis.comparison_json import comparison_json
 from labctl.analysis.model import Comparison, Judgement
 from labctl.analysis.verdict_table import Verdict, verdict_text
 from labctl.analysis.view import View
-from labctl.analysis.words import effect_text, interval_text
+from labctl.analysis.words import effect_text, shown
 from labctl.base.wording import metric_title, printable
 from labctl.rollout.advice import Advised
 from labctl.rollout.card import NOT_RECORDED, CardFact, holds_while
@@ -182,7 +182,7 @@ def print_verified(console: Console, result: Verified) -> None:
 
 
 def _both_lines(item: Comparison) -> str:
-    return f"{effect_text(item)}\n{interval_text(item)}".rstrip()
+    return "\n".join(filter(None, shown(item)))
 
 
 def _text(text: str, style: str = "") -> Text:

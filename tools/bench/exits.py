@@ -14,14 +14,14 @@ from pathlib import Path
 
 import psutil
 
-from labctl.analysis.collecting import Cost, cost, cost_words
+from labctl.analysis.collecting import Cost, cost
 from labctl.analysis.design import ALPHA
 from labctl.analysis.intervals import spread, t_interval
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError, HostError
+from labctl.base.notation import TO
 from labctl.base.paths import host_lock
 from labctl.base.process import thread_ids
-from labctl.base.wording import TO
 from labctl.collect.exits import bpf_exits
 from labctl.collect.exits.bpf_exits import bpf_counting
 from labctl.collect.exits.exit_counters import why_no_bpf
@@ -156,8 +156,8 @@ def _disturbed(blocks: Sequence[Block], arm: str) -> str:
     by_clock = lost(lambda window: window.exits / window.wall_s)
     return (
         f"{arm} {_ns_words(_added_ns(blocks, arm))} an exit, "
-        f"{cost_words(*by_cpu)} of the exits in a second of CPU time, "
-        f"{cost_words(*by_clock)} by the clock"
+        f"{by_cpu} of the exits in a second of CPU time, "
+        f"{by_clock} by the clock"
     )
 
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from labctl.base.notation import quantity
 from labctl.base.units import Unit
-from labctl.base.wording import quantity
 
 _SPARE = 0.06
 """Share of the height that stays free at both ends, so that no mark touches an edge."""

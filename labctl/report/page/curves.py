@@ -19,8 +19,9 @@ from labctl.analysis.view import View
 from labctl.analysis.words import capital
 from labctl.base.latencies import CLOSED, LARGEST, OPEN
 from labctl.base.metrics.table import METRICS
+from labctl.base.notation import quantity
 from labctl.base.units import Unit
-from labctl.base.wording import counted, quantity
+from labctl.base.wording import counted
 from labctl.report.page.axis import Axis, axis_of
 
 _LABEL = 17

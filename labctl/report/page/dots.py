@@ -14,8 +14,8 @@ from statistics import median
 
 from labctl.analysis.cells import Scenario, cell_of
 from labctl.analysis.view import View, primary_column
+from labctl.base.notation import NOT_AVAILABLE, quantity
 from labctl.base.units import Unit
-from labctl.base.wording import NOT_AVAILABLE, quantity
 from labctl.report.page.axis import Axis, axis_of
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialStatus

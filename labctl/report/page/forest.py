@@ -16,8 +16,8 @@ from labctl.analysis.model import Comparison, EffectKind
 from labctl.analysis.verdict_table import verdict_text
 from labctl.analysis.view import View, primary_column
 from labctl.analysis.words import effect_text
+from labctl.base.notation import difference, ticks
 from labctl.base.units import Better, Unit
-from labctl.base.wording import change, difference
 
 ROW_HEIGHT = 48
 AXIS_HEIGHT = 34
@@ -259,13 +259,15 @@ def _band(axis: _Axis, judged: Comparison) -> tuple[float, float] | None:
 def _ticks(axis: _Axis, ratio: bool, unit: Unit) -> Iterable[Tick]:
     """Return the tick for no change, and on both sides those that fit without touching."""
     none = 1.0 if ratio else 0.0
-    kept = [axis.x(none)]
-    yield Tick(kept[0], "no change" if ratio else "0")
+    yield Tick(axis.x(none), "no change" if ratio else "0")
+    places, values = [axis.x(none)], []
     for value in _candidates(axis, ratio):
         x = axis.x(value)
-        if 3 <= x <= 97 and all(abs(x - other) >= _TICK_GAP for other in kept):
-            kept.append(x)
-            yield Tick(x, change(value) if ratio else difference(value, unit))
+        if 3 <= x <= 97 and all(abs(x - other) >= _TICK_GAP for other in places):
+            places.append(x)
+            values.append(value)
+    labels = ticks(values) if ratio else [difference(value, unit) for value in values]
+    yield from map(Tick, places[1:], labels)
 
 
 def _candidates(axis: _Axis, ratio: bool) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labctl.analysis.run_compare.history import History, LevelChange, RunSeries
-from labctl.base.wording import counted, metric_title, quantity
+from labctl.base.wording import counted, metric_title
 from labctl.report.page.axis import Axis, axis_of
 from labctl.report.templating import template
 from labctl.report.terminal.compare import differing_words
@@ -19,6 +19,7 @@ from labctl.report.terminal.history import (
     ends,
     title,
     unmarked,
+    value_words,
 )
 
 HEIGHT = 150
@@ -89,7 +90,7 @@ def _section(series: RunSeries) -> _Section:
             (
                 point.run,
                 point.at[:16].replace("T", " "),
-                quantity(point.value, series.unit),
+                value_words(series, point.value),
                 point.blocks,
                 CHANGE if index in new else "",
             )

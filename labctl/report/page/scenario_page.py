@@ -9,10 +9,10 @@ from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, Diagnostic, Level
 from labctl.analysis.side_costs import Price, side_costs_of
 from labctl.analysis.view import View
-from labctl.analysis.words import effect_text, interval_text
+from labctl.analysis.words import shown
 from labctl.base.metrics.row import Page
 from labctl.base.metrics.table import beginnings
-from labctl.base.wording import quantity, share
+from labctl.base.notation import quantity, share
 from labctl.report import sentences
 from labctl.report.page.dots import Invalid
 from labctl.report.page.forest import native_reference
@@ -172,11 +172,12 @@ def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Ro
 
 
 def change(item: Comparison) -> ShownChange:
+    effect, interval = shown(item)
     return ShownChange(
         tuning=item.tuning,
         against=item.against,
-        effect=effect_text(item),
-        interval=interval_text(item) or "no interval",
+        effect=effect,
+        interval=interval or ("no interval" if item.low is None else "too wide"),
         confidence=share(item.confidence),
         symbol=item.verdict.row.symbol if item.verdict is not None else "",
         verdict=item.verdict.shown if item.verdict is not None else "",
@@ -219,14 +220,7 @@ def _number(view: View, level: Level, changes: Sequence[Comparison]) -> Number:
     return Number(
         arm=level.tuning,
         typical=quantity(level.typical, level.unit),
-        against_baseline=_with_interval(baseline) if baseline is not None else "",
-        against_native=", ".join(
-            f"{_with_interval(item)} vs {against}" for against, item in found.items()
-        ),
+        against_baseline=str(shown(baseline)) if baseline is not None else "",
+        against_native=", ".join(f"{shown(item)} vs {against}" for against, item in found.items()),
         blocks=len(level.values),
     )
-
-
-def _with_interval(item: Comparison) -> str:
-    interval = interval_text(item)
-    return f"{effect_text(item)} ({interval})" if interval else effect_text(item)

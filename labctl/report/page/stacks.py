@@ -10,8 +10,8 @@ from functools import partial
 from labctl.analysis.cells import Scenario
 from labctl.analysis.model import Level
 from labctl.analysis.view import View, only_label
+from labctl.base.notation import quantity
 from labctl.base.units import Unit
-from labctl.base.wording import quantity
 from labctl.store.samples import base_name, labels_of
 
 _MOST_PARTS = 6

@@ -8,17 +8,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from labctl.analysis.model import EffectKind
 from labctl.analysis.run_compare.two_runs import Difference, RunComparison
-from labctl.base.wording import (
-    change,
-    change_interval,
-    difference,
-    difference_interval,
-    metric_title,
-    quantity,
-    share,
-)
+from labctl.analysis.words import change_text, effect_shown
+from labctl.base.notation import Shown, quantity, share
+from labctl.base.wording import metric_title
 from labctl.report.parts import bare_table, marked, small, text
 
 SCHEMA = 1
@@ -85,7 +78,7 @@ def _numbers(title: str, rows: Iterable[Difference]) -> RenderableType:
             text(f"{row.tuning}, {row.workload}, {row.condition}: {metric_title(row.metric)}"),
             text(_value(row, row.in_a)),
             text(_value(row, row.in_b)),
-            text("\n".join(filter(None, (estimate(row), interval(row))))),
+            text("\n".join(filter(None, _shown(row)))),
             text(row.finding),
         )
     return table
@@ -94,19 +87,11 @@ def _numbers(title: str, rows: Iterable[Difference]) -> RenderableType:
 def _value(row: Difference, value: float) -> str:
     if not row.of_effect:
         return quantity(value, row.unit)
-    return change(value) if row.kind is EffectKind.RATIO else difference(value, row.unit)
+    return change_text(value, row.kind, row.unit)
 
 
-def estimate(row: Difference) -> str:
-    if row.kind is EffectKind.RATIO:
-        return change(row.estimate)
-    return difference(row.estimate, row.unit)
-
-
-def interval(row: Difference) -> str:
-    if row.kind is EffectKind.RATIO:
-        return change_interval(row.low, row.high)
-    return difference_interval(row.low, row.high, row.unit)
+def _shown(row: Difference) -> Shown:
+    return effect_shown(row.estimate, row.low, row.high, row.kind, row.unit)
 
 
 def _confidence(first: Difference, *, several: bool) -> str:

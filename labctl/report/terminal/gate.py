@@ -11,18 +11,9 @@ from rich.console import Group, RenderableType
 
 from labctl.analysis.gate.gate_result import Finding, GateResult, Outcome
 from labctl.analysis.gate.policy import Undecided
-from labctl.analysis.model import EffectKind
-from labctl.base.units import Unit
-from labctl.base.wording import (
-    change,
-    change_interval,
-    counted,
-    difference,
-    difference_interval,
-    metric_title,
-    printable,
-    quantity,
-)
+from labctl.analysis.words import effect_shown
+from labctl.base.notation import quantities
+from labctl.base.wording import counted, metric_title, printable
 from labctl.report.parts import bare_table, text
 
 SCHEMA = 1
@@ -70,19 +61,11 @@ def found(finding: Finding) -> str:
     if finding.estimate is None or finding.unit is None:
         return ""
     unit, low, high = finding.unit, finding.low, finding.high
-    if finding.kind is EffectKind.RATIO:
-        parts = [change(finding.estimate), change_interval(low, high)]
-    elif finding.kind is EffectKind.DIFFERENCE:
-        parts = [difference(finding.estimate, unit), difference_interval(low, high, unit)]
+    if finding.kind is None:
+        shown = quantities(finding.estimate, low, high, unit, finding.metric)
     else:
-        parts = [quantity(finding.estimate, unit), _values(low, high, unit)]
-    return "\n".join(filter(None, parts))
-
-
-def _values(low: float | None, high: float | None, unit: Unit) -> str:
-    if low is None or high is None:
-        return ""
-    return f"{quantity(low, unit)} to {quantity(high, unit)}"
+        shown = effect_shown(finding.estimate, low, high, finding.kind, unit)
+    return "\n".join(filter(None, shown))
 
 
 def outcome(finding: Finding) -> str:

@@ -10,9 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from labctl.analysis.run_compare.history import History, LevelChange, RunSeries
+from labctl.base.notation import change as ratio_text
+from labctl.base.notation import difference, quantity
 from labctl.base.units import Better
-from labctl.base.wording import change as ratio_text
-from labctl.base.wording import counted, difference, metric_title, quantity
+from labctl.base.wording import counted, metric_title
 from labctl.report.parts import bare_table, marked, small, text
 from labctl.report.terminal.compare import differing_words
 
@@ -108,13 +109,17 @@ def ends(series: RunSeries) -> str:
     """Return where a series begins and ends, and how far it reaches, in words."""
     first, last = series.points[0], series.points[-1]
     if first is last:
-        return f"{quantity(first.value, series.unit)}, one run ({day(first.at)})"
+        return f"{value_words(series, first.value)}, one run ({day(first.at)})"
     values = [point.value for point in series.points]
     return (
-        f"{quantity(first.value, series.unit)} ({day(first.at)}) to "
-        f"{quantity(last.value, series.unit)} ({day(last.at)}), {len(values)} runs, "
-        f"lowest {quantity(min(values), series.unit)}, highest {quantity(max(values), series.unit)}"
+        f"{value_words(series, first.value)} ({day(first.at)}) to "
+        f"{value_words(series, last.value)} ({day(last.at)}), {len(values)} runs, "
+        f"lowest {value_words(series, min(values))}, highest {value_words(series, max(values))}"
     )
+
+
+def value_words(series: RunSeries, value: float) -> str:
+    return quantity(value, series.unit, series.metric)
 
 
 def change_words(series: RunSeries, change: LevelChange) -> str:
@@ -127,7 +132,7 @@ def change_words(series: RunSeries, change: LevelChange) -> str:
     )
     return (
         f"{day(point.at)}, from {change.run} on: "
-        f"{quantity(change.before, series.unit)} → {quantity(change.after, series.unit)} "
+        f"{value_words(series, change.before)} → {value_words(series, change.after)} "
         f"({size}{_direction(series.better, change)}, p = {change.p:.2g})"
     )
 
@@ -156,7 +161,7 @@ def _points(series: RunSeries) -> RenderableType:
         table.add_row(
             text(point.run),
             text(point.at[:16].replace("T", " ")),
-            text(quantity(point.value, series.unit)),
+            text(value_words(series, point.value)),
             text(str(point.blocks)),
             text(CHANGE if index in new else ""),
         )

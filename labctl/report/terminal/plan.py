@@ -14,7 +14,8 @@ from rich.text import Text
 from labctl.analysis.foresight import Foreseen
 from labctl.analysis.skipped import skipped
 from labctl.analysis.wall_time import ExpectedTime
-from labctl.base.wording import counted, duration, metric_title, roughly, size
+from labctl.base.notation import size
+from labctl.base.wording import counted, duration, metric_title, roughly
 from labctl.report.parts import bare_table, skipped_table, text
 from labctl.store.records.plan_record import PlanRecord
 

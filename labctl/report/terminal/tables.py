@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from textwrap import fill
 
@@ -11,20 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from labctl.analysis.cells import Scenario
-from labctl.analysis.collecting import level_of
-from labctl.analysis.model import Added, Attempts, Comparison, Judgement
+from labctl.analysis.model import Added, Comparison, Judgement
 from labctl.analysis.side_costs import side_costs_of
-from labctl.analysis.skipped import skipped
 from labctl.analysis.view import MetricColumn, View
-from labctl.analysis.words import effect_text, few, interval_text
-from labctl.base.levels import Level
-from labctl.base.wording import NOT_AVAILABLE, TO, counted, printable, quantity
+from labctl.analysis.words import shown
+from labctl.base.notation import NOT_AVAILABLE, TO, quantity
 from labctl.report import sentences
-from labctl.report.parts import bare_table, marked, skipped_table, small, text
+from labctl.report.parts import bare_table, marked, small, text
 from labctl.report.price_list import prediction_table, predictions
 from labctl.report.published_parts import published_table
+from labctl.report.terminal.head import head
+from labctl.report.terminal.trials import left_behind, time_lines
 from labctl.store.run_folder import LoadedRun
-from labctl.trace import files
 
 _VERDICT = "verdict"
 _WIDEST = 12
@@ -56,7 +54,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     """Return the report as something that rich can print."""
     view = View(run, judgement)
     notes = _Footnotes()
-    parts: list[RenderableType] = [_head(view), text(f"{judgement.answer}\n", style="bold")]
+    parts: list[RenderableType] = [head(view), text(f"{judgement.answer}\n", style="bold")]
     parts += marked("Warning", judgement.warnings)
     parts += marked("Not whole", view.other_problems)
     parts += _verdicts(view)
@@ -64,36 +62,17 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
         parts += _place(view, place, notes)
     parts += _added(judgement.added)
     parts += published_table(run)
-    parts += _invalid(judgement.attempts)
-    parts += _skipped(skipped(run.plan, run.run))
+    parts += left_behind(run, judgement.attempts)
     parts.append(Text())
     parts += [text(line, style="dim") for line in notes.lines()]
-    if level_of(run) == Level.TRACE and any(files.has_trace(trial.folder) for trial in run.trials):
-        parts.append(text(f"\nEach trial's time line: labctl timeline {run.name}"))
+    parts += time_lines(run)
     if html is not None:
-        parts.append(Text(f"\nEverything in pictures: {printable(str(html))}", overflow="fold"))
+        link = text(f"\nEverything in pictures: {html}")
+        link.overflow = "fold"
+        parts.append(link)
     else:
         parts.append(text("\nEverything in pictures: say --html FILE."))
     return Group(*parts)
-
-
-def _head(view: View) -> Text:
-    run, judgement = view.run, view.judgement
-    study = run.plan.study or run.run.study or "unknown study"
-    kind = "quick run" if run.run.quick else "run"
-    lines = [
-        f"{study}, {kind} {run.name} ({run.run.status or 'state unknown'})",
-        f"{counted(judgement.blocks, 'block')}, {counted(judgement.boots, 'boot')}, "
-        f"{judgement.done} of {counted(judgement.planned, 'trial')} done, "
-        f"{judgement.invalid} invalid, {run.run.accelerator or 'unknown accelerator'}",
-    ]
-    if taken := sentences.time_taken(run):
-        lines.append(taken)
-    if judgement.ending:
-        lines.append(judgement.ending)
-    if judgement.spares and judgement.spares.sentence:
-        lines.append(judgement.spares.sentence)
-    return text("\n".join(lines) + "\n")
 
 
 def _verdicts(view: View) -> list[RenderableType]:
@@ -219,7 +198,8 @@ def _gap(
 
 
 def _change_cell(item: Comparison) -> Text:
-    return text(f"{effect_text(item)}\n{_folded(interval_text(item))}".rstrip())
+    estimate, interval = shown(item)
+    return text(f"{estimate}\n{_folded(interval)}".rstrip())
 
 
 def _folded(interval: str) -> str:
@@ -269,25 +249,6 @@ def _added(more: Added | None) -> list[RenderableType]:
     return [Text(), table]
 
 
-def _invalid(attempts: Attempts) -> list[RenderableType]:
-    """Return how many attempts each arm lost, and why; [] when none did."""
-    if not any(arm.invalid for arm in attempts.arms):
-        return []
-    table = bare_table("Invalid attempts by arm")
-    table.add_column("arm", min_width=9, max_width=24, overflow="fold")
-    table.add_column("invalid", min_width=9)
-    table.add_column("why", overflow="fold")
-    for arm in attempts.arms:
-        why = "; ".join(few([f"{reason} ({count}×)" for reason, count in arm.reasons], 2))
-        table.add_row(text(arm.tuning), text(f"{arm.invalid} of {arm.attempts}"), text(why))
-    return [Text(), table]
-
-
-def _skipped(left_out: Mapping[str, str]) -> list[RenderableType]:
-    """Return what this host can't have; [] when it can have all of the study."""
-    return [Text(), skipped_table(left_out)] if left_out else []
-
-
 def _table(title: str, columns: list[str]) -> Table:
     table = bare_table(title)
     table.add_column("arm", min_width=9, overflow="fold")
@@ -302,5 +263,7 @@ def _table(title: str, columns: list[str]) -> Table:
 
 
 def _rule(title: str) -> Text:
-    line = printable(f"== {title} ")
-    return Text(f"\n{line}{'=' * max(0, 78 - len(line))}", style="bold", no_wrap=True)
+    line = text(f"\n== {title} ", style="bold")
+    line.append("=" * max(0, 79 - len(line)))
+    line.no_wrap = True
+    return line

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from labctl.base.notation import quantity
 from labctl.base.units import Unit
-from labctl.base.wording import counted, quantity
+from labctl.base.wording import counted
 from labctl.trace.coverage import Bounds
 from labctl.trace.model import Gap
 from labctl.trace.timeline.lanes import Late, State, Suspect, Timeline

@@ -11,8 +11,9 @@ from typing import Any
 from labctl.analysis.collecting import level_of
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.levels import Level
+from labctl.base.notation import quantity
 from labctl.base.units import Unit
-from labctl.base.wording import counted, quantity
+from labctl.base.wording import counted
 from labctl.report.timeline.timeline_page import About
 from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
 from labctl.store.samples import Reading, Sample

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from labctl.base.events import Listener, Note, Waiting
-from labctl.base.wording import counted, duration, share
+from labctl.base.notation import share
+from labctl.base.wording import counted, duration
 from labctl.host.doctor.activity import BusyProcess, Snapshot, between, observe, snapshot
 from labctl.host.doctor.reader import Reader
 

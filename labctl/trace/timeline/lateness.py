@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from labctl.base.notation import quantity
 from labctl.base.units import Unit
-from labctl.base.wording import quantity
 from labctl.trace.coverage import Bounds, Coverage, bounds_of, is_narrow
 from labctl.trace.model import Trace
 from labctl.trace.threads import CYCLICTEST, Workload

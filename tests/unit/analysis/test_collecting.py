@@ -7,9 +7,10 @@ import pytest
 from scipy import stats
 
 from labctl.analysis.cells import read_cells
-from labctl.analysis.collecting import cost, cost_words, costs_said
+from labctl.analysis.collecting import cost, costs_said
 from labctl.analysis.run_compare.two_runs import compare_runs
 from labctl.analysis.setting import collecting_caveats
+from labctl.base.notation import shares
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
 from tests.unit.records import plan_of, run_of
@@ -71,12 +72,12 @@ def test_windows_without_their_other_half_have_no_cost() -> None:
     [
         (0.031, 0.02, 0.042, "3.1 % (2.0…4.2 %)"),
         (0.0012, -0.0004, 0.0028, "0.12 % (−0.04…0.28 %)"),
-        (0.5, -12.0, 0.9, "50.0 % (<−100…90.0 %)"),
+        (0.5, -12.0, 0.9, "not estimable"),
         (-0.00001, None, None, "0.00 %"),
     ],
 )
 def test_costs_in_words(estimate: float, low: float | None, high: float | None, words: str) -> None:
-    assert cost_words(estimate, low, high) == words
+    assert shares(estimate, low, high) == words
 
 
 def test_a_run_says_what_its_level_was_measured_to_cost() -> None:

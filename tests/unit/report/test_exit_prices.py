@@ -42,7 +42,7 @@ def test_the_list_tells_why_a_kind_has_no_price() -> None:
     console = Console(width=80, record=True, file=StringIO())
     console.print(price_table([PRICE, free]))
     text = console.export_text()
-    assert "1000" in text
+    assert "1,000" in text
     assert "apic-eoi: no exit." in text
 
 

@@ -13,7 +13,7 @@ from labctl.analysis.judge import judge
 from labctl.analysis.model import Added, MissingMetric, Role
 from labctl.analysis.verdict_table import VERDICTS, Verdict
 from labctl.analysis.view import View
-from labctl.analysis.words import interval_text
+from labctl.analysis.words import shown
 from labctl.report.page.dots import invalid_attempts
 from labctl.report.page.pictures import PICTURES, Sight
 from labctl.report.page.report_page import page, write_page
@@ -216,7 +216,7 @@ def test_diagnostics_precision_and_holm_are_shown(judged: Judged, folder: RunFol
     assert "regresses (by Holm)" in text
     assert "pinned: blocks 4 and 5 are missing" in text
     low = next(c for c in judged[1].comparisons if c.tuning == "pinned" and c.verdict)
-    assert text.count(interval_text(low)) >= 2  # matrix, and the numbers behind the picture
+    assert text.count(shown(low).interval) >= 2  # matrix, and the numbers behind the picture
 
 
 def test_blocks_that_came_later_stand_apart_and_the_ending_is_said(

@@ -183,7 +183,7 @@ def test_a_maximum_stands_alone_with_how_long_and_how_many_trials_it_is_of(
             ],
         )
     )
-    assert plot.maxima == "the longest of 2 trials of 2 s, 1.23 k samples a trial"
+    assert plot.maxima == "the longest of 2 trials of 2 s, 1,230 samples a trial"
     assert plot.rows[0][1][-1] == "500 ms"
 
 
@@ -242,8 +242,8 @@ def test_host_cpu_is_stacked_by_thread_and_adds_up(judged: Judged) -> None:
     assert stack is not None
     assert stack.parts == ("vcpu", "vhost")
     assert stack.rows == (
-        ("baseline", ("0.400 CPU", "", "0.400 CPU")),
-        ("pinned", ("0.600 CPU", "0.200 CPU", "0.800 CPU")),
+        ("baseline", ("0.40 CPUs", "", "0.40 CPUs")),
+        ("pinned", ("0.60 CPUs", "0.20 CPUs", "0.80 CPUs")),
     )
     widths = {bar.name: sum(part.width for part in bar.parts) for bar in stack.bars}
     assert widths == {"baseline": 50.0, "pinned": 100.0}
@@ -257,7 +257,7 @@ def test_rare_reasons_of_exits_are_joined_and_none_is_lost() -> None:
     assert stack.parts == (*(f"R{number}" for number in range(6)), "other")
     pinned = dict(stack.rows)["pinned"]
     assert pinned[-2] == "549/s"  # 94 + 93 + 92 + 91 + 90 + 89
-    assert pinned[-1] == "1.13 k/s"
+    assert pinned[-1] == "1,130/s"
 
 
 def test_the_time_in_exits_stands_beside_their_number() -> None:
@@ -268,7 +268,7 @@ def test_the_time_in_exits_stands_beside_their_number() -> None:
     assert number.parts == ("MSR_WRITE", "HLT")
     assert time.parts == ("MSR_WRITE",)
     assert time.title.endswith("Time in VM exits per second by reason")
-    assert dict(time.rows)["pinned"][-1] == "0.00200 CPU"
+    assert dict(time.rows)["pinned"][-1] == "0.0020 CPUs"
 
 
 def test_a_reason_has_one_colour_in_both_pictures_whatever_its_share(judged: Judged) -> None:

@@ -18,7 +18,7 @@ from labctl.analysis.model import (
     Role,
 )
 from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.words import effect_text, interval_text
+from labctl.analysis.words import shown
 from labctl.base.units import Better, Unit
 from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import LoadedRun
@@ -151,7 +151,7 @@ def test_wide_differences_and_long_names_still_fit(judged: Judged) -> None:
         kind=EffectKind.DIFFERENCE,
         estimate=123456.0,
         low=-100234.0,
-        high=3.2e6,
+        high=320_456.0,
         role=Role.EXPLORATORY,
         verdict=None,
     )
@@ -161,16 +161,18 @@ def test_wide_differences_and_long_names_still_fit(judged: Judged) -> None:
     ]
     text = printed(run, replace(judgement, comparisons=tuple(renamed)))
     assert max(map(len, text.splitlines())) <= 80
-    assert "+123 k/s" in text
+    assert "+123,000/s" in text
 
 
 def test_an_interval_that_is_too_wide_breaks_between_its_ends(judged: Judged) -> None:
     run, judgement = judged
-    wide = tuple(replace(item, low=0.00982, high=10.1) for item in judgement.comparisons)
+    wide = tuple(
+        replace(item, estimate=3e3, low=1230.0, high=123e3) for item in judgement.comparisons
+    )
     rows = printed(run, replace(judgement, comparisons=wide))
-    assert "×0.00982…×10.1" not in rows
-    assert "×0.00982… " in rows
-    assert "×10.1 " in rows
+    assert "×1,230…123,000" not in rows
+    assert "×1,230… " in rows
+    assert "123,000 " in rows
 
 
 def test_a_run_with_few_blocks_says_no_verdict() -> None:
@@ -265,10 +267,10 @@ def test_many_diagnostics_take_few_lines_and_say_where_the_rest_is(judged: Judge
 def test_the_answer_writes_a_change_as_the_table_does(judged: Judged) -> None:
     run, judgement = judged
     best = next(c for c in judgement.comparisons if c.verdict is Verdict.IMPROVES)
-    assert f"{effect_text(best)}, interval {interval_text(best)}" in judgement.answer
+    assert f"{shown(best).estimate}, interval {shown(best).interval}" in judgement.answer
     rows = printed(run, judgement).split("Change against baseline")[1]
-    assert effect_text(best) in rows
-    assert interval_text(best) in rows
+    assert shown(best).estimate in rows
+    assert shown(best).interval in rows
 
 
 def test_blocks_that_decide_nothing_have_a_table_of_their_own_at_the_end(judged: Judged) -> None:
@@ -281,7 +283,7 @@ def test_blocks_that_decide_nothing_have_a_table_of_their_own_at_the_end(judged:
     assert said in one_line(text.split("Typical values")[0])
     apart = one_line(text.split("Over all 12 blocks")[1])
     assert label in apart
-    assert effect_text(some[0]) in apart
+    assert shown(some[0]).estimate in apart
     assert max(map(len, text.splitlines())) <= 80
 
 
