@@ -49,10 +49,16 @@ class Picture:
 class Drawing:
     """Hold a picture as the template takes it; `why_none` where it has no plots."""
 
+    name: str
     heading: str
     template: str
     plots: Sequence[object]
     why_none: str
+
+    @property
+    def anchor(self) -> str:
+        """Return what identifies the picture in its section."""
+        return self.name.casefold().replace(",", "").replace(" ", "-")
 
 
 def drawings(sight: Sight, *, leads: bool) -> Iterator[Drawing]:
@@ -63,6 +69,7 @@ def drawings(sight: Sight, *, leads: bool) -> Iterator[Drawing]:
             why_none = "" if plots else picture.why_none(sight)
             if plots or why_none:
                 yield Drawing(
+                    name=picture.title,
                     heading=picture.title if picture.is_titled else "",
                     template=f"report/pictures/{picture.template}.html.j2",
                     plots=plots,

@@ -12,9 +12,11 @@ from labctl.analysis.skipped import skipped
 from labctl.analysis.view import View
 from labctl.report import sentences
 from labctl.report.page import appendix, dots
+from labctl.report.page.overview import overviews
 from labctl.report.page.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.page.pinmap import pin_maps
 from labctl.report.page.scenario_page import Section, ShownChange, change, room_for, section
+from labctl.report.page.terms import Terms
 from labctl.report.published_parts import published_part
 from labctl.report.templating import template
 from labctl.store.jsonfile import check_folder, write_bytes, write_output
@@ -25,7 +27,7 @@ PAGE = "report.html"
 
 # All that the template may ask for: a key that an old or broken run lacks is None there.
 
-_OPEN_WARNINGS = 6
+_OPEN_WARNINGS = 4
 """The gravest come first; the others are folded, so that they don't hide the verdicts."""
 _COLUMNS = 4
 """Places that stand side by side: what fits on paper."""
@@ -64,6 +66,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         for number, place in enumerate(view.places, start=1)
     ]
     invalid = appendix.invalid_trials(run)
+    pictured = overviews(view)
     more = judgement.added
     lead, rest = _lead(judgement.answer)
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
@@ -77,6 +80,11 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         rest=rest,
         warnings=warnings[:_OPEN_WARNINGS],
         more_warnings=warnings[_OPEN_WARNINGS:],
+        terms=Terms(),
+        overviews=pictured,
+        more_compared=sum(len(g.bars) for o in pictured[1:] for g in o.groups)
+        + sum(o.left_out for o in pictured),
+        contents=_contents(view, run, sections, has_invalid=bool(invalid)),
         native_gap=sentences.native_gap(view),
         matrices=[
             _matrix(view, sections[at : at + _COLUMNS]) for at in range(0, len(sections), _COLUMNS)
@@ -116,6 +124,25 @@ def write_page(
         check_folder(target)
         write_output(target, page(run, judgement, folder).encode())
     return target
+
+
+def _contents(
+    view: View, run: LoadedRun, sections: Sequence[Section], *, has_invalid: bool
+) -> list[tuple[str, str]]:
+    """Return the page's parts that it has, as (anchor, title)."""
+    judgement = view.judgement
+    parts: list[tuple[str, str, object]] = [
+        ("verdicts", "Verdicts", sections and view.candidates),
+        *((f"place-{section.number}", section.title, True) for section in sections),
+        ("added", "Over all blocks", judgement.added),
+        ("published", "Published elsewhere", published_part(run)),
+        ("unavailable", "Not available", judgement.unavailable),
+        ("invalid", "Invalid and skipped", has_invalid or skipped(run.plan, run.run)),
+        ("setup", "How it was set up", True),
+        ("again", "How to reproduce it", True),
+        ("understanding", "Understanding this report", True),
+    ]
+    return [(anchor, title) for anchor, title, there in parts if there]
 
 
 def _lead(answer: str) -> tuple[str, str]:

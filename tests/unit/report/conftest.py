@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,11 @@ from tests.unit.synthetic import synthetic_run, write_run
 Judged = tuple[LoadedRun, Judgement]
 
 INVALID = ("pinned", "sysbench-cpu", 3)
+
+
+def unmarked(page: str) -> str:
+    """The page without the marks of words that explain themselves."""
+    return re.sub(r'<span class="term"[^>]*>(.*?)</span>', r"\1", page)
 
 
 def with_all_that_analysis_can_say(judged: Judged) -> Judged:

@@ -25,6 +25,7 @@ from labctl.report.export.openmetrics import openmetrics
 from labctl.report.page.report_page import page
 from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import RunFolder
+from tests.unit.report.conftest import unmarked
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 
 ARMS = ["native", "baseline", "control", "handicap", "pinned"]
@@ -90,7 +91,7 @@ def test_it_is_said_in_a_sentence_and_no_form_breaks(tmp_path: Path, name: str) 
     assert any(sentence in warning for warning in report["warnings"])
     out = io.StringIO()
     print_report(Console(file=out, width=80), run, judgement, html=None)
-    for text in (out.getvalue(), page(run, judgement, folder.path)):
+    for text in (out.getvalue(), unmarked(page(run, judgement, folder.path))):
         assert "".join(sentence.split()) in "".join(text.split()).replace("&#39;", "'")
     assert list(families_of(openmetrics(run, judgement).decode()))
     for one in FORMATS:

@@ -258,6 +258,51 @@ def test_the_keyboard_reaches_the_answer_first_and_whatever_scrolls(
     assert check(browser, "unreachable") == []
 
 
+OVERVIEW = "document.querySelector('figure.overview svg').getBoundingClientRect()"
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1400, 900)])
+def test_the_picture_under_the_answer_is_on_the_first_screen(
+    browser: Browser, tmp_path: Path, width: int, height: int
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(example(tmp_path), encoding="utf-8")
+    browser.open(file, width=width)
+    assert browser.evaluate(f"{OVERVIEW}.height") > 100
+    assert browser.evaluate(f"{OVERVIEW}.bottom") <= height
+
+
+SHOWN = "getComputedStyle(document.activeElement, '::after')"
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_a_word_that_has_the_focus_shows_what_it_means(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(example(tmp_path), encoding="utf-8")
+    browser.open(file, width=width)
+    word = "document.querySelector('.term[aria-describedby=term-noise-floor]')"
+    assert browser.evaluate(f"getComputedStyle({word}, '::after').content") == "none"
+    browser.evaluate(f"{word}.focus()")
+    assert "control's interval" in browser.evaluate(f"{SHOWN}.content")
+    assert browser.evaluate(f"{SHOWN}.position") == "fixed"
+    # Read to the end of the sentence by who can't see it: the entry itself is on the page.
+    entry = "document.getElementById(document.activeElement.getAttribute('aria-describedby'))"
+    assert "control's interval" in browser.evaluate(f"{entry}.textContent")
+
+
+def test_a_link_into_a_folded_part_opens_it(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(example(tmp_path), encoding="utf-8")
+    browser.open(file, width=1400)
+    for anchor in ("place-1-every-trial-by-block", "term-noise-floor"):
+        target = f"document.getElementById('{anchor}')"
+        assert not browser.evaluate(f"{target}.checkVisibility({{contentVisibilityAuto: true}})")
+        browser.evaluate(f"location.hash = '{anchor}'")
+        assert browser.evaluate(f"{target}.closest('details').open")
+
+
 BAD = """<!DOCTYPE html><meta charset=utf-8><style>:root { background: #fff }</style>
 <p style="color: #999">faint</p>
 <div style="width: 3000px">wide</div>

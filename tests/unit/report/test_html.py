@@ -22,14 +22,14 @@ from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.trial import TrialStatus
 from tests.unit.records import plan_of, run_of
-from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
+from tests.unit.report.conftest import Judged, unmarked, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run
 
 HOSTILE = "</pre></title><script>alert(1)</script>\"'><img src=http://x.example/ onerror=x>\x1b[2J"
 
 
 def rendered(judged: Judged, folder: RunFolder) -> lxml_html.HtmlElement:
-    return lxml_html.fromstring(page(*judged, folder.path))
+    return lxml_html.fromstring(unmarked(page(*judged, folder.path)))
 
 
 def words(element: lxml_html.HtmlElement) -> str:
@@ -106,11 +106,11 @@ def test_ids_are_unique_and_links_and_labels_lead_to_them(
 def test_answer_and_warnings_open_the_page(judged: Judged, folder: RunFolder) -> None:
     text = words(rendered(judged, folder).xpath("//body")[0])
     lead, _, rest = judged[1].answer.partition(": ")
-    assert text.index(f"{lead}: {rest}") < text.index("Verdicts")
     answer = text.index(lead)
+    assert answer < text.index(rest) < text.index("Contents")
     places = [text.index(" ".join(warning.split())) for warning in judged[1].warnings]
     assert [answer, *places] == sorted([answer, *places])
-    assert max(places) < text.index("Verdicts")
+    assert max(places) < text.index("Verdicts", max(places))
 
 
 def test_the_page_says_whom_qemu_ran_as_where_the_run_does(
@@ -164,7 +164,8 @@ def test_each_picture_has_a_title_and_a_table_behind_it(judged: Judged, folder: 
     for picture in pictures:
         assert picture.get("role") == "img"
         assert picture.xpath("./title/text()")[0].strip()
-    figures = document.xpath("//figure")
+    figures = document.xpath("//figure[not(@class='overview')]")
+    assert document.xpath("//figure[@class='overview']//a/@href") == ["#verdicts"]
     assert len(figures) == _plots(judged) + 1  # the pin plan
     for figure in figures:
         assert figure.getnext().tag == "details"
@@ -394,7 +395,8 @@ def test_a_run_of_which_nothing_is_left_makes_a_page(tmp_path: Path) -> None:
     run = LoadedRun("r", RunRecord(), PlanRecord(), (), ("plan.json is missing",))
     text = page(run, judge(run), tmp_path)
     assert "plan.json is missing" in text
-    assert "Verdicts" not in text
+    assert 'id="verdicts"' not in text
+    assert 'class="overview"' not in text
 
 
 def test_the_page_is_written_into_the_runs_folder(judged: Judged, folder: RunFolder) -> None:
