@@ -8,12 +8,15 @@ Pure: values in, values out. The rules are those of METHOD 15 to 22 in their pla
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from labctl.analysis.added import added, caveat
-from labctl.analysis.answer import answer
 from labctl.analysis.attempts import count_attempts, count_trials
 from labctl.analysis.caveats import caveats
 from labctl.analysis.compare import levels
 from labctl.analysis.decide import decide
+from labctl.analysis.decision import answer_record
 from labctl.analysis.diagnostics.find import diagnose
 from labctl.analysis.model import Judgement
 from labctl.analysis.restored import restore_answer, restore_checks
@@ -25,8 +28,9 @@ from labctl.analysis.variance import precision
 from labctl.store.run_folder import LoadedRun
 
 
-def judge(run: LoadedRun) -> Judgement:
-    """Return levels, comparisons with verdicts, checks, caveats and the answer of a run.
+def judge(run: LoadedRun, fresh: Sequence[LoadedRun] = ()) -> Judgement:
+    """Return levels, comparisons with verdicts, checks, caveats and the answer of a run. `fresh`:
+    runs that measured its advice once more.
 
     A run that isn't whole gives what it can, and a sentence for what it can't; nothing raises.
     """
@@ -37,16 +41,9 @@ def judge(run: LoadedRun) -> Judgement:
     restored = tuple(restore_checks(design, cells, eligibilities))
     found = tuple(diagnose(decided.run, design, cells, eligibilities, decided.made))
     ranked = standings(design, compared, checked)
-    answered = answer(
-        compared,
-        ranked,
-        why_not=next(hindrances(design, cells), None),
-        emulated=run.run.is_emulated,
-        imported=bool(run.run.imported),
-    )
     more = added(run, decided.run, eligibilities)
     attempts, counts = count_attempts(run), count_trials(run)
-    return Judgement(
+    judgement = Judgement(
         comparisons=compared,
         levels=tuple(levels(cells)),
         control=tuple(c.control for c in checked.values()),
@@ -58,7 +55,6 @@ def judge(run: LoadedRun) -> Judgement:
                 run, design, cells, tuple(checked.values()), compared, restored, found, attempts
             ),
         ),
-        answer=" ".join(filter(None, (restore_answer(restored), answered))),
         blocks=cells.blocks,
         boots=cells.boots,
         planned=counts.planned,
@@ -74,3 +70,12 @@ def judge(run: LoadedRun) -> Judgement:
         spares=spares(run),
         standings=ranked,
     )
+    record = answer_record(
+        run,
+        decided,
+        judgement,
+        fresh=fresh,
+        why_not=next(hindrances(design, cells), None),
+        restored=restore_answer(restored),
+    )
+    return replace(judgement, decision=record)

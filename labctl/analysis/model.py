@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from labctl.analysis.answer_record import UNDECIDED, AnswerRecord
 from labctl.analysis.verdict_table import Verdict
 from labctl.base.units import Better, Unit
 
@@ -255,8 +256,8 @@ class Attempts:
 class Judgement:
     """Hold all conclusions about a run. `blocks` and `boots` are those that it rests on, while
     trials are counted over the whole run. `warnings`: sentences that could change the answer, the
-    gravest first. `answer`: what to roll out, in one or two sentences; `standings`: what it makes
-    of each tuning, the best first."""
+    gravest first. `decision`: the answer, which everything that shows one reads; `standings`:
+    what it makes of each tuning, the best first."""
 
     comparisons: tuple[Comparison, ...]
     levels: tuple[Level, ...]
@@ -264,7 +265,6 @@ class Judgement:
     known_loss: tuple[RunCheck, ...]
     unavailable: tuple[MissingMetric, ...]
     warnings: tuple[str, ...]
-    answer: str
     blocks: int
     boots: int
     planned: int
@@ -284,3 +284,9 @@ class Judgement:
     """Blocks added after those on which all else here rests. None in most runs."""
     spares: Spares | None = None
     """None of a plan without spares."""
+    decision: AnswerRecord = UNDECIDED
+
+    @property
+    def answer(self) -> str:
+        """Return the answer in sentences, as one paragraph."""
+        return self.decision.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labctl.analysis.cells import Scenario
+from labctl.analysis.model import Comparison, EffectKind
 from labctl.analysis.view import MetricColumn, View, primary_column
 from labctl.analysis.words import shown
 from labctl.base.notation import change
@@ -15,11 +16,12 @@ from labctl.trace.threads import HELPERS, VCPU
 @dataclass(frozen=True, slots=True)
 class Price:
     """Hold what one tuning did to one party: `text` is its change against baseline, `interval` ""
-    where there is none."""
+    where there is none; `ratio` is the change as a number, None of a difference."""
 
     who: str
     text: str
     interval: str = ""
+    ratio: float | None = None
 
 
 def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
@@ -36,15 +38,21 @@ def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
     for party in parties:
         found = view.comparison(tuning, view.baseline, place, party)
         if found is not None:
-            prices.append(Price(party.title, *shown(found)))
+            prices.append(_price(party.title, found))
     host = _host_cpu(view, tuning, place), _host_cpu(view, view.baseline, place)
     if host[0] and host[1]:
-        prices.append(Price("host CPU", change(host[0] / host[1])))
+        ratio = host[0] / host[1]
+        prices.append(Price("host CPU", change(ratio), ratio=ratio))
     per_cpu = MetricColumn("", ("ops_per_cpu_s",))
     found = view.comparison(tuning, view.baseline, place, per_cpu)
     if found is not None:
-        prices.append(Price("work per host CPU-second", *shown(found)))
+        prices.append(_price("work per host CPU-second", found))
     return prices if len(prices) > 1 else []
+
+
+def _price(who: str, found: Comparison) -> Price:
+    ratio = found.estimate if found.kind is EffectKind.RATIO else None
+    return Price(who, *shown(found), ratio)
 
 
 def _host_cpu(view: View, tuning: str, place: Scenario) -> float:

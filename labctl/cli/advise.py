@@ -70,6 +70,7 @@ def command(
     from labctl.cli.rollout_target import rollout_target
     from labctl.rollout.advice import advise
     from labctl.rollout.advice_files import Names
+    from labctl.store.fresh_runs import fresh_runs
     from labctl.store.run_folder import RunFolder
 
     place = runs_folder(results)
@@ -79,12 +80,13 @@ def command(
     names = Names(domain, disk)
     names.check()
     with folder.unpacked("xml") as unpacked:
-        advice = advise(run, judge(run), unpacked.path, machine)
+        judgement = judge(run, fresh_runs(folder, place))
+        advice = advise(run, judgement, unpacked.path, machine)
     if verify:
         from labctl.cli.verify import verify_advice
 
         confirmed = verify_advice(
-            context, run, advice, results=place, seed=seed, quiet=quiet, as_json=as_json
+            context, folder, run, advice, results=place, seed=seed, quiet=quiet, as_json=as_json
         )
         return None if confirmed else ExitCode.FOUND
     _write(advice, names, out, card_file, quiet=as_json)

@@ -61,40 +61,45 @@ def command(
     from labctl.analysis.judge import judge
     from labctl.report.page.report_page import PAGE, write_page
     from labctl.report.terminal.tables import print_report
+    from labctl.store.fresh_runs import fresh_runs
     from labctl.store.jsonfile import check_folder, output_file
     from labctl.store.run_folder import RunFolder
 
-    folder = RunFolder.find(runs_folder(results), run_name)
+    place = runs_folder(results)
+    folder = RunFolder.find(place, run_name)
     for target in filter(None, (html_file, out)):
         check_folder(target)
-    run = folder.load()
+    run, fresh = folder.load(), fresh_runs(folder, place)
     if html_file is not None:
         with folder.unpacked("xml") as unpacked:
-            write_page(run, judge(run), unpacked.path, html_file)
+            write_page(run, judge(run, fresh), unpacked.path, html_file)
     if not chosen and html_file is None:
         page = folder.path / PAGE
-        print_report(console(), run, judge(run), html=page if page.is_file() else None)
+        print_report(console(), run, judge(run, fresh), html=page if page.is_file() else None)
     elif chosen and out is None:
-        for piece in chosen[0].pieces(run):
+        for piece in chosen[0].pieces(run, fresh):
             sys.stdout.buffer.write(piece)
         return
     elif chosen and out is not None:
         with output_file(out) as file:
-            file.writelines(chosen[0].pieces(run))
+            file.writelines(chosen[0].pieces(run, fresh))
     for written in filter(None, (html_file, out)):
         click.echo(f"Wrote {written}")
 
 
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
     """Write a run's page into its folder, then print its table or JSON; returns what it says."""
+    from labctl.analysis.answer_file import write_answer
     from labctl.analysis.judge import judge
     from labctl.report.export.json_report import report_pieces
     from labctl.report.page.report_page import write_page
     from labctl.report.terminal.tables import print_report
+    from labctl.store.fresh_runs import fresh_runs
 
     run = folder.load()
-    judgement = judge(run)
+    judgement = judge(run, fresh_runs(folder))
     page = write_page(run, judgement, folder.path)
+    write_answer(folder, judgement.decision)
     if as_json:
         for piece in report_pieces(run, judgement):
             click.echo(piece, nl=False)

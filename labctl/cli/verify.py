@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from labctl.rollout.advice import Advice
     from labctl.run.planning.planned import SweepRequest
     from labctl.store.records.plan_record import PlanRecord
-    from labctl.store.run_folder import LoadedRun
-
-_SAME = ("workloads", "conditions", "guest", "blocks", "stopping")
-"""Keys of a plan that must not differ, or the fresh numbers answer another question."""
+    from labctl.store.run_folder import LoadedRun, RunFolder
 
 
 def verify_advice(
     context: click.Context,
+    folder: RunFolder,
     run: LoadedRun,
     advice: Advice,
     *,
@@ -38,10 +36,12 @@ def verify_advice(
     Raises UsageError when nothing is advised, or the run's study isn't what it was; whatever a
     sweep raises.
     """
+    from labctl.analysis.answer_file import write_answer
     from labctl.analysis.judge import judge
     from labctl.cli.sweep import swept
     from labctl.rollout.verified import print_verified, verified, verified_json
     from labctl.run.planning.planner import plan_sweep
+    from labctl.store.fresh_runs import fresh_runs
 
     if not advice.advised:
         raise UsageError(
@@ -54,6 +54,7 @@ def verify_advice(
     _check_same(run, plan_sweep(request).plan.record())
     fresh = swept(request, quiet=quiet).load()
     result = verified(run, first, fresh, judge(fresh))
+    write_answer(folder, judge(run, fresh_runs(folder, results)).decision)
     if as_json:
         print_json(verified_json(result))
     else:
@@ -67,6 +68,7 @@ def _request(
     """Return what the run was asked for, read back from its own command, with this tuning and the
     roles and with another seed: the same order again would not be a new sample of the host's
     moods."""
+    from labctl.analysis.confirmation import evidence
     from labctl.cli.sweep import command as sweep_command
     from labctl.cli.sweep import request_of
     from labctl.store.records.run_record import AdviceVerified
@@ -83,7 +85,8 @@ def _request(
         seed=secrets.randbelow(2**31) if seed is None else seed,
         results=results,
     )
-    return replace(request_of(again), verifies=AdviceVerified(run=run.name, tuning=tuning))
+    verifies = AdviceVerified(run=run.name, tuning=tuning, evidence=evidence(run))
+    return replace(request_of(again), verifies=verifies)
 
 
 def _check_lab(run: LoadedRun) -> None:
@@ -102,12 +105,14 @@ def _check_lab(run: LoadedRun) -> None:
 
 
 def _check_same(run: LoadedRun, plan: PlanRecord) -> None:
+    from labctl.analysis.confirmation import SAME
+
     if plan.seed == run.plan.seed:
         raise UsageError(
             f"seed {plan.seed} is that of run '{run.name}'",
             hint="Give another --seed, or leave it out.",
         )
-    differing = [key for key in _SAME if getattr(plan, key) != getattr(run.plan, key)]
+    differing = [key for key in SAME if getattr(plan, key) != getattr(run.plan, key)]
     # They decide which trials count. An older run knows fewer of them.
     limits = run.plan.limits
     if {key: plan.limits.get(key) for key in limits} != limits:

@@ -1,7 +1,8 @@
 """Advise what to roll out and what to leave, in order of effect, with costs and steps.
 
-Advised is what the run's answer recommends (`analysis/standing.py`). Everything else is left, with
-the reason. Tunings are judged one by one, each against baseline.
+Advised is what the run's answer recommends (`analysis/standing.py`), with the grade that says how
+sure that is (`analysis/grade.py`). Everything else is left, with the reason. Tunings are judged one
+by one, each against baseline.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from labctl.analysis.answer_record import AnswerRecord, Grade
 from labctl.analysis.cells import scenario_of
 from labctl.analysis.model import AnswerCode, Comparison, Judgement, Standing, Unshown
 from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View
-from labctl.analysis.words import effect_text
 from labctl.base.errors import UsageError
-from labctl.base.notation import size
-from labctl.base.wording import counted, metric_title
+from labctl.base.wording import counted
 from labctl.rollout.card import Card, card
 from labctl.rollout.cost import Cost, cost
 from labctl.rollout.fitted import VirtualMachine
@@ -34,11 +34,6 @@ _NOT_TOGETHER = (
     "The advised tunings were measured one by one, never together: apply one of them, or measure "
     "them together (tunings: [a+b]) before applying both."
 )
-_EMULATED = (
-    "The guests were emulated (TCG): this says what host scheduling does to a guest's threads. "
-    "Before it is rolled out to guests under KVM, measure it on a host with KVM."
-)
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
 
 
@@ -49,6 +44,7 @@ class Advised:
     """
 
     tuning: str
+    grade: Grade
     description: str
     judged: tuple[Comparison, ...]
     unjudged: tuple[str, ...]
@@ -70,10 +66,12 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Hold the advice. `headline`: the action, in a sentence. `cautions`: its limits; `warnings`:
-    the run's own, that could change it. `card`: of the tuning advised first; None when none is."""
+    """Hold the advice. `decision`: the run's answer; `headline`: its first sentence. `cautions`:
+    the limits of the advice; `warnings`: the run's own, that could change it. `card`: of the tuning
+    advised first; None when none is."""
 
     run: str
+    decision: AnswerRecord
     headline: str
     cautions: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -91,7 +89,7 @@ def advise(
     Raises UsageError for a tuning whose name can't be one.
     """
     view = View(run, judgement)
-    ranked = judgement.standings
+    ranked, decision = judgement.standings, judgement.decision
     advised = tuple(
         _advised(view, of, folder, machine) for of in ranked if of.code is AnswerCode.RECOMMENDED
     )
@@ -102,7 +100,8 @@ def advise(
     )
     return Advice(
         run=run.name,
-        headline=_headline(view, advised),
+        decision=decision,
+        headline=" ".join(filter(None, (decision.status, decision.lead))),
         cautions=tuple(_cautions(view, advised, machine)),
         warnings=(*judgement.warnings, *view.other_problems),
         advised=advised,
@@ -117,8 +116,10 @@ def _advised(view: View, of: Standing, folder: Path, machine: VirtualMachine | N
         # It becomes a part of file names and scripts; a run folder may come from anywhere.
         raise UsageError(f"{tuning!r} in run {view.run.name} cannot be the name of a tuning")
     there = {scenario_of(item) for item in of.judged}
+    found = view.judgement.decision.of(tuning)
     return Advised(
         tuning=tuning,
+        grade=Grade.NOT_SHOWN if found is None else found.grade,
         description=view.description(tuning),
         judged=of.judged,
         unjudged=tuple(place.title for place in view.places if place not in there),
@@ -127,30 +128,11 @@ def _advised(view: View, of: Standing, folder: Path, machine: VirtualMachine | N
     )
 
 
-def _headline(view: View, advised: Sequence[Advised]) -> str:
-    """Return one sentence; where the run advises nothing, analysis's own."""
-    if not advised:
-        return view.judgement.answer
-    first = advised[0]
-    gains = [
-        f"{metric_title(item.metric)} {effect_text(item)} in {scenario_of(item).title}"
-        for item in first.judged
-        if item.verdict is Verdict.IMPROVES
-    ]
-    where = ", under emulation" if _emulated(view) else ""
-    loss = first.cost.neighbour_loss
-    most = "up to " if len(first.cost.side_costs) > 1 else ""
-    paid = f"; costs the neighbour {most}{size(loss)}" if loss else ""
-    return f"Roll out '{first.tuning}'{where}: {'; '.join(gains)}{paid}."
-
-
 def _cautions(
     view: View, advised: Sequence[Advised], machine: VirtualMachine | None
 ) -> Iterator[str]:
     if advised and view.run.run.vcpus is not None:
         yield _sizes(view, machine)
-    if _emulated(view) and advised:
-        yield _EMULATED
     if len(advised) > 1:
         yield _NOT_TOGETHER
 
@@ -178,10 +160,6 @@ def _sizes(view: View, machine: VirtualMachine | None) -> str:
 def _size(vcpus: int, memory_mib: int | None) -> str:
     memory = "" if memory_mib is None else f" and {memory_mib:,} MiB"
     return f"{counted(vcpus, 'vCPU')}{memory}"
-
-
-def _emulated(view: View) -> bool:
-    return view.run.run.is_emulated
 
 
 def _why_not(of: Standing) -> str:

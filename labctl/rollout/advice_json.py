@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from labctl.analysis.answer_file import answer_json
 from labctl.analysis.comparison_json import comparison_json
 from labctl.rollout.advice import Advice, Advised
 from labctl.rollout.advice_files import UNNAMED, Names, ansible
@@ -21,6 +22,7 @@ def advice_json(advice: Advice, names: Names) -> dict[str, Any]:
         "schema": SCHEMA,
         "run": advice.run,
         "headline": advice.headline,
+        "decision": answer_json(advice.decision),
         "cautions": list(advice.cautions),
         "warnings": list(advice.warnings),
         "domain": names.domain,
@@ -44,6 +46,7 @@ def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
     rollout = item.rollout
     return {
         "tuning": item.tuning,
+        "grade": str(item.grade),
         "description": item.description,
         "judged": [comparison_json(comparison) for comparison in item.judged],
         "unjudged": list(item.unjudged),
@@ -52,6 +55,7 @@ def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
             "side_costs": [asdict(entry) for entry in item.cost.side_costs],
             "neighbour_loss": item.cost.neighbour_loss,
             "worse": [comparison_json(comparison) for comparison in item.cost.worse],
+            "largest": [asdict(one) for one in item.cost.largest],
             "risks": None if item.cost.risks is None else list(item.cost.risks),
         },
         "rollout": {

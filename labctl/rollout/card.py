@@ -63,6 +63,7 @@ def card(view: View, tuning: str, judged: tuple[Comparison, ...], cost: Cost) ->
             *cost.takes,
             *side_cost_lines(cost),
             *(f"Also worse, without a verdict: {worse_text(item)}." for item in cost.worse),
+            *(f"Also worse: {one.text}." for one in cost.largest),
             *(f"Risk: {risk}" for risk in risks),
         ),
         holds_while=holds_while(view.run.run, view.run.plan),

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from labctl.analysis.answer_record import Tested, Worse
 from labctl.analysis.cells import Scenario, scenario_of
-from labctl.analysis.model import Comparison, EffectKind, Role
+from labctl.analysis.model import Comparison, EffectKind
 from labctl.analysis.side_costs import side_costs_of
 from labctl.analysis.view import MetricColumn, View
 from labctl.analysis.words import shown
-from labctl.base.metrics.table import metric_of
-from labctl.base.units import Better
+from labctl.analysis.worse import surely_worse, worse_of
 from labctl.base.wording import metric_title
 from labctl.base.xmldiff import parse
 from labctl.rollout.domain_edits import domain_text
-from labctl.store.samples import base_name
 
 _NEIGHBOUR = MetricColumn("neighbour", ("neighbour_ops_per_s",))
 _SHOWN_HERE = ("host CPU", "work per host CPU-second")
@@ -38,13 +37,14 @@ class SideCosts:
 class Cost:
     """Hold a tuning's costs. `takes`: CPUs and memory, in sentences. `neighbour_loss`: the largest
     share of its throughput that the neighbour lost, 0 if none was measured. `worse`: other metrics
-    whose 95 % interval lies on the worse side, without a verdict. `risks`: None where the run has
-    none recorded."""
+    whose 95 % interval lies on the worse side, without a verdict; `largest`: maxima that stand out,
+    not tested. `risks`: None where the run has none recorded."""
 
     takes: tuple[str, ...]
     side_costs: tuple[SideCosts, ...]
     neighbour_loss: float
     worse: tuple[Comparison, ...]
+    largest: tuple[Worse, ...]
     risks: tuple[str, ...] | None
 
 
@@ -58,7 +58,8 @@ def cost(view: View, tuning: str, folder: Path) -> Cost:
             entry for place in view.places for entry in _side_costs(view, tuning, place)
         ),
         neighbour_loss=max([0.0, *losses]),
-        worse=tuple(_worse(view, tuning)),
+        worse=tuple(surely_worse(view, tuning)),
+        largest=tuple(w for w in worse_of(view, tuning) if w.tested is Tested.NOT_TESTED),
         risks=record.risks if record else None,
     )
 
@@ -78,28 +79,6 @@ def _side_costs(view: View, tuning: str, place: Scenario) -> Iterator[SideCosts]
     for price in side_costs_of(view, tuning, place):
         if price.who in _SHOWN_HERE:
             yield SideCosts(place.title, price.who, price.text, "")
-
-
-def _worse(view: View, tuning: str) -> Iterator[Comparison]:
-    """Exploratory metrics of the guest that surely got worse."""
-    for item in view.judgement.comparisons:
-        if (
-            (item.tuning, item.against) == (tuning, view.baseline)
-            and item.role is Role.EXPLORATORY
-            and _is_felt(item.metric)
-            and item.low is not None
-            and item.high is not None
-        ):
-            none = 1.0 if item.kind is EffectKind.RATIO else 0.0
-            if (item.better is Better.HIGHER and item.high < none) or (
-                item.better is Better.LOWER and item.low > none
-            ):
-                yield item
-
-
-def _is_felt(metric: str) -> bool:
-    row = metric_of(base_name(metric))
-    return row is not None and row.felt
 
 
 def side_cost_lines(cost: Cost) -> Iterator[str]:

@@ -10,10 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from labctl.analysis.answer_record import Grade
 from labctl.analysis.cells import scenario_of
 from labctl.analysis.model import Comparison
+from labctl.analysis.next_steps import step_text
 from labctl.analysis.verdict_table import verdict_text
-from labctl.analysis.words import shown
+from labctl.analysis.words import capital, shown
 from labctl.base.wording import counted, metric_title, printable
 from labctl.rollout.advice import RULE, Advice, Advised
 from labctl.rollout.advice_files import UNNAMED, Names
@@ -23,17 +25,27 @@ from labctl.rollout.steps import Command, Machine, Step, backup_path
 
 _MOST_WORSE = 4
 
+_TITLES = {
+    Grade.CONFIRMED: "Roll out",
+    Grade.CANDIDATE: "Candidate",
+    Grade.NOT_SHOWN: "Not shown yet",
+}
+
 
 def print_advice(console: Console, advice: Advice, names: Names) -> None:
     """Print the advice; `names`: of the domain and the disk that commands are for."""
     console.print(_text(advice.headline, style="bold"))
+    for label, words in advice.decision.lines:
+        console.print(_indented(f"{capital(label)}: {words}"))
+    for step in advice.decision.next:
+        console.print(_indented(f"Next: {step_text(step)}"))
     for caution in advice.cautions:
         console.print(_indented(f"Mind: {caution}", style="yellow"))
     if advice.warnings:
         count = counted(len(advice.warnings), "warning")
         console.print(_indented(f"Mind: the run has {count}, at the end.", style="yellow"))
     for advised in advice.advised:
-        console.print(_rule(f"Roll out: {advised.tuning}"))
+        console.print(_rule(f"{_TITLES[advised.grade]}: {advised.tuning}"))
         _print_found(console, advised)
     if advice.advised:
         _print_steps(console, advice, advice.advised[0], names)
@@ -67,6 +79,7 @@ def _cost_lines(cost: Cost) -> Iterator[str]:
         yield f"Also worse, without a verdict: {worse_text(item)}."
     if len(cost.worse) > _MOST_WORSE:
         yield f"And {len(cost.worse) - _MOST_WORSE} more metrics that got worse: see the report."
+    yield from (f"Also worse: {one.text}." for one in cost.largest)
     if cost.risks is None:
         yield f"Risks: {NOT_RECORDED}."
     else:

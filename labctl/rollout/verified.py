@@ -14,24 +14,14 @@ from rich.text import Text
 
 from labctl.analysis.cells import scenario_of
 from labctl.analysis.comparison_json import comparison_json
+from labctl.analysis.confirmation import Pair, not_again, pairs_of
 from labctl.analysis.model import Comparison, Judgement
 from labctl.analysis.verdict_table import Verdict, verdict_text
-from labctl.analysis.view import View
 from labctl.analysis.words import effect_text, shown
 from labctl.base.wording import metric_title, printable
 from labctl.rollout.advice import Advised
 from labctl.rollout.card import NOT_RECORDED, CardFact, holds_while
 from labctl.store.run_folder import LoadedRun
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Pair a primary comparison as advised with the fresh one (None: missing). `unshown`: the harm
-    that the fresh run does not rule out."""
-
-    advised: Comparison
-    fresh: Comparison | None
-    unshown: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +52,8 @@ def verified(
     first: LoadedRun, advised: Advised, fresh: LoadedRun, judgement: Judgement
 ) -> Verified:
     """Return what a fresh run says of advice that came from another."""
-    view = View(fresh, judgement)
-    left_open = {
-        scenario_of(one): one.why
-        for of in judgement.standings
-        if of.tuning == advised.tuning
-        for one in of.unshown
-    }
-    pairs = tuple(
-        Pair(item, _again(view, item), left_open.get(scenario_of(item))) for item in advised.judged
-    )
-    confirmed = all(_stands(pair) for pair in pairs)
+    pairs = pairs_of(advised.judged, advised.tuning, judgement.standings)
+    confirmed = all(pair.stands for pair in pairs)
     moved = tuple(
         Moved(then.name, then.value, now.value)
         for then, now in _both(first, fresh)
@@ -96,26 +77,6 @@ def _both(first: LoadedRun, fresh: LoadedRun) -> Iterator[tuple[CardFact, CardFa
     )
 
 
-def _again(view: View, item: Comparison) -> Comparison | None:
-    found = view.judged(scenario_of(item), item.tuning)
-    return next((other for other in found if other.metric == item.metric), None)
-
-
-def _stands(pair: Pair) -> bool:
-    if pair.fresh is None or pair.unshown is not None:
-        return False
-    if pair.advised.verdict is Verdict.IMPROVES:
-        return pair.fresh.verdict is Verdict.IMPROVES
-    return pair.fresh.verdict is not Verdict.REGRESSES
-
-
-def _why_not(pair: Pair) -> str:
-    if pair.fresh is None:
-        return "not measured"
-    verdict = verdict_text(pair.fresh.verdict)
-    return verdict if pair.unshown is None else f"{verdict}, not excluded: {pair.unshown}"
-
-
 def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
     if confirmed:
         gains = [
@@ -125,12 +86,7 @@ def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
             if pair.fresh is not None and pair.fresh.verdict is Verdict.IMPROVES
         ]
         return f"Confirmed: '{tuning}' improves again what it improved: {'; '.join(gains)}."
-    failed = [
-        f"{scenario_of(pair.advised).title} ({_why_not(pair)})"
-        for pair in pairs
-        if not _stands(pair)
-    ]
-    return f"Not confirmed: '{tuning}' does not do it again in {', '.join(failed)}."
+    return f"Not confirmed: '{tuning}' does not do it again in {not_again(pairs)}."
 
 
 def verified_json(result: Verified) -> dict[str, Any]:

@@ -5,7 +5,7 @@ The command's options, its help, docs/report-schema.md and the tests of every fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Describe an export format. `pieces` yields the bytes; it imports its module when it is
-    called, since `--help` may load none of them. `gives`: what is in them, for the page of all
-    exports."""
+    """Describe an export format. `pieces` yields the bytes of a run, whose advice others may have
+    measured once more (the second argument); it imports its module when it is called, since
+    `--help` may load none of them. `gives`: what is in them, for the page of all exports."""
 
     name: str
     help: str
     gives: str
-    pieces: Callable[[LoadedRun], Iterable[bytes]]
+    pieces: Callable[[LoadedRun, Sequence[LoadedRun]], Iterable[bytes]]
     is_text: bool = True
 
     @property
@@ -31,40 +31,40 @@ class Format:
         return f"--{self.name}"
 
 
-def _json(run: LoadedRun) -> Iterable[bytes]:
+def _json(run: LoadedRun, fresh: Sequence[LoadedRun]) -> Iterable[bytes]:
     from labctl.report.export.json_report import report_pieces
 
-    return report_pieces(run, _judged(run))
+    return report_pieces(run, _judged(run, fresh))
 
 
-def _csv(run: LoadedRun) -> Iterable[bytes]:
+def _csv(run: LoadedRun, _: Sequence[LoadedRun]) -> Iterable[bytes]:
     from labctl.report.export.samples_csv import samples_csv
 
     return map(str.encode, samples_csv(run))
 
 
-def _parquet(run: LoadedRun) -> Iterable[bytes]:
+def _parquet(run: LoadedRun, _: Sequence[LoadedRun]) -> Iterable[bytes]:
     from labctl.report.export.samples_parquet import samples_parquet
 
     return [samples_parquet(run)]
 
 
-def _openmetrics(run: LoadedRun) -> Iterable[bytes]:
+def _openmetrics(run: LoadedRun, fresh: Sequence[LoadedRun]) -> Iterable[bytes]:
     from labctl.report.export.openmetrics import openmetrics
 
-    return [openmetrics(run, _judged(run))]
+    return [openmetrics(run, _judged(run, fresh))]
 
 
-def _prometheus(run: LoadedRun) -> Iterable[bytes]:
+def _prometheus(run: LoadedRun, fresh: Sequence[LoadedRun]) -> Iterable[bytes]:
     from labctl.report.export.openmetrics import prometheus
 
-    return [prometheus(run, _judged(run))]
+    return [prometheus(run, _judged(run, fresh))]
 
 
-def _judged(run: LoadedRun) -> Judgement:
+def _judged(run: LoadedRun, fresh: Sequence[LoadedRun]) -> Judgement:
     from labctl.analysis.judge import judge
 
-    return judge(run)
+    return judge(run, fresh)
 
 
 _SAMPLES = "[every sample](#samples-csv-and-parquet), a row each"

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from labctl.analysis.answer_file import answer_json
 from labctl.analysis.collecting import level_of
 from labctl.analysis.comparison_json import comparison_json
 from labctl.analysis.model import (
@@ -94,6 +95,7 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "collect": None if run.run.imported else level_of(run),
         "collecting_costs": [cost.to_json() for cost in run.run.collecting_costs or ()],
         "answer": judgement.answer,
+        "decision": answer_json(judgement.decision),
         "recommendation": _recommendation(judgement.standings),
         "warnings": list(judgement.warnings),
         "problems": list(run.problems),

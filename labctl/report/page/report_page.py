@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from labctl.analysis.answer_record import Next
 from labctl.analysis.model import Judgement
 from labctl.analysis.side_costs import Price, side_costs_of
 from labctl.analysis.skipped import skipped
 from labctl.analysis.view import View
+from labctl.base.wording import roughly
 from labctl.report import sentences
 from labctl.report.page import appendix, dots
 from labctl.report.page.overview import overviews
@@ -68,7 +70,6 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     invalid = appendix.invalid_trials(run)
     pictured = overviews(view)
     more = judgement.added
-    lead, rest = _lead(judgement.answer)
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
     return template("page.html.j2").render(
         run=run,
@@ -76,8 +77,8 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         plan=run.plan,
         judgement=judgement,
         view=view,
-        lead=lead,
-        rest=rest,
+        answer=judgement.decision,
+        steps=[(step.command, step.text, _about(step)) for step in judgement.decision.next],
         warnings=warnings[:_OPEN_WARNINGS],
         more_warnings=warnings[_OPEN_WARNINGS:],
         terms=Terms(),
@@ -145,11 +146,8 @@ def _contents(
     return [(anchor, title) for anchor, title, there in parts if there]
 
 
-def _lead(answer: str) -> tuple[str, str]:
-    """Split the answer into its first statement and the rest."""
-    ends = [at + 1 for mark in (": ", ". ") if (at := answer.find(mark)) >= 0]
-    end = min(ends, default=len(answer))
-    return answer[:end], answer[end:].strip()
+def _about(step: Next) -> str:
+    return f"about {roughly(step.seconds)}" if step.seconds is not None else ""
 
 
 def _matrix(view: View, sections: Sequence[Section]) -> _Matrix:

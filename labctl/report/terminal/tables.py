@@ -20,6 +20,7 @@ from labctl.report import sentences
 from labctl.report.parts import bare_table, marked, small, text
 from labctl.report.price_list import prediction_table, predictions
 from labctl.report.published_parts import published_table
+from labctl.report.terminal.answer_lines import answer_lines
 from labctl.report.terminal.head import head
 from labctl.report.terminal.trials import left_behind, time_lines
 from labctl.store.run_folder import LoadedRun
@@ -54,7 +55,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     """Return the report as something that rich can print."""
     view = View(run, judgement)
     notes = _Footnotes()
-    parts: list[RenderableType] = [head(view), text(f"{judgement.answer}\n", style="bold")]
+    parts: list[RenderableType] = [head(view), answer_lines(judgement.decision), Text()]
     parts += marked("Warning", judgement.warnings)
     parts += marked("Not whole", view.other_problems)
     parts += _verdicts(view)

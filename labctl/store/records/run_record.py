@@ -157,10 +157,12 @@ class Extended(Record):
 
 
 class AdviceVerified(Record):
-    """Name the run whose advice is measured once more, and the tuning of the advice."""
+    """Name the run whose advice is measured once more, and the tuning of the advice. `evidence`:
+    the digest of what that run measured; None in runs of older versions."""
 
     run: Text
     tuning: Text
+    evidence: Text | None = None
 
 
 class TrialCounts(Record):

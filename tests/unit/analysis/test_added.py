@@ -178,7 +178,7 @@ def test_before_the_first_look_there_are_intervals_and_no_verdict() -> None:
     judgement = judge(cut(whole, 14))
     assert {c.verdict for c in primaries(judgement)} == {Verdict.BEFORE_LOOK}
     assert all(c.low is not None and len(c.blocks) == 14 for c in primaries(judgement))
-    assert judgement.answer.startswith("No verdict before the first look")
+    assert judgement.decision.lead.startswith("No verdict before the first look")
     assert (
         "No verdict: the first look that the plan declares comes after 15 blocks, and block 15 "
         "lacks trials."

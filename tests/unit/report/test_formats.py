@@ -46,7 +46,7 @@ def test_it_is_printed_or_written_whole(tmp_path: Path, one: Format) -> None:
     target.parent.mkdir()
     answer = CliRunner().invoke(command, [*asked, "--out", str(target)], standalone_mode=False)
     assert answer.output == f"Wrote {target}\n"
-    assert target.read_bytes() == printed == b"".join(one.pieces(folder.load()))
+    assert target.read_bytes() == printed == b"".join(one.pieces(folder.load(), ()))
     assert [path.name for path in target.parent.iterdir()] == ["file"]
 
 
@@ -58,7 +58,7 @@ def test_it_stands_in_the_help(one: Format) -> None:
 
 @every_format
 def test_no_control_character_reaches_a_terminal_through_it(one: Format) -> None:
-    data = b"".join(one.pieces(hostile_run()))
+    data = b"".join(one.pieces(hostile_run(), ()))
     if one.is_text:
         for line in data.decode().splitlines():
             assert printable(line) == line
@@ -73,4 +73,4 @@ def test_it_holds_of_a_run_what_is_there(one: Format, of: str) -> None:
         if of == "trials"
         else replace(run, trials=())
     )
-    assert b"".join(one.pieces(left))
+    assert b"".join(one.pieces(left, ()))

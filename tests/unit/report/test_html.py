@@ -9,6 +9,7 @@ import pytest
 from lxml import etree
 from lxml import html as lxml_html
 
+from labctl.analysis.answer_record import UNDECIDED, Next
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Added, MissingMetric, Role
 from labctl.analysis.verdict_table import VERDICTS, Verdict
@@ -105,9 +106,12 @@ def test_ids_are_unique_and_links_and_labels_lead_to_them(
 
 def test_answer_and_warnings_open_the_page(judged: Judged, folder: RunFolder) -> None:
     text = words(rendered(judged, folder).xpath("//body")[0])
-    lead, _, rest = judged[1].answer.partition(": ")
-    answer = text.index(lead)
-    assert answer < text.index(rest) < text.index("Contents")
+    decision = judged[1].decision
+    lines = [line for _, line in decision.lines if line != decision.sure]
+    said = [decision.lead, decision.sure, *lines]
+    assert [text.index(line) for line in said] == sorted(text.index(line) for line in said)
+    assert text.index(said[-1]) < text.index("Contents")
+    answer = text.index(decision.lead)
     places = [text.index(" ".join(warning.split())) for warning in judged[1].warnings]
     assert [answer, *places] == sorted([answer, *places])
     assert max(places) < text.index("Verdicts", max(places))
@@ -353,7 +357,14 @@ def test_hostile_strings_stay_text_wherever_they_stand(folder: RunFolder) -> Non
     missing = MissingMetric(
         metric=HOSTILE, reason=HOSTILE, trials=1, tunings=(HOSTILE,), workloads=(HOSTILE,)
     )
-    judgement = replace(judge(run), answer=HOSTILE, warnings=(HOSTILE,), unavailable=(missing,))
+    hostile = replace(
+        UNDECIDED,
+        status=HOSTILE,
+        lead=HOSTILE,
+        because=HOSTILE,
+        next=(Next(command=HOSTILE, text=HOSTILE),),
+    )
+    judgement = replace(judge(run), decision=hostile, warnings=(HOSTILE,), unavailable=(missing,))
     text = page(run, judgement, folder.path)
     assert loads(text) == []
     document = lxml_html.fromstring(text)

@@ -251,6 +251,99 @@ class ExitCost(Shape):
     unpriced: list[str]
 
 
+class Change(Shape):
+    workload: str
+    condition: str
+    metric: str
+    unit: str
+    better: str
+    kind: str
+    estimate: float
+    low: float | None
+    high: float | None
+    confidence: float
+    verdict: str | None
+    text: str
+
+
+class Worse(Shape):
+    workload: str
+    condition: str
+    metric: str
+    unit: str
+    tested: Literal["verdict", "interval", "not tested"]
+    before: float | None
+    after: float | None
+    trials: int
+    text: str
+
+
+class SideCost(Shape):
+    workload: str
+    condition: str
+    who: str
+    change: str
+    interval: str
+    ratio: float | None
+
+
+class Ground(Shape):
+    name: str
+    met: bool
+    text: str
+
+
+class FreshRun(Shape):
+    run: str
+    evidence: str
+    agrees: bool | None
+    text: str
+
+
+Grade = Literal["confirmed", "candidate", "not shown"]
+
+
+class TuningAnswer(Shape):
+    tuning: str
+    grade: Grade
+    code: Code
+    better: list[Change]
+    worse: list[Worse]
+    side_costs: list[SideCost]
+    price: str
+    grounds: list[Ground]
+    fresh: list[FreshRun]
+
+
+class Next(Shape):
+    command: str | None
+    text: str
+    seconds: float | None
+
+
+class Decision(Shape):
+    schema_: Literal[1]
+    run: str
+    evidence: str
+    grade: Grade
+    tuning: str | None
+    emulated: bool
+    status: str
+    lead: str
+    because: str
+    price: str
+    worse: str
+    sure: str
+    others: str
+    next: list[Next]
+    tunings: list[TuningAnswer]
+
+    @model_validator(mode="before")
+    @classmethod
+    def rename(cls, data: Any) -> Any:
+        return {{"schema": "schema_"}.get(key, key): value for key, value in data.items()}
+
+
 class Report(Shape):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -272,6 +365,7 @@ class Report(Shape):
     collect: str | None
     collecting_costs: list[dict[str, Any]]
     answer: str
+    decision: Decision
     recommendation: Recommendation
     warnings: list[str]
     problems: list[str]

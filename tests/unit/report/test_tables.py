@@ -46,7 +46,11 @@ def test_no_line_is_wider_than_80_columns(judged: Judged) -> None:
 def test_the_answer_and_the_warnings_come_before_the_first_table(judged: Judged) -> None:
     text = one_line(printed(*judged))
     first_table = text.index("Typical values")
-    assert text.index(one_line(judged[1].answer)) < first_table
+    decision = judged[1].decision
+    said = [decision.lead, *(" ".join(line) for line in decision.lines)]
+    places = [text.index(one_line(line)) for line in said]
+    assert places == sorted(places)
+    assert places[-1] < first_table
     for warning in judged[1].warnings:
         assert text.index(one_line(f"Warning: {warning}")) < first_table
 

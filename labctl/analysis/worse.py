@@ -1,0 +1,122 @@
+"""Find what got worse under a tuning: declared metrics, others, and the largest values.
+
+Three kinds, never mixed: verdicts; metrics without a verdict whose own 95 % interval lies on the
+worse side; and maxima, which have no interval at all (METHOD 16) and are named when they stand out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from labctl.analysis.answer_record import Tested, Worse
+from labctl.analysis.cells import Scenario, scenario_of
+from labctl.analysis.model import Comparison, EffectKind, Level, Role
+from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.view import View
+from labctl.analysis.words import effect, shown
+from labctl.base.latencies import LARGEST
+from labctl.base.metrics.table import metric_of
+from labctl.base.notation import quantity
+from labctl.base.units import Better
+from labctl.base.wording import metric_title
+from labctl.store.samples import base_name
+
+STANDS_OUT = 1.5
+"""Factor by which a tuning's largest value must exceed both baseline's and the control's, each of
+as many trials. These two are equal guests: what they differ by is chance."""
+
+
+def worse_of(view: View, tuning: str) -> Iterator[Worse]:
+    """Yield what got worse under a tuning, what is surest first."""
+    for place in view.places:
+        for c in view.judged(place, tuning):
+            if c.verdict is Verdict.REGRESSES:
+                yield _compared(view, c, Tested.VERDICT)
+    # Where baseline differs from itself, so may any other metric's interval.
+    failed = {scenario_of(check) for check in view.judgement.control if check.passed is False}
+    for c in surely_worse(view, tuning):
+        if scenario_of(c) not in failed:
+            yield _compared(view, c, Tested.INTERVAL)
+    for place in view.places:
+        yield from _largest(view, tuning, place)
+
+
+def surely_worse(view: View, tuning: str) -> Iterator[Comparison]:
+    """Yield exploratory metrics that a guest's user feels, whose interval lies on the worse
+    side."""
+    for item in view.judgement.comparisons:
+        if (
+            (item.tuning, item.against) == (tuning, view.baseline)
+            and item.role is Role.EXPLORATORY
+            and _is_felt(item.metric)
+            and item.low is not None
+            and item.high is not None
+        ):
+            none = 1.0 if item.kind is EffectKind.RATIO else 0.0
+            if (item.better is Better.HIGHER and item.high < none) or (
+                item.better is Better.LOWER and item.low > none
+            ):
+                yield item
+
+
+def _is_felt(metric: str) -> bool:
+    row = metric_of(base_name(metric))
+    return row is not None and row.felt
+
+
+def _compared(view: View, c: Comparison, tested: Tested) -> Worse:
+    levels = {
+        level.tuning: level.typical
+        for level in view.levels(scenario_of(c))
+        if level.metric == c.metric
+    }
+    title = metric_title(c.metric)
+    change, interval = shown(c)
+    if tested is Tested.VERDICT:
+        words = f"{title} {effect(c)}: regresses"
+    else:
+        words = f"{title} {change} ({interval}, no verdict)"
+    return Worse(
+        workload=c.workload,
+        condition=c.condition,
+        metric=c.metric,
+        unit=str(c.unit),
+        tested=tested,
+        before=levels.get(view.baseline),
+        after=levels.get(c.tuning),
+        trials=len(c.blocks),
+        text=f"{words} in {scenario_of(c)}",
+    )
+
+
+def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
+    """Yield the maxima of one place that stand out: no estimates, and not tested."""
+    by_metric: dict[str, dict[str, Level]] = {}
+    for level in view.levels(place):
+        if base_name(level.metric).endswith("_max") and level.better is Better.LOWER:
+            by_metric.setdefault(level.metric, {})[level.tuning] = level
+    for metric, levels in by_metric.items():
+        own, before = levels.get(tuning), levels.get(view.baseline)
+        if own is None or before is None:
+            continue
+        control = levels.get(view.control)
+        most = max(before.typical, control.typical if control else 0.0)
+        if own.typical <= 0 or own.typical < STANDS_OUT * most:
+            continue
+        trials = len(own.values)
+        title = "longest latency" if base_name(metric) == LARGEST else metric_title(metric)
+        yield Worse(
+            workload=place.workload,
+            condition=place.condition,
+            metric=metric,
+            unit=str(own.unit),
+            tested=Tested.NOT_TESTED,
+            before=before.typical,
+            after=own.typical,
+            trials=trials,
+            text=(
+                f"{title} {quantity(before.typical, own.unit)} → "
+                f"{quantity(own.typical, own.unit)} in {place} (the largest of {trials} trials "
+                "each: not tested)"
+            ),
+        )

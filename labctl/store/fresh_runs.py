@@ -1,0 +1,43 @@
+"""Find the runs that measured a run's advice once more (`labctl advise RUN --verify`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from labctl.base.errors import LabctlError
+from labctl.base.held import open_regular
+from labctl.base.jsontext import check_size
+from labctl.store.run_folder import LoadedRun, RunFolder
+
+_MARK = b'"verifies"'
+"""Bytes that run.json of such a run holds: without them it need not be parsed."""
+
+
+def fresh_runs(folder: RunFolder, *places: Path) -> list[LoadedRun]:
+    """Return the runs that say that they verify the run's advice, beside it and in `places`, in
+    the order of their names. Whether they do is for `analysis/confirmation.py` to say; a folder
+    that can't be read is none of them."""
+    found: dict[Path, LoadedRun] = {}
+    for place in dict.fromkeys((folder.path.parent, *places)):
+        for other in RunFolder.all(place):
+            path = other.path.resolve()
+            if path not in found and path != folder.path and _verifies(other, folder.name):
+                found[path] = other.load()
+    return sorted(found.values(), key=lambda run: run.name)
+
+
+def _verifies(other: RunFolder, name: str) -> bool:
+    try:
+        if other.archive is None and not _has_mark(other.path / "run.json"):
+            return False
+        verifies = other.read_run().verifies
+    except (OSError, ValueError, LabctlError):
+        return False
+    return verifies is not None and verifies.run == name
+
+
+def _has_mark(path: Path) -> bool:
+    with open(open_regular(path), "rb") as file:
+        check_size(os.fstat(file.fileno()).st_size)
+        return _MARK in file.read()
