@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from labctl.base.wording import roughly
+
 FEWEST_BOOTS = 5
 """Boots that a grade above *not shown* takes: what differs from boot to boot needs to be seen."""
 
@@ -131,6 +133,11 @@ class Next:
     command: str | None
     text: str
     seconds: float | None = None
+
+    @property
+    def told(self) -> str:
+        """Return what it does, and about how long it takes."""
+        return f"{self.text}, about {roughly(self.seconds)}" if self.seconds else self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

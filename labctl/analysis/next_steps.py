@@ -12,7 +12,7 @@ from labctl.analysis.stopping import last_block
 from labctl.analysis.verdict_table import Says, Verdict, says
 from labctl.analysis.wall_time import wall_time
 from labctl.base.stopping import FEWEST_BLOCKS
-from labctl.base.wording import counted, roughly
+from labctl.base.wording import counted
 from labctl.store.run_folder import LoadedRun
 
 _SAFE = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
@@ -168,5 +168,4 @@ def _again(run: LoadedRun, more: str) -> str | None:
 
 def step_text(step: Next) -> str:
     """Return a step in words: the command, what it does, and about how long it takes."""
-    about = f", about {roughly(step.seconds)}" if step.seconds is not None else ""
-    return f"{step.command}  ({step.text}{about})" if step.command else step.text
+    return f"{step.command}  ({step.told})" if step.command else step.told

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.analysis.answer_record import Next
 from labctl.analysis.model import Judgement
 from labctl.analysis.side_costs import Price, side_costs_of
 from labctl.analysis.skipped import skipped
 from labctl.analysis.view import View
-from labctl.base.wording import roughly
 from labctl.report import sentences
 from labctl.report.page import appendix, dots
 from labctl.report.page.overview import overviews
@@ -78,7 +76,6 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         judgement=judgement,
         view=view,
         answer=judgement.decision,
-        steps=[(step.command, step.text, _about(step)) for step in judgement.decision.next],
         warnings=warnings[:_OPEN_WARNINGS],
         more_warnings=warnings[_OPEN_WARNINGS:],
         terms=Terms(),
@@ -144,10 +141,6 @@ def _contents(
         ("understanding", "Understanding this report", True),
     ]
     return [(anchor, title) for anchor, title, there in parts if there]
-
-
-def _about(step: Next) -> str:
-    return f"about {roughly(step.seconds)}" if step.seconds is not None else ""
 
 
 def _matrix(view: View, sections: Sequence[Section]) -> _Matrix:
