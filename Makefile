@@ -7,7 +7,7 @@ IMAGE ?= debian-12
 bin := .venv/bin
 labctl := $(bin)/labctl
 
-.PHONY: setup image sweep test test-kvm lint unit docs bench calibrate lock clean
+.PHONY: setup image sweep example test test-kvm lint unit docs bench calibrate lock clean
 
 setup:
 	@tools/setup.sh
@@ -19,6 +19,15 @@ image: setup
 sweep: ARGS ?= --quick
 sweep: image
 	@$(labctl) sweep $(STUDY) $(ARGS)
+
+# Packs the run RUN into results/, with its page beside it: `make example RUN=NAME`. It stands for
+# EXAMPLE: `example` is a run of `labctl sweep pinning --quick`, `example-traced` one of
+# `labctl sweep pinning --quick --workload cyclictest --tuning pinned+fifo --blocks 1
+# --spare-blocks 0 --duration 1 --memory 512 --collect trace`.
+EXAMPLE ?= example
+example: setup
+	$(labctl) run export $(RUN) --out results/$(EXAMPLE).tar.xz
+	$(labctl) report results/$(EXAMPLE).tar.xz --html results/$(EXAMPLE).html
 
 # On every CPU; more processes than that many would wait for the slowest of the tests.
 unit_tests = $(bin)/pytest tests/unit --numprocesses=logical --maxprocesses=8 --dist=worksteal

@@ -23,7 +23,7 @@ from labctl.store.trial import TrialStatus
 from labctl.workloads import cyclictest
 from labctl.workloads.open_loop import every_period
 
-EXAMPLE = Path(__file__).parents[1] / "results/example"
+RECORDED = Path(__file__).parents[1] / "tests/unit/fixtures/versions/0.1.0-whole.tar.xz"
 NEAR = 0.005
 """A percentile is held against those half a percent above and below it."""
 
@@ -137,14 +137,13 @@ class Recorded:
 
 
 @click.command()
-@click.argument(
-    "run", type=click.Path(exists=True, file_okay=False, path_type=Path), default=EXAMPLE
-)
+@click.argument("run", type=click.Path(exists=True, path_type=Path), default=RECORDED)
 @click.option("--arm", help="Instead, each block of this arm.")
 def main(run: Path, arm: str | None) -> None:
     """Print the candidates of a run (default: the recorded example) as Markdown: of each arm the
     ratio, the sd of its log from block to block, and t."""
-    found = Recorded.of(run)
+    with RunFolder.find(run.parent, str(run.resolve())).unpacked() as folder:
+        found = Recorded.of(folder.path)
     for line in found.table() if arm is None else found.blocks_of(arm):
         click.echo(line)
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import click
 
+from labctl.store.run_folder import RunFolder
+
 SEEDS = (11, 23, 47)
 EFFECTS = {"baseline": 1.0, "control": 1.0, "handicap": 0.93, "pinned": 1.08, "noisy": 1.0}
 """Factors on the throughput of the imported runs' arms."""
@@ -170,7 +172,8 @@ def main(first: str, last: str, runs: tuple[Path, ...]) -> None:
         results = Path(temporary) / "results"
         results.mkdir()
         # Both read the same folders: the recorded run of the first commit.
-        example = Path(shutil.copytree(old / "results/example", results / "example"))
+        with RunFolder.find(old / "results", "example").unpacked() as recorded:
+            example = Path(shutil.copytree(recorded.path, results / "example"))
         versions = sorted(new.glob("tests/unit/fixtures/versions/*/"))
         subjects = [
             example,

@@ -30,9 +30,9 @@ from labctl.store import collecting_costs, exit_prices, restores
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial_csv import read_trials
 from tests.unit.altered import altered_bytes, altered_json
+from tests.unit.example import EXAMPLE
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 
-EXAMPLE = Path(__file__).parents[2] / "results/example"
 SEEDS = range(16)
 """More of them by hand: `LABCTL_SEEDS=1000-3000 pytest …`."""
 MOST_S = 5.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,8 @@ from labctl.base.latencies import OPEN_MEAN
 from labctl.run.trials.parse import reparse
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan
+from tests.unit.example import EXAMPLE
 from tests.unit.synthetic import WORKLOADS, synthetic_run
-
-EXAMPLE = Path(__file__).parents[3] / "results/example"
 
 
 @pytest.fixture(scope="module")

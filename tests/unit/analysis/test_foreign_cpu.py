@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from labctl.analysis.foreign_cpu import OTHER, unseen_disturbance
@@ -13,9 +12,8 @@ from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Reading, Sample, Unavailable
 from tests.unit.analysis.alter import with_run
+from tests.unit.example import EXAMPLE
 from tests.unit.synthetic import TUNINGS, synthetic_run
-
-EXAMPLE = Path(__file__).parents[3] / "results/example"
 
 PINNED = {"vcpus": "plan", "emulator": "plan", "iothreads": None, "strategy": "compact"}
 FREE = {"vcpus": None, "emulator": None, "iothreads": None, "strategy": "compact"}

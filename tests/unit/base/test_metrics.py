@@ -17,9 +17,10 @@ from labctl.base.units import Better, Unit
 from labctl.base.wording import metric_title
 from labctl.store.samples import base_name, labels_of, sample
 from labctl.workloads.registry import checkers
+from tests.unit.example import EXAMPLE
 
 LABCTL = Path(labctl.__file__).parent
-TRIALS = Path(__file__).parents[3] / "results" / "example" / "trials"
+TRIALS = EXAMPLE / "trials"
 
 
 def recorded(what: str) -> Iterator[dict[str, Any]]:

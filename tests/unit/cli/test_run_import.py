@@ -22,6 +22,7 @@ from labctl.report.export.samples_csv import samples_csv
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
 from tests.unit.cli.conftest import Labctl
+from tests.unit.example import EXAMPLE
 from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run, write_run
 
@@ -94,8 +95,7 @@ def test_an_export_comes_back_with_the_same_judgement(labctl: Labctl, tmp_path: 
 
 def test_a_real_run_comes_back_as_well(labctl: Labctl, tmp_path: Path) -> None:
     """The recorded run in the repository, with its invalid trials and what is unavailable."""
-    recorded = Path(__file__).parents[3] / "results" / "example"
-    shutil.copytree(recorded, tmp_path / "results" / "example")
+    shutil.copytree(EXAMPLE, tmp_path / "results" / "example")
     measured = loaded(tmp_path, "example")
     (tmp_path / "samples.csv").write_text("".join(samples_csv(measured)))
     words = ("--name", "again", "--design", "example")

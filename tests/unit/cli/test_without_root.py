@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[3]
-EXAMPLE = CHECKOUT / "results" / "example"
+EXAMPLE = CHECKOUT / "results" / "example.tar.xz"
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
@@ -23,7 +23,7 @@ def _may_read(path: Path) -> bool:
 
 
 pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or not _may_read(EXAMPLE / "run.json") or not _may_read(Path(sys.executable)),
+    os.geteuid() != 0 or not _may_read(EXAMPLE) or not _may_read(Path(sys.executable)),
     reason="nobody can be asked, or can't read this checkout and its Python",
 )
 

@@ -22,12 +22,12 @@ from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan
 from tests.unit.analysis.test_history import regressed
+from tests.unit.example import EXAMPLE
 from tests.unit.records import plan_of, run_of
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run, write_run
 from tools.browser import Browser, chromium
 
-EXAMPLE = Path(__file__).parents[3] / "results" / "example"
 HOSTILE = "</pre></title><script>alert(1)</script>\"'><img src=http://x.example/ onerror=x>\x1b[2J"
 LONG = "a-name-without-any-place-to-break-" * 4
 

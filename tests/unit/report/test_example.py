@@ -9,7 +9,7 @@ from labctl.analysis.judge import judge
 from labctl.report.page.report_page import page
 from labctl.store.run_folder import RunFolder
 
-EXAMPLE = Path(__file__).parents[3] / "results/example"
+EXAMPLE = Path(__file__).parents[3] / "results/example.tar.xz"
 
 
 def _without_digits(text: str) -> list[str]:
@@ -18,9 +18,10 @@ def _without_digits(text: str) -> list[str]:
 
 
 def test_the_examples_page_is_as_it_is_made_now(regenerate_golden: bool) -> None:
-    run = RunFolder(EXAMPLE).load()
-    text = page(run, judge(run), EXAMPLE)
-    shown = EXAMPLE / "report.html"
+    with RunFolder.find(EXAMPLE.parent, str(EXAMPLE)).unpacked("xml") as folder:
+        run = RunFolder.find(EXAMPLE.parent, str(EXAMPLE)).load()
+        text = page(run, judge(run), folder.path)
+    shown = EXAMPLE.with_name("example.html")
     if regenerate_golden:
         shown.write_text(text)
     assert _without_digits(text) == _without_digits(shown.read_text()), (

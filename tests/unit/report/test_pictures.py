@@ -25,11 +25,11 @@ from labctl.report.page.report_page import page
 from labctl.report.page.stacks import exits, host_cpu, no_exits
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
+from tests.unit.example import EXAMPLE
 from tests.unit.records import run_of
 from tests.unit.report.conftest import INVALID, Judged
 from tests.unit.synthetic import synthetic_run
 
-EXAMPLE = Path(__file__).parents[3] / "results/example"
 PLACE = Scenario("sysbench-cpu", "neighbour")
 
 

@@ -15,6 +15,7 @@ from labctl.base.units import Better, Unit
 from labctl.run.trials import parse
 from labctl.store.samples import Sample, sample_key
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from tests.unit.example import EXAMPLE
 from tests.unit.workloads.trials import recorded
 
 
@@ -86,7 +87,6 @@ def test_a_fault_in_a_parser_makes_one_trial_invalid_and_keeps_its_traceback(
     assert type(error).__name__ in (tmp_path / "fault.txt").read_text()
 
 
-_EXAMPLE = Path(__file__).parents[3] / "results" / "example" / "trials"
 _DEFINED_ANEW = "host_cpu{thread=other}"
 
 
@@ -94,7 +94,7 @@ _DEFINED_ANEW = "host_cpu{thread=other}"
 def test_what_an_older_labctl_parsed_is_parsed_to_the_same_numbers(
     tmp_path: Path, number: str
 ) -> None:
-    folder = TrialFolder(shutil.copytree(_EXAMPLE / number, tmp_path / number))
+    folder = TrialFolder(shutil.copytree(EXAMPLE / "trials" / number, tmp_path / number))
     recorded = json.loads((folder.path / "samples.json").read_text())["samples"]
     now = parse.parse_trial(folder, folder.read_record())
     found = {one.key: one.to_json() for one in now if isinstance(one, Sample)}

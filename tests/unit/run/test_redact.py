@@ -33,10 +33,9 @@ from labctl.run.trials.parse import reparse
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialFolder
+from tests.unit.example import EXAMPLE
 from tests.unit.records import write_plan, write_run_json
 from tests.unit.store.test_fitting_plan import TUNINGS, planned, ran
-
-EXAMPLE = Path(__file__).parents[3] / "results/example"
 
 SECRETS = {
     "bastion-db7.corp.example.net": "host-name",

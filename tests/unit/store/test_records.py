@@ -14,10 +14,11 @@ from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import as_far_as_whole, known_keys
 from labctl.store.run_folder import RunFolder, RunLog
+from tests.unit.example import EXAMPLE
 
 ROOT = Path(__file__).parents[3]
 VERSIONS = ROOT / "tests/unit/fixtures/versions"
-PLANS = [ROOT / "results/example/plan.json", *sorted(VERSIONS.glob("*/plan.json"))]
+PLANS = [EXAMPLE / "plan.json", *sorted(VERSIONS.glob("*/plan.json"))]
 CELL = {"tuning": "pinned", "workload": "cpu"}
 
 

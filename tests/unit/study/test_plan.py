@@ -4,7 +4,6 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +16,9 @@ from labctl.base.levels import Level
 from labctl.base.tuning import Pin, Tuning
 from labctl.study.plan import MOST_TRIALS, Plan, changed_tunings, extend, make_plan
 from labctl.study.study import Study
+from tests.unit.example import EXAMPLE
 from tests.unit.records import plan_from_file
 
-EXAMPLE = Path(__file__).parents[3] / "results/example"
 MakeStudy = Callable[..., Study]
 Tunings = dict[str, Tuning]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from labctl.study.extension import as_carried_out, extended, extension
 from labctl.study.plan import Plan, extend, make_plan
 from labctl.study.spares import losses, spares_due, why_spare
 from labctl.study.study import Overrides, Study
+from tests.unit.example import EXAMPLE
 from tests.unit.records import extensions_from_files, plan_from_file
 
 MakeStudy = Callable[..., Study]
@@ -86,8 +86,7 @@ def test_a_plan_without_spares_is_the_one_that_it_was_before_there_were_any(
 
 
 def test_a_recorded_plan_keeps_its_digest() -> None:
-    example = Path(__file__).parents[3] / "results" / "example" / "plan.json"
-    data = json.loads(example.read_text())
+    data = json.loads((EXAMPLE / "plan.json").read_text())
     assert plan_from_file(data).digest == data["digest"]
 
 

@@ -19,9 +19,9 @@ from labctl.workloads.cyclictest import CYCLICTEST
 from labctl.workloads.open_loop import METRICS, MeasuredThread, every_period, readings
 from labctl.workloads.registry import checkers, workload
 from labctl.workloads.timerlat import TIMERLAT
+from tests.unit.example import EXAMPLE
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
-EXAMPLE = Path(__file__).parents[3] / "results/example"
 INTERVAL_US = 1000
 
 
