@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from labctl.base.schemawords import number
 from labctl.base.yamlfile import FileModel
 from labctl.study import studyfile
 
@@ -30,9 +31,14 @@ Afterwards you know each key, what it takes and what it is when you leave it out
 
 <!-- Written by 'make docs' from labctl/study/studyfile.py: change the texts there instead. -->
 
-A key in **bold** must be there. A key that isn't here is refused, with the nearest that is. The \
-shortest way to a study is a copy of `benchmarks/pinning.yaml`. [How labctl judges](method.md) \
-says what `no_worse_than`, `stop` and `looks` do to the verdicts.
+A key in **bold** must be there. A key that isn't here is refused, with the nearest that is. This \
+is a whole study; `benchmarks/pinning.yaml` is one that says more:
+
+    title: Does pinning help the database host?
+    tunings: [pinned, pinned+fifo]
+    workloads: [sysbench-cpu, cyclictest]
+
+[How labctl judges](method.md) says what `no_worse_than`, `stop` and `looks` do to the verdicts.
 """
 
 
@@ -52,8 +58,14 @@ def _rows(model: type[FileModel]) -> Iterator[str]:
         name = f"**`{key}`**" if field.is_required() else f"`{key}`"
         takes = _takes(schema["properties"][key], schema.get("$defs", {}))
         is_empty = field.is_required() or field.default in (None, "", [], {})
-        shown = "" if is_empty else f"`{field.default}`"
+        shown = "" if is_empty else f"`{_as_yaml(field.default)}`"
         yield f"| {name} | {takes} | {shown} | {texts[key]} |"
+
+
+def _as_yaml(value: object) -> str:
+    if isinstance(value, FileModel):
+        return f"{{{', '.join(f'{key}: {_as_yaml(given)}' for key, given in value)}}}"
+    return f"[{', '.join(map(_as_yaml, value))}]" if isinstance(value, list) else str(value)
 
 
 def _texts(model: type[FileModel]) -> Mapping[str, str]:
@@ -95,21 +107,7 @@ def _takes(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
         case "string":
             return "text" if "pattern" not in schema else "a name"
         case kind:
-            return _number("whole number" if kind == "integer" else "number", schema)
-
-
-def _number(kind: str, schema: Mapping[str, Any]) -> str:
-    bounds = [
-        f"{words} {schema[key]}"
-        for key, words in (
-            ("minimum", "from"),
-            ("exclusiveMinimum", "above"),
-            ("maximum", "to"),
-            ("exclusiveMaximum", "and below"),
-        )
-        if key in schema
-    ]
-    return " ".join([kind, *bounds])
+            return number("whole number" if kind == "integer" else "number", schema)
 
 
 if __name__ == "__main__":

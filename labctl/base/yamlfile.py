@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from labctl.base.errors import UsageError
+from labctl.base.schemawords import below, needed
 from labctl.base.yamltext import (
     MOST_BYTES,
     YamlError,
@@ -25,6 +26,16 @@ Model = TypeVar("Model", bound="FileModel")
 
 _OF_KEYS = ("extra_forbidden", "missing")
 """Pydantic's errors that are of a key, not of a value that the file has."""
+
+_OF_TYPES = frozenset(
+    {
+        *("bool_type", "dict_type", "float_type", "int_type", "list_type", "string_type"),
+        *("enum", "literal_error", "int_from_float", "string_pattern_mismatch"),
+        *("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"),
+        *("model_type", "model_attributes_type", "string_too_short"),
+    }
+)
+"""Pydantic's errors that the model's schema puts into better words."""
 
 _MANY = 30
 """More choices than an error should list."""
@@ -154,10 +165,27 @@ def _explain(model: type[FileModel], mapping: YamlMapping, path: Path, details: 
     found = detail.get("input")
     if isinstance(found, date):
         return f"{place}: '{key}' is a date to YAML: put it in quotes."
+    shown = f"{place}: '{key}' is {_short(_as_written(found))}"
+    if all(one["type"] in _OF_TYPES for one in details):
+        schema = model.model_json_schema()
+        wanted = needed(below(schema, location, schema.get("$defs", {})))
+        if wanted:
+            return f"{shown}: {wanted} is needed."
     said = (str(one["msg"]).removeprefix("Value error, ") for one in details)
     said = (message.removeprefix("Input should be ") for message in said)
     messages = dict.fromkeys(f"{message[:1].lower()}{message[1:]}" for message in said)
-    return f"{place}: '{key}' is {_short(repr(found))}: {', or '.join(messages)}."
+    return f"{shown}: {', or '.join(messages)}."
+
+
+def _as_written(value: Any) -> str:
+    """Return a value as YAML has it."""
+    if isinstance(value, YamlMapping):
+        return "a mapping"
+    if isinstance(value, YamlList):
+        return f"the list [{', '.join(_as_written(one) for one in value)}]"
+    if value is None:
+        return "empty"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _short(text: str) -> str:

@@ -65,12 +65,68 @@ def parse_yaml(text: str) -> Any:
     try:
         return _Reader(CParser(text)).document()
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = None if mark is None else mark.line + 1
-        raise YamlError(f"not valid YAML: {error.problem or error.context}", line) from error
+        raise _explained(error, text) from error
     except (YAMLError, UnicodeEncodeError) as error:
         reason = getattr(error, "reason", "") or str(error)
         raise YamlError(f"not valid YAML: {reason}") from error
+
+
+def _explained(error: MarkedYAMLError, text: str) -> YamlError:
+    """Return libyaml's error with the line where the mistake is likely to be, and its cause."""
+    mark = error.problem_mark or error.context_mark
+    line = None if mark is None else mark.line + 1
+    problem = str(error.problem or error.context)
+    began = None if error.context_mark is None else error.context_mark.line + 1
+    if line is not None and "\t" in _indent(text, line):
+        return YamlError("not valid YAML: a tab indents the line, and YAML takes blanks", line)
+    for looks, context, cause in _CAUSES:
+        if looks in problem and context in str(error.context or ""):
+            at = began if context and began else line
+            return YamlError(f"not valid YAML: {cause}", at)
+    return YamlError(f"not valid YAML: {problem}", line)
+
+
+def _indent(text: str, line: int) -> str:
+    found = text.splitlines()[line - 1 : line]
+    return found[0][: len(found[0]) - len(found[0].lstrip())] if found else ""
+
+
+_CAUSES: Final = (
+    ("unexpected end", "quoted scalar", "a quote is opened here and never closed"),
+    (
+        "unknown escape character",
+        "",
+        "a backslash in double quotes begins an escape: use single quotes",
+    ),
+    (
+        "block sequence entries are not allowed",
+        "",
+        "a list begins behind its key: put each '- ' on a line of its own",
+    ),
+    ("", "flow sequence", "a list is opened with '[' here, and a ',' or its ']' is missing"),
+    ("", "flow mapping", "a mapping is opened with '{' here, and a ',' or its '}' is missing"),
+    (
+        "mapping values are not allowed",
+        "",
+        "a second ': ' in one value: indent the line as its neighbours are, or put the value in "
+        "quotes",
+    ),
+    (
+        "could not find expected ':'",
+        "simple key",
+        "a line without 'key: ': the ':' needs a blank behind it, and a text of several lines "
+        "needs '>' or quotes",
+    ),
+    ("did not find expected key", "", "the line isn't indented as the keys above it are"),
+    ("did not find expected '-' indicator", "", "the line isn't indented as the list above it is"),
+    (
+        "cannot start any token",
+        "",
+        "a value begins with a sign that YAML keeps for itself ('@', '`', '%'): put it in quotes",
+    ),
+)
+"""Parts of libyaml's problem and context, and the likely cause. A cause with a context is at the
+line where that begins."""
 
 
 def check_size(size: int) -> None:

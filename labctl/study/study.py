@@ -13,7 +13,7 @@ from labctl.base.levels import Level
 from labctl.base.paths import data_files
 from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stopping
 from labctl.base.tuning import Tuning
-from labctl.base.yamlfile import nearest
+from labctl.base.yamlfile import load_mapping, nearest
 from labctl.store.jsonfile import canonical
 from labctl.store.records.plan_record import PublishedSource
 from labctl.study.combine import with_combinations
@@ -172,6 +172,15 @@ def study_names() -> list[str]:
     return list(data_files("benchmarks"))
 
 
+def study_titles() -> list[tuple[str, str]]:
+    """Return each study's name and title; the title is "" where its file has none. Whether the rest
+    of a file is right shows when the study is loaded."""
+    return [
+        (name, str(load_mapping(path).get("title", "")))
+        for name, path in data_files("benchmarks").items()
+    ]
+
+
 def load_study(
     name: str,
     *,
@@ -217,7 +226,7 @@ def _published(path: Path, file: StudyFile) -> tuple[PublishedSource, ...]:
     return tuple(
         read_published(
             _beside(path, name),
-            tunings=file.tunings,
+            tunings=file.arms,
             workloads=file.workloads,
             conditions=file.conditions,
         )
@@ -244,13 +253,13 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
         description=file.description.strip(),
         quick=False,
         roles=Roles(**dict(file.roles)),
-        tunings=tuple(file.tunings),
+        tunings=tuple(file.arms),
         workloads={
             key: StudyWorkload(
                 program=workload.program,
                 parameters=dict(programs[workload.program].check_parameters(workload.parameters)),
                 duration_s=float(workload.duration_s),
-                primary=workload.primary,
+                primary=workload.primary or programs[workload.program].primary,
                 margin=workload.margin_percent / 100,
                 no_worse_than=_share(workload.no_worse_than),
                 uses_data_disk=programs[workload.program].uses_data_disk,

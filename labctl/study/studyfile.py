@@ -70,16 +70,32 @@ _MemoryMib = Annotated[int, Field(ge=256, le=2**24)]
 # The text below a key is its line in docs/studies.md (`make docs`).
 
 
+def _by_name(value: object) -> object:
+    """Return workloads by name: of a list of names each with its defaults, and of one without a
+    program that of its own name."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        value = dict.fromkeys(value)
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: {"program": name, **(given or {})}
+        if given is None or isinstance(given, dict)
+        else given
+        for name, given in value.items()
+    }
+
+
 class WorkloadFile(FileModel):
     program: _Name
-    """One of labctl's workloads (docs/workloads.md)."""
+    """One of labctl's workloads (docs/workloads.md); the default is the workload's own name."""
     parameters: dict[str, int | float | bool | str] = {}
     """The program's own parameters; those left out have its defaults."""
-    duration_s: _Seconds
+    duration_s: _Seconds = 10
     """Length of the measured window of a trial."""
-    primary: str
-    """The metric that decides: the program's own, its rate, or a percentile of its latency."""
-    margin_percent: Annotated[float, Field(gt=0, lt=100)]
+    primary: str | None = None
+    """The metric that decides: the program's own, which is the default, its rate, or a percentile
+    of its latency."""
+    margin_percent: Annotated[float, Field(gt=0, lt=100)] = 5
     """The smallest change that matters to the study."""
     no_worse_than: Annotated[float, Field(gt=0, lt=1000)] | None = None
     """The loss that a recommendation must exclude, in percent: 50 allows a latency of ×1.5 and a
@@ -87,20 +103,20 @@ class WorkloadFile(FileModel):
 
 
 class GuestFile(FileModel):
-    image: str
+    image: str = "debian-12"
     """A recipe's name: a file in `guest-images/`."""
     vcpus: _Vcpus | Literal["auto"] = "auto"
     """Number of vCPUs; `auto` takes all that the pin plan leaves beside a core for the host."""
-    memory_mib: _MemoryMib
+    memory_mib: _MemoryMib = 1024
     """Memory of each guest, and of native runs, in MiB."""
 
 
 class LimitsFile(FileModel):
-    attempts: Annotated[int, Field(ge=1, le=20)]
+    attempts: Annotated[int, Field(ge=1, le=20)] = 3
     """Number of attempts before a trial stays invalid."""
-    other_cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    other_cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     """CPU seconds per second that strangers may take on a trial's CPUs; more makes it invalid."""
-    warmup_cap_s: _Seconds
+    warmup_cap_s: _Seconds = 30
     """The longest warm-up; a trial that is not steady by then says so."""
     boot_s: _Seconds = 180
     """The longest boot. The default is ten times what one takes under TCG on two quiet CPUs."""
@@ -118,6 +134,15 @@ class RolesFile(FileModel):
     equivalent."""
     native: _Name | None = None
     """The arm without a guest."""
+
+
+STANDARD_ROLES = RolesFile(
+    baseline="baseline", control="control", handicap="handicap", native="native"
+)
+"""Roles of a study that names none."""
+
+STANDARD_BLOCKS = 10
+"""The fewest that a verdict takes."""
 
 
 class StopFile(FileModel):
@@ -149,27 +174,32 @@ class StudyFile(FileModel):
     """The question that the study asks; it heads the report."""
     description: str = ""
     """More about it, for who reads the file."""
-    roles: RolesFile
-    """Tunings that are not on trial but serve as references."""
+    roles: RolesFile = STANDARD_ROLES
+    """Tunings that are not on trial but serve as references. They are arms, whether `tunings` has
+    them or not. A study that leaves this out has all four: `native`, `baseline`, `control` and
+    `handicap`."""
     tunings: Annotated[_Names, BeforeValidator(_every_tuning)]
-    """The arms, roles included, by name (`a+b` combines two), or `all`: each that has a file."""
-    workloads: Annotated[dict[_Name, WorkloadFile], Field(min_length=1, max_length=_MOST)]
-    """Workloads that each arm runs, each under a name of its own."""
-    conditions: _Names
+    """The arms by name (`a+b` combines two), or `all`: each that has a file."""
+    workloads: Annotated[
+        dict[_Name, WorkloadFile], Field(min_length=1, max_length=_MOST), BeforeValidator(_by_name)
+    ]
+    """Workloads that each arm runs, each under a name of its own; or a list of programs."""
+    conditions: _Names = ["neighbour"]
     """`quiet`, `neighbour` (a CPU hog per CPU beside it), or both."""
     blocks: _Blocks | None = None
-    """A fixed number; or a rule in its place, `stop` or `looks`. One of the three must be there."""
+    """A fixed number; or a rule in its place, `stop` or `looks`. Without any of the three it is 10,
+    the fewest that a verdict takes."""
     stop: StopFile | None = None
     """The run ends as soon as its intervals are narrow."""
     looks: Annotated[list[_Blocks], Field(max_length=_MOST)] | None = None
     """Numbers of blocks after which the run ends if every primary comparison has a verdict."""
-    blocks_per_boot: _Blocks
+    blocks_per_boot: _Blocks = 1
     """Blocks that share a boot of the guest; 1 makes the most of them."""
     spare_blocks: _Spares = 0
     """Blocks that run only where one of the others has lost a value."""
-    guest: GuestFile
+    guest: GuestFile = GuestFile()
     """The guest that all arms share."""
-    limits: LimitsFile
+    limits: LimitsFile = LimitsFile()
     """Limits at which a trial is given up."""
     # YAML has its name: strict, pydantic takes none but the member itself.
     collect: Annotated[Level, Field(strict=False)] = Level.COUNTERS
@@ -189,11 +219,16 @@ class StudyFile(FileModel):
 
     @property
     def most_blocks(self) -> int:
-        """Return the fixed number, or the most that the rule allows; 0 of a file that says
-        neither.
-        """
+        """Return the fixed number, or the most that the rule allows."""
         rule = self.rule()
-        return rule.most_blocks if rule else self.blocks or 0
+        return rule.most_blocks if rule else self.blocks or STANDARD_BLOCKS
+
+    @property
+    def arms(self) -> list[str]:
+        """Return the tunings, before them the roles that the file doesn't list."""
+        roles = self.roles
+        named = dict.fromkeys((roles.native, roles.baseline, roles.control, roles.handicap))
+        return [*(name for name in named if name and name not in self.tunings), *self.tunings]
 
 
 def read_study_file(path: Path, programs: Mapping[str, Program]) -> StudyFile:
@@ -227,18 +262,20 @@ class _Checked:
         self._check_length()
         for role, name in file.roles:
             if name is not None:
-                self._name(name, "tuning of the study", file.tunings, "roles", role)
+                with self._placed("roles", role):
+                    known = with_combinations([name], known)
+                self._name(name, "tuning", known, "roles", role)
         for name, workload in file.workloads.items():
             self._name(workload.program, "program", programs, "workloads", name, "program")
             self._check_program(name, workload, programs[workload.program])
         for tuning, workloads in file.exercises.items():
-            self._name(tuning, "tuning of the study", file.tunings, "exercises", tuning)
+            self._name(tuning, "tuning of the study", file.arms, "exercises", tuning)
             self._names(workloads, "workload of the study", file.workloads, "exercises", tuning)
         images = data_files("guest-images")
         self._name(file.guest.image, "guest image", images, "guest", "image")
         if file.quick is not None:
             chosen = (
-                (file.quick.tunings, "tuning", file.tunings, "tunings"),
+                (file.quick.tunings, "tuning", file.arms, "tunings"),
                 (file.quick.workloads, "workload", file.workloads, "workloads"),
                 (file.quick.conditions, "condition", file.conditions, "conditions"),
             )
@@ -246,13 +283,13 @@ class _Checked:
                 self._names(names or [], f"{what} of the study", allowed, "quick", key)
 
     def _check_length(self) -> None:
-        """Check that the number of blocks is given once: as a number, or as a rule."""
+        """Check that the number of blocks is given at most once: as a number, or as a rule."""
         given = [key for key in ("blocks", "stop", "looks") if getattr(self.file, key) is not None]
-        if len(given) != 1:
-            said = " and ".join(f"'{key}'" for key in given) or "nothing"
+        if len(given) > 1:
+            said = " and ".join(f"'{key}'" for key in given)
             raise UsageError(
                 f"{self._place(*given[-1:])}: how many blocks a run has is said by {said}, where "
-                "one of 'blocks', 'stop' and 'looks' must say it",
+                "only one of 'blocks', 'stop' and 'looks' may say it",
                 hint="'blocks: 10' is a fixed number; 'stop: {width_percent: 2, most_blocks: 40}' "
                 "and 'looks: [10, 15, 20]' are rules.",
             )
@@ -280,7 +317,8 @@ class _Checked:
         metrics = {program.primary, program.rate_metric or program.primary, *LATENCIES}
         if program.primary.startswith(OPEN):
             metrics.update(f"{OPEN}{name.removeprefix(CLOSED)}" for name in LATENCIES)
-        self._name(workload.primary, "metric", metrics, *keys, "primary")
+        if workload.primary is not None:
+            self._name(workload.primary, "metric", metrics, *keys, "primary")
         with self._placed(*keys, "duration_s"):
             program.check_duration(workload.duration_s)
         with self._placed(*keys, "parameters", among=workload.parameters):

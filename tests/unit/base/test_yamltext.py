@@ -130,3 +130,26 @@ def test_a_limit_is_named_by_its_number(text: str, limit: str) -> None:
 )
 def test_what_is_within_the_limits_is_read(text: str) -> None:
     parse_yaml(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "cause"),
+    [
+        ("a: 'x\nb: 2\n", 1, "a quote is opened here and never closed"),
+        ("a: 1\nb: [1,\n  2\nc: 3\n", 2, "its ']' is missing"),
+        ("a: 1\nb: {c: 1\nd: 2\n", 2, "its '}' is missing"),
+        ("a:\n- b\n  c: d\n", 3, "a second ': ' in one value"),
+        ("a:\n\t- x\n", 2, "a tab indents the line"),
+        ("a: x\nb\nc: d\n", 2, "a line without 'key: '"),
+        ("a:\n  - x\n - y\n", 3, "isn't indented as the keys above it"),
+        ("- a\nb: c\n", 2, "isn't indented as the list above it"),
+        ("a: @x\n", 1, "put it in quotes"),
+        ("a: - b\n", 1, "on a line of its own"),
+        ('a: "\\d"\n', 1, "use single quotes"),
+    ],
+)
+def test_a_mistake_is_named_with_its_likely_cause(text: str, line: int, cause: str) -> None:
+    with pytest.raises(YamlError) as caught:
+        parse_yaml(text)
+    assert cause in caught.value.problem
+    assert caught.value.line == line

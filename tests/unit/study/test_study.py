@@ -9,6 +9,7 @@ from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.stopping import Looks, UntilWidth
 from labctl.study.study import Overrides, Study, load_study, study_names
+from labctl.workloads.registry import checkers
 
 from .small import PROGRAMS, STUDY
 
@@ -179,7 +180,7 @@ def test_an_unknown_name_is_refused_with_line_and_nearest_name(
         ("duration_s: 10\n", "duration_s: -1\n", "'workloads.cpu.duration_s' is -1"),
         ("duration_s: 10\n", "duration_s: .inf\n", "'workloads.cpu.duration_s' is inf"),
         ("vcpus: auto", "vcpus: all", "'all'"),
-        ("attempts: 3", "attempts: true", "'limits.attempts' is True"),
+        ("attempts: 3", "attempts: true", "'limits.attempts' is true: a whole number"),
         ("blocks: 10", "collect: trac", "'collect' is 'trac': 'counters', 'exits' or 'trace'"),
         ("  duration_s: 2\n", "  duration: 2\n", "'quick.duration'. Did you mean 'duration_s'?"),
     ],
@@ -250,13 +251,14 @@ def test_the_pinning_study_that_labctl_brings_is_sound() -> None:
         ("blocks: 10\nlooks: [10, 15]", "'blocks' and 'looks'"),
         ("stop: {width_percent: 2}\nlooks: [10, 15]", "'stop' and 'looks'"),
         ("blocks: 10\nstop: {width_percent: 2}", "'blocks' and 'stop'"),
-        ("", "nothing"),
     ],
 )
-def test_how_many_blocks_there_are_is_said_once(make_study: MakeStudy, new: str, said: str) -> None:
+def test_how_many_blocks_there_are_is_not_said_twice(
+    make_study: MakeStudy, new: str, said: str
+) -> None:
     with pytest.raises(UsageError) as caught:
-        make_study("blocks: 10\n", f"{new}\n" if new else "")
-    assert f"is said by {said}, where one of 'blocks', 'stop' and" in caught.value.message
+        make_study("blocks: 10\n", f"{new}\n")
+    assert f"is said by {said}, where only one of 'blocks'" in caught.value.message
 
 
 def test_more_blocks_than_one_boot_was_for_get_a_boot_each(make_study: MakeStudy) -> None:
@@ -283,3 +285,45 @@ def test_the_known_loss_may_be_called_so(make_study: MakeStudy) -> None:
 def test_the_known_loss_has_one_name_at_a_time(make_study: MakeStudy) -> None:
     with pytest.raises(UsageError, match="known_loss"):
         make_study("handicap: handicap", "handicap: handicap, known_loss: handicap")
+
+
+def test_a_study_of_three_lines_has_the_roles_limits_and_guest_of_every_other(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("title: Mine?\ntunings: [pinned]\nworkloads: [sysbench-cpu]\n")
+    study = load_study(str(path), programs=checkers())
+    assert study.tunings == ("native", "baseline", "control", "handicap", "pinned")
+    assert study.workloads["sysbench-cpu"].primary == "events_per_s"
+    assert (study.blocks, study.blocks_per_boot, study.conditions) == (10, 1, ("neighbour",))
+    assert (study.guest.image, study.guest.memory_mib, study.limits.attempts) == (
+        "debian-12",
+        1024,
+        3,
+    )
+
+
+def test_a_role_that_a_study_does_not_list_is_an_arm_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "title: Mine?\nroles: {baseline: baseline, control: control}\ntunings: [pinned, control]\n"
+        "workloads: {mine: {program: sysbench-cpu}, cyclictest: }\n"
+    )
+    study = load_study(str(path), programs=checkers())
+    assert study.tunings == ("baseline", "pinned", "control")
+    assert study.roles.handicap is None, "a study that names roles has those alone"
+    assert {name: w.program for name, w in study.workloads.items()} == {
+        "mine": "sysbench-cpu",
+        "cyclictest": "cyclictest",
+    }
+
+
+def test_a_role_that_is_no_tuning_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "title: Mine?\nroles: {baseline: basline}\ntunings: [pinned]\nworkloads: [sysbench-cpu]\n"
+    )
+    with pytest.raises(UsageError) as caught:
+        load_study(str(path), programs=checkers())
+    assert "mine.yaml:2: 'roles.baseline': no tuning 'basline'" in caught.value.message
+    assert "Did you mean 'baseline'?" in str(caught.value.hint)

@@ -169,7 +169,7 @@ def test_extending_itself_is_a_circle(write: Write) -> None:
         ("pin: {iothreads: plan}", 2, "the guest has no iothreads. | Write 'iothreads: 1'"),
         ("disk: {iothread: true}", 2, "'disk.iothread' is given, and the guest has no iothreads"),
         ("iothreads: 17", 2, "'iothreads' is 17"),
-        ("iothreads: true", 2, "'iothreads' is True"),
+        ("iothreads: true", 2, "'iothreads' is true: a whole number from 0 to 16 is needed"),
         ("restore: 'no'", 2, "'restore' is 'no'"),
         ("disk: {cache: fast}", 2, "'disk.cache' is 'fast'"),
         ("disk: {io: native}", 2, "needs 'disk.cache' none or directsync"),
