@@ -176,8 +176,9 @@ def verify(context: click.Context, name: str, as_json: bool) -> int:
 @command.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Don't ask.")
+@_json
 @click.pass_context
-def rm(context: click.Context, name: str, yes: bool) -> None:
+def rm(context: click.Context, name: str, yes: bool, as_json: bool) -> None:
     """Remove the image NAME with its tree and what first boots prepared."""
     from labctl.guest import images
 
@@ -186,7 +187,10 @@ def rm(context: click.Context, name: str, yes: bool) -> None:
     if not yes:
         click.confirm(f"Remove {image.dir}?", abort=True)
     images.remove(image, places)
-    click.echo(f"{image.dir.name} is removed")
+    if as_json:
+        print_json({"schema": 1, "removed": image.dir.name, "path": str(image.dir)})
+    else:
+        click.echo(f"{image.dir.name} is removed")
 
 
 def _say(event: Event) -> None:

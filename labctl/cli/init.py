@@ -38,7 +38,8 @@ _MOST_NAMED = 5
 @click.argument(
     "folder", metavar="[FOLDER]", default=".", type=click.Path(path_type=Path, file_okay=False)
 )
-def command(folder: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(folder: Path, as_json: bool) -> None:
     """Make a lab folder for your own tunings, studies and images.
 
     FOLDER (default: the present one) must be new or empty. labctl reads it where it is the present
@@ -57,6 +58,12 @@ def command(folder: Path) -> None:
     except OSError as error:
         raise HostError(f"cannot make the lab folder {folder}: {error}") from error
     place = folder.resolve()
+    if as_json:
+        from labctl.cli.common import print_json
+
+        files = sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+        print_json({"schema": 1, "lab": str(place), "made": files})
+        return
     click.echo(f"Made the lab folder {place}.")
     click.echo("\nWrite domains/mine.yaml there:\n")
     click.echo("    description: Pinned, with the data disk past the host's page cache.")

@@ -71,6 +71,17 @@ _HOST_HINTS = {
 """Hints for refusals that any file operation may meet."""
 
 
+_START = """\
+labctl measures what each virtualization tuning really does on this host.
+
+Begin with
+  labctl doctor                  what this host can measure, and what is in the way
+  labctl sweep pinning --quick   measure some ten minutes, then read what to roll out
+  labctl report latest           read it again; --html FILE draws it
+
+'labctl --help' lists every command."""
+
+
 class _Commands(Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -179,6 +190,9 @@ def _pending_note(journal: Path) -> str:
 
 def main() -> None:
     """Run the `labctl` script; exit with the codes of labctl.base.errors."""
+    from labctl.cli.streams import prepare
+
+    prepare()
     debug = "--debug" in sys.argv
     try:
         code = cli.main(prog_name="labctl", standalone_mode=False)
@@ -188,8 +202,12 @@ def main() -> None:
             traceback.print_exc()
         _say(error.message, error.hint)
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        is_bare = error.ctx.parent is None
+        click.echo(_START if is_bare else error.format_message())
+        sys.exit(ExitCode.USAGE)
     except click.ClickException as error:
-        error.show()
+        _say(*_in_our_words(error))
         sys.exit(ExitCode.USAGE)
     except (KeyboardInterrupt, click.Abort) as stopped:
         notes = getattr(stopped.__cause__ or stopped, "__notes__", ())  # click makes it an Abort
@@ -206,6 +224,22 @@ def main() -> None:
             "Run it again with 'labctl --debug …' and report what it prints.",
         )
         sys.exit(ExitCode.BROKE)
+
+
+def _in_our_words(error: click.ClickException) -> tuple[str, str | None]:
+    """Return the sentence and the remedy for what Click found wrong with the command line."""
+    said = error.format_message().rstrip(".")
+    said = said[:1].lower() + said[1:]
+    said = said.replace("valid integer range", "whole number").replace(
+        "valid integer", "whole number"
+    )
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return said, None
+    remedy = f"'{context.command_path} --help' shows what it takes."
+    if isinstance(error, click.MissingParameter) and getattr(error.param, "metavar", "") == "RUN":
+        remedy = f"'labctl run list' shows the runs; 'latest' is the newest. {remedy}"
+    return said, remedy
 
 
 def _say(message: str, hint: str | None) -> None:

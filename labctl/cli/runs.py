@@ -30,11 +30,14 @@ command.add_command(run_import.command)
 @_json
 @results_option
 def list_runs(as_json: bool, results: Path | None) -> None:
-    """List the runs, the oldest first."""
+    """List the runs, the oldest first. Every command takes a run's number for its name, and
+    'latest' for the newest."""
     from labctl.store.run_folder import RunFolder
 
     folder = runs_folder(results)
-    entries = [_entry(run) for run in RunFolder.all(folder)]
+    entries = [
+        {"number": number, **_entry(run)} for number, run in enumerate(RunFolder.by_age(folder), 1)
+    ]
     if as_json:
         print_json({"schema": 1, "results": str(folder), "runs": entries})
         return
@@ -42,9 +45,10 @@ def list_runs(as_json: bool, results: Path | None) -> None:
         click.echo(f"No runs in {folder}. 'labctl sweep pinning --quick' makes one.")
         return
     _print_table(
-        ["run", "study", "status", "accelerator", "trials"],
+        ["", "run", "study", "status", "accelerator", "trials"],
         [
             [
+                entry["number"],
                 entry["run"],
                 entry["study"] or "?",
                 entry["status"] or "?",
@@ -309,8 +313,9 @@ def verify_run(run_name: str, as_json: bool, results: Path | None) -> None:
 
 @command.command("reparse")
 @click.argument("run_name", metavar="RUN")
+@_json
 @results_option
-def reparse_run(run_name: str, results: Path | None) -> None:
+def reparse_run(run_name: str, as_json: bool, results: Path | None) -> None:
     """Make RUN's samples anew from its raw files, with today's parsers."""
     from labctl.base.wording import counted
     from labctl.run.trials.parse import reparse
@@ -323,9 +328,12 @@ def reparse_run(run_name: str, results: Path | None) -> None:
             hint="Import its file again.",
         )
     written, problems = reparse(folder)
-    click.echo(f"Parsed {counted(written, 'trial')} again.")
-    for problem in problems:
-        click.echo(problem, err=True)
+    if as_json:
+        print_json({"schema": 1, "run": folder.name, "trials": written, "problems": problems})
+    else:
+        click.echo(f"Parsed {counted(written, 'trial')} again.")
+        for problem in problems:
+            click.echo(problem, err=True)
     if problems:
         what = counted(len(problems), "trial")
         raise BrokenError(f"{what} can't be parsed, so they no longer count")

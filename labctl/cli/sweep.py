@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labctl.base.errors import UsageError
+from labctl.base.errors import ExitCode, UsageError
 from labctl.base.levels import Level
-from labctl.cli.common import console, runs_folder, state_paths
+from labctl.cli.common import console, print_json, runs_folder, state_paths
 from labctl.cli.stopping import rule_asked_for, seconds_of, why_end
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("sweep")
-@click.argument("study", default="pinning")
+@click.argument("study", required=False)
 @click.option("--quick", is_flag=True, help="The study's quick selection: fewer arms and seconds.")
 @click.option("--tuning", "tunings", multiple=True, help="Only these tunings (and the roles).")
 @click.option("--workload", "workloads", multiple=True, help="Only these workloads.")
@@ -58,7 +58,11 @@ if TYPE_CHECKING:
     default="10m",
     help="How long a run may wait for others to leave the host alone (default: 10m; 0: never).",
 )
-@click.option("--plan-only", is_flag=True, help="Print the plan, and what it could show.")
+@click.option(
+    "--plan-only",
+    is_flag=True,
+    help="Print arms, workloads, how long it takes and which losses it could exclude; run nothing.",
+)
 @click.option("--results", type=click.Path(path_type=Path), help="Folder of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress; only the report.")
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
 def command(
     context: click.Context,
     /,
+    study: str | None,
     resume: str | None,
     extend: str | None,
     blocks: int | None,
@@ -73,8 +78,8 @@ def command(
     as_json: bool,
     quiet: bool,
     **_request: object,
-) -> None:
-    """Run STUDY (a file in benchmarks/, default: pinning) and judge it.
+) -> int | None:
+    """Run STUDY (a name in benchmarks/, or a file) and judge it. Without one, list them.
 
     Runs the same workloads natively and in guests, once per tuning and block, and says what each
     tuning does here. Ctrl-C ends it cleanly; --resume goes on.
@@ -87,6 +92,9 @@ def command(
     if extend is not None:
         _refuse_changes(context, "--extend", "adds blocks to", _FREE_ON_EXTEND)
         _check_more(blocks)
+    if study is None and resume is None and extend is None:
+        _list_studies(as_json=as_json)
+        return ExitCode.USAGE
     from labctl.cli.report import show_finished
 
     request = request_of(context)
@@ -94,10 +102,34 @@ def command(
         from labctl.cli.plan_only import show_plan
 
         show_plan(request, as_json=as_json)
-        return
+        return None
     folder = swept(request, quiet=quiet)
     judgement = show_finished(folder, as_json=as_json)
     _remember_restores(request, folder, judgement)
+    return None
+
+
+def _list_studies(*, as_json: bool) -> None:
+    """Print each study's name and question."""
+    from labctl.study.study import study_titles
+
+    titles = study_titles()
+    if as_json:
+        print_json(
+            {"schema": 1, "studies": [{"name": name, "title": title} for name, title in titles]}
+        )
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("study", "the question that it asks", box=None, pad_edge=False)
+    for name, title in titles:
+        table.add_row(Text(name), Text(title, overflow="fold"))
+    console().print(table)
+    click.echo(
+        "\n'labctl sweep STUDY --plan-only' shows what one measures, and for how long."
+        "\n'labctl sweep pinning --quick' is the one to begin with."
+    )
 
 
 def _remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judgement) -> None:
@@ -121,7 +153,7 @@ def request_of(context: click.Context) -> SweepRequest:
 
     given = context.params
     return SweepRequest(
-        study=given["study"],
+        study=given["study"] or "",
         places=state_paths(context),
         results=runs_folder(given["results"]),
         quick=given["quick"],

@@ -8,12 +8,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from labctl.base.errors import BrokenError, UsageError
+from labctl.base.errors import BrokenError, LabctlError, UsageError
 from labctl.base.held import held
 from labctl.base.yamlfile import nearest
 from labctl.store.archive import SUFFIX, RunArchive
@@ -37,6 +38,9 @@ from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import as_far_as_whole
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+
+LATEST = "latest"
+"""Name by which every command takes the newest run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +103,10 @@ class RunFolder:
 
     @classmethod
     def find(cls, results: Path, name: str) -> RunFolder:
-        """Return the run of that name in `results`, or at that path, which has a '/' in it; raises
-        UsageError with the nearest name. A bare name never leads into the present folder, where
-        another user may have put a run of that name."""
+        """Return the run of that name in `results`, or at that path, which has a '/' in it. Where
+        no run has the name, 'latest' is the newest, and a number is that of `labctl run list`.
+        Raises UsageError with the nearest name. A bare name never leads into the present
+        folder, where another user may have put a run of that name."""
         candidates = [results / name] if "/" not in name else [Path(name), results / name]
         for candidate in candidates:
             if (candidate / "run.json").is_file():
@@ -115,6 +120,8 @@ class RunFolder:
                     f"{candidate} holds trials and no run.json, which makes a folder a run",
                     hint="Copy the whole folder of the run.",
                 )
+        if name == LATEST or name.isdecimal():
+            return cls._by_number(results, name)
         names = [folder.name for folder in cls.all(results)]
         hint = nearest(name, names)
         if "/" not in name and (
@@ -147,6 +154,33 @@ class RunFolder:
                 packed = cls._packed(path)
                 found.setdefault(packed.name, packed)
         return [found[name] for name in sorted(found)]
+
+    @classmethod
+    def by_age(cls, results: Path) -> list[RunFolder]:
+        """Return every run in `results`, the oldest first; before them those that don't say when
+        they began."""
+        return sorted(cls.all(results), key=lambda folder: (folder._began(), folder.name))
+
+    @classmethod
+    def _by_number(cls, results: Path, name: str) -> RunFolder:
+        runs = cls.by_age(results)
+        number = len(runs) if name == LATEST else int(name)
+        if not 1 <= number <= len(runs):
+            raise UsageError(
+                f"there is no run {name} in {results}: they are numbered from 1 to {len(runs)}"
+                if runs
+                else f"there is no run in {results}",
+                hint="'labctl run list' shows them, 'labctl sweep pinning --quick' makes one.",
+            )
+        return runs[number - 1]
+
+    def _began(self) -> float:
+        """Return when the run began, in seconds since 1970; 0 where it doesn't say."""
+        try:
+            began = datetime.fromisoformat(self.read_run().started_at or "")
+            return began.timestamp()
+        except (LabctlError, ValueError, OverflowError):
+            return 0.0
 
     @classmethod
     def _packed(cls, path: Path) -> RunFolder:

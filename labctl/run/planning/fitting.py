@@ -10,10 +10,12 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.tuning import Kind, Strategy, Tuning
 from labctl.domain.pinning import pin_check
 from labctl.domain.pinning.pin_plan import PinPlan, default_vcpus, pin_plan, same_placement
+from labctl.host.preflight import HEADROOM_BYTES
 from labctl.host.settings import tuned
 from labctl.host.settings.knob_table import RT_RUNTIME
 from labctl.host.topology import Topology, read_rt_runtime_us
 from labctl.run.planning.requirements import Offers, Unmet, read_offers, refuse, unmet
+from labctl.run.resources.huge_pages import MIB
 from labctl.store.jsonfile import canonical
 from labctl.study.study import GuestShape, Study
 
@@ -92,6 +94,18 @@ def fitted(
         else:
             warnings += [f"{name}: {problem.text}" for problem in fit.crowding]
     return skipped, warnings
+
+
+def check_memory(memory_mib: int, total_bytes: int) -> None:
+    """Raise UsageError where a guest of that size can't fit beside the host, whatever is free."""
+    most = (total_bytes - HEADROOM_BYTES) // MIB
+    if memory_mib > most:
+        raise UsageError(
+            f"a guest of {memory_mib:,} MiB doesn't fit on this host, which has "
+            f"{total_bytes // MIB:,} MiB",
+            hint=f"Give it {max(most, 0):,} MiB at most: '--memory', or 'guest.memory_mib' of the "
+            "study.",
+        )
 
 
 def pin_plans_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from labctl.host.accelerator import known_accelerator
 from labctl.host.topology import read_topology
 from labctl.run.planning.fitting import (
     check_any_left,
+    check_memory,
     fitted,
     offers_here,
     pin_plans_of,
@@ -81,6 +83,7 @@ def _planned(
     request: SweepRequest, study: Study, seed: int, accelerator: str | None, own: OwnGuest | None
 ) -> Planned:
     topology = read_topology()
+    check_memory(study.guest.memory_mib, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     if own is not None:
         check_room(own.domain, topology)
         check_places(own.domain, topology)

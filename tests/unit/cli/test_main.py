@@ -190,7 +190,7 @@ def test_a_finding_is_exit_code_1(labctl: Labctl, monkeypatch: pytest.MonkeyPatc
 def test_a_wrong_command_line_is_exit_code_2(labctl: Labctl, words: list[str]) -> None:
     said = labctl(*words)
     assert said.code == 2
-    assert "Error: " in said.err
+    assert said.err.startswith("labctl: ")
     assert "Traceback" not in said.err
 
 
@@ -267,3 +267,49 @@ def test_an_unknown_command_is_refused_with_the_nearest_name(
 @pytest.mark.parametrize("group", ["domain", "image", "run"])
 def test_no_line_of_a_groups_help_is_cut_off(labctl: Labctl, group: str) -> None:
     assert "..." not in labctl(group, "--help").out.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "remedy"),
+    [
+        (("sweep", "pinning", "--blocks", "x"), "'x' is not a whole number", "labctl sweep --help"),
+        (("report",), "missing argument 'RUN'", "'latest' is the newest"),
+        (("report", "a", "b"), "unexpected extra argument (b)", "labctl report --help"),
+        (("sweep", "--blok", "1"), "no such option '--blok'", "labctl sweep --help"),
+        (("sweep", "x", "--accel", "y"), "'y' is not one of 'auto', 'kvm', 'tcg'", "labctl sweep"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_as_everything_else_is(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    says: str,
+    remedy: str,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["labctl", *words])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 2
+    sentence, hint = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("labctl: ")
+    assert says in sentence
+    assert remedy in hint
+
+
+def test_labctl_alone_shows_the_three_commands_to_begin_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["labctl"])
+    with pytest.raises(SystemExit):
+        module.main()
+    out = capsys.readouterr().out
+    commands = [line.split()[1] for line in out.splitlines() if line.startswith("  labctl ")]
+    assert commands == ["doctor", "sweep", "report"]
+    assert len(out.splitlines()) < 12
+
+
+def test_a_sweep_without_a_study_lists_them_and_starts_none(labctl: Labctl) -> None:
+    said = labctl("sweep", "--quick")
+    assert said.code == 2
+    assert "nested-overhead" in said.out
+    assert "Which disk does the guest want on this host?" in " ".join(said.out.split())

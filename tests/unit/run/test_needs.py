@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.base.errors import HostError
+from labctl.base.errors import HostError, UsageError
+from labctl.run.planning.fitting import check_memory
 from labctl.run.planning.requirements import Offers, refuse, unmet
 from labctl.study.tunings import load_tuning
 
@@ -73,3 +74,10 @@ def test_mapped_iothreads_are_refused_by_name_with_what_to_install() -> None:
 def test_newer_versions_have_mapped_iothreads() -> None:
     newer = replace(HOST, versions={"libvirt": "10.0.0", "qemu": "9.0.2"})
     assert lacking("iothreads-4-mapped", newer) == []
+
+
+def test_a_guest_that_is_larger_than_the_host_is_refused_when_it_is_planned() -> None:
+    check_memory(1024, 2 * 1024**3)
+    with pytest.raises(UsageError, match=r"999,999 MiB doesn't fit .* has 2,048 MiB") as caught:
+        check_memory(999_999, 2 * 1024**3)
+    assert "1,792 MiB at most" in str(caught.value.hint)

@@ -1,0 +1,45 @@
+"""What labctl prints where the terminal is simple or closed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+LABCTL = (sys.executable, "-m", "labctl.cli.main")
+
+
+def labctl(*words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*LABCTL, *words], env={**os.environ, **environment}, capture_output=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "latin-1"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=["latin-1", "ascii", "C locale"],
+)
+def test_a_terminal_of_few_letters_gets_simpler_ones(environment: dict[str, str]) -> None:
+    done = labctl("domain", "list", **environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+    done.stdout.decode("latin-1")
+    assert b"..." in done.stdout, "what is cut off"
+
+
+@pytest.mark.parametrize(("closing", "code"), [(">&-", 0), (">&- 2>&-", 0)])
+def test_a_closed_output_is_no_fault_of_labctl(closing: str, code: int) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m labctl.cli.main domain list {closing}', sys.executable],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert b"fault" not in done.stderr
