@@ -22,8 +22,7 @@ sweep: image
 
 # Packs the run RUN into results/, with its page beside it: `make example RUN=NAME`. It stands for
 # EXAMPLE: `example` is a run of `labctl sweep pinning --quick`, `example-traced` one of
-# `labctl sweep pinning --quick --workload cyclictest --tuning pinned+fifo --blocks 1
-# --spare-blocks 0 --duration 1 --memory 512 --collect trace`.
+# `labctl sweep tests/guest/traced.yaml --collect trace`.
 EXAMPLE ?= example
 example: setup
 	$(labctl) run export $(RUN) --out results/$(EXAMPLE).tar.xz
