@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import bdtr
 
+from labctl.analysis.special import bdtr
 from labctl.store.exit_prices import Price
 
 LEAST_EXITS = 0.5

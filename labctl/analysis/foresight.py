@@ -19,7 +19,6 @@ from functools import cache
 from statistics import median
 
 import numpy as np
-from scipy.special import chdtr, chdtri, ndtr, ndtri
 
 from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.decide import decide
@@ -27,6 +26,7 @@ from labctl.analysis.design import Design, read_design
 from labctl.analysis.intervals import POWER, quantile
 from labctl.analysis.model import Comparison, EffectKind, Role
 from labctl.analysis.run_compare.two_runs import MADE_BY
+from labctl.analysis.special import chdtr, chdtri, ndtr, ndtri
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord

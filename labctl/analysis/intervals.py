@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 from labctl.analysis.byblock import Floats
+from labctl.analysis.special import stdtr, stdtrit
 
 POWER = 0.8
 MOST_BLOCKS = 1_000_000
@@ -86,8 +86,7 @@ def spread(effects: Collection[float] | Floats, resolution: float, floor: float 
 
 @cache
 def quantile(p: float, degrees: float) -> float:
-    """Return the quantile t_p of Student's t (scipy.special: without the cost of importing
-    stats)."""
+    """Return the quantile t_p of Student's t."""
     return float(stdtrit(degrees, p))
 
 

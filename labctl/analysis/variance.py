@@ -24,7 +24,6 @@ from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from labctl.analysis.boots import MeanSquares, mean_squares, sharing
 from labctl.analysis.cells import Scenario
@@ -32,6 +31,7 @@ from labctl.analysis.compare import Compared
 from labctl.analysis.effects import Effects
 from labctl.analysis.intervals import Spread, quantile
 from labctl.analysis.model import Comparison, EffectKind, Precision
+from labctl.analysis.special import stdtrit
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.words import size_text
 from labctl.base.wording import counted, duration, metric_title, roughly

@@ -59,11 +59,9 @@ def command(
         )
 
     from labctl.analysis.judge import judge
-    from labctl.report.page.report_page import PAGE, write_page
-    from labctl.report.terminal.tables import print_report
     from labctl.store.fresh_runs import fresh_runs
     from labctl.store.jsonfile import check_folder, output_file
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_folder import PAGE, RunFolder
 
     place = runs_folder(results)
     folder = RunFolder.find(place, run_name)
@@ -71,9 +69,13 @@ def command(
         check_folder(target)
     run, fresh = folder.load(), fresh_runs(folder, place)
     if html_file is not None:
+        from labctl.report.page.report_page import write_page
+
         with folder.unpacked("xml") as unpacked:
             write_page(run, judge(run, fresh), unpacked.path, html_file)
     if not chosen and html_file is None:
+        from labctl.report.terminal.tables import print_report
+
         page = folder.path / PAGE
         print_report(console(), run, judge(run, fresh), html=page if page.is_file() else None)
     elif chosen and out is None:

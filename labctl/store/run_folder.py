@@ -41,6 +41,8 @@ from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 
 LATEST = "latest"
 """Name by which every command takes the newest run."""
+PAGE = "report.html"
+"""Name of a run's own page in its folder."""
 
 
 @dataclass(frozen=True, slots=True)

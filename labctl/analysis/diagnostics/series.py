@@ -12,9 +12,9 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 from labctl.analysis.intervals import quantile
+from labctl.analysis.special import ndtr
 
 Values = npt.NDArray[np.float64]
 

@@ -20,10 +20,7 @@ from labctl.report.page.terms import Terms
 from labctl.report.published_parts import published_part
 from labctl.report.templating import template
 from labctl.store.jsonfile import check_folder, write_bytes, write_output
-from labctl.store.run_folder import LoadedRun
-
-PAGE = "report.html"
-"""Name of a run's own page in its folder."""
+from labctl.store.run_folder import PAGE, LoadedRun
 
 # All that the template may ask for: a key that an old or broken run lacks is None there.
 
