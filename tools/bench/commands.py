@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from labctl.base.deadline import Deadline
@@ -19,10 +21,25 @@ from tools.bench.benchmark import IMAGE, Benchmark
 from tools.bench.figures import Figure, measured
 
 LABCTL = Path(sys.executable).with_name("labctl")
+EXAMPLE = Path(__file__).parents[2] / "results" / "example"
 REPEATS = 5
 
 HELP = Figure(name="labctl --help", value=None, unit="s", comparison="under", limit=0.3)
 BUILD = Figure(name="image build", value=None, unit="s", comparison="under", limit=120.0)
+LISTS = Figure(
+    name="labctl domain list, times virt-install",
+    value=None,
+    unit="",
+    comparison="at most",
+    limit=1.0,
+)
+REPORTS = Figure(
+    name="labctl report results/example, times virt-install",
+    value=None,
+    unit="",
+    comparison="at most",
+    limit=1.0,
+)
 DISK_SIZE = Figure(name="built qcow2", value=None, unit="MB", comparison="under", limit=500.0)
 DOCTOR = Figure(name="labctl doctor", value=None, unit="s", comparison="under", limit=3.0)
 CATALOGUE = Figure(
@@ -39,6 +56,30 @@ PIN_PLAN = Figure(
 
 def help_text(benchmark: Benchmark) -> list[Figure]:
     return [measured(HELP, waited(benchmark, "--help"), f"median of {REPEATS}")]
+
+
+def start(benchmark: Benchmark) -> list[Figure]:
+    """Return how long two commands that only read take, as ratios to virt-manager's command line,
+    each run right after the other: a busy host slows all of them."""
+    peer: list[str | Path] = ["virt-install", "--version"]
+    asked = {LISTS: ("domain", "list"), REPORTS: ("report", str(EXAMPLE))}
+    peers: list[float] = []
+    times: dict[str, list[float]] = {figure.name: [] for figure in asked}
+    for _ in range(REPEATS):
+        peers.append(run(peer, deadline=Deadline.after(120, "virt-install")).wall_s)
+        for figure, arguments in asked.items():
+            times[figure.name] += waited(benchmark, *arguments, repeats=1)
+    middle = statistics.median(peers)
+    note = f"median of {REPEATS}, of {{:.2f}} s to virt-install --version's {middle:.2f} s"
+    return [
+        replace(
+            figure,
+            value=statistics.median(taken) / middle,
+            values=tuple(one / other for one, other in zip(taken, peers, strict=True)),
+            note=note.format(statistics.median(taken)),
+        )
+        for figure, taken in ((figure, times[figure.name]) for figure in asked)
+    ]
 
 
 def image(benchmark: Benchmark) -> list[Figure]:
