@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from labctl.analysis.inconclusive import why_inconclusive
 from labctl.analysis.model import Comparison, EffectKind
 
 
 def comparison_json(item: Comparison) -> dict[str, Any]:
     """Return one comparison as plain JSON values; docs/report-schema.md has its keys."""
+    why = why_inconclusive(item)
     estimate = "ratio" if item.kind is EffectKind.RATIO else "difference"
     return {
         "tuning": item.tuning,
@@ -31,6 +34,7 @@ def comparison_json(item: Comparison) -> dict[str, Any]:
         "no_worse": item.no_worse,
         "smallest_visible": item.smallest_visible,
         "blocks_needed": item.blocks_needed,
+        "inconclusive": None if why is None else asdict(why),
         "boots": item.boots,
         "left_out": list(item.left_out),
         "by_holm": item.by_holm,

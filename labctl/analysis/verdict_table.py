@@ -148,11 +148,12 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     ),
     Verdict.INCONCLUSIVE: VerdictRow(
         symbol="?",
-        means="A verdict: the interval allows both a change that matters and none. The report says "
-        "which effect would have been seen, and how many blocks it would take.",
+        means="A verdict: the interval allows both a change that matters and one that doesn't. The "
+        "report says why (it is too wide, blocks are too few, or a significant effect may be under "
+        "the threshold), and what would settle it.",
         says=Says.OPEN,
         tone=Tone.UNSURE,
-        advice="no clear answer: noise hides whatever it does",
+        advice="inconclusive",
     ),
     Verdict.DIFFERENT_DURABILITY: VerdictRow(
         symbol="≠",

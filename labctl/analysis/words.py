@@ -32,6 +32,10 @@ def effect_text(of: Comparison) -> str:
     return shown(of).estimate
 
 
+def interval_text(of: Comparison) -> str:
+    return shown(of).interval
+
+
 def effect(of: Comparison) -> str:
     """Estimate and interval of a comparison: "×2.73, interval ×2.21…3.38"."""
     estimate, interval = shown(of)

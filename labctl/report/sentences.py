@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from labctl.analysis.cells import Scenario, scenario_of
+from labctl.analysis.inconclusive import why_inconclusive
 from labctl.analysis.model import Comparison, EffectKind, Precision
-from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View
 from labctl.analysis.wall_time import wall_time
 from labctl.analysis.words import capital, listed, size_text
@@ -116,18 +116,11 @@ def _calibration_bound(view: View, place: Scenario) -> str:
 
 
 def inconclusive(view: View, place: Scenario) -> Iterator[str]:
-    """Return for each inconclusive tuning what an answer would have taken."""
+    """Yield for each inconclusive tuning why it is, and what would settle it."""
     for tuning in view.candidates:
         for item in view.judged(place, tuning):
-            if item.verdict is not Verdict.INCONCLUSIVE or item.smallest_visible is None:
-                continue
-            text = (
-                f"{tuning} is inconclusive: only effects over "
-                f"{size_text(item.smallest_visible, item.kind, item.unit)} would have shown"
-            )
-            if item.blocks_needed is not None:
-                text += f"; {margin(item)} would take {item.blocks_needed} blocks"
-            yield f"{text}."
+            if (why := why_inconclusive(item)) is not None:
+                yield f"{tuning} is inconclusive ({why.reason}): {why.found}. {why.remedy}"
 
 
 def harmless(view: View, place: Scenario) -> Iterator[str]:

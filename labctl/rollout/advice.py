@@ -14,9 +14,11 @@ from pathlib import Path
 
 from labctl.analysis.answer_record import AnswerRecord, Grade
 from labctl.analysis.cells import scenario_of
+from labctl.analysis.inconclusive import why_inconclusive
 from labctl.analysis.model import AnswerCode, Comparison, Judgement, Standing, Unshown
 from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import View
+from labctl.analysis.words import listed
 from labctl.base.errors import UsageError
 from labctl.base.wording import counted
 from labctl.rollout.card import Card, card
@@ -169,5 +171,8 @@ def _why_not(of: Standing) -> str:
     if Verdict.REGRESSES in verdicts:
         gains = Verdict.IMPROVES in verdicts
         return "a trade-off: it also regresses something" if gains else "it makes things worse"
-    found = (verdict.row.advice for verdict in Verdict if verdict in verdicts)
+    found = [verdict.row.advice for verdict in Verdict if verdict in verdicts]
+    reasons = dict.fromkeys(why.reason for c in of.judged if (why := why_inconclusive(c)))
+    if reasons:
+        found[found.index(Verdict.INCONCLUSIVE.row.advice)] += f" ({listed(list(reasons))})"
     return "; ".join(filter(None, found)) or "nothing was measured that could be judged"

@@ -189,14 +189,22 @@ def test_a_run_with_few_blocks_says_no_verdict() -> None:
 def test_an_inconclusive_tuning_says_what_it_would_take(judged: Judged) -> None:
     run, judgement = judged
     comparisons = tuple(
-        replace(item, verdict=Verdict.INCONCLUSIVE, smallest_visible=0.12, blocks_needed=48)
+        replace(
+            item,
+            verdict=Verdict.INCONCLUSIVE,
+            smallest_visible=0.12,
+            blocks_needed=48,
+            low=0.9,
+            high=1.3,
+        )
         if item.role is Role.PRIMARY and item.tuning == "pinned"
         else item
         for item in judgement.comparisons
     )
     text = one_line(printed(run, replace(judgement, comparisons=comparisons)))
     assert (
-        "pinned is inconclusive: only effects over 12 % would have shown; 5 % would take 48 blocks."
+        "minimum detectable effect: 12 %. Lower the noise first ('labctl doctor' names its "
+        "sources), or plan longer trials: at this noise 5 % would take 48 blocks."
     ) in text
 
 

@@ -1,0 +1,134 @@
+"""Tell apart why a comparison is inconclusive, and what would settle it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from labctl.analysis.effects import on_scale
+from labctl.analysis.model import Comparison, EffectKind
+from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.words import interval_text, size_text
+from labctl.base.units import Better
+from labctl.base.wording import counted, metric_title
+
+_WITHIN_REACH = 4
+"""Times the run's blocks that a further run may reasonably have; beyond, noise is the problem."""
+_MOST_BLOCKS = 100_000
+
+
+class Reason(StrEnum):
+    """Name what an inconclusive comparison lacks."""
+
+    TOO_WIDE = "interval too wide"
+    TOO_FEW_BLOCKS = "too few blocks"
+    MAY_BE_SMALL = "significant, but may be under the threshold"
+    NOT_SENSITIVE = "sensitivity not shown"
+    NO_INTERVAL = "no interval"
+    NO_THRESHOLD = "no threshold applies"
+
+
+@dataclass(frozen=True, slots=True)
+class Inconclusive:
+    """Say why a comparison is inconclusive. `found`: what the run shows, as a clause; `remedy`:
+    what to do, as a sentence's beginning in the imperative."""
+
+    reason: Reason
+    found: str
+    remedy: str
+
+
+def why_inconclusive(c: Comparison) -> Inconclusive | None:
+    """Return why a comparison is inconclusive; None of one with another verdict."""
+    if c.verdict is not Verdict.INCONCLUSIVE:
+        return None
+    if c.fallback is not None:
+        return Inconclusive(
+            Reason.NO_THRESHOLD,
+            f"{metric_title(c.metric)} {c.fallback}, so the threshold, a share, can't apply",
+            "Plan longer trials, or a primary metric that is never 0.",
+        )
+    if c.better is Better.NEITHER:
+        return Inconclusive(
+            Reason.NO_THRESHOLD,
+            f"{metric_title(c.metric)} has no better direction",
+            "Plan another primary metric.",
+        )
+    if c.low is None or c.high is None or c.margin is None:
+        return Inconclusive(
+            Reason.NO_INTERVAL,
+            f"{metric_title(c.metric)} differs by the same number in every block, which is too "
+            "coarse",
+            "Plan longer trials, or a metric of finer resolution.",
+        )
+    return _by_interval(c, c.low, c.high, c.margin)
+
+
+def _by_interval(c: Comparison, low: float, high: float, margin: float) -> Inconclusive:
+    """Tell apart by where the interval lies, on the scale of effects."""
+    first, last = (_scaled(end, c.kind) for end in (low, high))
+    threshold = on_scale(margin, c.kind)
+    size, shown = size_text(margin, c.kind, c.unit), interval_text(c) or "the interval"
+    visible = (last - first) / 2
+    if c.smallest_visible is not None:
+        visible = on_scale(c.smallest_visible, c.kind)
+    narrower = _narrower(len(c.blocks), (first + last) / 2, visible, threshold)
+    if first > 0 or last < 0:
+        return Inconclusive(
+            Reason.MAY_BE_SMALL,
+            f"{shown} excludes no change, but not a change under the threshold of {size}",
+            f"{_plan(narrower)} to see on which side of {size} it lies, or a smaller threshold if "
+            "such a change matters to you.",
+        )
+    if -threshold < first and last < threshold:
+        return Inconclusive(
+            Reason.NOT_SENSITIVE,
+            f"{shown} lies within the threshold of {size}, but the sensitivity check did not show "
+            "that the run would have seen a loss of that size",
+            "Plan a run with more blocks or less noise, in which the known loss is found.",
+        )
+    seen = ""
+    if c.smallest_visible is not None:
+        least = size_text(c.smallest_visible, c.kind, c.unit)
+        seen = f"; minimum detectable effect: {least}"
+    if c.blocks_needed is None:
+        return Inconclusive(
+            Reason.TOO_FEW_BLOCKS,
+            f"{shown} includes both no change and more than {size}{seen}",
+            f"{_plan(narrower or 2 * len(c.blocks))}.",
+        )
+    has = counted(len(c.blocks), "block")
+    if c.blocks_needed <= _WITHIN_REACH * len(c.blocks):
+        return Inconclusive(
+            Reason.TOO_FEW_BLOCKS,
+            f"{shown} from {has}{seen}",
+            f"{_plan(c.blocks_needed)}, which detects {size}.",
+        )
+    return Inconclusive(
+        Reason.TOO_WIDE,
+        f"{shown} from {has}{seen}",
+        f"Lower the noise first ('labctl doctor' names its sources), or plan longer trials: at "
+        f"this noise {size} would take {c.blocks_needed:,} blocks.",
+    )
+
+
+def _plan(blocks: int | None) -> str:
+    return f"Plan a run of {blocks:,} blocks" if blocks else "Plan a run with far less noise"
+
+
+def _narrower(blocks: int, middle: float, visible: float, threshold: float) -> int | None:
+    """Return how many blocks show on which side of the threshold an effect lies that is as large as
+    this estimate, as often as the minimum detectable effect is found; None where no feasible number
+    does. Errors fall with the square root of the blocks."""
+    way = abs(threshold - abs(middle))
+    if not way > 0 or not math.isfinite(visible / way):
+        return None
+    needed = math.ceil(blocks * (visible / way) ** 2)
+    return max(needed, blocks + 1) if needed <= _MOST_BLOCKS else None
+
+
+def _scaled(end: float, kind: EffectKind) -> float:
+    if kind is EffectKind.DIFFERENCE:
+        return end
+    return math.log(end) if end > 0 else -math.inf
